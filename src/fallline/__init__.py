@@ -1,0 +1,60 @@
+"""fallline keeps PyTorch training on the steepest way down.
+
+The public names are imported on first use, so that `import fallline` stays quick and never
+imports torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from fallline._version import __version__
+
+if TYPE_CHECKING:
+    from fallline.engine import (
+        Stepper,
+        clip_grad_norm_,
+        distributed,
+        gradient_stats,
+        load_checkpoint,
+        save_checkpoint,
+        seed_everything,
+        verify_resume,
+    )
+    from fallline.watcher import watch
+
+_HOME = {
+    "Stepper": "fallline.engine",
+    "clip_grad_norm_": "fallline.engine",
+    "gradient_stats": "fallline.engine",
+    "save_checkpoint": "fallline.engine",
+    "load_checkpoint": "fallline.engine",
+    "verify_resume": "fallline.engine",
+    "seed_everything": "fallline.engine",
+    "distributed": "fallline.engine",
+    "watch": "fallline.watcher",
+}
+
+__all__ = [
+    "Stepper",
+    "__version__",
+    "clip_grad_norm_",
+    "distributed",
+    "gradient_stats",
+    "load_checkpoint",
+    "save_checkpoint",
+    "seed_everything",
+    "verify_resume",
+    "watch",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'fallline' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

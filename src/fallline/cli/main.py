@@ -1,0 +1,99 @@
+"""`fallline COMMAND`: finds the command's module and hands over. Only that one module is imported."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from fallline._version import __version__
+
+__all__ = ["GROUPS", "main"]
+
+# (heading, ((command, one line), ...)). Each command is one module: fallline/cli/<command>.py with
+# HELP (the long help), add_arguments(parser) and run(args) -> exit status.
+GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
+    (
+        "three doors",
+        (
+            ("check", "read training code and find what is wrong in it"),
+            ("run", "run a training script and watch it; says where a NaN was born"),
+            ("ask", "ask a training question; measures before it prescribes"),
+        ),
+    ),
+    (
+        "measure and prove",
+        (
+            ("measure", "precision, memory, time, ranks, reproducibility, clipping, modules"),
+            ("report", "show a run again, and write its HTML page"),
+            ("rule", "explain a rule"),
+            ("prove", "run the experiment behind a rule or a fact"),
+            ("demo", "see it work on an embedded example"),
+        ),
+    ),
+    (
+        "for agents and editors",
+        (
+            ("mcp", "serve the doors to agents over the Model Context Protocol"),
+            ("lsp", "serve diagnostics to editors"),
+            ("skills", "write the Agent Skills into a folder"),
+            ("eval", "grade advice against scenarios"),
+        ),
+    ),
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit status of one command line."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in {"-h", "--help", "help"}:
+        print(overview())
+        return 0 if arguments else 2
+    if arguments[0] in {"-V", "--version"}:
+        print(f"fallline {__version__}")
+        return 0
+    name, rest = arguments[0], arguments[1:]
+    if name not in available():
+        print(f"fallline: there is no command '{name}'. `fallline --help` lists them.", file=sys.stderr)
+        return 2
+    command = import_module(f"fallline.cli.{name}")
+    parser = argparse.ArgumentParser(
+        prog=f"fallline {name}", description=command.HELP, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    command.add_arguments(parser)
+    try:
+        return int(command.run(parser.parse_args(rest)))
+    except BrokenPipeError:
+        # `fallline check | head`: nobody listens any more, and the interpreter must not complain at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        print("fallline: stopped", file=sys.stderr)
+        return 130
+    except Exception as error:
+        from fallline.errors import FalllineError
+
+        if isinstance(error, FalllineError):
+            print(f"fallline {name}: {error}", file=sys.stderr)
+            return 2
+        raise
+
+
+def available() -> frozenset[str]:
+    """The commands that this installation has."""
+    here = os.path.dirname(__file__)
+    return frozenset(c for _, rows in GROUPS for c, _ in rows if os.path.exists(os.path.join(here, c + ".py")))
+
+
+def overview() -> str:
+    """What `fallline --help` prints."""
+    have = available()
+    lines = ["fallline makes PyTorch training trustworthy.", "", "usage: fallline COMMAND [OPTIONS]", ""]
+    for heading, rows in GROUPS:
+        shown = [(c, text) for c, text in rows if c in have]
+        if shown:
+            lines += [f"{heading}:", *(f"  {c:<9} {text}" for c, text in shown), ""]
+    lines += ["`fallline COMMAND --help` says more. `fallline --version` prints the version."]
+    return "\n".join(lines)

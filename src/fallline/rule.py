@@ -1,0 +1,129 @@
+"""A rule: one mistake, its document, its specimens, its check, its fix, its experiment. And the registry.
+
+A rule is one class in one file under `rules/<room>/`, named after its code and name
+(`rules/gradients/fl101_clip_after_step.py`). Nothing else has to be touched to add one.
+
+A rule looks at one or more of:
+
+    check(trace)          events of one execution, read or live      (seen by both)
+    check_syntax(module)  resolved syntax                            (seen by the reader)
+    check_series(run)     numbers over updates of a live run         (seen by the watcher)
+
+`seen_by` and `fixable` are derived from what the class defines, never declared.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from fallline.event import Event, Location, Trace
+from fallline.finding import Finding, Fix, Severity
+from fallline.specialists import Specialist, specialist_of
+
+if TYPE_CHECKING:
+    from fallline.syntax import Module
+
+__all__ = ["Rule", "all_rules", "rule_by_code"]
+
+
+class Rule:
+    """Base of all rules. Texts are plain Markdown; the first line of each is a sentence on its own."""
+
+    code: ClassVar[str]
+    name: ClassVar[str]  # reads well after "allow"
+    severity: ClassVar[Severity]
+    what: ClassVar[str]  # What it does
+    why: ClassVar[str]  # Why is this bad?
+    instead: ClassVar[str]  # Use instead
+    fix_safety: ClassVar[str] = ""
+    facts: ClassVar[tuple[str, ...]] = ()  # names of facts that back it
+    references: ClassVar[tuple[str, ...]] = ()
+    # Byte strings of which at least one must be in a file for this rule to matter; () means every file.
+    tokens: ClassVar[tuple[bytes, ...]] = ()
+    # Whole scripts. In a wrong one the reported line ends with `# FLxxx`. Scripts of rules that both doors
+    # see must run on CPU with torch alone, in about a second; the agreement test runs them.
+    wrong: ClassVar[tuple[str, ...]] = ()
+    right: ClassVar[tuple[str, ...]] = ()
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        """Mistakes in the events of one execution."""
+        return iter(())
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        """Mistakes in one file's resolved syntax."""
+        return iter(())
+
+    def check_series(self, run: Any) -> Iterator[Finding]:
+        """Mistakes that show in the numbers of a live run."""
+        return iter(())
+
+    def fix(self, finding: Finding, module: Module) -> Fix | None:
+        """Edits that remove this finding, where they are certain."""
+        return None
+
+    @classmethod
+    def _defines(cls, method: str) -> bool:
+        return getattr(cls, method) is not getattr(Rule, method)
+
+    @property
+    def seen_by(self) -> str:
+        """`reader`, `watcher` or `both`."""
+        if self._defines("check"):
+            return "both"
+        reader, watcher = self._defines("check_syntax"), self._defines("check_series")
+        if reader and watcher:
+            return "both"
+        return "watcher" if watcher else "reader"
+
+    @property
+    def fixable(self) -> bool:
+        return self._defines("fix")
+
+    @property
+    def specialist(self) -> Specialist:
+        return specialist_of(self.code)
+
+    def finding(
+        self,
+        at: Event | Location,
+        message: str,
+        *,
+        severity: Severity | None = None,
+        related: dict[str, Location] | None = None,
+        **evidence: Any,
+    ) -> Finding:
+        """A finding of this rule at an event or a place."""
+        place = at.at if isinstance(at, Event) else at
+        return Finding(
+            self.code, self.name, severity or self.severity, message, place, None, dict(evidence), dict(related or {})
+        )
+
+
+@cache
+def all_rules() -> tuple[Rule, ...]:
+    """Every rule under `rules/`, by code."""
+    import fallline.rules as home
+
+    found: dict[str, Rule] = {}
+    for info in pkgutil.walk_packages(home.__path__, home.__name__ + "."):
+        if info.ispkg or info.name.rpartition(".")[2].startswith("_"):
+            continue
+        module = importlib.import_module(info.name)
+        for thing in vars(module).values():
+            if isinstance(thing, type) and issubclass(thing, Rule) and thing.__module__ == info.name and hasattr(thing, "code"):
+                assert thing.code not in found, f"two rules claim {thing.code}"
+                found[thing.code] = thing()
+    return tuple(found[code] for code in sorted(found))
+
+
+def rule_by_code(code: str) -> Rule | None:
+    """The rule with this code or name, in any case."""
+    wanted = code.strip()
+    for rule in all_rules():
+        if rule.code == wanted.upper() or rule.name == wanted.lower():
+            return rule
+    return None

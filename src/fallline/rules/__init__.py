@@ -1,0 +1,1 @@
+"""One file for one mistake, in its specialist's room."""

@@ -1,0 +1,135 @@
+"""Text edits on one file: how fixes say what to change, and how changes are applied."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+
+from fallline.finding import Edit
+from fallline.syntax.module import Module
+
+__all__ = ["Editor", "apply"]
+
+
+class Editor:
+    """Makes edits from nodes of a module. Whole statements move with their indentation and comments on the line."""
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+        self.source = module.source
+
+    def replace(self, node: ast.AST, content: str) -> Edit:
+        """Put `content` where the node stands."""
+        at = self.source.location(node)
+        assert at.end_line is not None and at.end_column is not None
+        return Edit(at.line, at.column, at.end_line, at.end_column, content)
+
+    def insert(self, line: int, column: int, content: str) -> Edit:
+        return Edit(line, column, line, column, content)
+
+    def alone(self, statement: ast.stmt) -> bool:
+        """The statement has its lines to itself: no `;` neighbours, no `if x: y` on one line."""
+        first = self.source.lines[statement.lineno - 1]
+        last = self.source.lines[(statement.end_lineno or statement.lineno) - 1]
+        at = self.source.location(statement)
+        rest = last[(at.end_column or 1) - 1 :].strip()
+        return not first[: at.column - 1].strip() and (not rest or rest.startswith("#"))
+
+    def indent(self, statement: ast.stmt) -> str:
+        line = self.source.lines[statement.lineno - 1]
+        return line[: len(line) - len(line.lstrip())]
+
+    def delete(self, statement: ast.stmt) -> Edit:
+        """Remove a statement with its lines; a block left empty gets `pass`."""
+        up = self.module.parent(statement)
+        blocks = [getattr(up, name, None) for name in ("body", "orelse", "finalbody")]
+        only = any(isinstance(b, list) and b == [statement] for b in blocks) and not isinstance(up, ast.Module)
+        end = statement.end_lineno or statement.lineno
+        if only:
+            return self.replace(statement, "pass")
+        if end < len(self.source.lines):
+            return Edit(statement.lineno, 1, end + 1, 1, "")
+        return Edit(statement.lineno, 1, end, len(self.source.lines[end - 1]) + 1, "")
+
+    def lines_of(self, statement: ast.stmt) -> list[str]:
+        return self.source.lines[statement.lineno - 1 : statement.end_lineno or statement.lineno]
+
+    def insert_before(self, anchor: ast.stmt, text: str) -> Edit:
+        """New lines before a statement, at its indentation. `text` has no indentation of its own."""
+        return self.insert(anchor.lineno, 1, self._indented(text, self.indent(anchor)))
+
+    def insert_after(self, anchor: ast.stmt, text: str) -> Edit:
+        """New lines after a statement, at its indentation."""
+        end = anchor.end_lineno or anchor.lineno
+        block = self._indented(text, self.indent(anchor))
+        if end < len(self.source.lines):
+            return self.insert(end + 1, 1, block)
+        return self.insert(end, len(self.source.lines[end - 1]) + 1, "\n" + block.rstrip("\n"))
+
+    def move_before(self, statement: ast.stmt, anchor: ast.stmt) -> tuple[Edit, ...]:
+        """Move whole lines of a statement before another one."""
+        return (self.insert_before(anchor, self._dedented(statement)), self.delete(statement))
+
+    def move_after(self, statement: ast.stmt, anchor: ast.stmt) -> tuple[Edit, ...]:
+        """Move whole lines of a statement after another one."""
+        return (self.insert_after(anchor, self._dedented(statement)), self.delete(statement))
+
+    def statement_at(self, line: int) -> ast.stmt | None:
+        """The innermost simple statement that begins or lies on this line."""
+        best: ast.stmt | None = None
+        for node in ast.walk(self.module.tree):
+            if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or node.lineno):
+                if best is None or node.lineno > best.lineno or (node.end_lineno or 0) <= (best.end_lineno or 0):
+                    best = node
+        return best
+
+    def block_of(self, statement: ast.stmt) -> list[ast.stmt]:
+        """The list of statements this one is in."""
+        up = self.module.parent(statement)
+        for name in ("body", "orelse", "finalbody"):
+            block = getattr(up, name, None)
+            if isinstance(block, list) and statement in block:
+                return block
+        return [statement]
+
+    def _dedented(self, statement: ast.stmt) -> str:
+        indent = self.indent(statement)
+        return "\n".join(line.removeprefix(indent) for line in self.lines_of(statement))
+
+    @staticmethod
+    def _indented(text: str, indent: str) -> str:
+        return "".join((indent + line if line else line) + "\n" for line in text.split("\n"))
+
+
+def apply(text: str, edits: Iterable[Edit]) -> str | None:
+    """The text with the edits made; None where they overlap."""
+    lines = text.splitlines(keepends=True) if "\f" not in text and "\v" not in text else _split(text)
+    starts = [0]
+    for line in lines:
+        starts.append(starts[-1] + len(line))
+
+    def offset(line: int, column: int) -> int:
+        if line > len(lines):
+            return len(text)
+        return min(starts[line - 1] + column - 1, len(text))
+
+    spans = sorted((offset(e.line, e.column), offset(e.end_line, e.end_column), i, e) for i, e in enumerate(edits))
+    out: list[str] = []
+    position = 0
+    for start, end, _, edit in spans:
+        if start < position:
+            return None
+        out += (text[position:start], edit.content)
+        position = end
+    out.append(text[position:])
+    return "".join(out)
+
+
+def _split(text: str) -> list[str]:
+    """Lines with their ends as Python counts them, where the text holds form feeds."""
+    lines: list[str] = []
+    for piece in text.split("\n"):
+        lines.append(piece + "\n")
+    if lines:
+        lines[-1] = lines[-1][:-1]
+    return lines

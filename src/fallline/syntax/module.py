@@ -1,0 +1,375 @@
+"""One parsed file: an index of its nodes, their parents, and what its names stand for."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from fallline.event import Location
+from fallline.syntax.source import Source
+
+if TYPE_CHECKING:
+    from fallline.syntax.project import Project
+
+__all__ = ["Function", "Module"]
+
+Node = TypeVar("Node", bound=ast.AST)
+Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_UNSET: Any = object()
+
+# The habits of `import torch.nn.functional as F` are followed through imports, never assumed.
+# These are other public names of the same thing.
+_SAME = {
+    "torch.cuda.amp.GradScaler": "torch.cuda.amp.GradScaler",
+    "torch.amp.grad_scaler.GradScaler": "torch.amp.GradScaler",
+    "torch.nn.utils.clip_grad.clip_grad_norm_": "torch.nn.utils.clip_grad_norm_",
+    "torch.nn.utils.clip_grad.clip_grad_value_": "torch.nn.utils.clip_grad_value_",
+    "torch.nn.parallel.distributed.DistributedDataParallel": "torch.nn.parallel.DistributedDataParallel",
+    "torch.utils.data.dataloader.DataLoader": "torch.utils.data.DataLoader",
+    "torch.utils.data.distributed.DistributedSampler": "torch.utils.data.DistributedSampler",
+    "torch.special.log_softmax": "torch.nn.functional.log_softmax",
+    "torch.special.softmax": "torch.nn.functional.softmax",
+    "torch.softmax": "torch.nn.functional.softmax",
+    "torch.log_softmax": "torch.nn.functional.log_softmax",
+    "torch.sigmoid": "torch.nn.functional.sigmoid",
+    "torch.tanh": "torch.nn.functional.tanh",
+    "torch.dropout": "torch.nn.functional.dropout",
+    "torch.nn.modules.module.Module": "torch.nn.Module",
+    "torch.autograd.function.Function": "torch.autograd.Function",
+}
+
+
+class Module:
+    """One parsed file. Building it walks the tree once; the rest is looked up."""
+
+    def __init__(self, source: Source, tree: ast.Module, project: Project | None = None, name: str = "") -> None:
+        self.source = source
+        self.path = source.path
+        self.tree = tree
+        self.project = project
+        self.name = name
+        self._by_type: dict[type, list[Any]] = {}
+        self._resolved: dict[int, str | None] = {}
+        self._index()
+
+    # -- the index ---------------------------------------------------------------------------------------------
+
+    def _index(self) -> None:
+        by_type = self._by_type
+        stack: list[ast.AST] = [self.tree]
+        pop, push = stack.pop, stack.append
+        while stack:
+            node = pop()
+            kind = node.__class__
+            known = by_type.get(kind)
+            if known is None:
+                by_type[kind] = [node]
+            else:
+                known.append(node)
+            # reversed, so that nodes of one type come out in source order
+            for name in reversed(kind._fields):
+                value = getattr(node, name, None)
+                if value.__class__ is list:
+                    for item in reversed(value):
+                        if isinstance(item, ast.AST):
+                            item.parent = node  # type: ignore[attr-defined]
+                            push(item)
+                elif isinstance(value, ast.AST) and not isinstance(value, ast.expr_context):
+                    value.parent = node  # type: ignore[attr-defined]
+                    push(value)
+
+    def all(self, *kinds: type[Node]) -> list[Node]:
+        """Every node of these types, in source order within each type."""
+        found: list[Node] = []
+        for kind in kinds:
+            found += self._by_type.get(kind, ())
+        return found
+
+    def parent(self, node: ast.AST) -> ast.AST | None:
+        return getattr(node, "parent", None)
+
+    def parents(self, node: ast.AST) -> Iterator[ast.AST]:
+        """From the nearest outwards."""
+        up = self.parent(node)
+        while up is not None:
+            yield up
+            up = self.parent(up)
+
+    def enclosing(self, node: ast.AST, *kinds: type[Node]) -> Node | None:
+        """The nearest node around this one of one of these types."""
+        for up in self.parents(node):
+            if isinstance(up, kinds):
+                return up
+        return None
+
+    def statement(self, node: ast.AST) -> ast.stmt:
+        """The statement this node is part of."""
+        here: ast.AST = node
+        while not isinstance(here, ast.stmt):
+            up = self.parent(here)
+            assert up is not None, "a node outside any statement"
+            here = up
+        return here
+
+    def function(self, node: ast.AST) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+        """The function (not lambda) this node is in."""
+        return self.enclosing(node, ast.FunctionDef, ast.AsyncFunctionDef)
+
+    def class_(self, node: ast.AST) -> ast.ClassDef | None:
+        """The class this node is in, also through a method."""
+        return self.enclosing(node, ast.ClassDef)
+
+    def qualname(self, node: ast.AST) -> str:
+        """The dotted name of the function or class around this node (or of the node itself), '' at the top."""
+        parts = [node.name] if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) else []
+        parts += [up.name for up in self.parents(node) if isinstance(up, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)]
+        return ".".join(reversed(parts))
+
+    def location(self, node: ast.AST) -> Location:
+        return self.source.location(node, self.qualname(node))
+
+    def segment(self, node: ast.AST) -> str:
+        return self.source.segment(node)
+
+    def in_loop(self, node: ast.AST) -> bool:
+        """Inside a for or while of the same function."""
+        for up in self.parents(node):
+            if isinstance(up, ast.For | ast.While | ast.AsyncFor):
+                return True
+            if isinstance(up, _SCOPES):
+                return False
+        return False
+
+    # -- names -------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def imports(self) -> dict[str, str]:
+        """Local name → dotted name, for every import anywhere in the file."""
+        found: dict[str, str] = {}
+        package = self.name if self.source.path.endswith("__init__.py") else self.name.rpartition(".")[0]
+        for node in self.all(ast.Import):
+            for alias in node.names:
+                if alias.asname:
+                    found[alias.asname] = alias.name
+                else:
+                    found[alias.name.partition(".")[0]] = alias.name.partition(".")[0]
+        for imported in self.all(ast.ImportFrom):
+            base = imported.module or ""
+            if imported.level:
+                parts = package.split(".") if package else []
+                parts = parts[: len(parts) - imported.level + 1]
+                base = ".".join([*parts, base]) if base else ".".join(parts)
+            for alias in imported.names:
+                if alias.name != "*":
+                    found[alias.asname or alias.name] = f"{base}.{alias.name}" if base else alias.name
+        return found
+
+    @cached_property
+    def star_imports(self) -> list[str]:
+        return [n.module for n in self.all(ast.ImportFrom) if n.module and any(a.name == "*" for a in n.names)]
+
+    def resolve(self, node: ast.AST | None) -> str | None:
+        """The dotted name an expression stands for through imports: `F.relu` → `torch.nn.functional.relu`.
+
+        None for anything that is not a chain of attributes on an imported name.
+        """
+        if node is None:
+            return None
+        known = self._resolved.get(id(node), _UNSET)
+        if known is not _UNSET:
+            return known  # type: ignore[no-any-return]
+        found: str | None = None
+        if isinstance(node, ast.Name):
+            found = self.imports.get(node.id)
+            if found is None and node.id in self._aliases:
+                self._resolved[id(node)] = None  # an alias that names itself must not recurse
+                found = self.resolve(self._aliases[node.id])
+        elif isinstance(node, ast.Attribute):
+            base = self.resolve(node.value)
+            found = f"{base}.{node.attr}" if base else None
+        if found:
+            found = _SAME.get(found, found)
+        self._resolved[id(node)] = found
+        return found
+
+    @cached_property
+    def _aliases(self) -> dict[str, ast.expr]:
+        """`softmax = F.softmax` at module level: names assigned once, to a plain name or attribute."""
+        seen: dict[str, ast.expr | None] = {}
+        for statement in self.tree.body:
+            if isinstance(statement, ast.Assign) and len(statement.targets) == 1 and isinstance(statement.targets[0], ast.Name):
+                name = statement.targets[0].id
+                alias = statement.value if isinstance(statement.value, ast.Name | ast.Attribute) else None
+                seen[name] = None if name in seen else alias
+        return {name: value for name, value in seen.items() if value is not None}
+
+    def calls(self, *names: str) -> Iterator[ast.Call]:
+        """Calls whose callee resolves to one of these dotted names."""
+        wanted = frozenset(names)
+        for call in self.all(ast.Call):
+            if self.resolve(call.func) in wanted:
+                yield call
+
+    def method_calls(self, *names: str) -> Iterator[ast.Call]:
+        """Calls of an attribute with one of these names, whatever it is called on: `x.sqrt()`."""
+        wanted = frozenset(names)
+        for call in self.all(ast.Call):
+            if isinstance(call.func, ast.Attribute) and call.func.attr in wanted:
+                yield call
+
+    # -- definitions -------------------------------------------------------------------------------------------
+
+    @cached_property
+    def functions(self) -> dict[str, ast.FunctionDef | ast.AsyncFunctionDef]:
+        """Functions and methods by qualified name."""
+        return {self.qualname(n): n for n in [*self.all(ast.FunctionDef), *self.all(ast.AsyncFunctionDef)]}
+
+    @cached_property
+    def classes(self) -> dict[str, ast.ClassDef]:
+        """Classes by qualified name."""
+        return {self.qualname(n): n for n in self.all(ast.ClassDef)}
+
+    def bases(self, node: ast.ClassDef) -> set[str]:
+        """Dotted names of all base classes that can be seen, through classes of the project too."""
+        found: set[str] = set()
+        queue: list[tuple[Module, ast.ClassDef]] = [(self, node)]
+        seen: set[int] = set()
+        while queue:
+            home, cls = queue.pop()
+            if id(cls) in seen:
+                continue
+            seen.add(id(cls))
+            for base in cls.bases:
+                target = base.value if isinstance(base, ast.Subscript) else base
+                name = home.resolve(target)
+                if isinstance(target, ast.Name) and target.id in home.classes:
+                    queue.append((home, home.classes[target.id]))
+                elif name is not None:
+                    found.add(name)
+                    where = home.project.find_class(name) if home.project else None
+                    if where is not None:
+                        queue.append(where)
+        return found
+
+    def is_module_class(self, node: ast.ClassDef) -> bool:
+        """Whether a class is an nn.Module, as far as can be seen."""
+        return any(
+            b in {"torch.nn.Module", "lightning.LightningModule", "pytorch_lightning.LightningModule", "lightning.pytorch.LightningModule"}
+            or (b.startswith("torch.nn.") and b.rpartition(".")[2][:1].isupper() and b != "torch.nn.Parameter")
+            or b.rpartition(".")[2] in {"PreTrainedModel", "LightningModule"}
+            for b in self.bases(node)
+        )
+
+    def is_function_class(self, node: ast.ClassDef) -> bool:
+        """Whether a class is a torch.autograd.Function."""
+        return bool(self.bases(node) & {"torch.autograd.Function", "torch.autograd.function.InplaceFunction"})
+
+    # -- values ------------------------------------------------------------------------------------------------
+
+    def bindings(self, name: str, scope: ast.AST | None) -> list[ast.AST]:
+        """The statements (or arguments, or loop and with targets) that bind `name` in this function or at the top."""
+        return self._bindings.get((id(scope) if scope is not None else 0, name), [])
+
+    @cached_property
+    def _bindings(self) -> dict[tuple[int, str], list[ast.AST]]:
+        found: dict[tuple[int, str], list[ast.AST]] = {}
+        for node in self.all(ast.Name):
+            if isinstance(node.ctx, ast.Store):
+                scope = self.scope(node)
+                found.setdefault((id(scope) if scope is not None else 0, node.id), []).append(node)
+        for arg in self.all(ast.arg):
+            scope = self.enclosing(arg, *_SCOPES)
+            found.setdefault((id(scope), arg.arg), []).append(arg)
+        return found
+
+    def scope(self, node: ast.AST) -> ast.AST | None:
+        """The function or lambda this node runs in; None at module (or class) level."""
+        return self.enclosing(node, *_SCOPES)
+
+    def value(self, node: ast.expr) -> ast.expr:
+        """Follow a plain local name to the one expression it was assigned, if there is just one; else itself."""
+        seen = 0
+        here = node
+        while isinstance(here, ast.Name) and seen < 5:
+            scope = self.scope(here)
+            bound = self.bindings(here.id, scope)
+            if not bound and scope is not None:
+                bound = self.bindings(here.id, None)
+            if len(bound) != 1 or not isinstance(bound[0], ast.Name):
+                return here
+            target = bound[0]
+            up = self.parent(target)
+            if isinstance(up, ast.Assign) and len(up.targets) == 1 and up.targets[0] is target:
+                here = up.value
+            elif isinstance(up, ast.AnnAssign) and up.target is target and up.value is not None:
+                here = up.value
+            elif isinstance(up, ast.NamedExpr):
+                here = up.value
+            else:
+                return here
+            seen += 1
+        return here
+
+    def constant(self, node: ast.expr | None) -> Any:
+        """The number, string, bool or None an expression stands for; the class `Module` itself when unknown.
+
+        Follows names to their single assignment and does plain arithmetic.
+        """
+        if node is None:
+            return Module
+        here = self.value(node)
+        if isinstance(here, ast.Constant):
+            return here.value
+        if isinstance(here, ast.UnaryOp) and isinstance(here.op, ast.USub):
+            inner = self.constant(here.operand)
+            return -inner if isinstance(inner, int | float) else Module
+        if isinstance(here, ast.BinOp):
+            left, right = self.constant(here.left), self.constant(here.right)
+            if isinstance(left, int | float) and isinstance(right, int | float):
+                try:
+                    return _ARITHMETIC[here.op.__class__](left, right)
+                except (KeyError, ArithmeticError):
+                    return Module
+        if isinstance(here, ast.Call) and isinstance(here.func, ast.Name) and here.func.id == "float" and here.args:
+            try:
+                return float(self.constant(here.args[0]))
+            except (TypeError, ValueError):
+                return Module
+        if self.resolve(here) in {"math.inf", "torch.inf", "numpy.inf"}:
+            return float("inf")
+        return Module
+
+    def number(self, node: ast.expr | None) -> float | None:
+        """The number an expression stands for, where it can be seen."""
+        found = self.constant(node)
+        return float(found) if isinstance(found, int | float) and not isinstance(found, bool) else None
+
+    @staticmethod
+    def argument(call: ast.Call, position: int | None, *keywords: str) -> ast.expr | None:
+        """An argument by position or keyword; None where it is absent or hidden behind * or **."""
+        for keyword in call.keywords:
+            if keyword.arg in keywords:
+                return keyword.value
+        if position is None or any(isinstance(a, ast.Starred) for a in call.args[: position + 1]):
+            return None
+        return call.args[position] if position < len(call.args) else None
+
+    @staticmethod
+    def has_star(call: ast.Call) -> bool:
+        """Whether arguments are hidden behind * or **."""
+        return any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords)
+
+
+_ARITHMETIC: dict[type, Any] = {
+    ast.Add: lambda a, b: a + b,
+    ast.Sub: lambda a, b: a - b,
+    ast.Mult: lambda a, b: a * b,
+    ast.Div: lambda a, b: a / b,
+    ast.FloorDiv: lambda a, b: a // b,
+    ast.Mod: lambda a, b: a % b,
+    ast.Pow: lambda a, b: a**b if abs(b) < 64 and abs(a) < 1e6 else float("nan"),
+}

@@ -1,0 +1,121 @@
+"""The files given together: which module name each has, and where a dotted name is defined."""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from fallline.syntax.module import Module
+from fallline.syntax.source import Source, UnreadableError
+
+__all__ = ["Project"]
+
+# Files larger than this are data or generated; they are not followed through imports.
+_LARGEST = 4_000_000
+
+
+class Project:
+    """Parsed files on demand. Nothing is imported or executed; a missing file is simply not found."""
+
+    def __init__(self, roots: Iterable[str] = ()) -> None:
+        self.roots = [os.path.abspath(r) for r in roots]
+        self._modules: dict[str, Module | None] = {}
+        self._displayed: dict[str, str] = {}
+        self._found: dict[tuple[str, str], str | None] = {}
+
+    def add(self, source: Source, tree: ast.Module | None = None) -> Module:
+        """Parse one file and keep it. Raises `UnreadableError`."""
+        path = os.path.abspath(source.path)
+        module = Module(source, tree if tree is not None else source.parse(), self, self._name(path))
+        self._modules[path] = module
+        return module
+
+    def _name(self, path: str) -> str:
+        """The dotted name of a file, counted from the outermost folder that is a package, or from a root."""
+        stem = path[: -len(".py")] if path.endswith(".py") else path
+        parts = [os.path.basename(stem)]
+        folder = os.path.dirname(path)
+        while os.path.isfile(os.path.join(folder, "__init__.py")):
+            parts.append(os.path.basename(folder))
+            folder = os.path.dirname(folder)
+        if parts[0] == "__init__":
+            parts = parts[1:] or parts
+        return ".".join(reversed(parts))
+
+    def module_at(self, path: str) -> Module | None:
+        """The module of a file, parsed once; None where it cannot be read."""
+        full = os.path.abspath(path)
+        if full not in self._modules:
+            self._modules[full] = None
+            try:
+                if os.path.getsize(full) <= _LARGEST:
+                    data = Path(full).read_bytes()
+                    self.add(Source.from_bytes(self._shown(full), data))
+            except (OSError, UnreadableError, ValueError):
+                pass
+        return self._modules[full]
+
+    def _shown(self, full: str) -> str:
+        """Paths are shown as the user gave their root: relative below the working directory."""
+        relative = os.path.relpath(full)
+        return full if relative.startswith("..") else relative
+
+    def find_module(self, dotted: str, near: Module) -> Module | None:
+        """The project file that `import dotted` in `near` means, if it is one of the project's."""
+        here = os.path.abspath(near.path)
+        key = (dotted, os.path.dirname(here))
+        if key not in self._found:
+            self._found[key] = self._search(dotted, os.path.dirname(here))
+        path = self._found[key]
+        return self.module_at(path) if path else None
+
+    def _search(self, dotted: str, folder: str) -> str | None:
+        relative = dotted.replace(".", os.sep)
+        bases = [folder]
+        up = folder
+        for _ in range(6):
+            up = os.path.dirname(up)
+            bases.append(up)
+            if up in self.roots or up == os.path.dirname(up):
+                break
+        for base in [*bases, *self.roots, *(os.path.join(r, "src") for r in self.roots)]:
+            for candidate in (os.path.join(base, relative + ".py"), os.path.join(base, relative, "__init__.py")):
+                if os.path.isfile(candidate):
+                    return candidate
+        return None
+
+    def find(self, dotted: str, near: Module) -> tuple[Module, ast.AST] | None:
+        """The function, class or assignment a dotted name means: follows re-exports a few times."""
+        for _ in range(6):
+            head, _, last = dotted.rpartition(".")
+            if not head:
+                return None
+            module = self.find_module(head, near)
+            if module is None:
+                # perhaps Class.method: the class is one level up
+                outer, _, cls = head.rpartition(".")
+                home = self.find_module(outer, near) if outer else None
+                if home is not None and f"{cls}.{last}" in home.functions:
+                    return home, home.functions[f"{cls}.{last}"]
+                return None
+            if last in module.functions:
+                return module, module.functions[last]
+            if last in module.classes:
+                return module, module.classes[last]
+            if last in module.imports:
+                dotted, near = module.imports[last], module
+                continue
+            for star in module.star_imports:
+                found = self.find(f"{star}.{last}", module)
+                if found is not None:
+                    return found
+            bound = module.bindings(last, None)
+            return (module, bound[0]) if len(bound) == 1 else None
+        return None
+
+    def find_class(self, dotted: str, near: Module | None = None) -> tuple[Module, ast.ClassDef] | None:
+        anchor = near or next((m for m in self._modules.values() if m is not None), None)
+        found = self.find(dotted, anchor) if anchor is not None else None
+        return (found[0], found[1]) if found is not None and isinstance(found[1], ast.ClassDef) else None

@@ -1,0 +1,166 @@
+"""One file's text: bytes to lines, notebooks to one module, positions back to what the user sees."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import re
+import tokenize
+import warnings
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from fallline.event import Location
+
+__all__ = ["Cell", "Source", "UnreadableError"]
+
+_MAGIC = re.compile(r"^\s*(%|!|\?|.*\?\s*$)")
+_ASSIGNED_MAGIC = re.compile(r"^(\s*[\w, ]+=\s*)[%!].*$")
+
+
+class UnreadableError(Exception):
+    """The file cannot be read or parsed; carries where and why in words."""
+
+    def __init__(self, message: str, line: int = 1, column: int = 1) -> None:
+        super().__init__(message)
+        self.message = message
+        self.line = max(1, line)
+        self.column = max(1, column)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A code cell of a notebook: `number` counts all cells from 1, `start` is its first line in the module."""
+
+    number: int
+    start: int
+    length: int
+
+
+@dataclass
+class Source:
+    """The text of one file. For a notebook, `text` is all code cells, magics commented out."""
+
+    path: str
+    text: str
+    cells: tuple[Cell, ...] = field(default=())
+
+    @classmethod
+    def from_bytes(cls, path: str, data: bytes) -> Source:
+        if path.endswith(".ipynb"):
+            return _notebook(path, data)
+        if b"\0" in data:
+            raise UnreadableError("the file contains NUL bytes: it is not Python source")
+        return cls(path, _decode(data))
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """Lines without their ends, as Python counts them."""
+        # not str.splitlines(), which also splits on form feeds and other separators
+        return re.split(r"\r\n|\r|\n", self.text)
+
+    @cached_property
+    def _ascii(self) -> bool:
+        return self.text.isascii()
+
+    def column(self, line: int, offset: int) -> int:
+        """The column, from 1 in characters, of a UTF-8 byte offset as `ast` gives it."""
+        if self._ascii or line > len(self.lines):
+            return offset + 1
+        return len(self.lines[line - 1].encode()[:offset].decode(errors="replace")) + 1
+
+    def location(self, node: ast.AST, function: str = "") -> Location:
+        """Where a node stands, as lines and columns of `text` (for notebooks: of the whole module)."""
+        line = getattr(node, "lineno", 1)
+        end_line = getattr(node, "end_lineno", None) or line
+        return Location(
+            self.path,
+            line,
+            self.column(line, getattr(node, "col_offset", 0)),
+            end_line,
+            self.column(end_line, getattr(node, "end_col_offset", None) or 0),
+            function,
+        )
+
+    def segment(self, node: ast.AST) -> str:
+        """The source text of a node."""
+        at = self.location(node)
+        assert at.end_line is not None and at.end_column is not None
+        lines = self.lines[at.line - 1 : at.end_line]
+        if not lines:
+            return ""
+        if len(lines) == 1:
+            return lines[0][at.column - 1 : at.end_column - 1]
+        return "\n".join([lines[0][at.column - 1 :], *lines[1:-1], lines[-1][: at.end_column - 1]])
+
+    def cell_of(self, line: int) -> tuple[Cell, int] | None:
+        """The notebook cell of a module line, and the line inside that cell."""
+        for cell in self.cells:
+            if cell.start <= line < cell.start + cell.length:
+                return cell, line - cell.start + 1
+        return None
+
+    def parse(self) -> ast.Module:
+        """The syntax tree; raises `UnreadableError` with the reason in words."""
+        try:
+            with warnings.catch_warnings():
+                # invalid escapes in other people's strings are not our message to give
+                warnings.simplefilter("ignore")
+                return ast.parse(self.text, self.path, type_comments=False)
+        except SyntaxError as error:
+            reason = (error.msg or "invalid syntax").split("\n")[0]
+            raise UnreadableError(f"syntax error: {reason}", error.lineno or 1, error.offset or 1) from None
+        except (RecursionError, MemoryError):
+            raise UnreadableError("the code is nested too deeply to be parsed") from None
+        except ValueError as error:
+            raise UnreadableError(f"cannot be parsed: {error}") from None
+
+
+def _decode(data: bytes) -> str:
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+        return data.decode(encoding)
+    except (SyntaxError, LookupError) as error:
+        raise UnreadableError(f"unknown encoding: {error}") from None
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise UnreadableError(
+            f"not valid {error.encoding} at byte {error.start}; declare its encoding or save it as UTF-8", line
+        ) from None
+
+
+def _notebook(path: str, data: bytes) -> Source:
+    try:
+        book = json.loads(data.decode("utf-8-sig"))
+        raw_cells = book["cells"] if "cells" in book else [c for w in book["worksheets"] for c in w["cells"]]
+        lines: list[str] = []
+        cells: list[Cell] = []
+        for number, raw in enumerate(raw_cells, 1):
+            if raw.get("cell_type") != "code":
+                continue
+            body = raw.get("source", raw.get("input", ""))
+            text = body if isinstance(body, str) else "".join(body)
+            cell_lines = _without_magics(text.split("\n"))
+            cells.append(Cell(number, len(lines) + 1, len(cell_lines)))
+            lines += cell_lines
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UnreadableError(f"not a notebook that can be read: {error}") from None
+    return Source(path, "\n".join(lines) + "\n", tuple(cells))
+
+
+def _without_magics(lines: list[str]) -> list[str]:
+    first = next((line for line in lines if line.strip()), "")
+    if first.lstrip().startswith("%%") and not re.match(r"\s*%%(time|timeit|capture|prun|watch)\b", first):
+        return ["# " + line for line in lines]
+    kept = []
+    for line in lines:
+        assigned = _ASSIGNED_MAGIC.match(line)
+        if assigned:
+            kept.append(assigned[1] + "None")
+        elif _MAGIC.match(line) and not line.strip().startswith("#"):
+            indent = len(line) - len(line.lstrip())
+            kept.append(line[:indent] + "pass  # " + line[indent:])
+        else:
+            kept.append(line)
+    return kept

@@ -1,0 +1,94 @@
+"""From a trace to its findings: every event rule, then one cause, one code, then the witness."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fallline.event import Kind, Trace
+from fallline.finding import Finding
+from fallline.rule import Rule, all_rules
+
+__all__ = ["judge", "merge", "settle"]
+
+# One cause, one code: where one mistake satisfies both rules, only the first is reported.
+# "place": they point at the same line. "trace": they come from the same execution.
+_PRECEDENCE: tuple[tuple[str, str, str], ...] = (
+    ("FL212", "FL202", "trace"),
+    ("FL212", "FL213", "trace"),
+    ("FL202", "FL213", "trace"),
+    ("FL204", "FL202", "trace"),
+    ("FL204", "FL213", "trace"),
+    ("FL302", "FL301", "trace"),
+    ("FL101", "FL201", "place"),
+    ("FL126", "FL118", "trace"),
+    ("FL605", "FL601", "place"),
+    ("FL401", "FL402", "trace"),
+    ("FL103", "FL201", "place"),
+    ("FL103", "FL114", "trace"),
+    ("FL102", "FL115", "place"),
+    ("FL102", "FL101", "place"),
+    ("FL105", "FL117", "trace"),
+    ("FL107", "FL105", "trace"),
+    ("FL108", "FL109", "trace"),
+    ("FL309", "FL320", "trace"),
+    ("FL201", "FL124", "trace"),
+    ("FL623", "FL620", "trace"),
+    ("FL620", "FL621", "trace"),
+    ("FL621", "FL622", "trace"),
+    ("FL623", "FL621", "trace"),
+    ("FL623", "FL622", "trace"),
+    ("FL620", "FL622", "trace"),
+)
+
+_SHOWN = frozenset(Kind) - {Kind.BATCH, Kind.EPOCH, Kind.EPOCH_END, Kind.OPAQUE, Kind.SYNC, Kind.KEEP}
+_WITNESS_LIMIT = 24
+
+
+def judge(trace: Trace, rules: Iterable[Rule] | None = None) -> list[Finding]:
+    """The findings of the event rules over one trace, settled, each with its witness."""
+    found = [f for rule in (rules if rules is not None else all_rules()) if rule._defines("check") for f in rule.check(trace)]
+    kept = settle(merge(found))
+    for finding in kept:
+        finding.evidence.setdefault("witness", witness(trace, finding))
+        if trace.settings:
+            finding.evidence.setdefault("settings", list(trace.settings))
+    return kept
+
+
+def merge(findings: Iterable[Finding]) -> list[Finding]:
+    """One finding for one code at one line, the worst first seen; in order of place."""
+    by_key: dict[tuple[str, str, int], Finding] = {}
+    for finding in findings:
+        known = by_key.get(finding.key)
+        if known is None or finding.severity.rank < known.severity.rank:
+            by_key[finding.key] = finding
+    return sorted(by_key.values(), key=lambda f: (f.at.path, f.at.line, f.at.column, f.code))
+
+
+def settle(findings: list[Finding]) -> list[Finding]:
+    """Drop what another finding of the same cause already says."""
+    dropped: set[int] = set()
+    for winner, loser, scope in _PRECEDENCE:
+        winners = [f for f in findings if f.code == winner and id(f) not in dropped]
+        for finding in findings:
+            if finding.code == loser and any(scope == "trace" or w.at.line == finding.at.line and w.at.path == finding.at.path for w in winners):
+                dropped.add(id(finding))
+    return [f for f in findings if id(f) not in dropped]
+
+
+def witness(trace: Trace, finding: Finding) -> list[dict[str, object]]:
+    """The events around the finding, in order, as the evidence shows them."""
+    events = [e for e in trace.events if e.kind in _SHOWN]
+    hit = next((i for i, e in enumerate(events) if e.at.path == finding.at.path and e.at.line == finding.at.line), 0)
+    start = max(0, hit - _WITNESS_LIMIT // 2)
+    return [
+        {
+            "event": e.kind.value,
+            "path": e.at.path,
+            "line": e.at.line,
+            "function": e.at.function,
+            **({"optimizer": e.optimizer} if e.optimizer else {}),
+            **({"called_from": [str(c) for c in e.callers]} if e.callers else {}),
+        }
+        for e in events[start : start + _WITNESS_LIMIT]
+    ]
