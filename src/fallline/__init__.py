@@ -6,11 +6,9 @@ imports torch.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
 from fallline._version import __version__
 
+TYPE_CHECKING = False  # type checkers take it for true; importing `typing` would double the start-up
 if TYPE_CHECKING:
     from fallline.engine import (
         Stepper,
@@ -50,8 +48,10 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name in _HOME:
+        from importlib import import_module
+
         return getattr(import_module(_HOME[name]), name)
     raise AttributeError(f"module 'fallline' has no attribute {name!r}")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -11,14 +10,13 @@ from pathlib import Path
 
 from fallline.event import Location, Trace
 from fallline.finding import Finding, Severity
+from fallline.matters import nothing_to_find
 from fallline.rule import Rule, all_rules
 from fallline.syntax import Module, Project, Source, UnreadableError
 from fallline.verdict import judge, merge, settle
 
-__all__ = ["Reading", "matters", "read_paths", "read_text"]
+__all__ = ["Reading", "read_data", "read_paths", "read_text"]
 
-# A file with none of these cannot hold a mistake of ours; it is never parsed.
-_MATTERS = re.compile(rb"torch|lightning|accelerat|deepspeed|transformers|\.backward\(|zero_grad|optimi[sz]er|nn\.")
 SECONDS_PER_FILE = 10.0
 
 
@@ -32,11 +30,6 @@ class Reading:
     seconds: float = 0.0
 
 
-def matters(data: bytes) -> bool:
-    """Whether a file can hold a mistake of ours at all."""
-    return _MATTERS.search(data) is not None
-
-
 def read_text(text: str | bytes, path: str = "<text>", rules: Iterable[Rule] | None = None) -> list[Finding]:
     """The findings of one file given as text."""
     data = text.encode() if isinstance(text, str) else text
@@ -46,7 +39,7 @@ def read_text(text: str | bytes, path: str = "<text>", rules: Iterable[Rule] | N
 def read_data(path: str, data: bytes, project: Project, rules: Sequence[Rule], seconds: float = SECONDS_PER_FILE) -> Reading:
     """The findings of one file of a project."""
     started = time.perf_counter()
-    if not matters(data):
+    if nothing_to_find(path, data):
         return Reading(path, [])
     try:
         module = project.add(Source.from_bytes(path, data))

@@ -1,0 +1,45 @@
+"""Whether a file is worth reading at all: decided on its bytes, before anything heavy is imported."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["matters", "nothing_to_find"]
+
+# A file with none of these cannot hold a mistake of ours.
+_MATTERS = re.compile(rb"torch|lightning|accelerat|deepspeed|transformers|\.backward\(|zero_grad|optimi[sz]er|nn\.")
+_ONLY_AST = 0x400  # ast.PyCF_ONLY_AST, without the import
+
+
+def matters(data: bytes) -> bool:
+    """Whether a file can hold a mistake of ours at all."""
+    return _MATTERS.search(data) is not None
+
+
+def nothing_to_find(path: str, data: bytes) -> bool:
+    """The file cannot hold a mistake of ours, and it can be read: not even FL000 is in it."""
+    if not data:
+        return not path.endswith(".ipynb")
+    return not matters(data) and (_notebook(data) if path.endswith(".ipynb") else _parses(data))
+
+
+def _parses(data: bytes) -> bool:
+    import warnings
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(data, "<bytes>", "exec", _ONLY_AST, dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
+        return False
+    return True
+
+
+def _notebook(data: bytes) -> bool:
+    import json
+
+    try:
+        book = json.loads(data.decode("utf-8-sig"))
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(book, dict) and isinstance(book.get("cells", book.get("worksheets")), list)
