@@ -209,17 +209,45 @@ class Module:
 
     def calls(self, *names: str) -> Iterator[ast.Call]:
         """Calls whose callee resolves to one of these dotted names."""
-        wanted = frozenset(names)
+        for name in names:
+            yield from self._calls_by_name.get(name, ())
+
+    @cached_property
+    def _calls_by_name(self) -> dict[str, list[ast.Call]]:
+        found: dict[str, list[ast.Call]] = {}
         for call in self.all(ast.Call):
-            if self.resolve(call.func) in wanted:
-                yield call
+            name = self.resolve(call.func)
+            if name is not None:
+                found.setdefault(name, []).append(call)
+        return found
 
     def method_calls(self, *names: str) -> Iterator[ast.Call]:
         """Calls of an attribute with one of these names, whatever it is called on: `x.sqrt()`."""
-        wanted = frozenset(names)
+        for name in names:
+            yield from self._calls_by_method.get(name, ())
+
+    @cached_property
+    def _calls_by_method(self) -> dict[str, list[ast.Call]]:
+        found: dict[str, list[ast.Call]] = {}
         for call in self.all(ast.Call):
-            if isinstance(call.func, ast.Attribute) and call.func.attr in wanted:
-                yield call
+            if isinstance(call.func, ast.Attribute):
+                found.setdefault(call.func.attr, []).append(call)
+        return found
+
+    def call_at(self, at: Location) -> ast.Call | None:
+        """The call that stands at this place: where a fix finds again what its finding pointed at."""
+        on_line = [c for c in self.all(ast.Call) if c.lineno == at.line]
+        exact = [c for c in on_line if self.source.location(c) == Location(at.path, at.line, at.column, at.end_line, at.end_column)]
+        return exact[0] if exact else on_line[0] if len(on_line) == 1 else None
+
+    def spelling(self, dotted: str) -> str | None:
+        """How this file can write a dotted name through its imports: `torch.nn.ModuleList` → `nn.ModuleList`."""
+        best: str | None = None
+        for local, meant in self.imports.items():
+            if dotted == meant or dotted.startswith(meant + "."):
+                written = local + dotted[len(meant) :]
+                best = written if best is None or len(written) < len(best) else best
+        return best
 
     # -- definitions -------------------------------------------------------------------------------------------
 
