@@ -1,0 +1,228 @@
+"""What a run leaves behind: every update, event and finding, written by a thread that training never waits for.
+
+The training thread puts small rows into a queue and goes on. A background thread turns tensors into numbers,
+writes them to this rank's SQLite file and keeps a bounded history for the live line. Nothing here raises into
+the program that trains: when the disk is full or read-only, training goes on and stderr says so once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from fallline.event import Event, Location
+from fallline.finding import Finding
+from fallline.watcher.store import Store, claim_folder
+
+if TYPE_CHECKING:
+    from fallline.watcher.numbers import Sample
+
+__all__ = ["Recorder", "UpdateRow"]
+
+# A queue this long means that the writer cannot keep up (a stalled disk); further rows are counted, not kept.
+QUEUE_LIMIT = 20_000
+# How long a killed run may be behind, at most.
+FLUSH_SECONDS = 0.5
+
+
+@dataclass(slots=True)
+class UpdateRow:
+    """One optimizer update as it happened. Numbers may be 0-dim tensors: they are read in the background."""
+
+    index: int  # the updates of this optimizer, counted from 0; skipped ones count
+    optimizer: str = "optimizer#1"
+    at: Location | None = None  # the user's line of the step
+    loss_at: Location | None = None  # the user's line of the (last) backward
+    time: float = 0.0  # time.time(); 0: now
+    loss: Any = None  # tensor or float; with accumulation the mean over the window as the loop scales it
+    lr: float | None = None
+    scale: Any = None  # the loss scale in use at backward; None without a scaler
+    skipped: bool = False  # by the scaler or the guard
+    clip_norm: Any = None  # the norm that clipping measured, before it clipped
+    clip_threshold: float | None = None
+    grad_norm: Any = None  # of all gradients, without the loss scale, where it was measured
+    seconds: dict[str, float] = field(default_factory=dict)  # data, forward, backward, step
+    memory: int | None = None  # bytes: of live tensors on the accelerator, of the process on a CPU
+    graphs: int | None = None  # autograd graphs of past updates that are still alive
+    micro_batches: int = 1
+    all_reduces: int | None = None
+    sample: Sample | None = None  # what Numbers.after_step returned
+    fingerprint: Any = None  # what Numbers.fingerprint returned
+
+
+class Recorder:
+    """Writes one rank of one run into `folder`.
+
+    When `folder` already holds another run, a new one beside it is taken (`runs/a` → `runs/a-2`): see `.folder`.
+    `listen(row)` is called in the background thread with each row after its tensors became numbers.
+    """
+
+    def __init__(
+        self,
+        folder: Path | str,
+        rank: int = 0,
+        world: int = 1,
+        meta: dict[str, Any] | None = None,
+        *,
+        listen: Callable[[UpdateRow], None] | None = None,
+    ) -> None:
+        self.rank, self.world = rank, world
+        self.dropped = 0
+        self._listen = listen
+        self._queue: SimpleQueue[tuple[str, Any]] = SimpleQueue()
+        self._pid = os.getpid()
+        self._closed = False
+        self._wake = threading.Event()
+        self._warned = False
+        self._store: Store | None = None
+        self.folder = Path(folder)
+        try:
+            self.folder = claim_folder(Path(folder), rank, world)
+        except OSError as error:
+            self._warn(error)
+        described = {"rank": rank, "world": world, "pid": self._pid, "started": time.time(), **(meta or {})}
+        self._thread = threading.Thread(
+            target=self._work, args=(described,), name="fallline-recorder", daemon=True
+        )
+        self._thread.start()
+
+    def update(self, row: UpdateRow) -> None:
+        """Record one update. Tensors on a device are copied there; nothing waits."""
+        if not row.time:
+            row.time = time.time()
+        row.loss, row.scale = _hold(row.loss), _hold(row.scale)
+        row.clip_norm, row.grad_norm = _hold(row.clip_norm), _hold(row.grad_norm)
+        self._put("update", row)
+
+    def event(self, event: Event) -> None:
+        """Record one event, so that a killed run can still be judged."""
+        self._put("event", event)
+
+    def finding(self, finding: Finding) -> None:
+        """Record a finding as soon as it is made."""
+        self._put("finding", finding)
+
+    def describe(self, key: str, value: Any) -> None:
+        """Say what is known about the run or one of its objects; `value` is JSON.
+
+        Keys in use: "script", "argv", "status"; one per object id with its facts, such as
+        "optimizer#1": {"kind": "optimizer", "type": "AdamW", "model": "model#1", "wrapper": "ddp"}.
+        """
+        self._put("meta", (key, value))
+
+    def close(self, status: str = "finished") -> None:
+        """Write what is left. `status`: "finished", "raised: ...", "exit 3", ... Safe to call twice."""
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._put("meta", ("status", status))
+        self._put("meta", ("ended", time.time()))
+        self._closed = True
+        self._wake.set()
+        self._thread.join(timeout=30)
+
+    def _put(self, what: str, thing: Any) -> None:
+        # a forked child (a loader's worker) has this object but not its thread, and must not touch the file
+        if self._closed or os.getpid() != self._pid:
+            return
+        if self._queue.qsize() >= QUEUE_LIMIT:
+            self.dropped += 1
+            return
+        self._queue.put((what, thing))
+
+    def _work(self, meta: dict[str, Any]) -> None:
+        self._guarded(lambda: self._open(meta))
+        while True:
+            ending = self._closed
+            batch = self._drain()
+            if batch:
+                self._guarded(lambda batch=batch: self._write(batch))  # type: ignore[misc]
+            if ending:
+                break
+            self._wake.wait(FLUSH_SECONDS)
+        if self._store is not None:
+            self._guarded(self._store.close)
+
+    def _open(self, meta: dict[str, Any]) -> None:
+        store = Store.create(self.folder, self.rank)
+        for key, value in meta.items():
+            store.meta(key, value)
+        store.commit()
+        self._store = store
+
+    def _drain(self) -> list[tuple[str, Any]]:
+        batch: list[tuple[str, Any]] = []
+        with contextlib.suppress(Empty):
+            while len(batch) < QUEUE_LIMIT:
+                batch.append(self._queue.get_nowait())
+        for what, thing in batch:
+            if what == "update":
+                _resolve(thing)
+                if self._listen is not None:
+                    self._listen(thing)
+        return batch
+
+    def _write(self, batch: list[tuple[str, Any]]) -> None:
+        store = self._store
+        if store is None:
+            return
+        for what, thing in batch:
+            if what == "update":
+                store.update(thing)
+            elif what == "event":
+                store.event(thing)
+            elif what == "finding":
+                store.finding(thing)
+            else:
+                store.meta(*thing)
+        if self.dropped:
+            store.meta("dropped", self.dropped)
+        store.commit()
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        """A recorder that fails must not fail the training: it says so once and forgets the file."""
+        try:
+            action()
+        except Exception as error:
+            self._store = None
+            self._warn(error)
+
+    def _warn(self, error: Exception) -> None:
+        if not self._warned:
+            self._warned = True
+            print(
+                f"fallline: cannot write the run to {self.folder} ({error}); training goes on, unrecorded",
+                file=sys.stderr,
+            )
+
+
+def _hold(value: Any) -> Any:
+    """The value as it is now: scripts change losses in place, and the background thread reads later."""
+    if value is None or isinstance(value, float | int):
+        return value
+    try:
+        if value.device.type == "cpu":
+            return value.item()
+        return value.detach().clone()  # a kernel in the device's queue; nobody waits for it
+    except Exception:
+        return None  # a meta or fake tensor, or one with several elements
+
+
+def _resolve(row: UpdateRow) -> None:
+    """Turn the row's tensors into numbers. Waits for the device; runs in the background thread only."""
+    for name in ("loss", "scale", "clip_norm", "grad_norm"):
+        value = getattr(row, name)
+        if value is not None and not isinstance(value, float | int):
+            try:
+                setattr(row, name, float(value))
+            except Exception:
+                setattr(row, name, None)
+    if row.sample is not None:
+        row.sample.resolve()

@@ -1,0 +1,313 @@
+"""One SQLite file per rank: how a run lies on disk, bounded however long it runs.
+
+Write-ahead logging makes the file readable while it is written and after `kill -9`. When a table grows past its
+limit, its older half is thinned: of each few neighbours those stay that hold the smallest and largest loss and
+gradient norm, so no spike is lost. Exact counts (updates, skips, clips) are kept beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sqlite3
+import time
+import uuid
+from array import array
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fallline.event import Event, Location
+from fallline.finding import Finding
+from fallline.watcher.samples import Layout, ParameterInfo, Sample
+
+if TYPE_CHECKING:
+    from fallline.watcher.recorder import UpdateRow
+
+__all__ = ["MARK", "UPDATE_COLUMNS", "Store", "claim_folder", "decode", "rank_files"]
+
+MARK = "run.json"  # in every run folder: which run it belongs to
+FORMAT = 1
+
+MAX_UPDATES = 60_000
+MAX_EVENTS = 4_000
+MAX_SAMPLE_BYTES = 64 << 20
+MAX_FINDINGS = 1_000
+BUCKET = 8  # neighbours that are thinned together; at most four of them stay
+
+UPDATE_COLUMNS = (
+    "idx", "optimizer", "at", "loss_at", "time", "loss", "lr", "scale", "skipped", "clip_norm", "clip_threshold",
+    "grad_norm", "data", "forward", "backward", "step", "memory", "graphs", "micro_batches", "all_reduces",
+)  # fmt: skip
+
+_SCHEMA = f"""
+create table meta(key text primary key, value text);
+create table places(id integer primary key, path text, line integer, function text);
+create table updates({", ".join(UPDATE_COLUMNS)});
+create table layouts(optimizer, id, parameters text);
+create table samples(optimizer, idx, layout, norm, vals blob);
+create table fingerprints(optimizer, idx, vals blob);
+create table events(id integer primary key, body text);
+create table findings(code, path, line, body text, primary key(code, path, line));
+"""
+
+
+def rank_files(folder: Path) -> dict[int, Path]:
+    """The files of a run folder by rank."""
+    found: dict[int, Path] = {}
+    for path in folder.glob("rank*.sqlite"):
+        number = path.stem.removeprefix("rank")
+        if number.isdigit():
+            found[int(number)] = path
+    return dict(sorted(found.items()))
+
+
+def claim_folder(wanted: Path, rank: int, world: int) -> Path:
+    """`wanted`, or the first free one beside it when it already holds another run.
+
+    The ranks of one run come here one by one and must agree without talking to each other: the first to
+    arrive leaves a mark, and the others recognise their own launch in it.
+    """
+    launch = _launch(world)
+    for number in range(1, 10_000):
+        folder = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
+        folder.mkdir(parents=True, exist_ok=True)
+        if _marked(folder, launch) and _taken(folder, rank):
+            return folder
+    raise OSError(f"no free folder beside {wanted}")
+
+
+def _launch(world: int) -> str:
+    """The same for all ranks of one launch, different for another launch."""
+    names = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "SLURM_JOB_ID")
+    parts = [os.environ.get(name, "") for name in names]
+    if world <= 1:
+        return uuid.uuid4().hex
+    if os.environ.get("LOCAL_WORLD_SIZE") == str(world):
+        parts.append(str(os.getppid()))  # one machine: the launcher itself tells launches apart
+    return "-".join([*parts, str(world)])
+
+
+def _marked(folder: Path, launch: str) -> bool:
+    """Whether the folder's mark is of this launch; leaves the mark where there is none."""
+    mark = folder / MARK
+    if not mark.exists() and rank_files(folder):
+        return False
+    fresh = folder / f".{MARK}.{uuid.uuid4().hex}"
+    fresh.write_text(json.dumps({"format": FORMAT, "launch": launch, "created": time.time()}))
+    try:
+        os.link(fresh, mark)  # atomic and with its content: another rank never reads half a mark
+        return True
+    except FileExistsError:
+        pass
+    except OSError:  # a file system without links
+        if not mark.exists():
+            fresh.replace(mark)
+            return True
+    finally:
+        fresh.unlink(missing_ok=True)
+    try:
+        return bool(json.loads(mark.read_text()).get("launch") == launch)
+    except ValueError:
+        return False
+
+
+def _taken(folder: Path, rank: int) -> bool:
+    try:
+        os.close(os.open(folder / f"rank{rank}.sqlite", os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644))
+    except FileExistsError:
+        return False
+    return True
+
+
+class Store:
+    """The open file of one rank. One thread uses it."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._db = connection
+        self._places: dict[tuple[str, int, str], int] = {}
+        self._layouts: set[tuple[str, int]] = set()
+        self._totals: dict[str, dict[str, Any]] = {}
+        self._updates = self._events = self._findings = self._sample_bytes = 0
+
+    @classmethod
+    def create(cls, folder: Path, rank: int) -> Store:
+        db = sqlite3.connect(folder / f"rank{rank}.sqlite", isolation_level=None)
+        db.execute("pragma journal_mode=wal")
+        db.execute("pragma synchronous=off")  # the kernel keeps what a killed process has written
+        db.execute("pragma cache_size=-2000")
+        db.executescript(_SCHEMA)
+        db.execute("begin")
+        return cls(db)
+
+    def meta(self, key: str, value: Any) -> None:
+        self._db.execute("insert or replace into meta values(?, ?)", (key, json.dumps(value, default=str)))
+
+    def update(self, row: UpdateRow) -> None:
+        seconds = row.seconds
+        self._db.execute(
+            f"insert into updates values({','.join('?' * len(UPDATE_COLUMNS))})",
+            [
+                row.index, row.optimizer, self._place(row.at), self._place(row.loss_at), row.time, _encode(row.loss),
+                _encode(row.lr), _encode(row.scale), int(row.skipped), _encode(row.clip_norm),
+                _encode(row.clip_threshold), _encode(row.grad_norm), seconds.get("data"), seconds.get("forward"),
+                seconds.get("backward"), seconds.get("step"), row.memory, row.graphs, row.micro_batches,
+                row.all_reduces,
+            ],
+        )  # fmt: skip
+        self._count(row)
+        if row.sample is not None:
+            self._sample(row.optimizer, row.index, row.sample)
+        if row.fingerprint is not None:
+            self._db.execute(
+                "insert into fingerprints values(?, ?, ?)",
+                (row.optimizer, row.index, array("d", row.fingerprint).tobytes()),
+            )
+        self._updates += 1
+        if self._updates > MAX_UPDATES:
+            self._updates -= self._thin(
+                "updates", self._updates // 2, "loss", "coalesce(clip_norm, grad_norm)"
+            )
+
+    def event(self, event: Event) -> None:
+        body = {"kind": event.kind.value, "facts": event.facts, "at": _location(event.at)}
+        for name in ("optimizer", "scaler", "model", "scheduler", "loader"):
+            if (value := getattr(event, name)) is not None:
+                body[name] = value
+        if event.callers:
+            body["callers"] = [_location(c) for c in event.callers]
+        self._db.execute("insert into events(body) values(?)", (json.dumps(body, default=_plain),))
+        self._events += 1
+        if self._events > 2 * MAX_EVENTS:
+            # the beginning and the end tell what the loop does; the middle repeats it
+            self._db.execute(
+                "delete from events where id > ? and id <= (select max(id) from events) - ?",
+                (MAX_EVENTS // 2, MAX_EVENTS // 2),
+            )
+            self._events = MAX_EVENTS
+
+    def finding(self, finding: Finding) -> None:
+        if self._findings < MAX_FINDINGS:
+            self._db.execute(
+                "insert or replace into findings values(?, ?, ?, ?)",
+                (*finding.key, json.dumps(finding.as_dict(), default=_plain)),
+            )
+            self._findings += 1
+
+    def commit(self) -> None:
+        """What was written so far survives the process."""
+        for optimizer, totals in self._totals.items():
+            self.meta(f"totals:{optimizer}", totals)
+        self._db.execute("commit")
+        self._db.execute("begin")
+
+    def close(self) -> None:
+        self.commit()
+        self._db.execute("commit")
+        self._db.execute("pragma journal_mode=delete")  # a finished run is one plain file
+        self._db.close()
+
+    def _count(self, row: UpdateRow) -> None:
+        totals = self._totals.setdefault(
+            row.optimizer, {"updates": 0, "skipped": 0, "clips": 0, "clipped": 0, "seconds": {}}
+        )
+        totals["updates"] += 1
+        totals["skipped"] += row.skipped
+        if row.clip_norm is not None and row.clip_threshold is not None:
+            totals["clips"] += 1
+            totals["clipped"] += row.clip_norm > row.clip_threshold
+        for name, value in row.seconds.items():
+            totals["seconds"][name] = totals["seconds"].get(name, 0.0) + value
+
+    def _place(self, at: Location | None) -> int | None:
+        if at is None:
+            return None
+        key = (at.path, at.line, at.function)
+        if key not in self._places:
+            self._places[key] = len(self._places) + 1
+            self._db.execute("insert into places values(?, ?, ?, ?)", (self._places[key], *key))
+        return self._places[key]
+
+    def _sample(self, optimizer: str, index: int, sample: Sample) -> None:
+        if (optimizer, sample.layout.id) not in self._layouts:
+            self._layouts.add((optimizer, sample.layout.id))
+            described = json.dumps([asdict(p) for p in sample.layout.parameters])
+            self._db.execute(
+                "insert into layouts values(?, ?, ?)", (optimizer, sample.layout.id, described)
+            )
+        values = sample.values.tobytes()
+        self._db.execute(
+            "insert into samples values(?, ?, ?, ?, ?)",
+            (optimizer, index, sample.layout.id, _encode(sample.total_norm()), values),
+        )
+        self._sample_bytes += len(values)
+        if self._sample_bytes > MAX_SAMPLE_BYTES:
+            (count,) = self._db.execute("select count(*) from samples").fetchone()
+            self._thin("samples", max(count // 2, min(count, 2 * BUCKET)), "norm", "norm")
+            (self._sample_bytes,) = self._db.execute(
+                "select coalesce(sum(length(vals)), 0) from samples"
+            ).fetchone()
+
+    def _thin(self, table: str, oldest: int, *measures: str) -> int:
+        """Thin the `oldest` rows of a table; how many went."""
+        rows = self._db.execute(
+            f"select rowid, optimizer, {', '.join(measures)} from {table} order by rowid limit ?", (oldest,)
+        ).fetchall()
+        gone: list[tuple[int]] = []
+        for bucket in _buckets(rows):
+            stay = set()
+            for measure in range(2, 2 + len(measures)):
+                by_size = sorted(bucket, key=lambda row: _size(row[measure]))  # noqa: B023 - used at once
+                stay |= {by_size[0][0], by_size[-1][0]}
+            gone += [(row[0],) for row in bucket if row[0] not in stay]
+        self._db.executemany(f"delete from {table} where rowid = ?", gone)
+        return len(gone)
+
+
+def _buckets(rows: list[Any]) -> Iterator[list[Any]]:
+    """Neighbours of one optimizer, BUCKET at a time."""
+    by_optimizer: dict[Any, list[Any]] = {}
+    for row in rows:
+        by_optimizer.setdefault(row[1], []).append(row)
+    for mine in by_optimizer.values():
+        for start in range(0, len(mine), BUCKET):
+            yield mine[start : start + BUCKET]
+
+
+def _size(value: Any) -> float:
+    """Missing is smallest, non-finite is largest: both ends of what happened stay."""
+    if value is None:
+        return -math.inf
+    number = float(value)
+    return number if math.isfinite(number) else math.inf
+
+
+def _encode(value: Any) -> Any:
+    """SQLite would store NaN as NULL, which here means "not measured"."""
+    return "nan" if isinstance(value, float) and math.isnan(value) else value
+
+
+def decode(value: Any) -> float | None:
+    """The number that `_encode` wrote."""
+    return None if value is None else float(value)
+
+
+def _location(at: Location) -> list[Any]:
+    return [at.path, at.line, at.column, at.function]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Location):
+        return _location(value)
+    if isinstance(value, set | frozenset):
+        return sorted(map(str, value))
+    return str(value)
+
+
+def layout_from(id: int, parameters: Iterable[dict[str, Any]]) -> Layout:
+    """The layout as `_sample` wrote it."""
+    return Layout(
+        id, [ParameterInfo(**{**p, "shape": tuple(p["shape"])}) for p in parameters]
+    )
