@@ -18,6 +18,7 @@ Facts by kind (all optional):
     BACKWARD        scaled: bool      the loss was multiplied by an enabled GradScaler
                     divided: bool     the loss was divided by a count, or weighted so (loss / k, loss * (1 / k))
                     divisor: float    by how much, where it is a number
+                    divided_by: str   the text of the divisor ("args.accumulation_steps"), reader only
                     normalised: str   "accelerate" | "lightning" | "deepspeed" | "transformers" | "fabric":
                                       a framework divides by the accumulation count itself
                     reduction: str    "mean" | "sum" | "none"   how the loss reduces over the batch
@@ -51,12 +52,12 @@ Facts by kind (all optional):
     SCALER_UPDATE   -
     SCHEDULER_STEP  explicit: bool             scheduler.step(epoch) with an explicit epoch, or a metric
                     per: "batch" | "epoch"     the loop it is in
-                    checked: bool              guarded by a test whether the scaler skipped
+                    checked: bool              guarded by a test whether the scaler skipped (False: known not)
     BATCH           index: int, last: bool, endless: bool, exact: bool   a loader gave a micro-batch;
                                                exact: the length is known to divide by the window
     EPOCH           index: int                 a pass over the loader begins
     EPOCH_END       -                          the loader is exhausted
-    SAMPLER_EPOCH   -                          sampler.set_epoch was called
+    SAMPLER_EPOCH   sampler: str               sampler.set_epoch was called (id of the sampler)
     MODE            mode: "train" | "eval"
     KEEP            how: "append" | "add" | "assign"   a tensor with its graph is stored past the iteration
                     reaches_backward: bool
@@ -65,7 +66,10 @@ Facts by kind (all optional):
     CHECKPOINT      batchnorm: bool            activation checkpointing of a block
     ANOMALY         -                          detect_anomaly is on in the training loop
     REPLACE         what: "recreated" | "head" | "fsdp1" | "moved"     parameters replaced after the optimizer
-                                               (or DDP) took hold of the old ones
+                                               (or DDP) took hold of the old ones; `optimizer` is the one that
+                                               holds them. None where add_param_group takes the new ones up
+    AUTOCAST_OFF    half: bool                 autocast was turned off inside a region where it is on;
+                                               half: a float16 or bfloat16 tensor was computed with there
     OPAQUE          what: str                  a call that was given the loss, the model or the optimizer and
                                                cannot be seen into: "X is missing" rules stay silent
 
@@ -105,6 +109,7 @@ class Kind(StrEnum):
     CHECKPOINT = "checkpoint"
     ANOMALY = "anomaly"
     REPLACE = "replace"
+    AUTOCAST_OFF = "autocast_off"
     OPAQUE = "opaque"
 
 
