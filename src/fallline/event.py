@@ -35,12 +35,18 @@ Facts by kind (all optional):
                     parameters        which parameter sets it reaches
     GRAD_WRITE      op: "div" | "mul" | "noise" | "assign" | "add" | "other"     .grad changed by hand
                     parameters
-    GRAD_READ       what: "norm" | "value" | "input" | "use"      .grad read: logged, or used by hand
+    GRAD_READ       what: "norm" | "value" | "input" | "use"      .grad read: logged, or used by hand.
+                                      "input": of a tensor that is no parameter (attacks, saliency; live: a
+                                      backward reached such a leaf); "use": it went into other values (hand-written
+                                      updates, hooks, copies; live: a parameter changed outside any optimizer)
     UNSCALE         -
     CLIP            how: "norm" | "value"
                     threshold: float           None: not known; inf: only measured
                     parameters: frozenset[str] which parameter sets (see below)
                     per_module: bool           one of several clips made module by module
+                    left_out: tuple[str, ...]  on the last of them before the step: parameters that the
+                                               optimizer steps and no clip of this update reached
+                    twice: tuple[str, ...]     same place: parameters that several of them reached
                     closure: bool              inside the closure given to step
                     local_shards: bool         torch's function on FSDP1 shards
                     norm: float                (watcher) the norm it returned

@@ -1,8 +1,7 @@
 """The notation that the rule tests are written in."""
 
-from traces import line_of, trace
-
 from fallline.event import Kind
+from traces import line_of, trace
 
 
 def test_repetition_and_facts() -> None:
