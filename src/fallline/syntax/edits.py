@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable
 
 from fallline.finding import Edit
 from fallline.syntax.module import Module
 
-__all__ = ["Editor", "apply"]
+__all__ = ["Editor", "apply", "split_lines"]
+
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n|$)")
 
 
 class Editor:
@@ -103,7 +106,7 @@ class Editor:
 
 def apply(text: str, edits: Iterable[Edit]) -> str | None:
     """The text with the edits made; None where they overlap."""
-    lines = text.splitlines(keepends=True) if "\f" not in text and "\v" not in text else _split(text)
+    lines = split_lines(text)
     starts = [0]
     for line in lines:
         starts.append(starts[-1] + len(line))
@@ -125,11 +128,6 @@ def apply(text: str, edits: Iterable[Edit]) -> str | None:
     return "".join(out)
 
 
-def _split(text: str) -> list[str]:
-    """Lines with their ends as Python counts them, where the text holds form feeds."""
-    lines: list[str] = []
-    for piece in text.split("\n"):
-        lines.append(piece + "\n")
-    if lines:
-        lines[-1] = lines[-1][:-1]
-    return lines
+def split_lines(text: str) -> list[str]:
+    """Lines with their ends as Python counts them; `str.splitlines` would also split at form feeds."""
+    return [line for line in _LINE.findall(text) if line]
