@@ -314,6 +314,22 @@ class Module:
             found.setdefault((id(scope), arg.arg), []).append(arg)
         return found
 
+    def attribute_values(self, cls: ast.ClassDef, name: str) -> list[ast.expr]:
+        """Everything that the methods of a class assign to `self.<name>`, in source order."""
+        return self._attribute_values.get((id(cls), name), [])
+
+    @cached_property
+    def _attribute_values(self) -> dict[tuple[int, str], list[ast.expr]]:
+        found: dict[tuple[int, str], list[ast.expr]] = {}
+        assigned = [(t, s.value) for s in self.all(ast.Assign) for t in s.targets]
+        assigned += [(s.target, s.value) for s in self.all(ast.AnnAssign) if s.value is not None]
+        for target, value in assigned:
+            if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self":
+                cls = self.class_(target)
+                if cls is not None:
+                    found.setdefault((id(cls), target.attr), []).append(value)
+        return found
+
     def scope(self, node: ast.AST) -> ast.AST | None:
         """The function or lambda this node runs in; None at module (or class) level."""
         return self.enclosing(node, *_SCOPES)

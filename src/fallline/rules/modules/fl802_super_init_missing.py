@@ -1,0 +1,272 @@
+"""FL802 super-init-missing: a module or parameter is assigned before nn.Module.__init__ has run."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from fallline.finding import Finding, Fix, Severity
+from fallline.rule import Rule
+from fallline.syntax import Editor, Module
+from fallline.syntax.models import construction
+
+
+class SuperInitMissing(Rule):
+    code = "FL802"
+    name = "super-init-missing"
+    severity = Severity.ERROR
+    what = "An nn.Module subclass assigns a module or a parameter before `super().__init__()`, or never calls it."
+    why = (
+        "`nn.Module.__init__` makes the tables that submodules and parameters are registered in. Before it has run, assigning "
+        "one raises `AttributeError: cannot assign module before Module.__init__() call`."
+    )
+    instead = "Make `super().__init__()` the first statement of `__init__`."
+    fix_safety = "Adds the call as the first statement, or moves an argument-free call there."
+    references = ("https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html",)
+    tokens = (b"__init__",)
+
+    wrong = (
+        """\
+import torch.nn as nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        self.fc = nn.Linear(4, 2)  # FL802
+
+    def forward(self, x):
+        return self.fc(x)
+""",
+        """\
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, size):
+        self.size = size
+        self.scale = nn.Parameter(torch.ones(size))  # FL802
+        super().__init__()
+        self.fc = nn.Linear(size, 2)
+
+    def forward(self, x):
+        return self.fc(x * self.scale)
+""",
+    )
+    right = (
+        """\
+import torch.nn as nn
+
+
+class Net(nn.Module):
+    def __init__(self, size):
+        self.size = size  # plain values may come first
+        super(Net, self).__init__()
+        self.fc = nn.Linear(size, 2)
+""",
+        """\
+import torch.nn as nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        nn.Module.__init__(self)
+        self.fc = nn.Linear(4, 2)
+
+
+class Wide(Net):
+    pass
+
+
+class Trainer:
+    def __init__(self):
+        self.model = Net()
+""",
+        """\
+import torch.nn as nn
+
+
+class Base(nn.Module):
+    def setup(self):
+        super().__init__()
+
+
+class Net(Base):
+    def __init__(self, build):
+        self.setup()
+        self.fc = nn.Linear(4, 2)
+
+
+class Abstract(nn.Module):
+    def __init__(self):
+        raise NotImplementedError
+""",
+    )
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        for cls in module.all(ast.ClassDef):
+            init = next(
+                (n for n in cls.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"),
+                None,
+            )
+            if init is None or not cls.bases or not module.is_module_class(cls):
+                continue
+            called = _init_call(module, init)
+            first = _first_registration(module, init)
+            if called is not None:
+                if (
+                    first is not None
+                    and first.lineno < called.lineno
+                    and not _in_branch(module, called, init)
+                ):
+                    yield self._report(
+                        module,
+                        first,
+                        f"{_target(first)} is assigned before super().__init__(): this raises AttributeError.",
+                    )
+            elif first is not None and not _may_call_elsewhere(module, init):
+                yield self._report(
+                    module,
+                    first,
+                    f"{_target(first)} is assigned, but {cls.name}.__init__ never calls super().__init__(): this raises AttributeError.",
+                )
+            elif not _may_call_elsewhere(module, init) and _does_something(init):
+                yield self._report(
+                    module,
+                    init,
+                    f"{cls.name}.__init__ never calls super().__init__(): the module cannot be called, moved or trained.",
+                )
+
+    def _report(self, module: Module, node: ast.stmt, message: str) -> Finding:
+        at = module.location(node)
+        if isinstance(node, ast.FunctionDef):
+            header = module.source.lines[node.lineno - 1]
+            at = type(at)(at.path, at.line, at.column, at.line, len(header) + 1, at.function)
+        return self.finding(at, message)
+
+    def fix(self, finding: Finding, module: Module) -> Fix | None:
+        statement = Editor(module).statement_at(finding.at.line)
+        init = (
+            statement
+            if isinstance(statement, ast.FunctionDef)
+            else module.function(statement)
+            if statement
+            else None
+        )
+        if not isinstance(init, ast.FunctionDef):
+            return None
+        editor = Editor(module)
+        body = (
+            init.body[1:]
+            if ast.get_docstring(init, clean=False) is not None and len(init.body) > 1
+            else init.body
+        )
+        anchor = body[0]
+        if not editor.alone(anchor) or anchor.lineno == init.lineno:
+            return None
+        call = _init_call(module, init)
+        if call is None:
+            if _needs_arguments(module, init):
+                return None
+            return Fix(
+                "call super().__init__() first",
+                (editor.insert_before(anchor, "super().__init__()"),),
+            )
+        moved = module.statement(call)
+        if call.args or call.keywords or not isinstance(moved, ast.Expr) or not editor.alone(moved):
+            return None
+        return Fix("move super().__init__() to the front", editor.move_before(moved, anchor))
+
+
+def _init_call(module: Module, init: ast.FunctionDef) -> ast.Call | None:
+    """`super().__init__()`, `super(Net, self).__init__()`, `nn.Module.__init__(self)`: any call of an __init__."""
+    for node in ast.walk(init):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "__init__"
+        ):
+            return node
+    return None
+
+
+def _first_registration(module: Module, init: ast.FunctionDef) -> ast.stmt | None:
+    """The first `self.x = <module or parameter>` that surely runs."""
+    found = [
+        s
+        for s in ast.walk(init)
+        if isinstance(s, ast.Assign | ast.AnnAssign)
+        and s.value is not None
+        and _assigns_self(s)
+        and _registers(module, s.value)
+    ]
+    return min(found, key=lambda s: s.lineno, default=None)
+
+
+def _assigns_self(statement: ast.Assign | ast.AnnAssign) -> bool:
+    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+    return any(
+        isinstance(t, ast.Attribute) and isinstance(t.value, ast.Name) and t.value.id == "self"
+        for t in targets
+    )
+
+
+def _registers(module: Module, value: ast.expr) -> bool:
+    if isinstance(value, ast.Call) and module.resolve(value.func) in {
+        "torch.nn.Parameter",
+        "torch.nn.parameter.Parameter",
+    }:
+        return True
+    return construction(module, value) is not None
+
+
+def _in_branch(module: Module, node: ast.AST, init: ast.FunctionDef) -> bool:
+    for up in module.parents(node):
+        if up is init:
+            return False
+        if isinstance(up, ast.If | ast.Try | ast.For | ast.While | ast.FunctionDef | ast.Lambda):
+            return True
+    return True
+
+
+def _may_call_elsewhere(module: Module, init: ast.FunctionDef) -> bool:
+    """`self.setup()` or `super` or `self.__dict__` in the body: somebody else may have initialised the module."""
+    for node in ast.walk(init):
+        if isinstance(node, ast.Name) and node.id in {"super", "setattr"}:
+            return True
+        if isinstance(node, ast.Attribute) and node.attr in {
+            "__dict__",
+            "__init__",
+            "__setstate__",
+        }:
+            return True
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and isinstance(node.func.value, ast.Name)
+            and node.func.value.id == "self"
+        ):
+            return True
+    return bool(init.decorator_list)
+
+
+def _does_something(init: ast.FunctionDef) -> bool:
+    """Not only a docstring, `pass`, or a raise."""
+    return any(not isinstance(s, ast.Pass | ast.Raise | ast.Expr) for s in init.body) and not any(
+        isinstance(s, ast.Raise) for s in init.body
+    )
+
+
+def _needs_arguments(module: Module, init: ast.FunctionDef) -> bool:
+    """The base is not nn.Module itself, so its __init__ may want arguments."""
+    cls = module.class_(init)
+    return cls is None or [module.resolve(b) for b in cls.bases] != ["torch.nn.Module"]
+
+
+def _target(statement: ast.stmt) -> str:
+    target = (
+        statement.targets[0]
+        if isinstance(statement, ast.Assign)
+        else getattr(statement, "target", None)
+    )
+    return f"self.{target.attr}" if isinstance(target, ast.Attribute) else "a module"

@@ -1,0 +1,198 @@
+"""FL804 eval-not-restored: training goes on in eval mode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fallline.event import Event, Kind, Trace
+from fallline.finding import Finding, Severity
+from fallline.rule import Rule
+
+
+class EvalNotRestored(Rule):
+    code = "FL804"
+    name = "eval-not-restored"
+    severity = Severity.ERROR
+    what = (
+        "`model.eval()` is called for an evaluation, and training goes on without `model.train()`."
+    )
+    why = (
+        "In eval mode dropout does nothing and BatchNorm uses its running statistics without updating them. Every update after the first "
+        "evaluation trains another model than the one that was meant, and nothing says so."
+    )
+    instead = "Call `model.train()` at the top of every training epoch (and after every evaluation inside it)."
+    references = (
+        "https://docs.pytorch.org/docs/stable/notes/autograd.html#evaluation-mode-nn-module-eval",
+    )
+    tokens = (b"eval(",)
+
+    wrong = (
+        """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+train = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(32, 4), torch.randn(32, 1)), batch_size=8)
+val = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(16, 4), torch.randn(16, 1)), batch_size=8)
+
+for epoch in range(3):
+    for x, y in train:
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+    model.eval()  # FL804
+    with torch.no_grad():
+        total = sum(nn.functional.mse_loss(model(x), y).item() for x, y in val)
+    print(epoch, total)
+""",
+        """\
+import torch
+from torch import nn
+
+
+def evaluate(model, loader):
+    model.eval()  # FL804
+    total = 0.0
+    with torch.no_grad():
+        for x, y in loader:
+            total += nn.functional.mse_loss(model(x), y).item()
+    return total / len(loader)
+
+
+def main():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 1))
+    optimizer = torch.optim.Adam(model.parameters())
+    data = torch.utils.data.TensorDataset(torch.randn(32, 4), torch.randn(32, 1))
+    loader = torch.utils.data.DataLoader(data, batch_size=8)
+    model.train()
+    for epoch in range(2):
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(model(x), y)
+            loss.backward()
+            optimizer.step()
+        print(epoch, evaluate(model, loader))
+
+
+main()
+""",
+    )
+    right = (
+        """\
+import torch
+from torch import nn
+
+
+def evaluate(model, loader):
+    model.eval()
+    with torch.no_grad():
+        return sum(nn.functional.mse_loss(model(x), y).item() for x, y in loader)
+
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+data = torch.utils.data.TensorDataset(torch.randn(32, 4), torch.randn(32, 1))
+loader = torch.utils.data.DataLoader(data, batch_size=8)
+for epoch in range(2):
+    model.train()
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+    print(evaluate(model, loader))
+""",
+        """\
+import copy
+
+import torch
+from torch import nn
+
+# A teacher and an average of the weights stay in eval mode on purpose.
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 1))
+teacher = nn.Linear(4, 1)
+teacher.eval()
+average = copy.deepcopy(model)
+average.eval()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+loader = torch.utils.data.DataLoader(torch.randn(32, 4), batch_size=8)
+for epoch in range(2):
+    for x in loader:
+        with torch.no_grad():
+            target = teacher(x)
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(x), target)
+        loss.backward()
+        optimizer.step()
+        with torch.no_grad():
+            for a, p in zip(average.parameters(), model.parameters()):
+                a.lerp_(p, 0.01)
+""",
+        """\
+import torch
+from torch import nn
+
+# Fine-tuning with the whole model in eval mode from the start is a choice.
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+model.eval()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+loader = torch.utils.data.DataLoader(torch.randn(32, 4), batch_size=8)
+for epoch in range(2):
+    for x in loader:
+        optimizer.zero_grad()
+        loss = model(x).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+""",
+    )
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        trained: set[str] = set()  # models that an update was already made for in train mode
+        evaluating: dict[str, Event] = {}  # model → the eval() that is in force
+        suspects: dict[
+            str, Event
+        ] = {}  # model → the eval() under which a forward pass reached a backward
+        for event in trace.events:
+            model = event.model
+            if event.kind is Kind.MODE and model is not None:
+                if event.fact("mode") == "eval":
+                    evaluating.setdefault(model, event)
+                else:
+                    evaluating.pop(model, None)
+                    suspects.pop(model, None)
+            elif (
+                event.kind is Kind.FORWARD
+                and model is not None
+                and event.fact("used")
+                and event.fact("grad") is not False
+            ):
+                if model not in evaluating and event.fact("training") is not False:
+                    trained.add(model)
+                elif (
+                    model in evaluating and model in trained and event.fact("training") is not True
+                ):
+                    suspects[model] = evaluating[model]
+            elif event.kind is Kind.STEP:
+                for model in [m for m in suspects if _steps(trace, event, m)]:
+                    mode = suspects.pop(model)
+                    yield self.finding(
+                        mode,
+                        "eval() is still in force when training goes on: dropout is off and BatchNorm is frozen from here. Call train() before the next update.",
+                        related={"step": event.at},
+                    )
+
+
+def _steps(trace: Trace, step: Event, model: str) -> bool:
+    """Whether this step updates that model; unknown counts as yes, since its output reached a backward."""
+    optimizer = trace.object(step.optimizer)
+    held = step.fact("parameters") or (
+        optimizer.fact("parameters") if optimizer is not None else None
+    )
+    return not held or model in held

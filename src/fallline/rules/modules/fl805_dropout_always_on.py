@@ -1,0 +1,201 @@
+"""FL805 dropout-always-on: F.dropout without `training` drops in evaluation too."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from fallline.finding import Finding, Fix, Severity
+from fallline.rule import Rule
+from fallline.syntax import Editor, Module
+
+_KINDS = (
+    "dropout",
+    "dropout1d",
+    "dropout2d",
+    "dropout3d",
+    "alpha_dropout",
+    "feature_alpha_dropout",
+)
+_FUNCTIONS = tuple(f"torch.nn.functional.{k}" for k in _KINDS)
+_LAYERS = tuple(
+    f"torch.nn.{k}"
+    for k in (
+        "Dropout",
+        "Dropout1d",
+        "Dropout2d",
+        "Dropout3d",
+        "AlphaDropout",
+        "FeatureAlphaDropout",
+    )
+)
+# Where dropout is meant to stay on: augmentation, Monte Carlo estimates, denoising.
+_ON_PURPOSE = re.compile(
+    r"augment|mc_|monte|uncertain|noise|noisy|corrupt|perturb|mask|bayes", re.IGNORECASE
+)
+
+
+class DropoutAlwaysOn(Rule):
+    code = "FL805"
+    name = "dropout-always-on"
+    severity = Severity.ERROR
+    what = "`F.dropout` is called in a module without `training=self.training`, or a fresh `nn.Dropout` is made on every call."
+    why = (
+        "`F.dropout` has `training=True` as its default and a fresh `nn.Dropout(...)` starts in train mode: `model.eval()` does not reach "
+        "either. Validation and deployment run with random units dropped; results are worse and differ from call to call."
+    )
+    instead = "Pass `training=self.training`, or make one `nn.Dropout` in `__init__`."
+    fix_safety = "Adds `training=self.training`; changes nothing in train mode."
+    references = (
+        "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.dropout.html",
+    )
+    tokens = (b"dropout", b"Dropout")
+
+    wrong = (
+        """\
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc1 = nn.Linear(8, 8)
+        self.fc2 = nn.Linear(8, 2)
+
+    def forward(self, x):
+        x = F.relu(self.fc1(x))
+        x = F.dropout(x, p=0.5)  # FL805
+        return self.fc2(x)
+""",
+        """\
+import torch
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 8, 3)
+
+    def forward(self, x):
+        return torch.nn.functional.dropout2d(self.conv(x), 0.2)  # FL805
+""",
+        """\
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return nn.Dropout(0.3)(self.fc(x))  # FL805
+""",
+    )
+    right = (
+        """\
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, x):
+        x = F.dropout(x, 0.5, self.training)
+        x = F.dropout(x, training=self.training)
+        if self.training:
+            x = F.dropout(x, 0.1)
+        x = F.dropout(x, p=0.1 if self.training else 0.0)
+        return self.drop(x)
+""",
+        """\
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class MonteCarlo(nn.Module):
+    def forward(self, x):
+        return F.dropout(x, 0.5, training=True)
+
+    def mc_samples(self, x, n):
+        return [F.dropout(x, 0.5) for _ in range(n)]
+""",
+        """\
+import torch.nn.functional as F
+
+
+def augment(features):
+    return F.dropout(features, 0.2)
+
+
+def attention(q, k, v, p, **options):
+    return F.dropout(q @ k.transpose(-1, -2), p, **options) @ v
+""",
+    )
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        for call in module.calls(*_FUNCTIONS):
+            if self._always_on(module, call) and not _on_purpose(module, call):
+                yield self.finding(
+                    module.location(call),
+                    f"{module.segment(call.func)} without training=self.training drops in evaluation too.",
+                )
+        for layer in module.calls(*_LAYERS):
+            use = module.parent(layer)
+            if isinstance(use, ast.Call) and use.func is layer and not _on_purpose(module, use):
+                yield self.finding(
+                    module.location(use),
+                    f"{module.segment(layer.func)} made on the spot is always in train mode and drops in evaluation too: make it once in __init__.",
+                )
+
+    def _always_on(self, module: Module, call: ast.Call) -> bool:
+        if Module.has_star(call) or not call.args or len(call.args) > 2:
+            return False
+        given = {k.arg for k in call.keywords}
+        if given & {"training", "train"}:
+            return False
+        rate = Module.argument(call, 1, "p")
+        return rate is None or module.number(rate) != 0 and "train" not in module.segment(rate)
+
+    def fix(self, finding: Finding, module: Module) -> Fix | None:
+        call = next(
+            (c for c in module.calls(*_FUNCTIONS) if module.location(c) == finding.at), None
+        )
+        if call is None:
+            return None
+        last = max(
+            [*call.args, *(k.value for k in call.keywords)],
+            key=lambda n: (n.end_lineno or 0, n.end_col_offset or 0),
+        )
+        at = module.source.location(last)
+        assert at.end_line is not None and at.end_column is not None
+        return Fix(
+            "follow the module's mode",
+            (Editor(module).insert(at.end_line, at.end_column, ", training=self.training"),),
+        )
+
+
+def _on_purpose(module: Module, call: ast.Call) -> bool:
+    """Outside a module's methods, under a test of the mode, or where the names say that dropping is the point."""
+    cls = module.class_(call)
+    if cls is None or not module.is_module_class(cls):
+        return True
+    for up in module.parents(call):
+        if isinstance(up, ast.If | ast.IfExp) and "train" in module.segment(up.test):
+            return True
+        if isinstance(up, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = up.args.posonlyargs + up.args.args
+            if _ON_PURPOSE.search(up.name) or "train" in up.name:
+                return True
+            if module.parent(up) is cls and (
+                not first or first[0].arg != "self" or up.name == "__init__"
+            ):
+                return True
+        if up is cls:
+            break
+    return _ON_PURPOSE.search(cls.name) is not None

@@ -1,0 +1,272 @@
+"""FL807 parameter-unregistered: a plain tensor with requires_grad as a module attribute."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from fallline.finding import Edit, Finding, Fix, Severity
+from fallline.rule import Rule
+from fallline.syntax import Editor, Module
+
+_FACTORIES = frozenset(
+    f"torch.{f}"
+    for f in "tensor as_tensor randn rand zeros ones full empty eye linspace arange normal randn_like rand_like zeros_like ones_like from_numpy FloatTensor Tensor".split()
+)
+_PARAMETER = frozenset({"torch.nn.Parameter", "torch.nn.parameter.Parameter"})
+_MOVES = frozenset({"to", "cuda", "half", "float", "double", "bfloat16", "type"})
+_BUILDERS = re.compile(r"__init__$|^_?(init|reset|build|setup|make|create)")
+
+
+class ParameterUnregistered(Rule):
+    code = "FL807"
+    name = "parameter-unregistered"
+    severity = Severity.ERROR
+    what = "A module keeps a trainable tensor as a plain attribute instead of an `nn.Parameter`."
+    why = (
+        "Only `nn.Parameter` is registered. A plain tensor with `requires_grad=True`, or the result of `nn.Parameter(...).cuda()` (which is a "
+        "new tensor), is not in `parameters()`: the optimizer never trains it, `to(device)` never moves it, `state_dict()` never saves it."
+    )
+    instead = "`self.weight = nn.Parameter(torch.randn(...))`; move the whole module with `.to(device)` afterwards."
+    fix_safety = (
+        "Wraps the tensor in nn.Parameter; it then also appears in parameters() and state_dict()."
+    )
+    references = (
+        "https://docs.pytorch.org/docs/stable/generated/torch.nn.parameter.Parameter.html",
+    )
+    tokens = (b"requires_grad", b"Parameter(")
+
+    wrong = (
+        """\
+import torch
+from torch import nn
+
+
+class Scale(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.weight = torch.ones(size, requires_grad=True)  # FL807
+
+    def forward(self, x):
+        return x * self.weight
+""",
+        """\
+import torch
+import torch.nn as nn
+
+
+class Attention(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.query = nn.Parameter(torch.randn(size)).cuda()  # FL807
+
+    def forward(self, x):
+        return x @ self.query
+""",
+        """\
+import torch
+from torch import nn
+
+
+class Bias(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.bias = torch.zeros(size).requires_grad_()  # FL807
+
+    def forward(self, x):
+        return x + self.bias
+""",
+    )
+    right = (
+        """\
+import torch
+from torch import nn
+
+
+class Scale(nn.Module):
+    def __init__(self, size, device):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size, device=device), requires_grad=True)
+        self.register_buffer("mean", torch.zeros(size))
+        self.frozen = torch.ones(size, requires_grad=False)
+
+    def forward(self, x):
+        return x * self.weight
+""",
+        """\
+import torch
+from torch import nn
+
+
+class Attack(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.delta = torch.zeros(size, requires_grad=True)
+        self.optimizer = torch.optim.Adam([self.delta], lr=0.1)
+
+    def forward(self, x):
+        self.seen = torch.zeros(3, requires_grad=True)
+        return x + self.delta
+""",
+        """\
+import torch
+from torch import nn
+
+
+class Late(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.weight = torch.randn(size, requires_grad=True)
+        self.weight = nn.Parameter(self.weight)
+
+
+class Agent:
+    def __init__(self):
+        self.log_alpha = torch.zeros(1, requires_grad=True)
+""",
+    )
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        for statement in module.all(ast.Assign):
+            target = statement.targets[0]
+            if (
+                len(statement.targets) != 1
+                or not isinstance(target, ast.Attribute)
+                or not isinstance(target.value, ast.Name)
+            ):
+                continue
+            if target.value.id != "self":
+                continue
+            how = _unregistered(module, statement.value)
+            if (
+                how is None
+                or not self._in_builder(module, statement)
+                or _cared_for(module, statement, target.attr)
+            ):
+                continue
+            yield self.finding(
+                module.location(statement),
+                f"self.{target.attr} is {how}, so it is not in parameters(): it is never trained, moved or saved.",
+            )
+
+    def _in_builder(self, module: Module, statement: ast.stmt) -> bool:
+        cls, function = module.class_(statement), module.function(statement)
+        if cls is None or function is None or module.parent(function) is not cls:
+            return False
+        return _BUILDERS.search(function.name) is not None and module.is_module_class(cls)
+
+    def fix(self, finding: Finding, module: Module) -> Fix | None:
+        editor = Editor(module)
+        statement = editor.statement_at(finding.at.line)
+        parameter = module.spelling("torch.nn.Parameter")
+        if (
+            not isinstance(statement, ast.Assign)
+            or parameter is None
+            or not isinstance(statement.value, ast.Call)
+        ):
+            return None
+        call = statement.value
+        if module.resolve(call.func) in _FACTORIES:
+            return Fix(
+                "register it as a parameter",
+                (*_without_requires_grad(module, call), *_wrapped(module, call, parameter)),
+            )
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "requires_grad_":
+            return Fix(
+                "register it as a parameter",
+                (editor.replace(call, f"{parameter}({module.segment(call.func.value)})"),),
+            )
+        return None
+
+
+def _unregistered(module: Module, value: ast.expr) -> str | None:
+    """In words, why this value is a trainable tensor that is not a Parameter; None where it is not one."""
+    if isinstance(value, ast.BinOp):
+        if any(
+            isinstance(side, ast.Call) and module.resolve(side.func) in _PARAMETER
+            for side in (value.left, value.right)
+        ):
+            return "the result of an operation on a Parameter, not a Parameter"
+        return None
+    if not isinstance(value, ast.Call):
+        return None
+    name = module.resolve(value.func)
+    if name in _FACTORIES or name == "torch.autograd.Variable":
+        return "a plain tensor with requires_grad" if _asks_for_grad(module, value) else None
+    if not isinstance(value.func, ast.Attribute):
+        return None
+    inner = value.func.value
+    if (
+        value.func.attr == "requires_grad_"
+        and _is_fresh(module, inner)
+        and (not value.args or module.constant(value.args[0]) is True)
+    ):
+        return "a plain tensor with requires_grad"
+    if value.func.attr in _MOVES and isinstance(inner, ast.Call):
+        if module.resolve(inner.func) in _PARAMETER:
+            return f"what .{value.func.attr}() made of a Parameter, a plain tensor"
+        return _unregistered(module, inner)
+    return None
+
+
+def _asks_for_grad(module: Module, call: ast.Call) -> bool:
+    return module.constant(Module.argument(call, None, "requires_grad")) is True
+
+
+def _is_fresh(module: Module, node: ast.expr) -> bool:
+    """A tensor made on the spot, perhaps moved."""
+    while (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and module.resolve(node.func) not in _FACTORIES
+    ):
+        node = node.func.value
+    return isinstance(node, ast.Call) and module.resolve(node.func) in _FACTORIES
+
+
+def _cared_for(module: Module, statement: ast.Assign, name: str) -> bool:
+    """Registered later, or handed to an optimizer by hand."""
+    cls = module.class_(statement)
+    assert cls is not None
+    for value in module.attribute_values(cls, name):
+        if isinstance(value, ast.Call) and module.resolve(value.func) in _PARAMETER:
+            return True
+    for node in ast.walk(cls):
+        if isinstance(node, ast.FunctionDef) and node.name in {"parameters", "named_parameters"}:
+            return True
+    for call in module.all(ast.Call):
+        callee = module.resolve(call.func) or (
+            module.segment(call.func) if isinstance(call.func, ast.Name | ast.Attribute) else ""
+        )
+        if "optim" in callee and any(
+            isinstance(n, ast.Attribute) and n.attr == name
+            for a in [*call.args, *(k.value for k in call.keywords)]
+            for n in ast.walk(a)
+        ):
+            return True
+    return False
+
+
+def _without_requires_grad(module: Module, call: ast.Call) -> Iterator[Edit]:
+    """Cut `, requires_grad=True` out of a call."""
+    index = next(i for i, k in enumerate(call.keywords) if k.arg == "requires_grad")
+    before: list[ast.expr] = [*call.args, *(k.value for k in call.keywords[:index])]
+    if not before:
+        return
+    start, end = module.source.location(before[-1]), module.source.location(call.keywords[index])
+    assert (
+        start.end_line is not None
+        and start.end_column is not None
+        and end.end_line is not None
+        and end.end_column is not None
+    )
+    yield Edit(start.end_line, start.end_column, end.end_line, end.end_column, "")
+
+
+def _wrapped(module: Module, call: ast.Call, wrapper: str) -> Iterator[Edit]:
+    at = module.source.location(call)
+    assert at.end_line is not None and at.end_column is not None
+    editor = Editor(module)
+    yield editor.insert(at.line, at.column, f"{wrapper}(")
+    yield editor.insert(at.end_line, at.end_column, ")")
