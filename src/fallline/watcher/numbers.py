@@ -2,34 +2,37 @@
 
 `Numbers` belongs to one optimizer. Around its step:
 
-    numbers.before_step(index, scale=...)     # gradients are complete; the weights are still the old ones
+    numbers.before_step(index, scale=...)   # gradients are complete; the weights are still the old ones
     ...the step...
-    row.sample = numbers.after_step()         # None when this update is not sampled
-    row.fingerprint = numbers.fingerprint(index)   # None when no fingerprint is due
+    numbers.after_step(row)                 # fills row.sample and row.fingerprint when they are due
 
 A sample costs a few passes over the gradients. How often one is taken adapts so that the measured cost stays
-within `budget` (a share of the time between steps) or, for very short steps, within a small fixed allowance.
+within half of `budget` (a share of the time between steps; the other half is for the taps and the recorder) or,
+for very short steps, within a small fixed allowance.
 """
 
 from __future__ import annotations
 
 import time
-from array import array
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from fallline.watcher.samples import COLUMNS, Layout, ParameterInfo, Sample
+from fallline.watcher.samples import FROZEN, WIDTH, WITH, WITHOUT, Layout, ParameterInfo, Sample
 
-__all__ = ["Numbers", "describe_parameters", "gradient_sample"]
+if TYPE_CHECKING:
+    from fallline.watcher.recorder import UpdateRow
+
+__all__ = ["Numbers", "describe_parameters", "fingerprint_due", "gradient_sample"]
 
 # Seconds that may be spent per update even when the budget is smaller: keeps tiny models observable.
 FLOOR_SECONDS = 100e-6
 # Seconds that may be spent at the start, where most mistakes show: the first updates are sampled densely.
 HEAD_START_SECONDS = 0.05
-# Elements per parameter that stand for it in weight norms, update ratios and fingerprints.
+SHARE_OF_BUDGET = 0.5
+# Elements per parameter that stand for it in weight norms, update ratios, fingerprints and float16 ranges.
 PROBE = 1024
 # Fingerprints are taken before updates 0, 1, 2, 4, 8, ... and then every this many, on all ranks alike.
 FINGERPRINT_EVERY = 1024
@@ -40,9 +43,18 @@ def describe_parameters(model: torch.nn.Module) -> dict[int, ParameterInfo]:
     """id(parameter) → what people call it, for every parameter of a model."""
     owners = {name: type(module).__name__ for name, module in model.named_modules()}
     return {
-        id(p): ParameterInfo(name, owners.get(name.rpartition(".")[0], ""), depth, tuple(p.shape), str(p.dtype)[6:])
+        id(p): ParameterInfo(
+            name, owners.get(name.rpartition(".")[0], ""), depth, tuple(p.shape), str(p.dtype)[6:]
+        )
         for depth, (name, p) in enumerate(model.named_parameters())
     }
+
+
+def fingerprint_due(index: int) -> bool:
+    """Whether parameters are compared before this update: the same on every rank, whatever its speed."""
+    return index % FINGERPRINT_EVERY == 0 or (
+        index < FINGERPRINT_EVERY and index & (index - 1) == 0
+    )
 
 
 class Numbers:
@@ -54,31 +66,305 @@ class Numbers:
         budget: float = 0.01,
         *,
         half: bool = False,
+        fingerprints: bool = False,
     ) -> None:
         self.budget = budget
         self.half = half  # float16 in play: also look for values that underflow
+        self.fingerprints = fingerprints  # several ranks: write what whoever reads can compare
+        self.failure = ""
+        self.spent = 0.0  # seconds of the training thread, in all
         self._credit = HEAD_START_SECONDS
-        self._cost = 0.0  # seconds of the last sample
-        self._last = 0.0  # when the last update ended
-        self._spent = 0.0  # seconds spent on the update in progress
+        self._cost = 0.0  # seconds that a sample costs
+        self._last = time.perf_counter()
         self._layouts = 0
-        self._pending: _Probe | None = None
-        self._sampled = False
+        self._sample: Callable[[], Sample] | None = None
+        self._fingerprint: Tensor | None = None
+        self._direction: Tensor | None = None
+        self._device = _DeviceClock()
         self.refresh(named)
 
     def refresh(self, named: Iterable[tuple[ParameterInfo, Tensor]]) -> None:
         """The optimizer's parameters, again: some were added."""
-        pairs = list(named)
+        pairs = [(info, p) for info, p in named if p.device.type != "meta"]
         self.parameters = [p for _, p in pairs]
         self.layout = Layout(self._layouts, [info for info, _ in pairs])
         self._layouts += 1
 
     def before_step(self, index: int, scale: float = 1.0, scaled: bool = False) -> None:
         """Gradients are complete. `scale`: the loss scale of the backward; `scaled`: they still carry it."""
-        raise NotImplementedError
+        try:
+            self._before_step(index, scale, scaled)
+        except (
+            Exception
+        ) as error:  # a tensor subclass that cannot be measured must not stop the training
+            self.give_up(error)
 
-    def after_step(self) -> Sample | None:
-        raise NotImplementedError
+    def after_step(self, row: UpdateRow) -> None:
+        """Fill in what is due at this update."""
+        try:
+            self._after_step(row)
+        except Exception as error:
+            self.give_up(error)
 
-    def fingerprint(self, index: int) -> Any:
-        raise NotImplementedError
+    def give_up(self, error: Exception) -> None:
+        """Measure no more; `failure` says why."""
+        self.failure, self.budget, self.fingerprints = repr(error), 0.0, False
+        self._sample = self._fingerprint = None
+
+    def _before_step(self, index: int, scale: float, scaled: bool) -> None:
+        now = time.perf_counter()
+        self._sample = self._fingerprint = None
+        earned = max(
+            self.budget * SHARE_OF_BUDGET * (now - self._last),
+            FLOOR_SECONDS if self.budget else 0.0,
+        )
+        self._credit = min(self._credit + earned, max(HEAD_START_SECONDS, 2 * self._cost))
+        self._last = now
+        if not self.parameters:
+            return
+        if self.fingerprints and fingerprint_due(index):
+            self._fingerprint = _fingerprint(_probes(self.parameters))
+        self._cost = max(self._cost, self._device.seconds())
+        if self.budget and self._credit >= self._cost:
+            self._device.start(self.parameters[0].device)
+            self._sample = self._measure(scale, scaled)
+        self._pay(now)
+
+    def _after_step(self, row: UpdateRow) -> None:
+        row.fingerprint = self._fingerprint
+        if self._sample is None:
+            return
+        started = time.perf_counter()
+        row.sample = self._sample()
+        row.sample.index = row.index
+        self._sample = None
+        self._device.stop()
+        self._cost += time.perf_counter() - started
+        self._pay(started)
+
+    def skipped(self) -> None:
+        """The step was not taken: there is no update to measure."""
+        self._sample = None
+
+    def _pay(self, started: float) -> None:
+        seconds = time.perf_counter() - started
+        self.spent += seconds
+        self._credit -= seconds
+        if self._sample is not None:
+            self._cost = seconds
+
+    @torch.no_grad()
+    def _measure(self, scale: float, scaled: bool) -> Callable[[], Sample]:
+        """Look at gradients and old weights now; the returned function looks at the new weights."""
+        layout, parameters = self.layout, self.parameters
+        having = [i for i, p in enumerate(parameters) if p.grad is not None]
+        gradients = [_plain(p.grad) for p in parameters if p.grad is not None]
+        statistics = gradient_sample(gradients) if gradients else None
+        tiny = _tiny(gradients, 1.0 if scaled else scale) if self.half and gradients else None
+        divisor = scale if scaled else 1.0
+        direction = _probes(gradients)[0] if gradients else None
+        signal = _cosine(direction, self._direction)
+        self._direction = direction
+        frozen = {i for i, p in enumerate(parameters) if not p.requires_grad}
+        old, sizes = _probes(parameters)
+        factors = [
+            (p.numel() / max(size, 1)) ** 0.5 for p, size in zip(parameters, sizes, strict=True)
+        ]
+
+        @torch.no_grad()
+        def finish() -> Sample:
+            new, _ = _probes(parameters)
+            moved = _norms(new - old, sizes)
+            weights = _norms(old, sizes)
+
+            def numbers() -> tuple[list[float], float]:
+                found = _gradient_rows(having, statistics, tiny, divisor)
+                rows = _rows(found, frozen, moved, weights, factors)
+                return rows, float("nan") if signal is None else float(signal)
+
+            return Sample(layout, numbers)
+
+        return finish
+
+
+def gradient_sample(gradients: Sequence[Tensor]) -> Tensor:
+    """Norm, mean, std, largest, share of zeros and count of non-finite values of each tensor, as one matrix.
+
+    The one seam for kernels: what this returns may still be in the device's queue.
+    """
+    counts = torch.tensor([float(max(g.numel(), 1)) for g in gradients], dtype=torch.float32)
+    norms = torch.stack(torch._foreach_norm(list(gradients), 2, dtype=torch.float32))
+    sums = torch.stack([g.sum(dtype=torch.float32) for g in gradients])
+    lows, highs = zip(*(_range(g) for g in gradients), strict=True)
+    largest = torch.maximum(-torch.stack(lows), torch.stack(highs))
+    nonzero = torch.stack([torch.count_nonzero(g) for g in gradients]).float()
+    counts = counts.to(norms.device, non_blocking=True)
+    means = sums / counts
+    stds = (norms**2 / counts - means**2).clamp_min(0).sqrt()
+    nonfinite = _nonfinite(gradients, norms)
+    return torch.stack([norms, means, stds, largest, 1 - nonzero / counts, nonfinite], dim=1)
+
+
+def _range(gradient: Tensor) -> tuple[Tensor, Tensor]:
+    if gradient.numel() == 0:
+        zero = gradient.new_zeros((), dtype=torch.float32)
+        return zero, zero
+    low, high = torch.aminmax(gradient)
+    return low.float(), high.float()
+
+
+def _nonfinite(gradients: Sequence[Tensor], norms: Tensor) -> Tensor:
+    """On a CPU the norms are there already: only tensors whose norm is not finite have to be looked at again."""
+    if norms.device.type == "cpu":
+        suspects = (~torch.isfinite(norms)).tolist()
+        counts = [
+            int((~torch.isfinite(g)).sum()) if s else 0
+            for g, s in zip(gradients, suspects, strict=True)
+        ]
+        return torch.tensor(counts, dtype=torch.float32)
+    return torch.stack([g.numel() - torch.isfinite(g).sum() for g in gradients]).float()
+
+
+# The two below read the device and so wait for it: background thread only.
+
+
+def _gradient_rows(
+    having: list[int], statistics: Tensor | None, tiny: Tensor | None, divisor: float
+) -> dict[int, list[float]]:
+    """The gradient columns of each parameter that has a gradient."""
+    if statistics is None:
+        return {}
+    smalls = tiny.tolist() if tiny is not None else [float("nan")] * len(having)
+    return {
+        i: [
+            norm / divisor,
+            mean / divisor,
+            std / divisor,
+            largest / divisor,
+            zeros,
+            nonfinite,
+            small,
+        ]
+        for i, (norm, mean, std, largest, zeros, nonfinite), small in zip(
+            having, statistics.tolist(), smalls, strict=True
+        )
+    }
+
+
+def _rows(
+    found: dict[int, list[float]],
+    frozen: set[int],
+    moved: Tensor,
+    weights: Tensor,
+    factors: list[float],
+) -> list[float]:
+    """The matrix of a sample, row by row as `COLUMNS` says."""
+    nan = float("nan")
+    missing = [nan] * (WIDTH - 3)
+    rows: list[float] = []
+    for i, (change, weight) in enumerate(zip(moved.tolist(), weights.tolist(), strict=True)):
+        rows += found.get(i, missing)
+        state = FROZEN if i in frozen else WITH if i in found else WITHOUT
+        rows += (weight * factors[i], change / weight if weight else nan, state)
+    return rows
+
+
+def _plain(gradient: Tensor) -> Tensor:
+    """Dense local real numbers, whatever the gradient is."""
+    gradient = _local(gradient.detach())
+    if gradient.is_sparse:
+        gradient = gradient.coalesce().values()
+    elif gradient.layout is not torch.strided:
+        gradient = gradient.values()
+    return torch.view_as_real(gradient) if gradient.is_complex() else gradient
+
+
+def _local(tensor: Tensor) -> Tensor:
+    """This rank's part of a DTensor."""
+    local: Any = getattr(tensor, "_local_tensor", tensor)
+    return local if isinstance(local, Tensor) else tensor
+
+
+def _strided(tensor: Tensor) -> Tensor:
+    """At most PROBE elements spread evenly over a tensor, always the same ones."""
+    tensor = _local(tensor.detach())
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    stride = max(1, tensor.numel() // PROBE)
+    size = min(PROBE, tensor.numel())
+    if tensor.is_contiguous():
+        return tensor.as_strided((size,), (stride,), tensor.storage_offset())
+    return tensor.reshape(-1)[::stride][:size]
+
+
+def _probes(tensors: Sequence[Tensor]) -> tuple[Tensor, list[int]]:
+    """The probes of all tensors one after another, and their sizes."""
+    home = tensors[0].device
+    parts = [_strided(t) for t in tensors]
+    if any(p.device != home or p.dtype != torch.float32 for p in parts):
+        parts = [p.to(home, torch.float32, non_blocking=True) for p in parts]
+    return torch.cat(parts), [p.numel() for p in parts]
+
+
+def _norms(flat: Tensor, sizes: list[int]) -> Tensor:
+    return torch.stack(torch._foreach_norm(list(flat.split_with_sizes(sizes))))
+
+
+def _cosine(now: Tensor | None, before: Tensor | None) -> Tensor | None:
+    """Between the gradients of two samples; None when their parameters differ."""
+    if now is None or before is None or now.shape != before.shape:
+        return None
+    cosine: Tensor = torch.dot(now, before) / (now.norm() * before.norm()).clamp_min(1e-38)
+    return cosine
+
+
+@torch.no_grad()
+def _fingerprint(probes: tuple[Tensor, list[int]]) -> Tensor:
+    """Two sums per parameter: of the probe's values, and of their sizes."""
+    flat, sizes = probes
+    parts = flat.double().split_with_sizes(sizes)
+    return torch.stack(
+        [torch.stack([p.sum() for p in parts]), torch.stack([p.abs().sum() for p in parts])], dim=1
+    )
+
+
+@torch.no_grad()
+def _tiny(gradients: Sequence[Tensor], scale: float) -> Tensor:
+    """Share of the nonzero values that float16 can only hold as subnormals, as they were in backward."""
+    flat, sizes = _probes(gradients)
+    sized = flat.abs() * scale
+    present = sized > 0
+    small = (present & (sized < SMALLEST_NORMAL_HALF)).float().split_with_sizes(sizes)
+    every = present.float().split_with_sizes(sizes)
+    few = torch.stack([part.sum() for part in small])
+    return few / torch.stack([part.sum() for part in every]).clamp_min(1)
+
+
+_CudaEvent: Any = torch.cuda.Event
+
+
+class _DeviceClock:
+    """How long samples keep an accelerator busy, read only when the device has long passed them."""
+
+    def __init__(self) -> None:
+        self._events: tuple[Any, Any] | None = None
+        self._open: Any = None
+        self._seconds = 0.0
+
+    def start(self, device: torch.device) -> None:
+        if device.type == "cuda" and self._events is None:
+            self._open = _CudaEvent(enable_timing=True)
+            self._open.record()
+
+    def stop(self) -> None:
+        if self._open is not None:
+            end: Any = _CudaEvent(enable_timing=True)
+            end.record()
+            self._events, self._open = (self._open, end), None
+
+    def seconds(self) -> float:
+        """Device seconds of the last sample that is known to be over."""
+        if self._events is not None and self._events[1].query():  # asks, does not wait
+            begin, end = self._events
+            self._seconds, self._events = begin.elapsed_time(end) / 1000, None
+        return self._seconds

@@ -23,7 +23,7 @@ from fallline.finding import Finding
 from fallline.watcher.store import Store, claim_folder
 
 if TYPE_CHECKING:
-    from fallline.watcher.numbers import Sample
+    from fallline.watcher.samples import Sample
 
 __all__ = ["Recorder", "UpdateRow"]
 
@@ -42,7 +42,9 @@ class UpdateRow:
     at: Location | None = None  # the user's line of the step
     loss_at: Location | None = None  # the user's line of the (last) backward
     time: float = 0.0  # time.time(); 0: now
-    loss: Any = None  # tensor or float; with accumulation the mean over the window as the loop scales it
+    loss: Any = (
+        None  # tensor or float; with accumulation the mean over the window as the loop scales it
+    )
     lr: float | None = None
     scale: Any = None  # the loss scale in use at backward; None without a scaler
     skipped: bool = False  # by the scaler or the guard
@@ -54,8 +56,8 @@ class UpdateRow:
     graphs: int | None = None  # autograd graphs of past updates that are still alive
     micro_batches: int = 1
     all_reduces: int | None = None
-    sample: Sample | None = None  # what Numbers.after_step returned
-    fingerprint: Any = None  # what Numbers.fingerprint returned
+    sample: Sample | None = None  # Numbers.after_step fills these two
+    fingerprint: Any = None
 
 
 class Recorder:
@@ -88,7 +90,13 @@ class Recorder:
             self.folder = claim_folder(Path(folder), rank, world)
         except OSError as error:
             self._warn(error)
-        described = {"rank": rank, "world": world, "pid": self._pid, "started": time.time(), **(meta or {})}
+        described = {
+            "rank": rank,
+            "world": world,
+            "pid": self._pid,
+            "started": time.time(),
+            **(meta or {}),
+        }
         self._thread = threading.Thread(
             target=self._work, args=(described,), name="fallline-recorder", daemon=True
         )
@@ -226,3 +234,5 @@ def _resolve(row: UpdateRow) -> None:
                 setattr(row, name, None)
     if row.sample is not None:
         row.sample.resolve()
+    if row.fingerprint is not None:
+        row.fingerprint = [number for pair in row.fingerprint.tolist() for number in pair]

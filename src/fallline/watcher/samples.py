@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import nan
 from typing import Any
 
-__all__ = ["COLUMNS", "Layout", "ParameterInfo", "Sample"]
+__all__ = ["COLUMNS", "FROZEN", "WIDTH", "WITH", "WITHOUT", "Layout", "ParameterInfo", "Sample"]
 
 # One row per parameter. NaN: not measured; a parameter without a gradient has NaN in all gradient columns.
 COLUMNS = (
@@ -20,8 +20,10 @@ COLUMNS = (
     "tiny",  # share of the nonzero values that were below the smallest normal float16 in backward
     "weight",  # norm of the parameter
     "ratio",  # norm of the change that the step made / norm of the parameter before it
+    "state",  # FROZEN, WITHOUT or WITH a gradient
 )
-_WIDTH = len(COLUMNS)
+WIDTH = len(COLUMNS)
+WITHOUT, WITH, FROZEN = 0.0, 1.0, 2.0  # FROZEN: requires_grad is False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +62,21 @@ class Sample:
     layout: Layout
     pending: Any = None
     values: array[float] = field(default_factory=lambda: array("f"))
+    index: int = 0  # the update
+    signal: float = (
+        nan  # cosine of these gradients with those of the sample before: 0 for pure noise
+    )
 
     def resolve(self) -> None:
         """Bring the numbers to the host. Waits for the device: background thread only."""
         if self.pending is not None:
             pending, self.pending = self.pending, None
-            self.values = array("f", pending())
+            numbers, self.signal = pending()
+            self.values = array("f", numbers)
 
     def column(self, name: str) -> list[float]:
         """One number per parameter."""
-        return self.values[COLUMNS.index(name) :: _WIDTH].tolist()
+        return self.values[COLUMNS.index(name) :: WIDTH].tolist()
 
     def total_norm(self) -> float:
         """Norm over all parameters that have a gradient; NaN when none has."""

@@ -26,7 +26,16 @@ from fallline.watcher.samples import Layout, ParameterInfo, Sample
 if TYPE_CHECKING:
     from fallline.watcher.recorder import UpdateRow
 
-__all__ = ["MARK", "UPDATE_COLUMNS", "Store", "claim_folder", "decode", "rank_files"]
+__all__ = [
+    "BUCKET",
+    "MARK",
+    "UPDATE_COLUMNS",
+    "Store",
+    "claim_folder",
+    "decode",
+    "layout_from",
+    "rank_files",
+]
 
 MARK = "run.json"  # in every run folder: which run it belongs to
 FORMAT = 1
@@ -47,7 +56,7 @@ create table meta(key text primary key, value text);
 create table places(id integer primary key, path text, line integer, function text);
 create table updates({", ".join(UPDATE_COLUMNS)});
 create table layouts(optimizer, id, parameters text);
-create table samples(optimizer, idx, layout, norm, vals blob);
+create table samples(optimizer, idx, layout, norm, signal, vals blob);
 create table fingerprints(optimizer, idx, vals blob);
 create table events(id integer primary key, body text);
 create table findings(code, path, line, body text, primary key(code, path, line));
@@ -81,7 +90,13 @@ def claim_folder(wanted: Path, rank: int, world: int) -> Path:
 
 def _launch(world: int) -> str:
     """The same for all ranks of one launch, different for another launch."""
-    names = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "SLURM_JOB_ID")
+    names = (
+        "TORCHELASTIC_RUN_ID",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "TORCHELASTIC_RESTART_COUNT",
+        "SLURM_JOB_ID",
+    )
     parts = [os.environ.get(name, "") for name in names]
     if world <= 1:
         return uuid.uuid4().hex
@@ -143,7 +158,9 @@ class Store:
         return cls(db)
 
     def meta(self, key: str, value: Any) -> None:
-        self._db.execute("insert or replace into meta values(?, ?)", (key, json.dumps(value, default=str)))
+        self._db.execute(
+            "insert or replace into meta values(?, ?)", (key, json.dumps(value, default=str))
+        )
 
     def update(self, row: UpdateRow) -> None:
         seconds = row.seconds
@@ -239,8 +256,15 @@ class Store:
             )
         values = sample.values.tobytes()
         self._db.execute(
-            "insert into samples values(?, ?, ?, ?, ?)",
-            (optimizer, index, sample.layout.id, _encode(sample.total_norm()), values),
+            "insert into samples values(?, ?, ?, ?, ?, ?)",
+            (
+                optimizer,
+                index,
+                sample.layout.id,
+                _encode(sample.total_norm()),
+                _encode(sample.signal),
+                values,
+            ),
         )
         self._sample_bytes += len(values)
         if self._sample_bytes > MAX_SAMPLE_BYTES:
@@ -253,13 +277,14 @@ class Store:
     def _thin(self, table: str, oldest: int, *measures: str) -> int:
         """Thin the `oldest` rows of a table; how many went."""
         rows = self._db.execute(
-            f"select rowid, optimizer, {', '.join(measures)} from {table} order by rowid limit ?", (oldest,)
+            f"select rowid, optimizer, {', '.join(measures)} from {table} order by rowid limit ?",
+            (oldest,),
         ).fetchall()
         gone: list[tuple[int]] = []
         for bucket in _buckets(rows):
             stay = set()
             for measure in range(2, 2 + len(measures)):
-                by_size = sorted(bucket, key=lambda row: _size(row[measure]))  # noqa: B023 - used at once
+                by_size = sorted(bucket, key=lambda row: _size(row[measure]))
                 stay |= {by_size[0][0], by_size[-1][0]}
             gone += [(row[0],) for row in bucket if row[0] not in stay]
         self._db.executemany(f"delete from {table} where rowid = ?", gone)
@@ -308,6 +333,4 @@ def _plain(value: Any) -> Any:
 
 def layout_from(id: int, parameters: Iterable[dict[str, Any]]) -> Layout:
     """The layout as `_sample` wrote it."""
-    return Layout(
-        id, [ParameterInfo(**{**p, "shape": tuple(p["shape"])}) for p in parameters]
-    )
+    return Layout(id, [ParameterInfo(**{**p, "shape": tuple(p["shape"])}) for p in parameters])
