@@ -7,7 +7,9 @@ import re
 __all__ = ["matters", "nothing_to_find"]
 
 # A file with none of these cannot hold a mistake of ours.
-_MATTERS = re.compile(rb"torch|lightning|accelerat|deepspeed|transformers|\.backward\(|zero_grad|optimi[sz]er|nn\.")
+_MATTERS = re.compile(
+    rb"torch|lightning|accelerat|deepspeed|transformers|\.backward\(|zero_grad|optimi[sz]er|nn\."
+)
 _ONLY_AST = 0x400  # ast.PyCF_ONLY_AST, without the import
 
 

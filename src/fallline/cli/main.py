@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
 from importlib import import_module
 
 from fallline._version import __version__
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["GROUPS", "main"]
 
@@ -56,11 +59,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     name, rest = arguments[0], arguments[1:]
     if name not in available():
-        print(f"fallline: there is no command '{name}'. `fallline --help` lists them.", file=sys.stderr)
+        print(
+            f"fallline: there is no command '{name}'. `fallline --help` lists them.",
+            file=sys.stderr,
+        )
         return 2
     command = import_module(f"fallline.cli.{name}")
     parser = argparse.ArgumentParser(
-        prog=f"fallline {name}", description=command.HELP, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=f"fallline {name}",
+        description=command.HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.add_arguments(parser)
     try:
@@ -78,19 +86,33 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(error, FalllineError):
             print(f"fallline {name}: {error}", file=sys.stderr)
             return 2
-        raise
+        if os.environ.get("FALLLINE_TRACEBACK"):
+            raise
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        print(
+            f"fallline {name}: this is a mistake in fallline itself ({reason}). FALLLINE_TRACEBACK=1 shows where.",
+            file=sys.stderr,
+        )
+        return 2
 
 
 def available() -> frozenset[str]:
     """The commands that this installation has."""
     here = os.path.dirname(__file__)
-    return frozenset(c for _, rows in GROUPS for c, _ in rows if os.path.exists(os.path.join(here, c + ".py")))
+    return frozenset(
+        c for _, rows in GROUPS for c, _ in rows if os.path.exists(os.path.join(here, c + ".py"))
+    )
 
 
 def overview() -> str:
     """What `fallline --help` prints."""
     have = available()
-    lines = ["fallline makes PyTorch training trustworthy.", "", "usage: fallline COMMAND [OPTIONS]", ""]
+    lines = [
+        "fallline makes PyTorch training trustworthy.",
+        "",
+        "usage: fallline COMMAND [OPTIONS]",
+        "",
+    ]
     for heading, rows in GROUPS:
         shown = [(c, text) for c, text in rows if c in have]
         if shown:

@@ -1,0 +1,213 @@
+"""Fixes, made in memory and read again: one that does not remove its finding, or adds another, is withdrawn."""
+
+from __future__ import annotations
+
+import difflib
+import io
+import os
+import tokenize
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from fallline.check import notebook
+from fallline.check.sources import Sources
+from fallline.check.write import write_atomically
+from fallline.finding import Edit, Finding
+from fallline.reader import Reading
+from fallline.reader.read import read_data
+from fallline.rule import all_rules
+from fallline.syntax import Project, Source, UnreadableError
+from fallline.syntax.edits import apply, split_lines
+
+__all__ = ["Fixer"]
+
+# One fix can uncover what the next one fixes (a clip moved before the step may still need its unscale_).
+_CHAIN = 3
+_ROUNDS = 200
+
+
+@dataclass
+class State:
+    """The files as changed so far, and what is found in them."""
+
+    changed: dict[str, bytes]
+    readings: dict[str, Reading]
+
+    def findings(self) -> dict[tuple[str, str, int], Finding]:
+        return {f.key: f for reading in self.readings.values() for f in reading.findings}
+
+    def counts(self) -> Counter[tuple[str, str]]:
+        return Counter((path, code) for code, path, _ in self.findings())
+
+
+@dataclass
+class Fixer:
+    """Makes fixes one file at a time, and takes back those that do not hold."""
+
+    readings: Sequence[Reading]
+    wanted: Callable[[Finding, Sources], bool]
+    root: str
+    given: dict[str, bytes] = field(default_factory=dict)  # what is not on disk: standard input
+    unsafe: bool = False
+    made: list[Finding] = field(default_factory=list)
+    withdrawn: list[Finding] = field(default_factory=list)
+
+    def run(self) -> None:
+        """Make every fix that holds. Nothing is written yet."""
+        self.state = State({}, {reading.path: reading for reading in self.readings})
+        self._originals: dict[str, bytes] = {}
+        refused: set[tuple[str, str, str]] = set()
+        for _ in range(_ROUNDS):
+            by_path: dict[str, list[Finding]] = defaultdict(list)
+            for finding in self._fixable(self.state):
+                if self._identity(finding) not in refused:
+                    by_path[finding.at.path].append(finding)
+            if not by_path:
+                return
+            findings = by_path[min(by_path)]
+            # all of a file at once is the common case; then one by one, the first that holds
+            tries = [findings, *([f] for f in findings)] if len(findings) > 1 else [findings]
+            for attempt in tries:
+                after = self._attempt(self.state, attempt)
+                if after is not None:
+                    self.state = after
+                    self.made += attempt
+                    break
+                if len(attempt) == 1:
+                    refused.add(self._identity(attempt[0]))
+                    self.withdrawn += attempt
+
+    def _identity(self, finding: Finding) -> tuple[str, str, str]:
+        text = self._sources(self.state).text(finding.at.path)
+        return (finding.code, finding.at.path, text.line(finding.at.line) if text else "")
+
+    def _fixable(self, state: State) -> list[Finding]:
+        sources = self._sources(state)
+        return [f for f in state.findings().values() if self._may_fix(f, sources)]
+
+    def _may_fix(self, finding: Finding, sources: Sources) -> bool:
+        """Only files that were given to the check are ever changed."""
+        fix = finding.fix
+        if fix is None or not (fix.safe or self.unsafe):
+            return False
+        paths = {edit.path or finding.at.path for edit in fix.edits}
+        return paths <= self.state.readings.keys() and self.wanted(finding, sources)
+
+    def _attempt(self, before: State, findings: Sequence[Finding]) -> State | None:
+        """The state after these fixes and those they call for; None where that is not strictly better."""
+        goal = before.counts()
+        goal.subtract(Counter((f.at.path, f.code) for f in findings))
+        after: State | None = before
+        for _ in range(_CHAIN):
+            after = self._with_edits(after, findings) if after is not None else None
+            if after is None:
+                return None
+            surplus = {key for key, count in after.counts().items() if count > max(goal[key], 0)}
+            if not surplus:
+                return after
+            sources = self._sources(after)
+            findings = [f for f in after.findings().values() if (f.at.path, f.code) in surplus]
+            if not all(self._may_fix(f, sources) for f in findings):
+                return None
+        return None
+
+    def _with_edits(self, state: State, findings: Sequence[Finding]) -> State | None:
+        """The state with these fixes made and every file they concern read again."""
+        sources = self._sources(state)
+        by_path: dict[str, dict[Edit, None]] = defaultdict(dict)
+        for finding in findings:
+            for edit in finding.fix.edits if finding.fix is not None else ():
+                by_path[edit.path or finding.at.path][edit] = None
+        changed = dict(state.changed)
+        for path, edits in by_path.items():
+            try:
+                before = sources.data(path)
+                data = _edited(before, path, list(edits))
+            except (OSError, UnreadableError, UnicodeEncodeError):
+                return None
+            if data is None:
+                return None
+            self._originals.setdefault(path, before)
+            changed[path] = data
+        return State(changed, self._read_again(state.readings, changed, by_path))
+
+    def _read_again(
+        self, readings: dict[str, Reading], changed: dict[str, bytes], paths: Iterable[str]
+    ) -> dict[str, Reading]:
+        fresh = {os.path.abspath(path) for path in paths}
+        sources = self._sources(State(changed, {}))
+        project = Project([self.root])
+        for path, data in changed.items():
+            try:
+                project.add(Source.from_bytes(path, data))
+            except UnreadableError:
+                continue  # the reading below says so as FL000
+        return {
+            path: read_data(path, sources.data(path), project, all_rules())
+            if not fresh.isdisjoint(os.path.abspath(p) for p in (path, *reading.touched))
+            else reading
+            for path, reading in readings.items()
+        }
+
+    def _sources(self, state: State) -> Sources:
+        return Sources({**self.given, **state.changed})
+
+    # -- the result ----------------------------------------------------------------------------------------------
+
+    def changes(self) -> dict[str, tuple[bytes, bytes]]:
+        """Before and after, for each file that changed."""
+        pairs = {
+            path: (self._originals[path], data) for path, data in sorted(self.state.changed.items())
+        }
+        return {path: pair for path, pair in pairs.items() if pair[0] != pair[1]}
+
+    def diff(self) -> str:
+        """All changes as one unified diff."""
+        pieces: list[str] = []
+        for path, (before, after) in self.changes().items():
+            old, new = (split_lines(_decoded(data, path)[0]) for data in (before, after))
+            shown = path.replace(os.sep, "/")
+            for line in difflib.unified_diff(old, new, shown, shown):
+                pieces += (
+                    [line] if line.endswith("\n") else [line, "\n\\ No newline at end of file\n"]
+                )
+        return "".join(pieces)
+
+    def write(self) -> list[str]:
+        """Write every change; the files that could not be written, with the reason."""
+        failures = []
+        for path, (before, after) in self.changes().items():
+            try:
+                if Sources().data(path) == before:
+                    write_atomically(path, after)
+                else:
+                    failures.append(
+                        f"{path} was changed by someone else meanwhile; it is left as it is"
+                    )
+            except OSError as error:
+                failures.append(f"{path} cannot be written: {error.strerror or error}")
+        return failures
+
+
+def _edited(data: bytes, path: str, edits: Sequence[Edit]) -> bytes | None:
+    """The file's bytes with the edits made: same encoding, same byte-order mark, same line ends."""
+    if path.endswith(".ipynb"):
+        return notebook.edited(data, Source.from_bytes(path, data), edits)
+    text, encoding = _decoded(data, path)
+    if "\r\n" in text:
+        edits = [_with_crlf(edit) for edit in edits]
+    after = apply(text, edits)
+    return None if after is None else after.encode(encoding)
+
+
+def _with_crlf(edit: Edit) -> Edit:
+    content = edit.content.replace("\r\n", "\n").replace("\n", "\r\n")
+    return Edit(edit.line, edit.column, edit.end_line, edit.end_column, content, edit.path)
+
+
+def _decoded(data: bytes, path: str) -> tuple[str, str]:
+    if path.endswith(".ipynb"):
+        return data.decode("utf-8-sig"), "utf-8"
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+    return data.decode(encoding), encoding

@@ -1,0 +1,80 @@
+"""Files → readings: those that cannot matter are passed over, those that have not changed come from the cache."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from fallline.matters import nothing_to_find
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from fallline.check.discovery import Problem
+    from fallline.reader import Reading
+
+__all__ = ["read_files"]
+
+# Up to this size a file is looked at right here; it is not worth starting the reader for.
+_SMALL = 4096
+
+
+def read_files(
+    paths: Sequence[str],
+    *,
+    root: str,
+    cache_dir: str | None,
+    jobs: int,
+    problems: list[Problem],
+    on_file: Callable[[], None],
+) -> list[Reading]:
+    """The readings of these files as one project. What cannot be opened goes to `problems`."""
+    pending = []
+    for path in paths:
+        try:
+            if _worth_reading(path):
+                pending.append(path)
+            else:
+                on_file()
+        except OSError as error:
+            problems.append((path, f"cannot be read: {error.strerror or error}"))
+            on_file()
+    if not pending:
+        return []
+    return _read(pending, root, cache_dir, jobs, on_file)
+
+
+def _worth_reading(path: str) -> bool:
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise OSError("it is not a regular file")  # opening a pipe would wait for ever
+    with open(path, "rb") as handle:
+        head = handle.read(_SMALL + 1)
+    return len(head) > _SMALL or not nothing_to_find(path, head)
+
+
+def _read(
+    paths: list[str], root: str, cache_dir: str | None, jobs: int, on_file: Callable[[], None]
+) -> list[Reading]:
+    from fallline.reader import read_paths
+
+    if cache_dir is None:
+        return read_paths(paths, roots=[root], jobs=jobs, on_file=lambda _: on_file())
+    from fallline.check.cache import Cache
+
+    cache = Cache(cache_dir, root)
+    known = {path: cache.get(path) for path in paths}
+    for reading in known.values():
+        if reading is not None:
+            on_file()
+    fresh = read_paths(
+        [path for path, reading in known.items() if reading is None],
+        roots=[root],
+        jobs=jobs,
+        on_file=lambda _: on_file(),
+    )
+    for reading in fresh:
+        cache.put(reading)
+    cache.save()
+    by_path = {r.path: r for r in [*(r for r in known.values() if r is not None), *fresh]}
+    return [by_path[path] for path in paths]

@@ -1,0 +1,214 @@
+"""`fallline check PATH...`"""
+
+from __future__ import annotations
+
+import sys
+
+from fallline.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+    from fallline.check.outcome import Outcome
+
+__all__ = ["HELP", "add_arguments", "run"]
+
+HELP = """\
+Read training code and find what is wrong in it. Nothing is imported or executed.
+
+  fallline check .                        a project, .py and .ipynb
+  fallline check train.py --explain       with the events that led to each finding
+  fallline check train.py --diff          what --fix would change
+  fallline check . --write-baseline fallline-baseline.json   accept what is there; tell only what is new
+
+Exit status: 0 nothing found (notes alone count as nothing), 1 findings, 2 wrong usage or configuration.
+"""
+
+FORMATS = ("full", "concise", "json", "sarif", "github")
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    add = parser.add_argument
+    add("paths", nargs="+", metavar="PATH", help="files or folders; `-` reads standard input")
+    add(
+        "--output-format",
+        choices=FORMATS,
+        default="full",
+        help="full (default), concise, json, sarif or github",
+    )
+    add(
+        "--output-file", metavar="FILE", help="write the report there instead of to standard output"
+    )
+    add(
+        "--select",
+        action="append",
+        default=[],
+        metavar="CODES",
+        help="only these: codes, prefixes (FL1), names, ALL; comma-separated",
+    )
+    add("--ignore", action="append", default=[], metavar="CODES", help="not these")
+    add(
+        "--fix",
+        action="store_true",
+        help="make the fixes; each is read again and withdrawn if it does not hold",
+    )
+    add("--diff", action="store_true", help="print what --fix would change, and change nothing")
+    add(
+        "--unsafe-fixes", action="store_true", help="also make fixes that can change what was meant"
+    )
+    add("--explain", action="store_true", help="show the events that led to each finding, in order")
+    add(
+        "--statistics",
+        action="store_true",
+        help="print how often each rule was found instead of the findings",
+    )
+    add("--stdin-filename", metavar="PATH", help="the name of what comes from standard input")
+    add("--baseline", metavar="FILE", help="leave out the findings in this file")
+    add("--write-baseline", metavar="FILE", help="write all findings to this file and succeed")
+    add(
+        "--force-exclude",
+        action="store_true",
+        help="leave out excluded files even when they are named outright",
+    )
+    add("--exit-zero", action="store_true", help="exit with 0 even when something was found")
+    add(
+        "--jobs",
+        type=int,
+        default=0,
+        metavar="N",
+        help="processes to read with (default: one for each processor)",
+    )
+    add("--no-cache", action="store_true", help="read every file again, and remember nothing")
+    add(
+        "--color",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="auto (default), always or never",
+    )
+
+
+def run(args: Namespace) -> int:
+    _refuse_contradictions(args)
+    from fallline.check.outcome import check
+    from fallline.check.settings import load
+    from fallline.report.terminal import Progress
+
+    settings = load(
+        [args.stdin_filename] if args.stdin_filename and args.paths == ["-"] else args.paths,
+        args.select,
+        args.ignore,
+    )
+    progress: list[Progress] = []
+    outcome = check(
+        args.paths,
+        settings,
+        force_exclude=args.force_exclude,
+        stdin_filename=args.stdin_filename,
+        jobs=args.jobs,
+        cache_dir=None if args.no_cache else _cache_dir(settings.cache_dir, settings.root),
+        baseline=None if args.write_baseline else args.baseline or settings.baseline,
+        write_baseline=args.write_baseline,
+        fix=args.fix or args.diff,
+        unsafe_fixes=args.unsafe_fixes,
+        on_start=lambda total: progress.append(Progress(total)) or progress[0].tick,  # type: ignore[func-returns-value]
+    )
+    for bar in progress:
+        bar.close()
+    if args.write_baseline:
+        print(f"Wrote {outcome.baseline_size} findings to {args.write_baseline}.", file=sys.stderr)
+        return 0
+    found = _diff(args, outcome) if args.diff else _report(args, outcome)
+    return 0 if args.exit_zero and found == 1 else found
+
+
+def _refuse_contradictions(args: Namespace) -> None:
+    if args.fix and args.diff:
+        raise UsageError("--fix makes the changes and --diff only shows them: choose one")
+    if args.jobs < 0:
+        raise UsageError(f"--jobs {args.jobs}: give a positive number, or leave it out")
+    if args.stdin_filename and args.paths != ["-"]:
+        raise UsageError("--stdin-filename names what `-` reads: give `-` as the only path")
+    if args.write_baseline and (args.fix or args.diff):
+        raise UsageError(
+            "--write-baseline accepts the findings as they are: fix first, then write it"
+        )
+
+
+def _cache_dir(chosen: str | None, root: str) -> str:
+    import os
+
+    return chosen or os.path.join(root, ".fallline_cache")
+
+
+def _diff(args: Namespace, outcome: Outcome) -> int:
+    """Print what would change; findings that no fix removes still count."""
+    changes = outcome.fixer.changes() if outcome.fixer is not None else {}
+    if outcome.fixer is not None:
+        _out(args, outcome.fixer.diff())
+    left = f" {len(outcome.findings)} findings would remain." if outcome.findings else ""
+    print(
+        f"{len(changes)} {'file' if len(changes) == 1 else 'files'} would change.{left}",
+        file=sys.stderr,
+    )
+    return 1 if changes or outcome.failed else 0
+
+
+def _report(args: Namespace, outcome: Outcome) -> int:
+    from importlib import import_module
+
+    from fallline.report.terminal import Paint, wants_colour
+
+    status = 1 if outcome.failed else 0
+    fixer = outcome.fixer
+    stream = sys.stdout
+    if fixer is not None:
+        if args.paths == ["-"]:
+            # the fixed text takes standard output, as with every formatter
+            changes = list(fixer.changes().values())
+            sys.stdout.buffer.write(changes[0][1] if changes else next(iter(fixer.given.values())))
+            sys.stdout.flush()
+            stream = sys.stderr
+        else:
+            for failure in fixer.write():
+                print(f"fallline check: {failure}", file=sys.stderr)
+                status = 2
+        print(_fixed(fixer.made, fixer.withdrawn), file=sys.stderr)
+    paint = Paint(not args.output_file and wants_colour(args.color, stream))
+    if args.statistics:
+        text = import_module("fallline.report.statistics").render(outcome, paint)
+    else:
+        text = import_module(f"fallline.report.{args.output_format}").render(
+            outcome, paint, explain=args.explain
+        )
+    if stream is sys.stderr:
+        sys.stderr.write(text)
+    else:
+        _out(args, text)
+    if args.output_format == "concise" and not args.statistics:
+        from fallline.report.full import summary
+
+        print(summary(outcome), file=sys.stderr)
+    return status
+
+
+def _fixed(made: list, withdrawn: list) -> str:  # type: ignore[type-arg]
+    tail = (
+        f" {len(withdrawn)} did not hold when read again and were withdrawn." if withdrawn else ""
+    )
+    return f"Fixed {len(made)} {'finding' if len(made) == 1 else 'findings'}.{tail}"
+
+
+def _out(args: Namespace, text: str) -> None:
+    if not args.output_file:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        return
+    from fallline.check.write import write_atomically
+
+    try:
+        write_atomically(args.output_file, text.encode())
+    except OSError as error:
+        raise UsageError(
+            f"{args.output_file} cannot be written: {error.strerror or error}"
+        ) from None

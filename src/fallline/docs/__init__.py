@@ -1,0 +1,7 @@
+"""Documents that are derived from the code, so that they cannot drift from it.
+
+    rule_page    one rule, as Markdown
+    cli_page     every command and option, as Markdown
+
+`python -m fallline.docs` writes them into `docs/`; with `--check` it fails where they are stale.
+"""

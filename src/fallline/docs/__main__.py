@@ -1,0 +1,60 @@
+"""`python -m fallline.docs [--check]`, from the repository's root."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from fallline.docs import cli_page, rule_page
+from fallline.rule import all_rules
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m fallline.docs", description="Write the derived documents into docs/."
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; fail where a document is stale"
+    )
+    check = parser.parse_args().check
+    root = Path("docs")
+    if not root.is_dir():
+        print(
+            "python -m fallline.docs: there is no docs/ here; run it from the repository's root",
+            file=sys.stderr,
+        )
+        return 2
+    wanted = documents(root)
+    stale = [
+        path
+        for path, text in wanted.items()
+        if not path.exists() or path.read_text(encoding="utf-8") != text
+    ]
+    orphans = sorted(set((root / "rules").glob("*.md")) - wanted.keys())
+    if check:
+        for path in (*stale, *orphans):
+            print(f"{path} is stale: run `make docs`", file=sys.stderr)
+        return 1 if stale or orphans else 0
+    for path in stale:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(wanted[path], encoding="utf-8")
+    for path in orphans:
+        path.unlink()
+    print(f"{len(stale)} written, {len(orphans)} removed, {len(wanted) - len(stale)} as they were")
+    return 0
+
+
+def documents(root: Path) -> dict[Path, str]:
+    """Every derived document, by path."""
+    rules = all_rules()
+    pages = {root / "rules" / rule_page.page_name(rule): rule_page.page(rule) for rule in rules}
+    return {
+        root / "cli.md": cli_page.page(),
+        root / "rules" / "README.md": rule_page.index(rules),
+        **pages,
+    }
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

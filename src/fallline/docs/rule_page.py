@@ -1,0 +1,80 @@
+"""One rule as Markdown: the page under docs/rules/, `fallline rule`, and SARIF's help are this same text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fallline.rule import Rule
+from fallline.specialists import SPECIALISTS
+
+__all__ = ["index", "page", "page_name"]
+
+_SEEN = {
+    "reader": "the reader (`fallline check`)",
+    "watcher": "the watcher (`fallline run`)",
+    "both": "both, `fallline check` and `fallline run`",
+}
+
+
+def page_name(rule: Rule) -> str:
+    """The file name of a rule's page."""
+    return f"{rule.code}-{rule.name}.md"
+
+
+def page(rule: Rule) -> str:
+    """The rule's page, with the same headings for every rule."""
+    parts = [
+        f"# {rule.code} {rule.name}",
+        f"{rule.severity.value} · {rule.specialist.name} · seen by {_SEEN[rule.seen_by]} · {'fixed by `--fix`' if rule.fixable else 'no automatic fix'}",
+        "## What it does",
+        rule.what.strip(),
+        "## Why is this bad?",
+        rule.why.strip(),
+    ]
+    if rule.wrong:
+        parts += ["## Example", _code(rule.wrong[0])]
+    parts += ["## Use instead", rule.instead.strip()]
+    if rule.right:
+        parts.append(_code(rule.right[0]))
+    if rule.fix_safety:
+        parts += ["## Fix safety", rule.fix_safety.strip()]
+    if rule.references:
+        parts += ["## References", "\n".join(f"- {reference}" for reference in rule.references)]
+    parts += [
+        "## Silence it",
+        f"`# fallline: ignore[{rule.code}]` or `# noqa: {rule.code}` on the line, "
+        f'or `ignore = ["{rule.code}"]` in `[tool.fallline]`.',
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def index(rules: Iterable[Rule]) -> str:
+    """The table of all rules, by specialist."""
+    known = list(rules)
+    parts = [
+        "# Rules",
+        "One code for one mistake, whoever finds it. `fallline rule FL101` prints a page; `[*]` marks what `--fix` can fix.\n"
+        "These pages are made from the rules themselves by `make docs`.",
+    ]
+    for specialist in SPECIALISTS:
+        rows = [r for r in known if r.specialist == specialist]
+        if rows:
+            parts.append(f"## {specialist.name}\n\n{specialist.about}")
+            table = [
+                "| code | name | severity | seen by | fix | what |",
+                "|---|---|---|---|---|---|",
+            ]
+            table += [
+                f"| [{r.code}]({page_name(r)}) | {r.name} | {r.severity.value} | {r.seen_by} | {'[*]' if r.fixable else ''} | {_cell(r.what)} |"
+                for r in rows
+            ]
+            parts.append("\n".join(table))
+    return "\n\n".join(parts) + "\n"
+
+
+def _code(text: str) -> str:
+    return f"```python\n{text.strip(chr(10))}\n```"
+
+
+def _cell(text: str) -> str:
+    return text.strip().split("\n")[0].replace("|", "\\|")

@@ -1,0 +1,24 @@
+"""Where a finding is, in words and in lines of text."""
+
+from __future__ import annotations
+
+from fallline.check.outcome import Outcome
+from fallline.finding import Finding
+
+__all__ = ["lines_around", "where"]
+
+
+def where(finding: Finding) -> str:
+    """`train.py:3:5`, or `nb.ipynb:cell 3:2:8` in a notebook."""
+    cell = finding.evidence.get("cell")
+    middle = f"cell {cell}:" if cell is not None else ""
+    return f"{finding.at.path}:{middle}{finding.at.line}:{finding.at.column}"
+
+
+def lines_around(finding: Finding, outcome: Outcome) -> list[str]:
+    """The lines that the finding's line numbers count: of its file, or of its cell."""
+    text = outcome.sources.text(finding.at.path) if outcome.sources is not None else None
+    if text is None:
+        return []
+    cell = finding.evidence.get("cell")
+    return text.source.lines if cell is None else text.lines_of_cell(cell)

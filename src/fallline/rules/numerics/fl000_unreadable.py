@@ -1,0 +1,23 @@
+"""FL000 unreadable: the file cannot be read or parsed. The reader itself reports it; this is its document."""
+
+from __future__ import annotations
+
+from fallline.finding import Severity
+from fallline.rule import Rule
+
+__all__ = ["Unreadable"]
+
+
+class Unreadable(Rule):
+    code = "FL000"
+    name = "unreadable"
+    severity = Severity.ERROR
+    what = "Reports a file that cannot be read or parsed: missing, a syntax error, an unknown encoding, not text."
+    why = (
+        "Nothing in the file was checked, so silence about it would mean nothing.\n"
+        "The other files are still read. Python parses the file as the Python that runs fallline does: code for a "
+        "newer version needs a newer interpreter."
+    )
+    instead = "Correct the syntax or the encoding, or leave the file out with `exclude` in `[tool.fallline]`."
+    wrong = ("import torch\n\n\ndef train(model:  # FL000\n    pass\n",)
+    right = ("import torch\n\n\ndef train(model):\n    pass\n",)
