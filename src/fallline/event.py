@@ -28,7 +28,7 @@ Facts by kind (all optional):
                     sync: bool        this backward all-reduced (decided by the state at its forward)
                     wrapper: str      "ddp" | "fsdp1" | "fsdp2" of the model it goes through
                     retain_graph: bool, create_graph: bool
-                    second: bool      the same graph is walked again later (known)
+                    second: bool      the same graph is walked again later (False: known not to be)
                     half_parameters: bool   the model's own parameters are float16
                     site: str         identity of the call site of the loss; same site = same loss
                     terms: int        number of different losses in it, when several are summed
@@ -65,11 +65,15 @@ Facts by kind (all optional):
     EPOCH_END       -                          the loader is exhausted
     SAMPLER_EPOCH   sampler: str               sampler.set_epoch was called (id of the sampler)
     MODE            mode: "train" | "eval"
-    KEEP            how: "append" | "add" | "assign"   a tensor with its graph is stored past the iteration
-                    reaches_backward: bool
-    SYNC            what: "item" | "cpu" | "print" | ...   the host waits for the device, each iteration
-                    per_parameter: bool, device: "cuda" | "cpu"
-    CHECKPOINT      batchnorm: bool            activation checkpointing of a block
+    KEEP            how: "append" | "add" | "assign"   a tensor with its graph is stored past the iteration:
+                                               in a container that grows (append, extend, history[i] = loss),
+                                               in a sum (total += loss), in one place that is overwritten
+                    reaches_backward: bool     a later backward walks that graph (False: known not to)
+    SYNC            what: "item" | "cpu" | "print" | ...   the host waits for the device; one event each time
+                    per_parameter: bool        in a loop over parameters, once for each
+                    device: "cuda" | "cpu"     of the tensor
+    CHECKPOINT      batchnorm: bool            activation checkpointing of a block (that holds BatchNorm in train
+                                               mode), at the checkpoint call
     ANOMALY         -                          detect_anomaly is on in the training loop
     REPLACE         what: "recreated" | "head" | "fsdp1" | "moved"     parameters replaced after the optimizer
                                                (or DDP) took hold of the old ones; `optimizer` is the one that

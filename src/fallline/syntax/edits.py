@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterable
 
 from fallline.finding import Edit
@@ -76,6 +78,51 @@ class Editor:
     def move_after(self, statement: ast.stmt, anchor: ast.stmt) -> tuple[Edit, ...]:
         """Move whole lines of a statement after another one."""
         return (self.insert_after(anchor, self._dedented(statement)), self.delete(statement))
+
+    def add_argument(self, call: ast.Call, text: str) -> Edit:
+        """One more argument at the end of a call, past trailing commas, parentheses and comments."""
+        *_, last, _closing = self._tokens(call)
+        line, column = self._absolute(call, last.end)
+        comma = "" if last.string in {",", "("} else ", "
+        return self.insert(line, column, f" {text}" if last.string == "," else f"{comma}{text}")
+
+    def remove_keyword(self, call: ast.Call, name: str) -> Edit | None:
+        """Cut a keyword argument, with the comma that belongs to it."""
+        keyword = next((k for k in call.keywords if k.arg == name), None)
+        if keyword is None:
+            return None
+        at = self.source.location(keyword)
+        tokens = [(t, self._absolute(call, t.start), self._absolute(call, t.end)) for t in self._tokens(call)]
+        here = next(i for i, (_, start, _) in enumerate(tokens) if start == (at.line, at.column))
+        end = (at.end_line or at.line, at.end_column or at.column)
+        if tokens[here - 1][0].string == ",":
+            return Edit(*tokens[here - 1][1], *end, "")
+        following = next((i for i, (t, start, _) in enumerate(tokens) if start >= end and t.string == ","), None)
+        if following is not None:
+            return Edit(at.line, at.column, *tokens[following + 1][1], "")
+        return Edit(at.line, at.column, *end, "")
+
+    def _tokens(self, node: ast.AST) -> list[tokenize.TokenInfo]:
+        """What a node is written with, less comments and line ends."""
+        text = io.StringIO(self.source.segment(node))
+        layout = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+        return [t for t in tokenize.generate_tokens(text.readline) if t.type not in layout]
+
+    def _absolute(self, node: ast.AST, position: tuple[int, int]) -> tuple[int, int]:
+        """A place in a node's own text as line and column of the file."""
+        at = self.source.location(node)
+        line, offset = position
+        return (at.line + line - 1, (at.column if line == 1 else 1) + offset)
+
+    def wrap(self, statement: ast.stmt, header: str) -> tuple[Edit, ...] | None:
+        """Put a statement under a header such as `with torch.no_grad():`; None where text inside must not be indented."""
+        if not self.alone(statement) or any(
+            isinstance(n, ast.Constant | ast.JoinedStr) and n.end_lineno != n.lineno for n in ast.walk(statement)
+        ):
+            return None
+        lines = range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
+        deeper = tuple(self.insert(n, 1, "    ") for n in lines if self.source.lines[n - 1].strip())
+        return (self.insert_before(statement, header), *deeper)
 
     def statement_at(self, line: int) -> ast.stmt | None:
         """The innermost simple statement that begins or lies on this line."""

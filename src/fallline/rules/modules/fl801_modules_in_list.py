@@ -213,11 +213,8 @@ class Trainer:
             return None
         if dictionary and not _string_keys(module, module.value(value)):
             return None
-        empty = (
-            isinstance(value, ast.List)
-            and not value.elts
-            or isinstance(value, ast.Dict)
-            and not value.keys
+        empty = (isinstance(value, ast.List) and not value.elts) or (
+            isinstance(value, ast.Dict) and not value.keys
         )
         text = f"{wrapper}()" if empty else f"{wrapper}({module.segment(value)})"
         return Fix(f"register the layers: {wrapper}", (Editor(module).replace(value, text),))
@@ -294,11 +291,8 @@ def _wrapped_elsewhere(module: Module, cls: ast.ClassDef, name: str, value: ast.
             continue
         for argument in [*call.args, *(k.value for k in call.keywords)]:
             inner = argument.value if isinstance(argument, ast.Starred) else argument
-            if (
-                _is_self(inner, name)
-                or isinstance(value, ast.Name)
-                and isinstance(inner, ast.Name)
-                and inner.id == value.id
+            if _is_self(inner, name) or (
+                isinstance(value, ast.Name) and isinstance(inner, ast.Name) and inner.id == value.id
             ):
                 return True
     return any(
@@ -326,11 +320,8 @@ def _added(module: Module, cls: ast.ClassDef, name: str, value: ast.expr) -> Ite
     """What is put into the container later: append, insert, extend, +=, and assignment to a key."""
 
     def mine(node: ast.expr) -> bool:
-        return (
-            _is_self(node, name)
-            or isinstance(value, ast.Name)
-            and isinstance(node, ast.Name)
-            and node.id == value.id
+        return _is_self(node, name) or (
+            isinstance(value, ast.Name) and isinstance(node, ast.Name) and node.id == value.id
         )
 
     for node in ast.walk(cls):

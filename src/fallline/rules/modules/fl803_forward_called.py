@@ -128,10 +128,8 @@ print(model(torch.ones(1, 2)))
         for call in module.method_calls("forward"):
             assert isinstance(call.func, ast.Attribute)
             receiver = call.func.value
-            if (
-                is_module(module, receiver)
-                or looks_like_model(receiver)
-                and self._could_be_module(module, receiver)
+            if is_module(module, receiver) or (
+                looks_like_model(receiver) and self._could_be_module(module, receiver)
             ):
                 name = module.segment(receiver)
                 yield self.finding(

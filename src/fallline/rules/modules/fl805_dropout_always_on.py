@@ -160,7 +160,7 @@ def attention(q, k, v, p, **options):
         if given & {"training", "train"}:
             return False
         rate = Module.argument(call, 1, "p")
-        return rate is None or module.number(rate) != 0 and "train" not in module.segment(rate)
+        return rate is None or (module.number(rate) != 0 and "train" not in module.segment(rate))
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
         call = next(
@@ -168,16 +168,8 @@ def attention(q, k, v, p, **options):
         )
         if call is None:
             return None
-        last = max(
-            [*call.args, *(k.value for k in call.keywords)],
-            key=lambda n: (n.end_lineno or 0, n.end_col_offset or 0),
-        )
-        at = module.source.location(last)
-        assert at.end_line is not None and at.end_column is not None
-        return Fix(
-            "follow the module's mode",
-            (Editor(module).insert(at.end_line, at.end_column, ", training=self.training"),),
-        )
+        edit = Editor(module).add_argument(call, "training=self.training")
+        return Fix("follow the module's mode", (edit,))
 
 
 def _on_purpose(module: Module, call: ast.Call) -> bool:

@@ -12,7 +12,27 @@ from fallline.syntax import Editor, Module
 
 _FACTORIES = frozenset(
     f"torch.{f}"
-    for f in "tensor as_tensor randn rand zeros ones full empty eye linspace arange normal randn_like rand_like zeros_like ones_like from_numpy FloatTensor Tensor".split()
+    for f in [
+        "tensor",
+        "as_tensor",
+        "randn",
+        "rand",
+        "zeros",
+        "ones",
+        "full",
+        "empty",
+        "eye",
+        "linspace",
+        "arange",
+        "normal",
+        "randn_like",
+        "rand_like",
+        "zeros_like",
+        "ones_like",
+        "from_numpy",
+        "FloatTensor",
+        "Tensor",
+    ]
 )
 _PARAMETER = frozenset({"torch.nn.Parameter", "torch.nn.parameter.Parameter"})
 _MOVES = frozenset({"to", "cuda", "half", "float", "double", "bfloat16", "type"})
@@ -168,10 +188,10 @@ class Agent:
             return None
         call = statement.value
         if module.resolve(call.func) in _FACTORIES:
-            return Fix(
-                "register it as a parameter",
-                (*_without_requires_grad(module, call), *_wrapped(module, call, parameter)),
-            )
+            without = editor.remove_keyword(call, "requires_grad")
+            if without is None:
+                return None
+            return Fix("register it as a parameter", (*_wrapped(module, call, parameter), without))
         if isinstance(call.func, ast.Attribute) and call.func.attr == "requires_grad_":
             return Fix(
                 "register it as a parameter",
@@ -246,22 +266,6 @@ def _cared_for(module: Module, statement: ast.Assign, name: str) -> bool:
         ):
             return True
     return False
-
-
-def _without_requires_grad(module: Module, call: ast.Call) -> Iterator[Edit]:
-    """Cut `, requires_grad=True` out of a call."""
-    index = next(i for i, k in enumerate(call.keywords) if k.arg == "requires_grad")
-    before: list[ast.expr] = [*call.args, *(k.value for k in call.keywords[:index])]
-    if not before:
-        return
-    start, end = module.source.location(before[-1]), module.source.location(call.keywords[index])
-    assert (
-        start.end_line is not None
-        and start.end_column is not None
-        and end.end_line is not None
-        and end.end_column is not None
-    )
-    yield Edit(start.end_line, start.end_column, end.end_line, end.end_column, "")
 
 
 def _wrapped(module: Module, call: ast.Call, wrapper: str) -> Iterator[Edit]:

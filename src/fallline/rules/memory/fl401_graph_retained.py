@@ -1,0 +1,198 @@
+"""FL401 graph-retained: a loss is kept together with the graph that made it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from fallline.event import Kind, Trace
+from fallline.finding import Finding, Fix, Severity
+from fallline.rule import Rule
+from fallline.syntax import Editor, Module
+
+_HOW = {
+    "append": "is stored with its graph",
+    "add": "is summed up with its graph",
+}
+
+
+class GraphRetained(Rule):
+    code = "FL401"
+    name = "graph-retained"
+    severity = Severity.ERROR
+    what = "Losses or outputs are stored together with their autograd graph, iteration after iteration, and never reach a backward."
+    why = (
+        "A tensor with a `grad_fn` keeps its whole graph alive. `losses.append(loss)` or `total += loss` holds one more graph after each "
+        "iteration: memory grows until the run dies, often hours later, at a line that is innocent."
+    )
+    instead = "Keep the number: `losses.append(loss.detach())` without waiting for the device, or `total += loss.item()`."
+    fix_safety = "Adds `.detach()`: the same value, without the graph."
+    references = (
+        "https://docs.pytorch.org/docs/stable/notes/faq.html#my-model-reports-cuda-runtime-error-2-out-of-memory",
+    )
+    tokens = (b".backward(",)
+
+    wrong = (
+        """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+loader = torch.utils.data.DataLoader(torch.randn(32, 4), batch_size=8)
+losses = []
+for epoch in range(2):
+    for x in loader:
+        optimizer.zero_grad()
+        loss = model(x).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss)  # FL401
+print(len(losses))
+""",
+        """\
+import torch
+from torch import nn
+
+
+def train_epoch(model, optimizer, loader):
+    total = 0
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        total += loss  # FL401
+    return total / len(loader)
+
+
+torch.manual_seed(0)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.Adam(model.parameters())
+data = torch.utils.data.TensorDataset(torch.randn(32, 4), torch.randn(32, 1))
+loader = torch.utils.data.DataLoader(data, batch_size=8)
+for epoch in range(2):
+    print(float(train_epoch(model, optimizer, loader)))
+""",
+    )
+    right = (
+        """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+loader = torch.utils.data.DataLoader(torch.randn(32, 4), batch_size=8)
+losses = []
+total = 0.0
+for x in loader:
+    optimizer.zero_grad()
+    loss = model(x).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.detach())
+    total += loss.item()
+    last = loss
+print(total, len(losses))
+""",
+        """\
+import torch
+from torch import nn
+
+# The kept losses are summed and walked by one backward: the graphs are needed.
+torch.manual_seed(0)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(3):
+    losses = []
+    for _ in range(4):
+        losses.append(model(torch.randn(8, 4)).pow(2).mean())
+    loss = torch.stack(losses).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+        """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+loader = torch.utils.data.DataLoader(torch.randn(32, 4), batch_size=8)
+for epoch in range(2):
+    model.train()
+    for x in loader:
+        optimizer.zero_grad()
+        loss = model(x).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+    model.eval()
+    outputs = []
+    total = 0
+    with torch.no_grad():
+        for x in loader:
+            out = model(x)
+            outputs.append(out)
+            total += out.pow(2).mean()
+    print(total, torch.cat(outputs).shape)
+""",
+    )
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for event in trace.all(Kind.KEEP):
+            how = _HOW.get(event.fact("how"))
+            if how is not None and event.fact("reaches_backward") is False:
+                yield self.finding(
+                    event,
+                    f"A tensor {how} and never reaches a backward: memory grows with every iteration. Keep .detach() or .item() of it.",
+                )
+
+    def fix(self, finding: Finding, module: Module) -> Fix | None:
+        kept = _kept(module, Editor(module).statement_at(finding.at.line))
+        if kept is None:
+            return None
+        text = module.segment(kept)
+        plain = isinstance(kept, ast.Name | ast.Attribute | ast.Subscript | ast.Call)
+        return Fix(
+            "keep the value without its graph",
+            (Editor(module).replace(kept, f"{text}.detach()" if plain else f"({text}).detach()"),),
+        )
+
+
+def _kept(module: Module, statement: ast.stmt | None) -> ast.expr | None:
+    """The expression that a statement stores, where it is surely one tensor."""
+    value: ast.expr | None = None
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        call = statement.value
+        if (
+            isinstance(call.func, ast.Attribute)
+            and call.func.attr == "append"
+            and len(call.args) == 1
+        ):
+            value = call.args[0]
+    elif isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Add | ast.Sub):
+        value = statement.value
+    elif isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+        value = _added(statement)
+    return (
+        value
+        if isinstance(value, ast.Name | ast.Attribute | ast.Subscript | ast.Call | ast.BinOp)
+        else None
+    )
+
+
+def _added(statement: ast.Assign) -> ast.expr | None:
+    """`history[i] = loss`, and `total = total + loss`."""
+    if isinstance(statement.targets[0], ast.Subscript):
+        return statement.value
+    value = statement.value
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
+        before = ast.unparse(statement.targets[0])
+        if ast.unparse(value.left) == before:
+            return value.right
+        if ast.unparse(value.right) == before:
+            return value.left
+    return None

@@ -1,0 +1,203 @@
+"""FL402 eval-with-grad: an evaluation builds autograd graphs that nobody walks."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from fallline.event import Kind, Trace
+from fallline.finding import Finding, Fix, Severity
+from fallline.rule import Rule
+from fallline.syntax import Editor, Module
+
+_EVALUATES = re.compile(
+    r"eval|val|test|infer|predict|generate|sampl|accuracy|score|metric", re.IGNORECASE
+)
+_TRAINS = frozenset({"backward", "zero_grad", "step", "grad"})
+
+
+class EvalWithGrad(Rule):
+    code = "FL402"
+    name = "eval-with-grad"
+    severity = Severity.WARNING
+    what = "A model in eval mode is called while autograd records, and nothing is ever derived from the result."
+    why = (
+        "`model.eval()` changes dropout and BatchNorm; it does not stop autograd. Without `torch.no_grad()` every activation of the evaluation is "
+        "kept for a backward that never comes: more memory, slower, and out of memory at batch sizes that would fit."
+    )
+    instead = "Evaluate under `torch.no_grad()` or `torch.inference_mode()`."
+    fix_safety = (
+        "Adds `@torch.no_grad()` to an evaluation function, or puts the evaluation loop under it."
+    )
+    references = (
+        "https://docs.pytorch.org/docs/stable/notes/autograd.html#locally-disable-grad-doc",
+    )
+    tokens = (b"eval(",)
+
+    wrong = (
+        """\
+import torch
+from torch import nn
+
+
+def evaluate(model, loader):
+    model.eval()
+    correct = 0.0
+    for x, y in loader:
+        correct += (model(x) - y).abs().mean().item()  # FL402
+    return correct
+
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+data = torch.utils.data.TensorDataset(torch.randn(32, 4), torch.randn(32, 1))
+loader = torch.utils.data.DataLoader(data, batch_size=8)
+for epoch in range(2):
+    model.train()
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+    print(evaluate(model, loader))
+""",
+        """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+data = torch.utils.data.TensorDataset(torch.randn(32, 4), torch.randn(32, 1))
+loader = torch.utils.data.DataLoader(data, batch_size=8)
+for epoch in range(2):
+    model.train()
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+    model.eval()
+    total = 0.0
+    for x, y in loader:
+        output = model(x)  # FL402
+        total += nn.functional.mse_loss(output, y).item()
+    print(total)
+""",
+    )
+    right = (
+        """\
+import torch
+from torch import nn
+
+
+@torch.no_grad()
+def evaluate(model, loader):
+    model.eval()
+    return sum(nn.functional.mse_loss(model(x), y).item() for x, y in loader)
+
+
+def test(model, loader):
+    model.eval()
+    return sum(nn.functional.mse_loss(model(x), y).item() for x, y in loader)
+
+
+torch.manual_seed(0)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+data = torch.utils.data.TensorDataset(torch.randn(32, 4), torch.randn(32, 1))
+loader = torch.utils.data.DataLoader(data, batch_size=8)
+for epoch in range(2):
+    model.train()
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+    print(evaluate(model, loader))
+    with torch.inference_mode():
+        print(test(model, loader))
+""",
+        """\
+import torch
+from torch import nn
+
+# Saliency needs the gradient of the input, so evaluation has to record.
+torch.manual_seed(0)
+model = nn.Linear(4, 1)
+model.eval()
+for _ in range(3):
+    x = torch.randn(2, 4, requires_grad=True)
+    score = model(x).sum()
+    score.backward()
+    print(x.grad.abs().mean().item())
+""",
+        """\
+import torch
+from torch import nn
+
+# A teacher in eval mode: its output is part of a loss that is walked.
+torch.manual_seed(0)
+model, teacher = nn.Linear(4, 1), nn.Linear(4, 1)
+teacher.eval()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for x in torch.utils.data.DataLoader(torch.randn(32, 4), batch_size=8):
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(x), teacher(x))
+    loss.backward()
+    optimizer.step()
+""",
+    )
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for event in trace.all(Kind.FORWARD):
+            if (
+                event.fact("training") is False
+                and event.fact("grad") is True
+                and event.fact("used") is False
+            ):
+                yield self.finding(
+                    event,
+                    "The model is evaluated while autograd records: every activation is kept for a backward that never comes. Use torch.no_grad().",
+                )
+
+    def fix(self, finding: Finding, module: Module) -> Fix | None:
+        editor = Editor(module)
+        statement = editor.statement_at(finding.at.line)
+        no_grad = module.spelling("torch.no_grad")
+        if statement is None or no_grad is None:
+            return None
+        function = module.function(statement)
+        if function is not None and not _trains(function) and _evaluates(function):
+            return Fix(
+                "evaluate without recording", (editor.insert_before(function, f"@{no_grad}()"),)
+            )
+        outermost = _evaluation_loop(module, statement)
+        edits = editor.wrap(outermost, f"with {no_grad}():") if outermost is not None else None
+        return Fix("evaluate without recording", edits) if edits is not None else None
+
+
+def _trains(tree: ast.AST) -> bool:
+    return any(isinstance(n, ast.Attribute) and n.attr in _TRAINS for n in ast.walk(tree))
+
+
+def _evaluates(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return _EVALUATES.search(function.name) is not None or any(
+        isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and n.func.attr == "eval"
+        for n in ast.walk(function)
+    )
+
+
+def _evaluation_loop(module: Module, statement: ast.stmt) -> ast.stmt | None:
+    """The outermost loop around the call that trains nothing; the statement itself outside any loop that trains."""
+    found: ast.stmt | None = None
+    for up in module.parents(statement):
+        if isinstance(up, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            break
+        if isinstance(up, ast.For | ast.While):
+            if _trains(up):
+                break
+            found = up
+    return found

@@ -1,0 +1,164 @@
+"""FL404 empty-cache-in-loop: the allocator's cache is thrown away on every iteration."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from fallline.finding import Finding, Fix, Severity
+from fallline.rule import Rule
+from fallline.syntax import Editor, Module
+
+_NAMES = (
+    "torch.cuda.empty_cache",
+    "torch.mps.empty_cache",
+    "torch.xpu.empty_cache",
+    "torch.npu.empty_cache",
+)
+_GIVES_BATCHES = re.compile(r"loader|dataset|batch|dataiter|data_iter", re.IGNORECASE)
+_SAME_EVERY_TIME = re.compile(r"cuda|gpu|is_available|empty_cache|device", re.IGNORECASE)
+
+
+class EmptyCacheInLoop(Rule):
+    code = "FL404"
+    name = "empty-cache-in-loop"
+    severity = Severity.WARNING
+    what = "`torch.cuda.empty_cache()` runs on every iteration of a batch loop."
+    why = (
+        "The cache is what makes allocation cheap: memory in it is free for the next tensor already, and emptying it frees nothing that torch itself could not use. "
+        "Every call waits for the device and gives the blocks back, and the next iteration asks the driver for them again."
+    )
+    instead = "Remove it. Against fragmentation set PYTORCH_ALLOC_CONF=expandable_segments:True; against growth find what is kept (FL401)."
+    fix_safety = "Removes the call; no value changes."
+    references = ("https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management",)
+    tokens = (b"empty_cache",)
+
+    wrong = (
+        """\
+import torch
+
+
+def train(model, loader, optimizer, loss_fn):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = loss_fn(model(x), y)
+        loss.backward()
+        optimizer.step()
+        torch.cuda.empty_cache()  # FL404
+""",
+        """\
+import gc
+
+import torch
+
+
+def train(model, batches, optimizer):
+    step = 0
+    while step < 1000:
+        optimizer.zero_grad()
+        loss = model(next(batches)).mean()
+        loss.backward()
+        optimizer.step()
+        step += 1
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()  # FL404
+""",
+    )
+    right = (
+        """\
+import torch
+
+
+def train(model, loader, optimizer, epochs):
+    for epoch in range(epochs):
+        for x in loader:
+            optimizer.zero_grad()
+            model(x).mean().backward()
+            optimizer.step()
+        torch.cuda.empty_cache()
+""",
+        """\
+import torch
+
+
+def train(model, loader, optimizer):
+    for i, x in enumerate(loader):
+        try:
+            optimizer.zero_grad()
+            model(x).mean().backward()
+            optimizer.step()
+        except torch.cuda.OutOfMemoryError:
+            torch.cuda.empty_cache()
+            continue
+        if i % 1000 == 0:
+            torch.cuda.empty_cache()
+""",
+        """\
+import torch
+
+
+def compare(names, run):
+    for name in names:
+        print(name, run(name))
+        torch.cuda.empty_cache()
+
+
+def fold(folds, loaders, model):
+    for fold in range(folds):
+        for x in loaders[fold]:
+            model(x).mean().backward()
+        torch.cuda.empty_cache()
+""",
+    )
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        for call in module.calls(*_NAMES):
+            loop = _loop_of(module, call)
+            if loop is not None and _over_batches(module, loop):
+                yield self.finding(
+                    module.location(call),
+                    "The memory cache is emptied on every iteration: each one waits for the device and allocates anew.",
+                )
+
+    def fix(self, finding: Finding, module: Module) -> Fix | None:
+        call = module.call_at(finding.at)
+        statement = module.statement(call) if call is not None else None
+        if not isinstance(statement, ast.Expr) or not Editor(module).alone(statement):
+            return None
+        return Fix("keep the cache", (Editor(module).delete(statement),))
+
+
+def _loop_of(module: Module, call: ast.Call) -> ast.For | ast.While | None:
+    """The loop whose every iteration makes this call: no test that changes with the iteration, no exception handler."""
+    child: ast.AST = call
+    for up in module.parents(call):
+        if isinstance(up, ast.For | ast.While):
+            return up if child in up.body else None
+        if isinstance(up, ast.If):
+            if _SAME_EVERY_TIME.search(module.segment(up.test)) is None or "%" in module.segment(
+                up.test
+            ):
+                return None
+        elif isinstance(
+            up, ast.ExceptHandler | ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+        ):
+            return None
+        child = up
+    return None
+
+
+def _over_batches(module: Module, loop: ast.For | ast.While) -> bool:
+    """Each turn of the loop itself is one batch: it trains directly, or its data come from a loader."""
+    for node in ast.walk(loop):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "backward"
+        ):
+            return module.enclosing(node, ast.For, ast.While) is loop
+    if any(isinstance(n, ast.For | ast.While) for n in ast.walk(loop) if n is not loop):
+        return False
+    return (
+        isinstance(loop, ast.For) and _GIVES_BATCHES.search(module.segment(loop.iter)) is not None
+    )
