@@ -1,0 +1,127 @@
+"""FL504 per-parameter-sync: the host waits for the device once for every parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fallline.event import Kind, Trace
+from fallline.finding import Finding, Severity
+from fallline.rule import Rule
+
+
+class PerParameterSync(Rule):
+    code = "FL504"
+    name = "per-parameter-sync"
+    severity = Severity.WARNING
+    what = "A Python loop over parameters fetches one value from the device for each of them: `p.grad.norm().item()`."
+    why = (
+        "Each `.item()` waits until the device has finished everything queued before it. A model with 300 parameter tensors waits 300 times per step for "
+        "300 numbers, where one wait would do."
+    )
+    instead = "Compute all norms in one call and fetch once: `torch.nn.utils.get_total_norm(grads)`, `torch._foreach_norm(grads)`, or `fallline.watch`."
+    references = (
+        "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html#avoid-unnecessary-cpu-gpu-synchronization",
+    )
+    tokens = (b"parameters(",)
+
+    wrong = (
+        """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+device = "cuda" if torch.cuda.is_available() else "cpu"
+model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1)).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for x in torch.utils.data.DataLoader(torch.randn(32, 4), batch_size=8):
+    optimizer.zero_grad()
+    loss = model(x.to(device)).pow(2).mean()
+    loss.backward()
+    total = 0.0
+    for p in model.parameters():
+        total += p.grad.norm().item() ** 2  # FL504
+    optimizer.step()
+""",
+        """\
+import torch
+from torch import nn
+
+
+def gradient_norms(model):
+    norms = {}
+    for name, p in model.named_parameters():
+        if p.grad is not None:
+            norms[name] = p.grad.norm().item()  # FL504
+    return norms
+
+
+torch.manual_seed(0)
+device = "cuda" if torch.cuda.is_available() else "cpu"
+model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1)).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for x in torch.utils.data.DataLoader(torch.randn(32, 4), batch_size=8):
+    optimizer.zero_grad()
+    loss = model(x.to(device)).pow(2).mean()
+    loss.backward()
+    norms = gradient_norms(model)
+    optimizer.step()
+""",
+    )
+    right = (
+        """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+device = "cuda" if torch.cuda.is_available() else "cpu"
+model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1)).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for x in torch.utils.data.DataLoader(torch.randn(32, 4), batch_size=8):
+    optimizer.zero_grad()
+    loss = model(x.to(device)).pow(2).mean()
+    loss.backward()
+    norms = torch._foreach_norm([p.grad for p in model.parameters()])
+    total = torch.linalg.vector_norm(torch.stack(norms))
+    optimizer.step()
+""",
+        """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+count = 0
+for p in model.parameters():
+    count += p.numel()
+print(count)
+""",
+        """\
+import torch
+from torch import nn
+
+# Once, after training, nobody waits for it.
+torch.manual_seed(0)
+device = "cuda" if torch.cuda.is_available() else "cpu"
+model = nn.Linear(4, 1).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for x in torch.utils.data.DataLoader(torch.randn(32, 4), batch_size=8):
+    optimizer.zero_grad()
+    loss = model(x.to(device)).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+for name, p in model.named_parameters():
+    print(name, p.norm().item())
+""",
+    )
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        backwards = [e.order for e in trace.all(Kind.BACKWARD)]
+        for event in trace.all(Kind.SYNC):
+            if not event.fact("per_parameter") or event.fact("device") == "cpu":
+                continue
+            # inside training: a backward before it and one after it
+            if any(o < event.order for o in backwards) and any(o > event.order for o in backwards):
+                yield self.finding(
+                    event,
+                    "One wait for the device per parameter, on every iteration. Compute the norms together and fetch once.",
+                )
