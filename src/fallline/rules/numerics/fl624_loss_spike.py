@@ -1,0 +1,124 @@
+"""FL624: the loss jumps far out of its recent range, and returns or ends the run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from fallline.finding import Finding, Severity
+from fallline.rule import Rule
+from fallline.rules._trends import finite, median, spread
+
+__all__ = ["LossSpike"]
+
+
+class LossSpike(Rule):
+    code = "FL624"
+    name = "loss-spike"
+    severity = Severity.WARNING
+    what = "The loss jumps far out of its own recent range, then comes back, or the run ends there."
+    why = (
+        "One update undid many: a broken batch, a learning rate at the edge, or an optimizer state that no longer fits. A new level "
+        "that stays, as at a change of phase, is not a spike."
+    )
+    instead = "Look at the batch of that update, clip the gradient norm, lower the learning rate, or raise Adam's `eps` or lower its `beta2`."
+    wrong = (
+        """\
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+for update in range(120):
+    inputs = torch.randn(64, 8)
+    if update == 80:
+        inputs[0] *= 300
+    loss = torch.nn.functional.mse_loss(model(inputs), 3 * inputs[:, :1] + torch.randn(64, 1))
+    optimizer.zero_grad()
+    loss.backward()  # FL624
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+    optimizer.step()
+""",
+    )
+    right = (
+        """\
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+for update in range(120):
+    inputs = torch.randn(64, 8)
+    loss = torch.nn.functional.mse_loss(model(inputs), 3 * inputs[:, :1] + torch.randn(64, 1))
+    optimizer.zero_grad()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+    optimizer.step()
+""",
+    )
+
+    spreads = 10.0  # above the recent median
+    beyond_highest = 3.0  # times as far out as the highest recent loss
+    relative = 4.0  # and this many times the recent level
+    progress_lost = 0.25  # and this share of what the run had gained
+    window = 100
+    least_history = 30
+    settle = 100  # updates in which a spike returns
+    ending = 10  # updates from the end that count as the end
+
+    def check_series(self, run: Any) -> Iterator[Finding]:
+        for track in run.tracks:
+            spikes = self._spikes([(i, loss) for i, loss in track.losses() if math.isfinite(loss)])
+            if spikes:
+                index, loss, level = max(spikes, key=lambda s: s[1] - s[2])
+                count = f" ({len(spikes)} spikes in the run)" if len(spikes) > 1 else ""
+                yield self.finding(
+                    track.loss_at,
+                    f"the loss spiked at update {index}: {loss:.4g}, where the recent level was {level:.4g}{count}",
+                    step=index,
+                    loss=loss,
+                    recent_loss=level,
+                    spikes=len(spikes),
+                    threshold={"spreads": self.spreads, "relative": self.relative},
+                    optimizer=track.optimizer,
+                    rank=track.rank,
+                )
+
+    def _spikes(self, losses: list[tuple[int, float]]) -> list[tuple[int, float, float]]:
+        found: list[tuple[int, float, float]] = []
+        start = median(finite([loss for _, loss in losses[:5]]))
+        past: list[float] = []
+        calm_from = 0
+        for position, (index, loss) in enumerate(losses):
+            # a cheap look first: this loop sees every update of the run
+            if len(past) >= self.least_history and position >= calm_from and loss > max(past):
+                level = median(past)
+                if self._far(loss, level, past, start) and self._returns(
+                    losses, position, level, loss
+                ):
+                    found.append((index, loss, level))
+                    calm_from = position + self.settle // 4
+            past.append(loss)
+            del past[: -self.window]
+        return found
+
+    def _far(self, loss: float, level: float, past: list[float], start: float) -> bool:
+        jump = loss - level
+        gained = max(start - level, 0.0)
+        return (
+            jump >= self.spreads * spread(past)
+            and jump >= self.beyond_highest * (max(past) - level)
+            and jump >= (self.relative - 1) * abs(level)
+            and jump >= self.progress_lost * gained
+        )
+
+    def _returns(
+        self, losses: list[tuple[int, float]], position: int, level: float, loss: float
+    ) -> bool:
+        """Back near its old level soon, or the end of the run: anything else is a new phase."""
+        after = [value for _, value in losses[position + 1 : position + 1 + self.settle]]
+        if len(after) < self.ending:
+            return True
+        near = level + 0.2 * (loss - level)
+        return median(after[len(after) // 2 :]) <= near

@@ -1,0 +1,115 @@
+"""FL625: the loss has not moved although updates are being made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from fallline.finding import Finding, Severity
+from fallline.rule import Rule
+from fallline.rules._trends import Progress, finite, median, progress, sensitivity, warming
+
+__all__ = ["LossFlat"]
+
+
+class LossFlat(Rule):
+    code = "FL625"
+    name = "loss-flat"
+    severity = Severity.WARNING
+    what = "The loss is where it was at the start, although gradients point the same way update after update."
+    why = (
+        "There is a direction that would lower the loss and the run does not follow it: the learning rate is zero or far too small, "
+        "the optimizer holds other tensors, or the output is saturated. A converged run has moved before, a game between two models is "
+        "flat by nature, and gradients of pure noise have nothing to follow: these are not reported."
+    )
+    instead = "Check that the learning rate is what you meant (the evidence shows it), that parameters change, and that one batch can be overfitted."
+    wrong = (
+        """\
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
+for update in range(150):
+    inputs = torch.randn(64, 8)
+    loss = torch.nn.functional.mse_loss(model(inputs), 3 * inputs[:, :1])
+    optimizer.zero_grad()
+    loss.backward()  # FL625
+    optimizer.step()
+""",
+    )
+    right = (
+        """\
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for update in range(150):
+    inputs = torch.randn(64, 8)
+    loss = torch.nn.functional.mse_loss(model(inputs), 3 * inputs[:, :1])
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+    )
+
+    least_updates = 100
+    least_samples = 8
+    moved = 0.005  # share of the loss: more than this since the start is movement
+    signal = 0.3  # cosine of gradients from one sample to the next
+    sensitivity = 0.01  # |gradient| * |weights| / |loss|: below, there is nothing left to learn
+
+    def check_series(self, run: Any) -> Iterator[Finding]:
+        for track in run.tracks:
+            losses = finite([loss for _, loss in track.losses()])
+            if len(losses) < self.least_updates or len(track.samples) < self.least_samples:
+                continue
+            if _adversarial(run, track) or warming(track):
+                continue
+            trend = progress(losses)
+            if not self._flat(trend, losses):
+                continue
+            signals = finite([s.signal for s in track.samples[-50:]])
+            if (
+                len(signals) < self.least_samples
+                or median(signals) < self.signal
+                or sensitivity(track.samples[-1], trend.after) < self.sensitivity
+            ):
+                continue
+            rate = track.rows[-1].lr
+            yield self.finding(
+                track.loss_at,
+                f"the loss has not moved in {track.rows[-1].index + 1} updates ({trend.before:.4g} → {trend.after:.4g}), though the "
+                f"gradients agree on a direction (cosine {median(signals):.2f})"
+                + ("" if rate is None else f"; learning rate {rate:g}"),
+                step=track.rows[-1].index,
+                loss_before=trend.before,
+                loss_after=trend.after,
+                threshold=self.moved,
+                signal=median(signals),
+                lr=rate,
+                optimizer=track.optimizer,
+                rank=track.rank,
+            )
+
+    def _flat(self, trend: Progress, losses: list[float]) -> bool:
+        """No part of the run lies below its beginning, beyond noise."""
+        if abs(trend.fall) >= self.moved and abs(trend.certainty) >= 2.0:
+            return False
+        fifth = len(losses) // 5
+        parts = [median(losses[k * fifth : (k + 1) * fifth]) for k in range(5)]
+        return parts[0] - min(parts[1:]) <= max(self.moved * abs(parts[0]), trend.noise)
+
+
+def _adversarial(run: Any, track: Any) -> bool:
+    """Several optimizers take turns on one rank: their losses hold each other where they are."""
+    mine = {r.index for r in track.rows}
+    others = [
+        t for t in run.tracks if t.rank == track.rank and t is not track and len(t.rows) >= 10
+    ]
+    return any(len(t.rows) * 20 >= len(mine) and _overlap(t, track) for t in others)
+
+
+def _overlap(a: Any, b: Any) -> bool:
+    return bool(a.rows[0].time <= b.rows[-1].time and b.rows[0].time <= a.rows[-1].time)
