@@ -1,0 +1,44 @@
+"""Fixtures that more than one room uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from fallline.cli.main import main
+
+
+class Ran(NamedTuple):
+    """What one command line did."""
+
+    status: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder that is also the working directory."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("NO_COLOR", "FORCE_COLOR", "FALLLINE_TRACEBACK"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def fallline(project: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
+    """Runs `fallline ARGUMENTS...` in the project."""
+
+    def run(*arguments: str | Path) -> Ran:
+        capfd.readouterr()
+        try:
+            status = main([str(a) for a in arguments])
+        except SystemExit as stop:  # argparse's own way to say "wrong usage"
+            status = int(stop.code or 0)
+        captured = capfd.readouterr()
+        return Ran(status, captured.out, captured.err)
+
+    return run

@@ -1,0 +1,102 @@
+"""What holds for every rule there is: the catalogue, the texts, the specimens, the fixes."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+
+import pytest
+
+from fallline.finding import Severity
+from fallline.reader import read_text
+from fallline.rule import Rule, all_rules
+from fallline.syntax.edits import apply
+
+RULES = all_rules()
+CATALOGUE = {
+    row["code"]: row
+    for row in csv.DictReader(
+        (Path(__file__).parent / "catalogue.csv").read_text(encoding="utf-8").splitlines()
+    )
+}
+each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.code}-{rule.name}")
+
+
+def specimens(kind: str) -> list[object]:
+    return [
+        pytest.param(rule, text, id=f"{rule.code}-{number}")
+        for rule in RULES
+        for number, text in enumerate(getattr(rule, kind))
+    ]
+
+
+def expected_lines(rule: Rule, text: str) -> list[int]:
+    """The lines that end with `# FLxxx`."""
+    return [
+        n for n, line in enumerate(text.split("\n"), 1) if re.search(rf"#.*\b{rule.code}\b", line)
+    ]
+
+
+@each_rule
+def test_a_rule_is_in_the_catalogue_as_it_says(rule: Rule) -> None:
+    row = CATALOGUE[rule.code]
+    assert (rule.name, rule.severity.value, rule.seen_by) == (
+        row["name"],
+        row["severity"],
+        row["seen_by"],
+    )
+
+
+@each_rule
+def test_a_rule_is_its_own_document(rule: Rule) -> None:
+    for text in (rule.what, rule.why, rule.instead):
+        first = text.strip().split("\n")[0]
+        assert first and first[-1] in ".:`!?", "the first line is a sentence on its own"
+    assert bool(rule.fix_safety) == rule.fixable, "a fix says how safe it is"
+
+
+@each_rule
+def test_a_rule_that_the_reader_sees_has_specimens(rule: Rule) -> None:
+    if rule.seen_by != "watcher":
+        assert rule.wrong and rule.right
+    for text in rule.wrong:
+        assert expected_lines(rule, text), f"a wrong specimen marks its line with `# {rule.code}`"
+    if rule._defines("fix"):
+        assert any(
+            found.fix for text in rule.wrong for found in read_text(text) if found.code == rule.code
+        )
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"), [p for p in specimens("wrong") if p.values[0].seen_by != "watcher"]
+)
+def test_a_wrong_specimen_is_reported_at_its_line(rule: Rule, text: str) -> None:
+    found = [finding.at.line for finding in read_text(text) if finding.code == rule.code]
+    assert found == expected_lines(rule, text)
+
+
+@pytest.mark.parametrize(("rule", "text"), specimens("right"))
+def test_a_right_specimen_is_silent(rule: Rule, text: str) -> None:
+    findings = read_text(text)
+    assert [f for f in findings if f.code == rule.code or f.severity is not Severity.INFO] == []
+
+
+@pytest.mark.parametrize(("rule", "text"), [p for p in specimens("wrong") if p.values[0].fixable])
+def test_the_fixed_text_is_silent(rule: Rule, text: str) -> None:
+    before = {finding.code for finding in read_text(text)}
+    for _ in range(text.count(rule.code) + 1):
+        fixes = [f.fix for f in read_text(text) if f.code == rule.code and f.fix is not None]
+        if not fixes:
+            break
+        fixed = apply(text, fixes[0].edits)
+        assert fixed is not None, "the edits of one fix do not overlap"
+        text = fixed
+    after = read_text(text)
+    assert [f for f in after if f.code == rule.code and f.fix is not None] == []
+    assert {f.code for f in after} <= before, "a fix adds nothing"
+
+
+def test_every_rule_that_the_reader_sees_is_there() -> None:
+    wanted = {code for code, row in CATALOGUE.items() if row["seen_by"] != "watcher"}
+    assert wanted - {rule.code for rule in RULES} == set()
