@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fallline.event import Location, Trace
+from fallline.event import Location
 from fallline.finding import Finding, Severity
 from fallline.matters import nothing_to_find
+from fallline.reader.execute import traces_of
 from fallline.rule import Rule, all_rules
 from fallline.syntax import Module, Project, Source, UnreadableError
 from fallline.verdict import judge, merge, settle
@@ -56,7 +57,7 @@ def read_module(module: Module, rules: Sequence[Rule], deadline: float) -> list[
     for rule in rules:
         if rule._defines("check_syntax") and (not rule.tokens or any(t in raw for t in rule.tokens)):
             found += rule.check_syntax(module)
-    for trace in _traces(module, deadline):
+    for trace in traces_of(module, deadline):
         found += judge(trace, rules)
     found = settle(merge(found))
     by_code = {rule.code: rule for rule in rules}
@@ -64,10 +65,6 @@ def read_module(module: Module, rules: Sequence[Rule], deadline: float) -> list[
         if finding.fix is None and finding.at.path == module.path and by_code[finding.code].fixable:
             finding.fix = by_code[finding.code].fix(finding, module)
     return found
-
-
-def _traces(module: Module, deadline: float) -> Iterable[Trace]:
-    return ()
 
 
 def unreadable(path: str, error: UnreadableError) -> Finding:

@@ -1,0 +1,307 @@
+"""Calls: functions of the project in line, torch by what it does, the rest by what can be seen of it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+from fallline.event import Kind
+from fallline.reader import frameworks, grads, methods, objects, torch_api
+from fallline.reader.contexts import decorated
+from fallline.reader.evaluate import evaluate, merged
+from fallline.reader.machine import Frame, Machine
+from fallline.reader.values import (
+    NONE,
+    Bound,
+    Class,
+    Const,
+    Context,
+    External,
+    Function,
+    Mapping,
+    Param,
+    Params,
+    Sequence,
+    Tensor,
+    Thing,
+    Unknown,
+    Value,
+    kind_by_name,
+)
+
+__all__ = ["Call", "call", "call_function", "call_value"]
+
+_DEEPEST = 14
+# A call that cannot be seen into and is named so may do the protocol's work.
+_WORKS = re.compile(r"(?i)backward|step|optimi|train|accelerat|scal|update|clip|minimi|closure|engine")
+_HARMLESS = re.compile(r"(?i)log|print|save|checkpoint|state|summary|format|len|meter|metric|wandb|write|adjust|learning_rate|lr$|set_lr|get_|is_|isinstance|hasattr|str|repr|type|record|scheduler|show|plot|warn|assert|copy|progress|desc|postfix|to_device|initialize$|freeze|count|info|debug|register")
+
+
+@dataclass(slots=True)
+class Call:
+    """A call with its arguments evaluated."""
+
+    node: ast.Call
+    args: list[Value]
+    kwargs: dict[str, Value]
+    star: bool = False  # arguments hidden behind * or **
+
+    def arg(self, position: int | None, *names: str) -> Value | None:
+        for name in names:
+            if name in self.kwargs:
+                return self.kwargs[name]
+        if position is not None and position < len(self.args):
+            return self.args[position]
+        return None
+
+    @property
+    def values(self) -> list[Value]:
+        return [*self.args, *self.kwargs.values()]
+
+
+def call(machine: Machine, node: ast.Call) -> Value:
+    """The value of a call, with whatever events it makes."""
+    function = node.func
+    if isinstance(function, ast.Attribute):
+        if isinstance(function.value, ast.Call) and isinstance(function.value.func, ast.Name) and function.value.func.id == "super":
+            return _super(machine, node, function.attr)
+        receiver = machine.settled(evaluate(machine, function.value))
+        if not isinstance(receiver, External | Class):
+            return _method(machine, receiver, function.attr, node)
+    target = machine.settled(evaluate(machine, function))
+    return call_value(machine, target, _arguments(machine, node))
+
+
+def _arguments(machine: Machine, node: ast.Call) -> Call:
+    args: list[Value] = []
+    star = False
+    for argument in node.args:
+        if isinstance(argument, ast.Starred):
+            inner = machine.settled(evaluate(machine, argument.value))
+            if isinstance(inner, Sequence) and not inner.open:
+                args += inner.items
+            elif isinstance(inner, Tensor):
+                args.append(inner)
+            else:
+                star = True
+        else:
+            args.append(evaluate(machine, argument))
+    kwargs: dict[str, Value] = {}
+    for keyword in node.keywords:
+        value = evaluate(machine, keyword.value)
+        if keyword.arg is not None:
+            kwargs[keyword.arg] = value
+        elif isinstance(value, Mapping):
+            kwargs.update({k: v for k, v in value.items.items() if isinstance(k, str)})
+        else:
+            star = True
+    return Call(node, args, kwargs, star)
+
+
+def call_value(machine: Machine, found: Value, call: Call) -> Value:
+    """Call something."""
+    target = machine.settled(found)
+    if isinstance(target, Function):
+        return call_function(machine, target, call.args, call.kwargs, call.node)
+    if isinstance(target, Class):
+        return objects.construct(machine, target, call.args, call.kwargs, call.node)
+    if isinstance(target, External):
+        return _external(machine, target.name, call)
+    if isinstance(target, Thing):
+        return methods.call_thing(machine, target, call)
+    if isinstance(target, Bound):
+        return methods.call_method(machine, target.of, target.name, call)
+    if isinstance(target, Unknown):
+        return _unknown(machine, target, call)
+    return _derived(call)
+
+
+def _external(machine: Machine, name: str, call: Call) -> Value:
+    found = torch_api.call(machine, name, call)
+    if found is None:
+        found = frameworks.call(machine, name, call)
+    if found is not None:
+        return found
+    _maybe_opaque(machine, name, call)
+    result = _derived(call)
+    if isinstance(result, Unknown):
+        result.hint = ""
+    return result
+
+
+def _method(machine: Machine, receiver: Value, name: str, node: ast.Call) -> Value:
+    """`receiver.name(...)`."""
+    if isinstance(receiver, Thing):
+        attribute = objects.attribute(machine, receiver, name, node.func)
+        if isinstance(attribute, Bound):
+            return methods.call_method(machine, receiver, name, _arguments(machine, node))
+        if isinstance(attribute, Unknown) and attribute.became is None and methods.knows(receiver, name):
+            return methods.call_method(machine, receiver, name, _arguments(machine, node))
+        return call_value(machine, attribute, _arguments(machine, node))
+    if isinstance(receiver, Unknown):
+        call = _arguments(machine, node)
+        known = methods.call_unknown(machine, receiver, name, call)
+        if known is not None:
+            return known
+        return _unknown(machine, receiver.part(name), call)
+    return methods.call_method(machine, receiver, name, _arguments(machine, node))
+
+
+def _super(machine: Machine, node: ast.Call, name: str) -> Value:
+    """`super().name(...)`: the base's method where it is in the project."""
+    call = _arguments(machine, node)
+    me = machine.frame.me
+    if me is None or me.cls is None:
+        return Unknown()
+    current = machine.frame.function.rpartition(".")[0].rpartition(".")[2]
+    module, cls = me.cls
+    here: tuple[object, ast.ClassDef] | None = (module, cls)
+    if current and current != cls.name and current in machine.module.classes:
+        module, cls = machine.module, machine.module.classes[current]
+        here = (module, cls)
+    if here is not None:
+        for base_module, base in objects._bases(module, cls):
+            method = objects.find_method(base_module, base, name)
+            if method is not None:
+                return call_function(machine, Function(method[1], method[0], None, me), call.args, call.kwargs, node)
+    if name == "__init__" and me.kind == "optimizer" and call.args:
+        me.facts["parameters"] = torch_api.parameter_sets(machine, call.args[0])
+        return NONE
+    if name in {"__init__", "__setattr__"}:
+        return NONE
+    return methods.call_method(machine, me, name, call) if methods.knows(me, name) else frameworks.super_call(machine, me, name, call)
+
+
+def call_function(
+    machine: Machine, function: Function, args: list[Value], kwargs: dict[str, Value], node: ast.AST
+) -> Value:
+    """Run a function of the project where it is called."""
+    body = function.node
+    if len(machine.calling) >= _DEEPEST or machine.calling.count(body) > 1:
+        return Unknown()
+    machine.reached.add(id(body))
+    machine.touched.add(function.module.path)
+    frame = Frame(function.module, function.module.qualname(body), function.scope, function.me)
+    _bind(machine, function, frame, args, kwargs)
+    if not isinstance(body, ast.Lambda) and _generates(body):
+        return _generator(machine, function, node)
+    caller = machine.place(node)
+    outer = machine.callers
+    machine.callers = (*outer, caller)
+    machine.calling.append(body)
+    try:
+        with ExitStack() as stack:
+            decorated(machine, function, stack)
+            with machine.entered(frame):
+                if isinstance(body, ast.Lambda):
+                    return evaluate(machine, body.body)
+                from fallline.reader.statements import run_block
+
+                machine.returned = None
+                run_block(machine, body.body)
+                result, machine.returned = machine.returned, None
+                return result if result is not None else NONE
+    finally:
+        machine.calling.pop()
+        machine.callers = outer
+
+
+def _bind(machine: Machine, function: Function, frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> None:
+    spec = function.node.args
+    names = [a.arg for a in [*spec.posonlyargs, *spec.args]]
+    given = list(args)
+    if function.me is not None and names and not isinstance(function.node, ast.Lambda):
+        frame.names[names[0]] = function.me
+        names = names[1:]
+    for name, value in zip(names, given, strict=False):
+        frame.names[name] = value
+        frame.fresh[name] = machine.iteration
+    if spec.vararg is not None:
+        frame.names[spec.vararg.arg] = Sequence(given[len(names) :], machine.iteration)
+    keyword_only = [a.arg for a in spec.kwonlyargs]
+    rest: dict[object, Value] = {}
+    for name, value in kwargs.items():
+        if name in names or name in keyword_only:
+            frame.names[name] = value
+        else:
+            rest[name] = value
+    if spec.kwarg is not None:
+        frame.names[spec.kwarg.arg] = Mapping(rest, machine.iteration)
+    defaults = [*([None] * (len(spec.posonlyargs) + len(spec.args) - len(spec.defaults))), *spec.defaults]
+    all_names = [a.arg for a in [*spec.posonlyargs, *spec.args]]
+    pairs = [*zip(all_names, defaults, strict=True), *zip(keyword_only, spec.kw_defaults, strict=True)]
+    for name, default in pairs:
+        if name in frame.names:
+            continue
+        if default is None:
+            frame.names[name] = Unknown(name)
+            continue
+        with machine.entered(machine.module_frame(function.module)):
+            frame.names[name] = evaluate(machine, default)
+
+
+def _generates(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    known = getattr(node, "_generates", None)
+    if known is None:
+        known = False
+        stack: list[ast.AST] = list(node.body)
+        while stack:
+            here = stack.pop()
+            if isinstance(here, ast.Yield | ast.YieldFrom):
+                known = True
+                break
+            if not isinstance(here, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+                stack += ast.iter_child_nodes(here)
+        node._generates = known  # type: ignore[union-attr]
+    return bool(known)
+
+
+def _generator(machine: Machine, function: Function, node: ast.AST) -> Value:
+    """A generator: a context manager, or a stream of batches."""
+    body = function.node
+    assert not isinstance(body, ast.Lambda)
+    if any("contextmanager" in ast.unparse(d) for d in body.decorator_list):
+        return function
+    endless = any(isinstance(n, ast.While) and isinstance(n.test, ast.Constant) and n.test.value for n in ast.walk(body))
+    loader = machine.make("loader", node, endless=endless or None)
+    loader.facts["generator"] = True
+    return loader
+
+
+def _unknown(machine: Machine, target: Unknown, call: Call) -> Value:
+    """Something we cannot see is called: by its name perhaps a model or a loss, else opaque if it was given the protocol."""
+    kind = kind_by_name(target.hint)
+    tensors = [v for v in call.values if isinstance(machine.settled(v), Tensor)]
+    if kind == "model" and not target.hint.rpartition(".")[2][:4].lower() in {"make", "get_", "buil", "load", "crea"}:
+        return methods.call_thing(machine, machine.become(target, "model"), call)
+    if kind == "criterion" and tensors:
+        return methods.call_thing(machine, machine.become(target, "criterion"), call)
+    _maybe_opaque(machine, target.hint, call)
+    return _derived(call)
+
+
+def _maybe_opaque(machine: Machine, name: str, call: Call) -> None:
+    last = name.rpartition(".")[2]
+    values = [machine.settled(v) for v in call.values]
+    given = [v for v in values if isinstance(v, Thing) and v.kind in {"optimizer", "scaler"}]
+    closures = [v for v in values if isinstance(v, Function)]
+    losses = [v for v in values if isinstance(v, Tensor) and v.graph and v.forwards]
+    if (given and not _HARMLESS.search(last)) or (losses and _WORKS.search(last)) or (closures and _WORKS.search(last)):
+        machine.emit(Kind.OPAQUE, call.node, what=last)
+
+
+def _derived(call: Call) -> Value:
+    """The result of a call we know nothing about: a tensor if tensors went in."""
+    result: Tensor | None = None
+    for value in call.values:
+        if isinstance(value, Tensor) and value.grad_of is None:
+            result = value if result is None else merged(result, value)
+    if result is None:
+        return Unknown()
+    # how it reduces and scales is not known any more
+    return replace(result, reduction=None, divided=None if not result.divided else True, scaler=result.scaler)
+
+
+_ = (Const, Context, Param, Params, grads)

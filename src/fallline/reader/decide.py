@@ -1,0 +1,201 @@
+"""Tests: what is known is computed, what is not is a switch with one value for the whole trace."""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from typing import Any
+
+from fallline.reader.evaluate import evaluate
+from fallline.reader.machine import Machine
+from fallline.reader.relevance import relevant
+from fallline.reader.values import Const, Mapping, Param, Sequence, Tensor, Unknown, Value
+
+__all__ = ["decide", "small", "truth"]
+
+_COUNTED = re.compile(r"(?i)accum|grad_?acc|micro|(^|[_.])k$|n_steps|every|interval|freq|num_|n_critic|update_freq|iter_size")
+_JUMPS = (ast.Raise, ast.Return, ast.Continue, ast.Break)
+_COMPARE: dict[type, Any] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+
+
+def small(number: int) -> int:
+    """Large literal counts shrink, so that a window of 64 is executed in three micro-batches."""
+    if number <= 8:
+        return number
+    return 3 if number <= 64 else 5
+
+
+def decide(machine: Machine, node: ast.If | ast.IfExp) -> tuple[bool, bool]:
+    """Which way an if goes, and whether that depends on the iteration."""
+    body = node.body if isinstance(node.body, list) else [node.body]
+    orelse = node.orelse if isinstance(node.orelse, list) else [node.orelse]
+    guard = isinstance(body[-1], _JUMPS) or _exits(body[-1])
+    if not isinstance(node, ast.IfExp):
+        matters = relevant(machine.module, body) or relevant(machine.module, orelse) or _binds(body) or guard
+        if guard and not orelse and not relevant(machine.module, body):
+            matters = False
+    else:
+        matters = True
+    usual = not guard or (bool(orelse) and not isinstance(body[-1], ast.Raise))
+    return truth(machine, node.test, usual, matters)
+
+
+def _exits(statement: ast.AST) -> bool:
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        called = statement.value.func
+        return (isinstance(called, ast.Attribute) and called.attr in {"exit", "_exit"}) or (
+            isinstance(called, ast.Name) and called.id in {"exit", "quit"}
+        )
+    return False
+
+
+def _binds(body: list[ast.stmt] | list[ast.AST]) -> bool:
+    """Whether a branch makes or replaces something the protocol uses."""
+    names = ("scaler", "optim", "sched", "model", "loss", "loader", "sampler", "autocast", "amp", "ctx", "context", "net")
+    for statement in body:
+        if isinstance(statement, ast.Assign):
+            for target in statement.targets:
+                text = ast.unparse(target).lower()
+                if any(n in text for n in names):
+                    return True
+    return False
+
+
+def truth(machine: Machine, node: ast.expr, usual: bool = True, matters: bool = True) -> tuple[bool, bool]:
+    """The value of a test in this trace, and whether it depends on the iteration.
+
+    `usual` is the value taken first where it is not known.
+    """
+    if isinstance(node, ast.BoolOp):
+        stop_at = isinstance(node.op, ast.Or)
+        varying = False
+        value = not stop_at
+        for part in node.values:
+            value, changes = truth(machine, part, usual, matters)
+            varying = varying or changes
+            if value is stop_at:
+                break
+        return value, varying
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        value, varying = truth(machine, node.operand, not usual, matters)
+        return not value, varying
+    if isinstance(node, ast.Compare) and len(node.ops) == 1:
+        return _compared(machine, node, usual, matters)
+    return _truthy(machine, evaluate(machine, node), node, usual, matters)
+
+
+def _truthy(machine: Machine, found: Value, node: ast.expr, usual: bool, matters: bool) -> tuple[bool, bool]:
+    value = machine.settled(found)
+    if isinstance(value, Const):
+        return bool(value.value), value.varying
+    if isinstance(value, Sequence):
+        return bool(value.items) or value.open, False
+    if isinstance(value, Mapping):
+        return bool(value.items), False
+    if isinstance(value, Unknown | Tensor):
+        hint = value.hint if isinstance(value, Unknown) and value.hint else machine.text(node)
+        return machine.settings.switch(_words(hint), usual, matters), False
+    return True, False
+
+
+def _compared(machine: Machine, node: ast.Compare, usual: bool, matters: bool) -> tuple[bool, bool]:
+    op = node.ops[0]
+    left, right = machine.settled(evaluate(machine, node.left)), machine.settled(evaluate(machine, node.comparators[0]))
+    if isinstance(op, ast.Is | ast.IsNot | ast.Eq | ast.NotEq) and isinstance(right, Const) and right.value is None:
+        is_none, varying = _is_none(machine, left, node.left, usual is isinstance(op, ast.Is | ast.Eq), matters)
+        return is_none is isinstance(op, ast.Is | ast.Eq), varying
+    if isinstance(left, Const) and isinstance(right, Const):
+        known = _both_known(op, left, right)
+        if known is not None:
+            return known, left.varying or right.varying
+    if isinstance(op, ast.In | ast.NotIn):
+        return _contained(machine, op, left, right, node, usual, matters)
+    for one, other in ((left, right), (right, left)):
+        if (
+            isinstance(one, Unknown)
+            and _COUNTED.search(one.hint)
+            and isinstance(other, Const)
+            and isinstance(other.value, int)
+            and not isinstance(other.value, bool)
+            and op.__class__ in _COMPARE
+        ):
+            count = machine.settings.count(one.hint, compared=not other.varying)
+            number = other.value
+            pair = (count, number) if one is left else (number, count)
+            return bool(_COMPARE[op.__class__](*pair)), other.varying
+    if isinstance(op, ast.NotEq | ast.IsNot):
+        same = machine.settings.switch(_pair(machine, node, left, right), not usual, matters)
+        return not same, False
+    text = _pair(machine, node, left, right) if isinstance(op, ast.Eq | ast.Is) else _words(machine.text(node))
+    varying = any(isinstance(v, Const) and v.varying for v in (left, right))
+    return machine.settings.switch(text, usual, matters), varying and False
+
+
+def _is_none(machine: Machine, value: Value, node: ast.expr, usual: bool, matters: bool) -> tuple[bool, bool]:
+    if isinstance(value, Const):
+        return value.value is None, value.varying
+    if isinstance(value, Unknown):
+        hint = value.hint or machine.text(node)
+        if hint.endswith(".grad"):
+            return False, False
+        return not machine.settings.switch(_words(hint), not usual, matters), False
+    if isinstance(value, Param):
+        return False, False
+    return False, False
+
+
+def _both_known(op: ast.cmpop, left: Const, right: Const) -> bool | None:
+    a, b = left.value, right.value
+    if isinstance(a, int) and isinstance(b, int) and left.varying != right.varying:
+        # a counter against a literal: literals shrink as they do in loops and modulo
+        a, b = (a, small(b)) if left.varying else (small(a), b)
+    if isinstance(op, ast.Is):
+        return a is b or (a == b and isinstance(a, bool | int | str))
+    if isinstance(op, ast.IsNot):
+        return not (a is b or (a == b and isinstance(a, bool | int | str)))
+    try:
+        if isinstance(op, ast.In):
+            return a in b
+        if isinstance(op, ast.NotIn):
+            return a not in b
+        return bool(_COMPARE[op.__class__](a, b))
+    except (TypeError, KeyError):
+        return None
+
+
+def _contained(
+    machine: Machine, op: ast.cmpop, left: Value, right: Value, node: ast.Compare, usual: bool, matters: bool
+) -> tuple[bool, bool]:
+    inside = isinstance(op, ast.In)
+    if isinstance(left, Const):
+        if isinstance(right, Sequence) and all(isinstance(i, Const) for i in right.items) and not right.open:
+            return (left.value in [i.value for i in right.items if isinstance(i, Const)]) is inside, left.varying
+        if isinstance(right, Mapping) and right.items:
+            return (left.value in right.items) is inside, left.varying
+    text = _words(f"{_said(machine, left, node.left)} in {_said(machine, right, node.comparators[0])}")
+    value = machine.settings.switch(text, usual is inside, matters)
+    return value is inside, False
+
+
+def _pair(machine: Machine, node: ast.Compare, left: Value, right: Value) -> str:
+    return _words(f"{_said(machine, left, node.left)} == {_said(machine, right, node.comparators[0])}")
+
+
+def _said(machine: Machine, value: Value, node: ast.expr) -> str:
+    if isinstance(value, Unknown) and value.hint:
+        return value.hint
+    if isinstance(value, Const) and not value.varying:
+        return repr(value.value)
+    return machine.text(node)
+
+
+def _words(text: str) -> str:
+    return " ".join(text.split())[:120]

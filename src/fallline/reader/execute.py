@@ -1,0 +1,62 @@
+"""A file to its traces: every root, under every setting worth trying, with loaders long enough to show the window."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from fallline.event import Trace
+from fallline.reader.machine import Machine, Stop
+from fallline.reader.relevance import TOKENS
+from fallline.reader.roots import Root, roots_of
+from fallline.reader.switches import Settings, explore
+from fallline.syntax import Module, Project
+
+__all__ = ["traces_of"]
+
+_LENGTH = 7
+_LONGEST = 41
+
+
+def traces_of(module: Module, deadline: float, touched: set[str] | None = None, reached: set[int] | None = None) -> Iterator[Trace]:
+    """The executions on paper that begin in this file."""
+    data = module.source.text.encode(errors="replace")
+    if not any(token in data for token in TOKENS):
+        return
+    project = module.project or Project()
+    seen: set[int] = reached if reached is not None else set()
+    for root in roots_of(module, seen):
+        for settings in explore(Settings()):
+            if time.perf_counter() > deadline:
+                return
+            machine = _executed(project, root, settings, deadline)
+            seen |= machine.reached
+            if touched is not None:
+                touched |= machine.touched
+            if machine.events:
+                yield machine.trace()
+
+
+def _executed(project: Project, root: Root, settings: Settings, deadline: float) -> Machine:
+    """Run a root; again with loaders that leave a remainder, once its accumulation window is known."""
+    machine = _run(project, root, settings, _LENGTH, deadline, ())
+    window = max([*machine.windows, machine.pending if not machine.windows else 0], default=0)
+    if window > 1:
+        length = min(2 * window + 1, _LONGEST) if machine.windows else 19
+        if length != _LENGTH:
+            again = Settings(settings.forced)
+            longer = _run(project, root, again, length, deadline, (window,))
+            settings.met, settings.matter = again.met, again.matter
+            return longer
+    return machine
+
+
+def _run(project: Project, root: Root, settings: Settings, length: int, deadline: float, expected: tuple[int, ...]) -> Machine:
+    machine = Machine(project, settings, length, deadline, expected)
+    try:
+        root.run(machine)
+    except Stop:
+        pass
+    except RecursionError:
+        machine.complete = False
+    return machine

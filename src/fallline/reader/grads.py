@@ -1,0 +1,60 @@
+"""What a program does with gradients by hand, and with losses it keeps."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+
+from fallline.event import Kind
+from fallline.reader.machine import Machine
+from fallline.reader.values import Const, Mapping, Sequence, Tensor, Value
+
+__all__ = ["accumulate", "assign", "keep", "read", "used", "write"]
+
+
+def assign(machine: Machine, sets: frozenset[str], value: Value, node: ast.AST) -> None:
+    """`p.grad = None` clears; anything else is a gradient made by hand."""
+    if isinstance(value, Const) and value.value is None:
+        machine.emit(Kind.ZERO_GRAD, node, clears="none", parameters=sets or None)
+        return
+    if isinstance(value, Tensor) and value.grad_of is not None and value.divided:
+        machine.emit(Kind.GRAD_WRITE, node, op="div", parameters=sets or None)
+        return
+    machine.emit(Kind.GRAD_WRITE, node, op="assign", parameters=sets or None)
+
+
+def write(machine: Machine, sets: frozenset[str], op: str, node: ast.AST) -> None:
+    """`p.grad /= k`, `p.grad.mul_(x)`, ..."""
+    machine.emit(Kind.GRAD_WRITE, node, op=op, parameters=sets or None)
+
+
+def read(machine: Machine, sets: frozenset[str], what: str, node: ast.AST) -> None:
+    """`p.grad.norm()` and its kin. The same line counts once in an iteration."""
+    place = machine.place(node)
+    for event in reversed(machine.events[-6:]):
+        if event.kind is Kind.GRAD_READ and event.at.line == place.line and event.at.path == place.path:
+            return
+    machine.emit(Kind.GRAD_READ, node, what=what, parameters=sets or None)
+
+
+def used(machine: Machine, value: Value, sets: frozenset[str], node: ast.AST) -> None:
+    """A parameter changed by hand: an update of its own making if a gradient is in it."""
+    machine.emit(Kind.GRAD_READ, node, what="use", parameters=sets or None)
+
+
+def keep(machine: Machine, container: Sequence | Mapping, tensor: Tensor, how: str, node: ast.AST) -> Tensor:
+    """A tensor goes into a container; a leak when it still has its graph and the container outlives the iteration."""
+    if not tensor.graph or not machine.iteration or container.born == machine.iteration or tensor.grad_of is not None:
+        return tensor
+    event = machine.emit(Kind.KEEP, node, how=how, parameters=tensor.sets or None)
+    return replace(tensor, kept=tensor.kept | {event.order})
+
+
+def accumulate(machine: Machine, node: ast.AugAssign, value: Tensor, new: Tensor) -> Tensor:
+    """`total += loss`, where total is older than this iteration."""
+    if not value.graph or not machine.iteration:
+        return new
+    if isinstance(node.target, ast.Name) and machine.frame.fresh.get(node.target.id) == machine.iteration:
+        return new
+    event = machine.emit(Kind.KEEP, node, how="add", parameters=value.sets or None)
+    return replace(new, kept=new.kept | {event.order})

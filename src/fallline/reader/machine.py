@@ -1,0 +1,282 @@
+"""The paper machine: the state of one execution on paper, and the events it makes.
+
+It runs a program's own statements with small concrete numbers: a loader has a few batches, an unknown accumulation
+count is two. So counters, modulo tests, `continue`, inner loops and last-batch tests need no special case: they are
+simply carried out. What cannot be known is `Unknown`; a test on it is a switch (see switches.py).
+"""
+
+from __future__ import annotations
+
+import ast
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from fallline.event import Event, Kind, Location, Object, Trace
+from fallline.reader.switches import Settings
+from fallline.reader.values import Const, External, Function, Thing, Unknown, Value, kind_by_name
+from fallline.syntax import Module, Project
+
+__all__ = ["Frame", "Machine", "Stop"]
+
+_FUEL = 60_000
+_MOST_EVENTS = 4_000
+
+
+class Stop(Exception):
+    """The bounds of one trace are reached."""
+
+
+@dataclass(slots=True, eq=False)
+class Frame:
+    """The names of one function call (or of a module), and the frame around its definition."""
+
+    module: Module
+    function: str = ""
+    outer: Frame | None = None
+    me: Thing | None = None
+    names: dict[str, Value] = field(default_factory=dict)
+    fresh: dict[str, int] = field(default_factory=dict)  # name → iteration in which it was last assigned
+    closing: bool = False  # the body of a closure given to optimizer.step
+    globals: set[str] = field(default_factory=set)
+
+
+class Machine:
+    """One execution on paper."""
+
+    def __init__(
+        self, project: Project, settings: Settings, length: int, deadline: float, expected: tuple[int, ...] = ()
+    ) -> None:
+        self.project = project
+        self.settings = settings
+        self.length = length  # batches of a loader whose length is not known
+        self.expected = expected  # accumulation windows that an earlier trace of the same program had
+        self.deadline = deadline
+        self.fuel = _FUEL
+        self.complete = True
+        self.events: list[Event] = []
+        self.things: dict[str, Thing] = {}
+        self.frames: list[Frame] = []
+        self.callers: tuple[Location, ...] = ()
+        self.calling: list[ast.AST] = []  # functions being run, innermost last
+        self.reached: set[int] = set()
+        self.touched: set[str] = set()
+        self.returned: Value | None = None
+        # what surrounds the statement that runs now
+        self.recording = True  # autograd records
+        self.autocast: list[str | None] = ["off"]
+        self.unsynced: list[str] = []  # ids of models inside no_sync
+        self.tests: list[tuple[Location, bool, str]] = []  # the ifs around: place, depends on iteration, text
+        self.iteration = 0
+        self.iterations = 0
+        self.loops: list[str] = []  # kinds of the loops around, innermost last: "data", "many", "exact", "params"
+        self.loop_nodes: list[tuple[Module, ast.AST]] = []
+        self.inside_model = 0
+        self.anomaly: Location | None = None
+        self.halves: set[str] = set()
+        self.windows: list[int] = []  # backward passes per step, as they come
+        self.backwards = 0
+        self.training_loops = 0  # loops with a backward in them that have ended
+        self.data_loops = 0  # those over a loader
+        self._module_frames: dict[str, Frame] = {}
+        self._numbers: dict[str, int] = {}
+        self.pending = 0  # backward passes since the last step
+        self._looking: set[tuple[str, str]] = set()
+
+    # -- bounds ------------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """One statement's worth of work; stops the trace at its bounds."""
+        self.fuel -= 1
+        if self.fuel < 0 or len(self.events) > _MOST_EVENTS:
+            self.complete = False
+            raise Stop
+        if self.fuel % 512 == 0 and time.perf_counter() > self.deadline:
+            self.complete = False
+            raise Stop
+
+    # -- places ------------------------------------------------------------------------------------------------
+
+    @property
+    def frame(self) -> Frame:
+        return self.frames[-1]
+
+    @property
+    def module(self) -> Module:
+        return self.frames[-1].module
+
+    def place(self, node: ast.AST) -> Location:
+        frame = self.frames[-1]
+        return frame.module.source.location(node, frame.function)
+
+    def text(self, node: ast.AST) -> str:
+        return self.module.segment(node)
+
+    def site(self, node: ast.AST) -> str:
+        """The identity of a call with the calls that led to it."""
+        at = self.place(node)
+        return " < ".join([f"{at.path}:{at.line}:{at.column}", *(str(c) for c in reversed(self.callers))])
+
+    # -- things ------------------------------------------------------------------------------------------------
+
+    def make(self, kind: str, node: ast.AST | None, **facts: Any) -> Thing:
+        """A new training object."""
+        number = self._numbers[kind] = self._numbers.get(kind, 0) + 1
+        thing = Thing(kind, f"{kind}#{number}", self.place(node) if node is not None else None, facts)
+        if kind == "model":
+            facts.setdefault("parameters", frozenset({thing.id}))
+        self.things[thing.id] = thing
+        return thing
+
+    def become(self, unknown: Unknown, kind: str, node: ast.AST | None = None) -> Thing:
+        """Something unknown turns out to be a training object; the same one each time."""
+        if unknown.became is None:
+            unknown.became = self.make(kind, None)
+            unknown.became.facts["assumed"] = True
+        return unknown.became
+
+    def as_kind(self, value: Value, kind: str) -> Thing | None:
+        """The value as an object of this kind, if it is one or is called like one."""
+        if isinstance(value, Unknown):
+            if value.became is not None:
+                value = value.became
+            elif kind_by_name(value.hint) == kind:
+                return self.become(value, kind)
+        return value if isinstance(value, Thing) and value.kind == kind else None
+
+    def settled(self, value: Value) -> Value:
+        """What an unknown became, or the value itself."""
+        return value.became if isinstance(value, Unknown) and value.became is not None else value
+
+    # -- names -------------------------------------------------------------------------------------------------
+
+    def module_frame(self, module: Module) -> Frame:
+        """The global names of a module, filled in as they are looked up."""
+        frame = self._module_frames.get(module.path)
+        if frame is None:
+            frame = self._module_frames[module.path] = Frame(module)
+            self.touched.add(module.path)
+        return frame
+
+    def lookup(self, name: str) -> Value:
+        frame: Frame | None = self.frames[-1]
+        while frame is not None:
+            found = frame.names.get(name)
+            if found is not None:
+                return found
+            frame = frame.outer
+        return self.global_name(self.module, name)
+
+    def global_name(self, module: Module, name: str) -> Value:
+        """A module's own function, class, import or constant; unknown with its name otherwise."""
+        from fallline.reader import globals as module_globals
+
+        frame = self.module_frame(module)
+        found = frame.names.get(name)
+        if found is None:
+            found = module_globals.find(self, module, name)
+            frame.names[name] = found
+        return found
+
+    def assign(self, name: str, value: Value) -> None:
+        frame = self.frames[-1]
+        if name in frame.globals:
+            frame = self.module_frame(frame.module)
+        if isinstance(value, Unknown) and value.became is None and not value.hint:
+            value.hint = name
+        frame.names[name] = value
+        frame.fresh[name] = self.iteration
+
+    # -- events ------------------------------------------------------------------------------------------------
+
+    def emit(
+        self,
+        kind: Kind,
+        node: ast.AST | Location,
+        *,
+        optimizer: Thing | None = None,
+        scaler: Thing | None = None,
+        model: Thing | None = None,
+        scheduler: Thing | None = None,
+        loader: Thing | None = None,
+        **facts: Any,
+    ) -> Event:
+        event = Event(
+            kind,
+            node if isinstance(node, Location) else self.place(node),
+            optimizer.id if optimizer else None,
+            scaler.id if scaler else None,
+            model.id if model else None,
+            scheduler.id if scheduler else None,
+            loader.id if loader else None,
+            {name: value for name, value in facts.items() if value is not None},
+            self.callers,
+            len(self.events),
+        )
+        self.events.append(event)
+        if kind is Kind.BACKWARD:
+            self.backwards += 1
+            self.pending += 1
+        elif kind is Kind.STEP:
+            self.windows.append(self.pending)
+            self.pending = 0
+        return event
+
+    def boundary(self) -> Location | None:
+        """The innermost test around that depends on the iteration."""
+        return next((at for at, varying, _ in reversed(self.tests) if varying), None)
+
+    # -- surroundings ------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def inside(self, test: Location, varying: bool, text: str) -> Iterator[None]:
+        self.tests.append((test, varying, text))
+        try:
+            yield
+        finally:
+            self.tests.pop()
+
+    @contextmanager
+    def entered(self, frame: Frame) -> Iterator[None]:
+        self.frames.append(frame)
+        try:
+            yield
+        finally:
+            self.frames.pop()
+
+    # -- the result --------------------------------------------------------------------------------------------
+
+    def trace(self) -> Trace:
+        """What was executed, as rules see it."""
+        for event in self.events:
+            if event.kind is Kind.FORWARD and self.complete:
+                event.facts.setdefault("used", False)
+            if event.kind is Kind.KEEP:
+                event.facts.setdefault("reaches_backward", False)
+            if event.kind is Kind.BACKWARD and event.fact("retain_graph"):
+                event.facts.setdefault("second", False)
+        return Trace(
+            self.events,
+            [Object(t.id, t.kind, t.at, dict(t.facts)) for t in self.things.values() if t.kind != "object"],
+            settings=self.settings.words(),
+            complete=self.complete,
+        )
+
+
+def count_of(machine: Machine, value: Value) -> int | None:
+    """A whole number for a value: itself, or a small assumed one where the name says it is a count."""
+    if isinstance(value, Const) and isinstance(value.value, int) and not isinstance(value.value, bool):
+        return value.value
+    if isinstance(value, Unknown) and value.became is None and value.hint:
+        return machine.settings.count(value.hint)
+    return None
+
+
+def is_external(value: Value, *names: str) -> bool:
+    return isinstance(value, External) and value.name in names
+
+
+def is_function(value: Value) -> bool:
+    return isinstance(value, Function)

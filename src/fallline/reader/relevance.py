@@ -1,0 +1,102 @@
+"""Which code can matter to the training protocol, so that the rest is passed over quickly."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+
+from fallline.syntax import Module
+
+__all__ = ["TOKENS", "called_names", "relevant", "trains"]
+
+# A call with one of these names is, or may be, part of the protocol.
+TRIGGERS = frozenset(
+    "backward manual_backward step zero_grad unscale_ clip_grad_norm_ clip_grad_value_ clip_grad_norm clip_gradients clip_ "
+    "accumulate no_sync no_backward_sync eval train set_epoch append manual_step optimizer_step minimize apply_gradients "
+    "checkpoint detect_anomaly set_detect_anomaly requires_grad_ prepare setup initialize toggle_optimizer update "
+    "get_total_norm clip_grads_with_norm_ set_requires_gradient_sync no_grad inference_mode autocast item".split()
+)
+_TRAINS = frozenset("backward manual_backward accumulate minimize training_step compute_loss".split())
+# A file with none of these makes no trace.
+TOKENS = (b"backward(", b"training_step", b"compute_loss", b".eval(", b"optimizer", b".step(")
+
+
+def called_names(node: ast.AST) -> frozenset[str]:
+    """The simple names of everything called in a node, itself included; kept on the node."""
+    known = getattr(node, "_called", None)
+    if known is None:
+        found: set[str] = set()
+        for inner in ast.walk(node):
+            if isinstance(inner, ast.Call):
+                if isinstance(inner.func, ast.Name):
+                    found.add(inner.func.id)
+                elif isinstance(inner.func, ast.Attribute):
+                    found.add(inner.func.attr)
+                for argument in inner.args:
+                    # a closure or step function handed to something that will call it
+                    if isinstance(argument, ast.Name):
+                        found.add(argument.id)
+            elif isinstance(inner, ast.Attribute) and inner.attr in {"grad", "require_backward_grad_sync", "sync_gradients"}:
+                found.add("zero_grad")
+        known = frozenset(found)
+        node._called = known  # type: ignore[attr-defined]
+    return known  # type: ignore[no-any-return]
+
+
+def relevant(module: Module, nodes: Iterable[ast.AST], wanted: frozenset[str] = TRIGGERS) -> bool:
+    """Whether these statements call, directly or through functions of the project, what is wanted."""
+    return any(_reaches(module, node, wanted, set()) for node in nodes)
+
+
+def trains(module: Module, nodes: Iterable[ast.AST]) -> bool:
+    """Whether these statements run a backward pass."""
+    return relevant(module, nodes, _TRAINS)
+
+
+def _reaches(module: Module, node: ast.AST, wanted: frozenset[str], seen: set[int]) -> bool:
+    names = called_names(node)
+    if not names.isdisjoint(wanted):
+        return True
+    key = "_reaches_train" if wanted is _TRAINS else "_reaches"
+    known = getattr(node, key, None)
+    if known is not None:
+        return bool(known)
+    if id(node) in seen or len(seen) > 200:
+        return False
+    seen.add(id(node))
+    result = False
+    for name in names:
+        for home, target in definitions(module, name):
+            if _reaches(home, target, wanted, seen):
+                result = True
+                break
+        if result:
+            break
+    setattr(node, key, result)
+    return result
+
+
+def definitions(module: Module, name: str) -> list[tuple[Module, ast.AST]]:
+    """Functions and methods of the project that a simple name may mean from this module."""
+    by_name = getattr(module, "_by_simple_name", None)
+    if by_name is None:
+        by_name = {}
+        for qualified, function in module.functions.items():
+            by_name.setdefault(qualified.rpartition(".")[2], []).append((module, function))
+        for qualified, cls in module.classes.items():
+            by_name.setdefault(qualified.rpartition(".")[2], []).append((module, cls))
+        module._by_simple_name = by_name  # type: ignore[attr-defined]
+    if name not in by_name:
+        found: list[tuple[Module, ast.AST]] = []
+        if name in module.imports and module.project is not None:
+            there = module.project.find(module.imports[name], module)
+            if there is not None:
+                found = [there]
+        elif module.project is not None:
+            for dotted in module.imports.values():
+                home = module.project.find_module(dotted, module) if "." not in dotted or dotted.count(".") < 6 else None
+                if home is not None and home is not module and name in home.functions:
+                    found = [(home, home.functions[name])]
+                    break
+        by_name[name] = found
+    return by_name[name]  # type: ignore[no-any-return]

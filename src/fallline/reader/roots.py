@@ -1,0 +1,251 @@
+"""Where to begin: the script itself, functions nobody calls, methods, and the hooks of frameworks."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from fallline.event import Kind
+from fallline.reader.calls import Call, call_function
+from fallline.reader.machine import Machine, Stop
+from fallline.reader.methods import backward, emit_step
+from fallline.reader.objects import find_method
+from fallline.reader.relevance import called_names, relevant
+from fallline.reader.statements import run_block
+from fallline.reader.values import Class, Const, Function, Params, Sequence, Tensor, Thing, Unknown, Value, kind_by_name
+from fallline.syntax import Module
+
+__all__ = ["Root", "roots_of"]
+
+_LIGHTNING = frozenset({"LightningModule"})
+_COUNTERS = frozenset({"step", "i", "idx", "batch_idx", "batch_index", "iteration", "it", "n_iter", "global_step", "current_step", "step_idx"})
+
+
+@dataclass
+class Root:
+    """One place to begin an execution on paper. `covers` are the functions it begins with."""
+
+    name: str
+    run: Callable[[Machine], None]
+    node: ast.AST | None = None
+
+
+def roots_of(module: Module, reached: set[int]) -> Iterator[Root]:
+    """The places to begin in this file. `reached` grows while the caller runs them: what was executed is not begun again."""
+    body = [s for s in module.tree.body if not isinstance(s, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom)]
+    if relevant(module, body):
+        yield Root("the script", lambda machine: _script(machine, module))
+    for cls in module.classes.values():
+        yield from _class_roots(module, cls, reached)
+    for function in _uncalled(module):
+        if id(function) not in reached:
+            yield Root(function.name, lambda machine, f=function: _function(machine, module, f), function)  # type: ignore[misc]
+
+
+def _uncalled(module: Module) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Plain functions that matter; those that others in this file call come last."""
+    plain = [f for name, f in module.functions.items() if module.class_(f) is None and module.function(f) is None and relevant(module, f.body)]
+    called = set()
+    for function in plain:
+        called |= called_names(function) - {function.name}
+    return sorted(plain, key=lambda f: f.name in called)
+
+
+def _script(machine: Machine, module: Module) -> None:
+    frame = machine.module_frame(module)
+    frame.names["__name__"] = Const("__main__")
+    with machine.entered(frame):
+        run_block(machine, module.tree.body)
+
+
+def _function(machine: Machine, module: Module, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+    frame = machine.module_frame(module)
+    with machine.entered(frame):
+        _repeatedly(machine, Function(node, module), node)
+
+
+def _repeatedly(machine: Machine, function: Function, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+    """Call a function as its unknown caller would: again, if it trains what it was given."""
+    given = _given(machine, function, node)
+    skip = 1 if function.me is not None else 0
+    names = [a.arg for a in [*node.args.posonlyargs, *node.args.args]][skip:]
+    for turn in range(3):
+        begun = len(machine.events)
+        machine.iterations += 1
+        looping = machine.training_loops
+        args: list[Value] = [Const(turn, True) if n in _COUNTERS else given[n] for n in names]
+        call_function(machine, function, args, {a.arg: given[a.arg] for a in node.args.kwonlyargs}, node)
+        new = machine.events[begun:]
+        trained = any(e.kind is Kind.BACKWARD for e in new)
+        own = {t.id for t in machine.things.values() if t.kind == "optimizer" and t.at is not None}
+        stepped = {e.optimizer for e in new if e.kind is Kind.STEP}
+        if not trained or (stepped and stepped <= own and function.me is None):
+            return
+        if machine.training_loops > looping and turn == 1:
+            return
+
+
+def _given(machine: Machine, function: Function, node: ast.FunctionDef | ast.AsyncFunctionDef) -> dict[str, Value]:
+    """Arguments for a function whose caller is not known: by default, by name, or unknown."""
+    spec = node.args
+    given: dict[str, Value] = {}
+    from fallline.reader.evaluate import evaluate
+
+    positional = [*spec.posonlyargs, *spec.args]
+    defaults = [*([None] * (len(positional) - len(spec.defaults))), *spec.defaults]
+    for argument, default in [*zip(positional, defaults, strict=True), *zip(spec.kwonlyargs, spec.kw_defaults, strict=True)]:
+        name = argument.arg
+        value: Value = Unknown(name)
+        kind = kind_by_name(name)
+        if default is not None and isinstance(default, ast.Constant) and isinstance(default.value, int) and not isinstance(default.value, bool):
+            # a count with a default is still the caller's to choose
+            value = Unknown(name)
+        elif default is not None and isinstance(default, ast.Constant) and isinstance(default.value, str):
+            value = Unknown(name)
+        elif kind == "model" and default is None:
+            machine.become(value, "model")  # type: ignore[arg-type]
+        elif kind in {"optimizer", "loader", "criterion"} and default is None and name != "data":
+            machine.become(value, kind)  # type: ignore[arg-type]
+        elif default is not None and not isinstance(default, ast.Constant):
+            value = evaluate(machine, default)
+            if isinstance(value, Unknown) and not value.hint:
+                value.hint = name
+        given[name] = value
+    _pair_up(machine, given)
+    return given
+
+
+def _pair_up(machine: Machine, given: dict[str, Value]) -> None:
+    """One model and one optimizer handed over together belong together."""
+    models = [t for t in map(machine.settled, given.values()) if isinstance(t, Thing) and t.kind == "model"]
+    optimizers = [t for t in map(machine.settled, given.values()) if isinstance(t, Thing) and t.kind == "optimizer"]
+    if len(models) == 1 and len(optimizers) == 1:
+        optimizers[0].facts["parameters"] = models[0].sets
+
+
+def _class_roots(module: Module, cls: ast.ClassDef, reached: set[int]) -> Iterator[Root]:
+    bases = {b.rpartition(".")[2] for b in module.bases(cls)}
+    methods = [m for m in cls.body if isinstance(m, ast.FunctionDef | ast.AsyncFunctionDef)]
+    if "LightningModule" in bases:
+        yield Root(cls.name, lambda machine: _lightning(machine, module, cls), cls)
+        return
+    if any(b.endswith("Trainer") for b in bases):
+        compute = next((m for m in methods if m.name == "compute_loss"), None)
+        if compute is not None:
+            yield Root(cls.name, lambda machine: _compute_loss(machine, module, cls, compute), compute)
+    if module.is_module_class(cls) and not any("backward" in called_names(m) for m in methods):
+        return
+    if module.is_function_class(cls) or any("optim." in b for b in module.bases(cls)):
+        return
+    wanted = [m for m in methods if m.name not in {"__init__", "forward", "compute_loss"} and relevant(module, m.body)]
+    called: set[str] = set()
+    for method in wanted:
+        called |= called_names(method) - {method.name}
+    for method in sorted(wanted, key=lambda m: m.name in called):
+        if id(method) not in reached:
+            yield Root(f"{cls.name}.{method.name}", lambda machine, m=method: _method(machine, module, cls, m), method)  # type: ignore[misc]
+
+
+def _instance(machine: Machine, module: Module, cls: ast.ClassDef) -> Thing:
+    from fallline.reader.objects import construct
+
+    init = find_method(module, cls, "__init__")
+    args: list[Value] = []
+    kwargs: dict[str, Value] = {}
+    if init is not None:
+        given = _given(machine, Function(init[1], init[0]), init[1])
+        args = [given[a.arg] for a in [*init[1].args.posonlyargs, *init[1].args.args][1:]]
+        kwargs = {a.arg: given[a.arg] for a in init[1].args.kwonlyargs}
+    made = construct(machine, Class(cls, module), args, kwargs, cls)
+    assert isinstance(made, Thing)
+    return made
+
+
+def _method(machine: Machine, module: Module, cls: ast.ClassDef, method: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+    with machine.entered(machine.module_frame(module)):
+        me = _instance(machine, module, cls)
+        _pair_up(machine, me.attrs)
+        _repeatedly(machine, Function(method, module, None, me), method)
+
+
+def _compute_loss(machine: Machine, module: Module, cls: ast.ClassDef, method: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+    """A transformers Trainer: the loss that compute_loss returns is divided by the Trainer itself."""
+    with machine.entered(machine.module_frame(module)):
+        me = Thing("object", "trainer", None, {}, {}, (module, cls))
+        given = _given(machine, Function(method, module, None, me), method)
+        names = [a.arg for a in method.args.args][1:]
+        machine.reached.add(id(method))
+        result = machine.settled(call_function(machine, Function(method, module, None, me), [given[n] for n in names], {}, method))
+        if isinstance(result, Sequence) and result.items:
+            result = machine.settled(result.items[0])
+        if isinstance(result, Tensor) and result.divided and result.divided_at is not None:
+            _framework_backward(machine, result, method, "transformers")
+
+
+def _lightning(machine: Machine, module: Module, cls: ast.ClassDef) -> None:
+    """A LightningModule: training_step batch by batch; under automatic optimization the framework does the rest."""
+    with machine.entered(machine.module_frame(module)):
+        me = _instance(machine, module, cls)
+        step = find_method(module, cls, "training_step")
+        if step is None:
+            return
+        _configured(machine, module, cls, me)
+        manual = isinstance(me.attrs.get("automatic_optimization"), Const) and not me.attrs["automatic_optimization"].value  # type: ignore[union-attr]
+        loader = machine.make("loader", None)
+        optimizer = next((t for t in machine.things.values() if t.kind == "optimizer"), None) or machine.make("optimizer", cls)
+        me.facts["training"] = True
+        machine.loops.append("data")
+        try:
+            for index in range(machine.length):
+                machine.iterations += 1
+                machine.iteration = machine.iterations
+                machine.emit(Kind.BATCH, step[1], loader=loader, index=index, last=index == machine.length - 1)
+                names = [a.arg for a in step[1].args.args][1:]
+                args: list[Value] = [Const(index, True) if n in _COUNTERS else Tensor(False) for n in names]
+                result = machine.settled(call_function(machine, Function(step[1], step[0], None, me), args, {}, step[1]))
+                if not manual:
+                    _automatic(machine, result, optimizer, step[1])
+        finally:
+            machine.loops.pop()
+            machine.iteration = 0
+
+
+def _configured(machine: Machine, module: Module, cls: ast.ClassDef, me: Thing) -> None:
+    configure = find_method(module, cls, "configure_optimizers")
+    if configure is None:
+        return
+    made = machine.settled(call_function(machine, Function(configure[1], configure[0], None, me), [], {}, configure[1]))
+    found = [t for t in machine.things.values() if t.kind == "optimizer"]
+    if found:
+        me.attrs["_optimizers"] = found[0] if len(found) == 1 else Sequence(list(found))
+    schedulers: list[Value] = [t for t in machine.things.values() if t.kind == "scheduler"]
+    if schedulers:
+        me.attrs["_schedulers"] = schedulers[0] if len(schedulers) == 1 else Sequence(schedulers)
+    _ = made
+
+
+def _automatic(machine: Machine, result: Value, optimizer: Thing, node: ast.AST) -> None:
+    from fallline.reader.values import Mapping
+
+    loss = machine.settled(result.items.get("loss", Unknown())) if isinstance(result, Mapping) else result
+    if not isinstance(loss, Tensor):
+        loss = Tensor(None, divided=None)
+    machine.emit(Kind.ZERO_GRAD, node, optimizer=optimizer, clears="grad")
+    _framework_backward(machine, loss, node, "lightning")
+    emit_step(machine, optimizer, node, "framework")
+
+
+def _framework_backward(machine: Machine, loss: Tensor, node: ast.AST, framework: str) -> None:
+    """The backward that a framework runs on a loss it was handed, placed where the loss was divided."""
+    backward(machine, loss, Call(_nowhere(node), [], {}), framework)
+    if loss.divided_at is not None:
+        machine.events[-1].at = loss.divided_at
+
+
+def _nowhere(node: ast.AST) -> ast.Call:
+    call = ast.Call(ast.Name("backward", ast.Load()), [], [])
+    return ast.copy_location(call, node)
+
+
+_ = (Params, Stop, _LIGHTNING)

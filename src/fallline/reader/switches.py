@@ -1,0 +1,83 @@
+"""The settings of a program that are not known from its text, and which of them to try.
+
+A switch is a test that cannot be decided (`if args.amp`) and has one value for a whole trace; an assumed number is
+an unknown count (`args.accumulation_steps`), small for all of a trace. The first trace takes the usual way at each;
+every further one flips what made a difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+__all__ = ["Settings", "explore"]
+
+_MOST_TRACES = 16
+USUAL_COUNT = 2
+
+
+@dataclass
+class Settings:
+    """The choices of one trace: those forced from outside, and those met on the way."""
+
+    forced: dict[str, int] = field(default_factory=dict)
+    met: dict[str, int] = field(default_factory=dict)
+    matter: set[str] = field(default_factory=set)
+
+    def switch(self, key: str, usual: bool, matters: bool = True) -> bool:
+        """The value of a switch in this trace."""
+        value = bool(self.forced.get(key, usual))
+        self.met.setdefault(key, int(value))
+        if matters:
+            self.matter.add(key)
+        return value
+
+    def count(self, key: str, *, compared: bool = False) -> int:
+        """A small number for an unknown count. `compared` when a test asks whether it is one or more."""
+        value = self.forced.get("#" + key, USUAL_COUNT)
+        self.met.setdefault("#" + key, value)
+        if compared:
+            self.matter.add("#" + key)
+        return value
+
+    def words(self) -> list[str]:
+        """The settings as a person would say them."""
+        return [
+            f"{key[1:]} = {value}" if key.startswith("#") else f"{key} is {'true' if value else 'false'}"
+            for key, value in self.met.items()
+            if key in self.matter
+        ]
+
+
+def explore(first: Settings) -> Iterator[Settings]:
+    """Settings to try: the usual one, each choice flipped alone, all flipped, then pairs; bounded.
+
+    The caller runs a trace with each and lets it fill in `met` and `matter`.
+    """
+    yield first
+    tried = [first.forced]
+    queue: list[Settings] = [first]
+    produced = 1
+    seen = {_key(first.forced)}
+    while queue and produced < _MOST_TRACES:
+        base = queue.pop(0)
+        for key in [k for k in base.met if k in base.matter and k not in base.forced]:
+            forced = {**base.forced, key: _other(key, base.met[key])}
+            if _key(forced) in seen or produced >= _MOST_TRACES:
+                continue
+            seen.add(_key(forced))
+            settings = Settings(forced)
+            yield settings
+            tried.append(forced)
+            produced += 1
+            queue.append(settings)
+
+
+def _other(key: str, value: int) -> int:
+    if key.startswith("#"):
+        return 1 if value != 1 else USUAL_COUNT
+    return 1 - value
+
+
+def _key(forced: dict[str, int]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(forced.items()))

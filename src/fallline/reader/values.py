@@ -1,0 +1,208 @@
+"""What a name can stand for on paper: numbers, tensors, training objects, functions, and what is not known."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from fallline.event import Location
+from fallline.syntax import Module
+
+__all__ = [
+    "NONE",
+    "Bound",
+    "Class",
+    "Const",
+    "Context",
+    "External",
+    "Function",
+    "Mapping",
+    "Param",
+    "Params",
+    "Sequence",
+    "Tensor",
+    "Thing",
+    "Unknown",
+    "Value",
+    "kind_by_name",
+]
+
+
+class Value:
+    """Base of all values on paper."""
+
+    __slots__ = ()
+
+
+@dataclass(slots=True)
+class Const(Value):
+    """A Python constant. `varying` when it depends on the iteration of a loop."""
+
+    value: Any
+    varying: bool = False
+
+
+NONE = Const(None)
+
+
+class Unknown(Value):
+    """Something the reader cannot see, with the words that name it. It may turn out to be a training object."""
+
+    __slots__ = ("became", "hint", "parts", "varying")
+
+    def __init__(self, hint: str = "", *, varying: bool = False) -> None:
+        self.hint = hint
+        self.became: Thing | None = None
+        self.varying = varying
+        self.parts: dict[str, Value] = {}  # attributes and items, the same each time they are asked for
+
+    def part(self, name: str) -> Value:
+        """An attribute or item of something unknown: unknown too, but always the same one."""
+        found = self.parts.get(name)
+        if found is None:
+            found = self.parts[name] = Unknown(f"{self.hint}.{name}" if self.hint else name)
+        return found
+
+    def __repr__(self) -> str:
+        return f"Unknown({self.hint!r})"
+
+
+@dataclass(slots=True, eq=False)
+class Thing(Value):
+    """A training object, or an instance of a class of the project.
+
+    kind: model, optimizer, scaler, scheduler, loader, sampler, criterion, accelerator, fabric, engine,
+    dataset, iterator, object.
+    """
+
+    kind: str
+    id: str
+    at: Location | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+    attrs: dict[str, Value] = field(default_factory=dict)
+    cls: tuple[Module, ast.ClassDef] | None = None
+
+    @property
+    def sets(self) -> frozenset[str]:
+        """The parameter sets of a model or an optimizer."""
+        found = self.facts.get("parameters")
+        return found if isinstance(found, frozenset) else frozenset()
+
+
+@dataclass(slots=True, eq=False)
+class Tensor(Value):
+    """A tensor, with what matters about how it came to be."""
+
+    graph: bool | None = None
+    sets: frozenset[str] = frozenset()
+    forwards: frozenset[int] = frozenset()  # ids of the FORWARD events it came from
+    kept: frozenset[int] = frozenset()  # ids of the KEEP events it went through
+    divided: bool | None = False
+    divisor: float | None = None
+    divided_by: str = ""
+    divided_at: Location | None = None
+    reduction: str | None = None
+    ragged: bool = False
+    masked: bool = False  # multiplied by a mask
+    scaler: Thing | None = None
+    grad_of: frozenset[str] | None = None
+    half: str | None = None  # "float16" | "bfloat16" under autocast, until .float()
+    length: int | None = None
+    terms: int = 1
+    leaf: bool = False
+    scalar: bool = False
+
+
+@dataclass(slots=True)
+class Param(Value):
+    """One parameter out of a set."""
+
+    sets: frozenset[str]
+
+
+@dataclass(slots=True)
+class Params(Value):
+    """Some or all parameters of some models. `sets` is empty when it is not known which."""
+
+    sets: frozenset[str]
+    named: bool = False
+    module: bool = False  # those of one submodule inside a loop over modules
+
+
+@dataclass(slots=True, eq=False)
+class Sequence(Value):
+    """A list, tuple or set whose items are known. `born` is the iteration that made it."""
+
+    items: list[Value]
+    born: int = 0
+    open: bool = False  # more items than are listed may be in it
+
+
+@dataclass(slots=True, eq=False)
+class Mapping(Value):
+    items: dict[Any, Value]
+    born: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Function(Value):
+    """A function of the project, with the names around it."""
+
+    node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+    module: Module
+    scope: Any = None
+    me: Thing | None = None
+
+
+@dataclass(slots=True)
+class Class(Value):
+    node: ast.ClassDef
+    module: Module
+
+
+@dataclass(slots=True)
+class External(Value):
+    """A dotted name outside the project: `torch.optim.Adam`."""
+
+    name: str
+
+
+@dataclass(slots=True)
+class Bound(Value):
+    """A method of something that is not a class of the project: `optimizer.step`."""
+
+    of: Value
+    name: str
+    hint: str = ""
+
+
+@dataclass(slots=True)
+class Context(Value):
+    """A context manager: no_grad, autocast, no_sync, accumulate, anomaly, or nothing."""
+
+    kind: str = ""
+    value: Any = None
+    thing: Thing | None = None
+
+
+_HABITS: tuple[tuple[str, re.Pattern[str]], ...] = (
+    ("scheduler", re.compile(r"(?i)(^|_)(lr_?)?sched(uler|ulers|ule)?s?($|_|\d)|warmup_sched|lr_?scheduler")),
+    ("scaler", re.compile(r"(?i)(^|_)(grad_?|loss_?|amp_?|fp16_?)?scaler($|_|\d)")),
+    ("optimizer", re.compile(r"(?i)(^|_)optim(izer|iser)?s?($|_|\d|[A-Z])|^(opt|opt_?[a-z]|[a-z]_opt|[a-z]+_opt|optimizer[A-Z_]?\w*)$|optimi[sz]er")),
+    ("loader", re.compile(r"(?i)(loader|dataloader|data_?iter|train_iter|_dl$|^dl$|^data$|dataset|_gen$|batches)")),
+    ("accelerator", re.compile(r"(?i)^_?accelerator$")),
+    ("fabric", re.compile(r"(?i)^_?fabric$")),
+    ("criterion", re.compile(r"(?i)(criterion|loss_?f(u?n|unc|unction)?$|^loss_?(fct|obj)|_loss_fn$|^crit$)")),
+    ("model", re.compile(r"(?i)(^|_)(model|net|network|generator|discriminator|critic|actor|policy|encoder|decoder|backbone|student|teacher|gan|vae|unet|classifier|transformer|llm|agent|g|d|netg|netd)($|_|s$|\d|[A-Z])")),
+)
+
+
+def kind_by_name(name: str) -> str | None:
+    """The kind of object that people call by such a name. Evidence, not proof."""
+    last = name.rpartition(".")[2]
+    for kind, habit in _HABITS:
+        if habit.search(last):
+            return kind
+    return None
