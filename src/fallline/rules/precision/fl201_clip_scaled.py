@@ -1,0 +1,263 @@
+"""FL201: gradients are clipped while they are still multiplied by the loss scale."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from math import inf
+
+from fallline.event import Event, Kind, Trace
+from fallline.finding import Finding, Fix, Severity
+from fallline.rule import Rule
+from fallline.rules.precision._scale import named, scales, still_scaled
+from fallline.rules.precision._specimen import AMP
+from fallline.syntax import Editor, Module
+
+
+class ClipScaled(Rule):
+    code = "FL201"
+    name = "clip-scaled"
+    severity = Severity.ERROR
+    what = """\
+Gradients are clipped while they are still multiplied by the loss scale.
+
+Between `scaler.scale(loss).backward()` and `scaler.unscale_(optimizer)` every gradient is 65536 times (by default) too large."""
+    why = """\
+The threshold that is really applied is `max_norm / scale`, so every update is clipped, and the threshold moves whenever the scale does.
+
+With SGD the step becomes about 65,000 times too small and training stands still. Adam divides by the size of the gradient, so it goes on
+training, but as normalised-gradient Adam: the threshold no longer means anything. Nothing raises, and the loss does not diverge."""
+    instead = """\
+Unscale first, once for each update, then clip.
+
+```python
+scaler.scale(loss).backward()
+scaler.unscale_(optimizer)
+torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+scaler.step(optimizer)      # does not unscale a second time
+scaler.update()
+```"""
+    fix_safety = "Inserts the `unscale_` that the step after it would do anyway."
+    facts = ("1", "2", "4")
+    references = ("https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-clipping",)
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        backward: Event | None = None
+        first: Event | None = None
+        for event, state in scales(trace):
+            if event.kind is Kind.BACKWARD:
+                backward, first = event, None
+            if event.kind is not Kind.CLIP or event.fact("threshold") == inf:
+                continue
+            owners = still_scaled(trace, event, state)
+            if not owners or backward is None:
+                continue
+            first = first or event
+            step = next((e for e in trace.events[event.order :] if e.kind is Kind.STEP), None)
+            related = {"backward": backward.at, "first": first.at}
+            if step is not None and step.fact("via") == "scaler" and len(owners) == 1:
+                related["step"] = step.at
+            yield self.finding(event, self._message(named(trace, owners[0])), related=related)
+
+    @staticmethod
+    def _message(optimizer: str) -> str:
+        if optimizer == "SGD":
+            harm = "SGD's steps become about 65,000 times too small"
+        elif optimizer.startswith("Adam"):
+            harm = f"{optimizer} turns into normalised-gradient Adam"
+        else:
+            harm = "every update is clipped, by a threshold that moves with the scale"
+        return (
+            "gradients are clipped while still multiplied by the loss scale, so the threshold is really "
+            f"max_norm / scale: {harm}. Call scaler.unscale_(optimizer) before clipping"
+        )
+
+    def fix(self, finding: Finding, module: Module) -> Fix | None:
+        places = [finding.related.get(name) for name in ("first", "step", "backward")]
+        calls = [module.call_at(p) if p and p.path == module.path else None for p in places]
+        clip, step, backward = calls
+        if clip is None or step is None or backward is None or len(step.args) != 1 or step.keywords:
+            return None
+        if not isinstance(step.func, ast.Attribute) or module.scope(clip) is not module.scope(step):
+            return None
+        meeting = _meeting(module, clip, step)
+        if meeting is None:
+            return None
+        anchor, guard = meeting
+        editor = Editor(module)
+        in_order = (
+            module.scope(backward) is not module.scope(clip) or backward.lineno < anchor.lineno
+        )
+        if not editor.alone(anchor) or not in_order:
+            return None
+        text = f"{module.segment(step.func.value)}.unscale_({module.segment(step.args[0])})"
+        if guard is not None:
+            text = f"if {module.segment(guard)}:\n    {text}"
+        return Fix("Unscale the gradients before clipping", (editor.insert_before(anchor, text),))
+
+    wrong = (
+        AMP
+        + """\
+for inputs, targets in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = loss_fn(model(inputs), targets)
+    scaler.scale(loss).backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # FL201
+    scaler.step(optimizer)
+    scaler.update()
+""",
+        AMP
+        + """\
+def clip(parameters, limit):
+    torch.nn.utils.clip_grad_value_(parameters, limit)  # FL201
+
+
+def update(loss):
+    optimizer.zero_grad()
+    scaler.scale(loss).backward()
+    clip(model.parameters(), 0.5)
+    scaler.step(optimizer)
+    scaler.update()
+
+
+for inputs, targets in loader:
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = loss_fn(model(inputs), targets)
+    update(loss)
+""",
+        """\
+import torch
+
+discriminator = torch.nn.Linear(8, 1)
+generator = torch.nn.Linear(4, 8)
+opt_d = torch.optim.Adam(discriminator.parameters(), lr=1e-3)
+opt_g = torch.optim.Adam(generator.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cpu")
+loader = torch.utils.data.DataLoader(torch.randn(64, 8), batch_size=16)
+
+for real in loader:
+    fake = generator(torch.randn(16, 4))
+    opt_d.zero_grad()
+    loss_d = discriminator(fake.detach()).mean() - discriminator(real).mean()
+    scaler.scale(loss_d).backward()
+    scaler.unscale_(opt_d)
+    torch.nn.utils.clip_grad_norm_(discriminator.parameters(), 1.0)
+    scaler.step(opt_d)
+
+    opt_g.zero_grad()
+    loss_g = -discriminator(fake).mean()
+    scaler.scale(loss_g).backward()
+    torch.nn.utils.clip_grad_norm_(generator.parameters(), 1.0)  # FL201
+    scaler.step(opt_g)
+    scaler.update()
+""",
+    )
+    right = (
+        AMP
+        + """\
+for inputs, targets in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = loss_fn(model(inputs), targets)
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(optimizer)
+    scaler.update()
+""",
+        # a scaler that is off scales nothing
+        AMP
+        + """\
+scaler = torch.amp.GradScaler("cpu", enabled=False)
+for inputs, targets in loader:
+    optimizer.zero_grad()
+    loss = loss_fn(model(inputs), targets)
+    scaler.scale(loss).backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(optimizer)
+    scaler.update()
+""",
+        # a scaler in a class of its own
+        AMP
+        + """\
+class NativeScaler:
+    def __init__(self):
+        self._scaler = torch.amp.GradScaler("cpu")
+
+    def __call__(self, loss, optimizer, clip_grad=None, parameters=None, need_update=True):
+        self._scaler.scale(loss).backward()
+        if need_update:
+            if clip_grad is not None:
+                self._scaler.unscale_(optimizer)
+                torch.nn.utils.clip_grad_norm_(parameters, clip_grad)
+            self._scaler.step(optimizer)
+            self._scaler.update()
+
+
+loss_scaler = NativeScaler()
+for inputs, targets in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = loss_fn(model(inputs), targets)
+    loss_scaler(loss, optimizer, clip_grad=1.0, parameters=model.parameters())
+""",
+        # two branches, each right on its own
+        AMP
+        + """\
+import os
+
+use_amp = os.environ.get("AMP") == "1"
+for inputs, targets in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16, enabled=use_amp):
+        loss = loss_fn(model(inputs), targets)
+    if use_amp:
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+    else:
+        loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    if use_amp:
+        scaler.step(optimizer)
+        scaler.update()
+    else:
+        optimizer.step()
+""",
+    )
+
+
+def _meeting(
+    module: Module, clip: ast.Call, step: ast.Call
+) -> tuple[ast.stmt, ast.expr | None] | None:
+    """The statement around the clip that stands in one block with the step, and the test that guards the step there."""
+    editor = Editor(module)
+    steps = _around(module, step)
+    for anchor in _around(module, clip):
+        block = editor.block_of(anchor)
+        partner = next((s for s in steps if s in block), None)
+        if partner is None:
+            continue
+        if partner is steps[0]:
+            return anchor, None
+        guarded = isinstance(partner, ast.If) and partner is not anchor and steps[0] in partner.body
+        if guarded and isinstance(partner, ast.If) and _is_plain(partner.test):
+            return anchor, partner.test
+        return None
+    return None
+
+
+def _around(module: Module, node: ast.AST) -> list[ast.stmt]:
+    """The statements around a node, innermost first, up to its function."""
+    found: list[ast.stmt] = [module.statement(node)]
+    for up in module.parents(found[0]):
+        if isinstance(up, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            break
+        if isinstance(up, ast.stmt):
+            found.append(up)
+    return found
+
+
+def _is_plain(test: ast.expr) -> bool:
+    """A test that can be asked twice: names and attributes, compared or negated."""
+    return not any(isinstance(n, ast.Call | ast.Await | ast.NamedExpr) for n in ast.walk(test))

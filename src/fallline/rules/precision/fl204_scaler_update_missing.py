@@ -1,0 +1,170 @@
+"""FL204: scaler.update() never follows scaler.step()."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from fallline.event import Event, Kind, Trace
+from fallline.finding import Finding, Fix, Severity
+from fallline.rule import Rule
+from fallline.rules.precision._scale import on, same_scaler
+from fallline.rules.precision._specimen import AMP
+from fallline.syntax import Editor, Module
+
+
+class ScalerUpdateMissing(Rule):
+    code = "FL204"
+    name = "scaler-update-missing"
+    severity = Severity.ERROR
+    what = """\
+`scaler.step(optimizer)` is not followed by `scaler.update()` before the same optimizer comes round again.
+
+One `update()` after all the steps of an iteration is enough, also with several optimizers."""
+    why = """\
+The next `unscale_` or `step` of this optimizer raises `RuntimeError`, because the scaler still remembers the last one.
+
+It is also `update()` that lowers the scale after an overflow and raises it after 2000 clean steps."""
+    instead = """\
+Call `update()` once, after the last `scaler.step` of the iteration.
+
+```python
+scaler.step(optimizer)
+scaler.update()
+```"""
+    fix_safety = "Adds the `update()` that torch requires."
+    facts = ("4", "6")
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        through = [e for e in trace.all(Kind.STEP) if e.fact("via") == "scaler" and on(trace, e)]
+        alone = len({e.optimizer for e in through}) == 1
+        for step in through:
+            if step.optimizer is None or not self._forgotten(trace, step):
+                continue
+            yield self.finding(
+                step,
+                "scaler.update() never follows scaler.step(): the next unscale_ or step of this optimizer raises RuntimeError, "
+                "and the scale is never adjusted. Call scaler.update() after the step",
+                related={"step": step.at} if alone else {},
+            )
+
+    @staticmethod
+    def _forgotten(trace: Trace, step: Event) -> bool:
+        """The same optimizer comes round again, or a live run went on, without an update."""
+        went_on = False
+        for event in trace.events[step.order + 1 :]:
+            if event.kind is Kind.OPAQUE:
+                return False
+            if not same_scaler(event, step):
+                continue
+            if event.kind is Kind.SCALER_UPDATE:
+                return False
+            if event.kind is Kind.UNSCALE and event.optimizer == step.optimizer:
+                # right after the step it is FL202: an unscale_ in the wrong place, not a missing update
+                return went_on
+            if (
+                event.kind is Kind.STEP
+                and event.optimizer == step.optimizer
+                and event.fact("via") == "scaler"
+            ):
+                return True
+            went_on = went_on or event.kind is Kind.BACKWARD
+        # torch raises on the second round, so a run that crashed there shows only its beginning
+        return trace.live and went_on and not trace.all(Kind.SCALER_UPDATE)
+
+    def fix(self, finding: Finding, module: Module) -> Fix | None:
+        step = module.call_at(finding.at) if "step" in finding.related else None
+        if (
+            step is None
+            or not isinstance(step.func, ast.Attribute)
+            or not isinstance(module.statement(step), ast.Expr | ast.Assign)
+        ):
+            return None
+        editor = Editor(module)
+        statement = module.statement(step)
+        if not editor.alone(statement):
+            return None
+        text = f"{module.segment(step.func.value)}.update()"
+        return Fix("Update the scaler after the step", (editor.insert_after(statement, text),))
+
+    wrong = (
+        AMP
+        + """\
+for inputs, targets in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = loss_fn(model(inputs), targets)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)  # FL204
+""",
+        AMP
+        + """\
+def update(loss):
+    optimizer.zero_grad()
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(optimizer)  # FL204
+
+
+for epoch in range(2):
+    for inputs, targets in loader:
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = loss_fn(model(inputs), targets)
+        update(loss)
+""",
+    )
+    right = (
+        # one update for two optimizers
+        """\
+import torch
+
+discriminator = torch.nn.Linear(8, 1)
+generator = torch.nn.Linear(4, 8)
+opt_d = torch.optim.Adam(discriminator.parameters(), lr=1e-3)
+opt_g = torch.optim.Adam(generator.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cpu")
+loader = torch.utils.data.DataLoader(torch.randn(64, 8), batch_size=16)
+
+for real in loader:
+    fake = generator(torch.randn(16, 4))
+    opt_d.zero_grad()
+    loss_d = discriminator(fake.detach()).mean() - discriminator(real).mean()
+    scaler.scale(loss_d).backward()
+    scaler.step(opt_d)
+
+    opt_g.zero_grad()
+    loss_g = -discriminator(fake).mean()
+    scaler.scale(loss_g).backward()
+    scaler.step(opt_g)
+    scaler.update()
+""",
+        # the update is in a helper of its own
+        AMP
+        + """\
+def finish():
+    scaler.update()
+    optimizer.zero_grad()
+
+
+for inputs, targets in loader:
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = loss_fn(model(inputs), targets)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    finish()
+""",
+        # once a window
+        AMP
+        + """\
+optimizer.zero_grad()
+for i, (inputs, targets) in enumerate(loader):
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = loss_fn(model(inputs), targets) / 2
+    scaler.scale(loss).backward()
+    if (i + 1) % 2 == 0 or i + 1 == len(loader):
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+""",
+    )

@@ -1,0 +1,115 @@
+"""FL211: gradients are read (norm, logged) while still scaled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import inf
+
+from fallline.event import Event, Kind, Trace
+from fallline.finding import Finding, Severity
+from fallline.rule import Rule
+from fallline.rules.precision._scale import scales, still_scaled
+from fallline.rules.precision._specimen import AMP
+
+
+class InspectScaled(Rule):
+    code = "FL211"
+    name = "inspect-scaled"
+    severity = Severity.WARNING
+    what = """\
+Gradients are measured or logged while they are still multiplied by the loss scale."""
+    why = """\
+The numbers are 65536 times (by default) too large, and jump by a factor of two whenever the scale changes.
+
+Such a jump looks like an exploding gradient, and a threshold chosen from these numbers is wrong."""
+    instead = """\
+Unscale first; `scaler.step` will not do it again.
+
+```python
+scaler.scale(loss).backward()
+scaler.unscale_(optimizer)
+norm = torch.nn.utils.get_total_norm(p.grad for p in model.parameters())
+scaler.step(optimizer)
+```"""
+    facts = ("4", "6", "7")
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for event, state in scales(trace):
+            if _measures(event) and still_scaled(trace, event, state):
+                yield self.finding(
+                    event,
+                    "gradients are measured while still multiplied by the loss scale (65536 by default): the number means nothing and jumps when "
+                    "the scale changes. Call scaler.unscale_(optimizer) first",
+                )
+
+    wrong = (
+        AMP
+        + """\
+for inputs, targets in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = loss_fn(model(inputs), targets)
+    scaler.scale(loss).backward()
+    for name, parameter in model.named_parameters():
+        print(name, parameter.grad.norm())  # FL211
+    scaler.step(optimizer)
+    scaler.update()
+""",
+        # a clip with no limit only measures
+        AMP
+        + """\
+for inputs, targets in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = loss_fn(model(inputs), targets)
+    scaler.scale(loss).backward()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), float("inf"))  # FL211
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    )
+    right = (
+        AMP
+        + """\
+for inputs, targets in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = loss_fn(model(inputs), targets)
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    for name, parameter in model.named_parameters():
+        print(name, parameter.grad.norm())
+    scaler.step(optimizer)
+    scaler.update()
+""",
+        # after the step they have been unscaled
+        AMP
+        + """\
+for inputs, targets in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = loss_fn(model(inputs), targets)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    print(model.weight.grad.norm())
+""",
+        # only asks whether there is one
+        AMP
+        + """\
+for inputs, targets in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = loss_fn(model(inputs), targets)
+    scaler.scale(loss).backward()
+    unused = [name for name, p in model.named_parameters() if p.grad is None]
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    )
+
+
+def _measures(event: Event) -> bool:
+    if event.kind is Kind.CLIP:
+        return bool(event.fact("threshold") == inf)
+    return event.kind is Kind.GRAD_READ and event.fact("what") in {"norm", "value"}

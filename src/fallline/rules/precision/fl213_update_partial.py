@@ -1,0 +1,183 @@
+"""FL213: scaler.update() inside the accumulation window."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fallline.event import Event, Kind, Trace
+from fallline.finding import Finding, Severity
+from fallline.rule import Rule
+from fallline.rules.precision._scale import on, optimizers, reaches, same_scaler
+from fallline.rules.precision._specimen import AMP
+
+
+class UpdatePartial(Rule):
+    code = "FL213"
+    name = "update-partial"
+    severity = Severity.ERROR
+    what = """\
+`scaler.update()` is called inside the accumulation window, between micro-batches that belong to one step."""
+    why = """\
+With no `step` or `unscale_` since the last update torch raises `AssertionError: No inf checks were recorded prior to update.`
+
+Where it does not raise, the scale may change in the middle of the window, so that micro-batches with different scales are added: 34 % gradient error when it doubled."""
+    instead = """\
+Update the scaler once for each window, after the step.
+
+```python
+scaler.scale(loss / k).backward()
+if (i + 1) % k == 0:
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+```"""
+    facts = ("8",)
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for update in trace.all(Kind.SCALER_UPDATE):
+            if not on(trace, update):
+                continue
+            if _unchecked(trace, update):
+                yield self.finding(
+                    update,
+                    "scaler.update() runs although no step or unscale_ came since the last one: torch raises AssertionError. "
+                    "Update once for each window, after scaler.step",
+                )
+            elif any(_between(trace, update, o) for o in optimizers(trace)):
+                yield self.finding(
+                    update,
+                    "scaler.update() runs between micro-batches that are accumulated into one step: when it changes the scale, their gradients no longer "
+                    "add up. Update once for each window, after scaler.step",
+                )
+
+    wrong = (
+        AMP
+        + """\
+optimizer.zero_grad()
+for i, (inputs, targets) in enumerate(loader):
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = loss_fn(model(inputs), targets) / 2
+    scaler.scale(loss).backward()
+    if (i + 1) % 2 == 0 or i + 1 == len(loader):
+        scaler.step(optimizer)
+        optimizer.zero_grad()
+    scaler.update()  # FL213
+""",
+        AMP
+        + """\
+for inputs, targets in loader:
+    optimizer.zero_grad()
+    for micro, wanted in zip(inputs.chunk(4), targets.chunk(4)):
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = loss_fn(model(micro), wanted) / 4
+        scaler.scale(loss).backward()
+        scaler.update()  # FL213
+    scaler.step(optimizer)
+""",
+    )
+    right = (
+        AMP
+        + """\
+optimizer.zero_grad()
+for i, (inputs, targets) in enumerate(loader):
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = loss_fn(model(inputs), targets) / 2
+    scaler.scale(loss).backward()
+    if (i + 1) % 2 == 0 or i + 1 == len(loader):
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+""",
+        # every micro-batch is a step of its own
+        AMP
+        + """\
+for inputs, targets in loader:
+    for micro, wanted in zip(inputs.chunk(4), targets.chunk(4)):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = loss_fn(model(micro), wanted)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+""",
+        # the critic is stepped more often than the generator, with one scaler
+        """\
+import torch
+
+critic = torch.nn.Linear(8, 1)
+generator = torch.nn.Linear(4, 8)
+opt_c = torch.optim.Adam(critic.parameters(), lr=1e-3)
+opt_g = torch.optim.Adam(generator.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cpu")
+loader = torch.utils.data.DataLoader(torch.randn(64, 8), batch_size=16)
+
+for i, real in enumerate(loader):
+    opt_c.zero_grad()
+    fake = generator(torch.randn(16, 4)).detach()
+    loss_c = critic(fake).mean() - critic(real).mean()
+    scaler.scale(loss_c).backward()
+    scaler.step(opt_c)
+    scaler.update()
+    if i % 2 == 0:
+        opt_g.zero_grad()
+        loss_g = -critic(generator(torch.randn(16, 4))).mean()
+        scaler.scale(loss_g).backward()
+        scaler.step(opt_g)
+        scaler.update()
+""",
+        # a scaler that is off
+        AMP
+        + """\
+scaler = torch.amp.GradScaler("cpu", enabled=False)
+for inputs, targets in loader:
+    optimizer.zero_grad()
+    for micro, wanted in zip(inputs.chunk(4), targets.chunk(4)):
+        loss = loss_fn(model(micro), wanted) / 4
+        scaler.scale(loss).backward()
+        scaler.update()
+    scaler.step(optimizer)
+""",
+    )
+
+
+def _unchecked(trace: Trace, update: Event) -> bool:
+    """Scaled gradients are there, and nothing has looked at them since the last update."""
+    pending = False
+    for event in reversed(trace.events[: update.order]):
+        if event.kind is Kind.OPAQUE:
+            return False
+        if event.kind is Kind.BACKWARD and event.fact("scaled") and same_scaler(event, update):
+            pending = True
+        if event.kind in {Kind.UNSCALE, Kind.STEP} and same_scaler(event, update):
+            # a direct step past the scaler is FL203, whatever the update then does
+            return False
+        if event.kind is Kind.SCALER_UPDATE and same_scaler(event, update):
+            break
+    return pending
+
+
+def _between(trace: Trace, update: Event, optimizer: str | None) -> bool:
+    """The same loss is scaled and added to this optimizer's gradients before and after the update."""
+    earlier: set[object] = set()
+    for event in reversed(trace.events[: update.order]):
+        if event.kind in {Kind.STEP, Kind.ZERO_GRAD, Kind.OPAQUE} and trace.concerns(
+            event, optimizer
+        ):
+            break
+        if _adds(trace, event, update, optimizer):
+            earlier.add(event.fact("site") or event.at)
+    for event in trace.events[update.order + 1 :]:
+        if event.kind in {Kind.STEP, Kind.ZERO_GRAD, Kind.OPAQUE} and trace.concerns(
+            event, optimizer
+        ):
+            break
+        if _adds(trace, event, update, optimizer) and (event.fact("site") or event.at) in earlier:
+            return True
+    return False
+
+
+def _adds(trace: Trace, event: Event, update: Event, optimizer: str | None) -> bool:
+    scaled = (
+        event.kind is Kind.BACKWARD and event.fact("scaled") is True and same_scaler(event, update)
+    )
+    return scaled and reaches(trace, event, optimizer)

@@ -1,0 +1,235 @@
+"""FL215: autocast(enabled=False) around half-precision inputs without .float()."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from fallline.event import Kind, Trace
+from fallline.finding import Finding, Severity
+from fallline.rule import Rule
+from fallline.rules.precision._half import KEEPS, LOW, autocast_around, is_low, is_off, is_widened
+from fallline.syntax import Module
+
+_MESSAGE = (
+    "autocast is turned off here, but {what} is already half precision: this code now runs in half precision, without the operations that autocast "
+    "would have kept in float32. Cast the inputs with .float()"
+)
+_ABOUT = frozenset(
+    {
+        "shape",
+        "size",
+        "dim",
+        "device",
+        "dtype",
+        "ndim",
+        "numel",
+        "detach",
+        "requires_grad",
+        "is_cuda",
+    }
+)
+
+
+class AutocastOffWithoutCast(Rule):
+    code = "FL215"
+    name = "autocast-off-without-cast"
+    severity = Severity.ERROR
+    what = """\
+Autocast is turned off around code whose inputs are already in half precision, and they are not cast to float32.
+
+`autocast(enabled=False)` stops casting; it does not undo it."""
+    why = """\
+The code runs in half precision altogether, where autocast would have run `exp`, `log`, `sum`, `softmax` and norms in float32 on CUDA.
+
+Turning autocast off this way to cure a NaN can cause one: a contrastive loss that was finite under autocast became NaN."""
+    instead = """\
+Turn autocast off and cast what goes in.
+
+```python
+with torch.autocast("cuda", enabled=False):
+    loss = contrastive_loss(features.float())
+```"""
+    facts = ("13", "14", "19")
+    tokens = (b"autocast",)
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for event in trace.all(Kind.AUTOCAST_OFF):
+            if event.fact("half") is True:
+                yield self.finding(event, _MESSAGE.format(what="what goes in"))
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        for block in module.all(ast.With):
+            off = next(
+                (i.context_expr for i in block.items if is_off(module, i.context_expr)), None
+            )
+            if off is None:
+                continue
+            name = _low_name(module, block.body, _low_outside(module, block))
+            if name is not None:
+                yield self.finding(module.location(off), _MESSAGE.format(what=f"`{name}`"))
+        for function in module.all(ast.FunctionDef):
+            off = next((d for d in function.decorator_list if is_off(module, d)), None)
+            if off is not None:
+                name = _low_name(module, function.body, _low_parameters(module, function))
+                if name is not None:
+                    yield self.finding(module.location(off), _MESSAGE.format(what=f"`{name}`"))
+
+    wrong = (
+        """\
+import torch
+
+model = torch.nn.Linear(8, 16)
+images = torch.randn(4, 8)
+with torch.autocast("cpu", dtype=torch.float16):
+    features = model(images)
+    with torch.autocast("cpu", enabled=False):  # FL215
+        loss = torch.logsumexp(features @ features.t(), dim=1).mean()
+""",
+        """\
+import torch
+
+encoder = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 16))
+
+
+def contrastive(features):
+    with torch.amp.autocast("cpu", enabled=False):  # FL215
+        return torch.logsumexp(features @ features.t() / 0.5, dim=1).mean()
+
+
+with torch.amp.autocast("cpu", dtype=torch.bfloat16):
+    z = encoder(torch.randn(4, 8))
+    loss = contrastive(z)
+""",
+    )
+    right = (
+        """\
+import torch
+
+model = torch.nn.Linear(8, 16)
+images = torch.randn(4, 8)
+with torch.autocast("cpu", dtype=torch.float16):
+    features = model(images)
+    with torch.autocast("cpu", enabled=False):
+        features = features.float()
+        loss = torch.logsumexp(features @ features.t(), dim=1).mean()
+""",
+        # never under autocast: the inputs are float32
+        """\
+import torch
+
+model = torch.nn.Linear(8, 16)
+features = model(torch.randn(4, 8))
+with torch.autocast("cpu", enabled=False):
+    loss = torch.logsumexp(features @ features.t(), dim=1).mean()
+""",
+        # what goes in was not made by a half-precision operation
+        """\
+import torch
+
+model = torch.nn.Linear(8, 16)
+frequencies = torch.arange(16.0)
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    features = model(torch.randn(4, 8))
+    with torch.autocast("cpu", enabled=False):
+        angles = torch.outer(torch.arange(4.0), frequencies)
+    loss = (features * angles.cos()).mean()
+""",
+        # the cast is at the call
+        """\
+import torch
+
+encoder = torch.nn.Linear(8, 16)
+
+
+@torch.autocast("cpu", enabled=False)
+def spread(features):
+    return torch.exp(features @ features.t()).mean()
+
+
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    z = encoder(torch.randn(4, 8))
+    loss = spread(z.float())
+""",
+    )
+
+
+def _low_outside(module: Module, block: ast.With) -> set[str]:
+    """Names that hold half precision when this block begins."""
+    around = autocast_around(module, block)
+    if around is not None:
+        return set() if is_off(module, around) else _low_loads(module, block)
+    function = module.function(block)
+    return _low_parameters(module, function) if function is not None else set()
+
+
+def _low_loads(module: Module, block: ast.With) -> set[str]:
+    inside = {id(n) for s in block.body for n in ast.walk(s)}
+    found = set()
+    for statement in block.body:
+        for node in ast.walk(statement):
+            if (
+                isinstance(node, ast.Name)
+                and isinstance(node.ctx, ast.Load)
+                and node.id not in found
+            ):
+                bound = module.bindings(node.id, module.scope(node))
+                if not any(id(b) in inside for b in bound) and is_low(module, node, LOW):
+                    found.add(node.id)
+    return found
+
+
+def _low_parameters(module: Module, function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    """Parameters of a function of this file that are given half precision where it is called under autocast."""
+    names = [a.arg for a in [*function.args.posonlyargs, *function.args.args]]
+    found = set()
+    for call in module.all(ast.Call):
+        if not isinstance(call.func, ast.Name) or call.func.id != function.name:
+            continue
+        given = [
+            *zip(names, call.args, strict=False),
+            *((k.arg, k.value) for k in call.keywords if k.arg),
+        ]
+        around = autocast_around(module, call)
+        if around is not None and not is_off(module, around):
+            found |= {name for name, value in given if is_low(module, value, LOW)}
+    return found
+
+
+def _low_name(module: Module, body: list[ast.stmt], low: set[str]) -> str | None:
+    """The first of these names that is computed with as it is, by torch."""
+    if not low:
+        return None
+    rebound = {
+        n.id
+        for s in body
+        for n in ast.walk(s)
+        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+    }
+    for statement in body:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Name) and node.id in low - rebound and _computes(module, node):
+                return node.id
+    return None
+
+
+def _computes(module: Module, node: ast.Name) -> bool:
+    """This use of a name is an operand of an operation of torch's own."""
+    up = module.parent(node)
+    if isinstance(up, ast.BinOp):
+        return True
+    if isinstance(up, ast.Attribute):
+        called = module.parent(up)
+        if (
+            not isinstance(called, ast.Call)
+            or called.func is not up
+            or up.attr in _ABOUT
+            or is_widened(module, called)
+        ):
+            return False
+        return up.attr in KEEPS
+    if isinstance(up, ast.Call) and node in up.args:
+        made = module.value(up.func) if isinstance(up.func, ast.Name) else None
+        name = module.resolve(made.func if isinstance(made, ast.Call) else up.func) or ""
+        return name.startswith(("torch.nn.", "torch."))
+    return False
