@@ -20,9 +20,8 @@ def matters(data: bytes) -> bool:
 
 def nothing_to_find(path: str, data: bytes) -> bool:
     """The file cannot hold a mistake of ours, and it can be read: not even FL000 is in it."""
-    if not data:
-        return not path.endswith(".ipynb")
-    return not matters(data) and (_notebook(data) if path.endswith(".ipynb") else _parses(data))
+    # a notebook is JSON around code: only reading it tells whether it is whole
+    return not path.endswith(".ipynb") and not matters(data) and _parses(data)
 
 
 def _parses(data: bytes) -> bool:
@@ -35,13 +34,3 @@ def _parses(data: bytes) -> bool:
     except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
         return False
     return True
-
-
-def _notebook(data: bytes) -> bool:
-    import json
-
-    try:
-        book = json.loads(data.decode("utf-8-sig"))
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(book, dict) and isinstance(book.get("cells", book.get("worksheets")), list)

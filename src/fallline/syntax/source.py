@@ -10,6 +10,7 @@ import tokenize
 import warnings
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from fallline.event import Location
 
@@ -133,6 +134,8 @@ def _decode(data: bytes) -> str:
 def _notebook(path: str, data: bytes) -> Source:
     try:
         book = json.loads(data.decode("utf-8-sig"))
+        if _language(book) != "python":
+            return Source(path, "")
         raw_cells = book["cells"] if "cells" in book else [c for w in book["worksheets"] for c in w["cells"]]
         lines: list[str] = []
         cells: list[Cell] = []
@@ -147,6 +150,13 @@ def _notebook(path: str, data: bytes) -> Source:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UnreadableError(f"not a notebook that can be read: {error}") from None
     return Source(path, "\n".join(lines) + "\n", tuple(cells))
+
+
+def _language(book: dict[str, Any]) -> str:
+    """What the notebook is written in: Python, unless it says otherwise."""
+    about = book.get("metadata") or {}
+    named = (about.get("kernelspec") or {}).get("language") or (about.get("language_info") or {}).get("name") or ""
+    return "python" if not named or "python" in str(named).lower() else str(named)
 
 
 def _without_magics(lines: list[str]) -> list[str]:

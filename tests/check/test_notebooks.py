@@ -1,0 +1,123 @@
+"""Notebooks: findings are told in cells, fixes change one cell's source and nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CELLS = [
+    ("markdown", "# Übung\nmodel.forward(x)"),
+    ("code", "%matplotlib inline\nimport torch\n!pip list"),
+    ("code", "model = torch.nn.Linear(1, 1)\n\ny = model.forward(torch.ones(1))"),
+    ("code", ""),
+    ("code", "for _ in range(2):\n    z = model.forward(y)"),
+]
+
+
+def notebook(cells: list[tuple[str, str]] = CELLS, as_list: bool = True) -> dict[str, Any]:
+    made = []
+    for kind, text in cells:
+        source: Any = text.splitlines(keepends=True) if as_list else text
+        extra = {"execution_count": None, "outputs": []} if kind == "code" else {}
+        made.append({"cell_type": kind, **extra, "metadata": {}, "source": source})
+    return {"cells": made, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+
+
+def test_findings_are_told_in_cells(project: Path, fallline: Callable) -> None:
+    (project / "nb.ipynb").write_text(json.dumps(notebook()))
+    ran = fallline("check", ".", "--output-format", "concise")
+    places = [line.split(": ")[0] for line in ran.out.splitlines()]
+    assert places == ["nb.ipynb:cell 3:3:5", "nb.ipynb:cell 5:2:9"]
+
+
+def test_json_has_the_cell_in_the_evidence(project: Path, fallline: Callable) -> None:
+    (project / "nb.ipynb").write_text(json.dumps(notebook()))
+    found = json.loads(fallline("check", ".", "--output-format", "json").out)
+    assert [(f["evidence"]["cell"], f["line"], f["end_line"]) for f in found] == [
+        (3, 3, 3),
+        (5, 2, 2),
+    ]
+    assert [edit["line"] for f in found for edit in f["fix"]["edits"]] == [3, 2]
+
+
+def test_full_shows_the_cells_own_lines(project: Path, fallline: Callable) -> None:
+    (project / "nb.ipynb").write_text(json.dumps(notebook()))
+    out = fallline("check", ".").out
+    assert "3 | y = model.forward(torch.ones(1))" in out
+    assert "2 |     z = model.forward(y)" in out
+
+
+@pytest.mark.parametrize("as_list", [True, False])
+@pytest.mark.parametrize("indent", [1, 2, 4, "\t", None])
+@pytest.mark.parametrize("ascii_only", [True, False])
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_fix_changes_the_cell_and_nothing_else(
+    project: Path,
+    fallline: Callable,
+    as_list: bool,
+    indent: int | str | None,
+    ascii_only: bool,
+    end: str,
+) -> None:
+    def data(cells: list[tuple[str, str]]) -> bytes:
+        return (
+            json.dumps(notebook(cells, as_list), indent=indent, ensure_ascii=ascii_only) + end
+        ).encode()
+
+    (project / "nb.ipynb").write_bytes(data(CELLS))
+    assert fallline("check", ".", "--fix", "--no-cache").status == 0
+    fixed = [
+        (kind, text.replace("model.forward(", "model(") if kind == "code" else text)
+        for kind, text in CELLS
+    ]
+    assert (project / "nb.ipynb").read_bytes() == data(fixed)
+
+
+def test_noqa_in_a_cell(project: Path, fallline: Callable) -> None:
+    cells = [
+        (kind, text.replace("forward(y)", "forward(y)  # noqa: FL803")) for kind, text in CELLS
+    ]
+    (project / "nb.ipynb").write_text(json.dumps(notebook(cells)))
+    assert len(fallline("check", ".", "--output-format", "concise").out.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        '{"cells": 3}',
+        '{"cells": [3]}',
+        '{"cells": [{"cell_type": "code", "source": [1]}]}',
+        "\0",
+    ],
+)
+def test_a_broken_notebook_is_unreadable_and_the_rest_is_read(
+    project: Path, fallline: Callable, content: str
+) -> None:
+    (project / "bad.ipynb").write_text(content)
+    (project / "good.ipynb").write_text(json.dumps(notebook()))
+    ran = fallline("check", ".", "--output-format", "json")
+    assert ran.status == 1
+    assert [f["code"] for f in json.loads(ran.out)] == ["FL000", "FL803", "FL803"]
+
+
+def test_a_syntax_error_names_its_cell(project: Path, fallline: Callable) -> None:
+    (project / "nb.ipynb").write_text(
+        json.dumps(notebook([*CELLS[:2], ("code", "x = 1\ndef f(:")]))
+    )
+    ran = fallline("check", ".", "--output-format", "concise")
+    assert ran.out.startswith("nb.ipynb:cell 3:2:7: FL000 ")
+
+
+def test_a_notebook_in_another_language_is_not_ours(project: Path, fallline: Callable) -> None:
+    book = notebook([("code", "library(torch)\nx <- 1")])
+    book["metadata"] = {"kernelspec": {"language": "R"}}
+    (project / "nb.ipynb").write_text(json.dumps(book))
+    assert fallline("check", ".").status == 0
