@@ -1,0 +1,584 @@
+"""Which values an expression is known to be able to take.
+
+A `Range` is not a bound but a promise: the expression can reach both ends and what lies between, with finite inputs in
+float32, underflow included (`softmax` reaches exactly 0). Where nothing is known the answer is None, and a rule that asks
+"can this reach zero?" stays silent. A guard that the analysis does not understand therefore never costs a false alarm.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fallline.rules.numerics._layers import (
+    SHAPE_OPS,
+    last_name,
+    made_by,
+    output_of,
+    receiver,
+    self_similarity,
+)
+from fallline.rules.numerics._values import same, values_of
+from fallline.syntax import Module
+
+__all__ = ["Range", "range_of"]
+
+_INF = math.inf
+_DEEPEST = 24
+_POSITIVE = 1e-30  # above zero: reached only by inputs that training does not produce
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """`low` to `high`, both reached. `source` names what makes it so."""
+
+    low: float
+    high: float
+    source: str
+
+    @property
+    def has_zero(self) -> bool:
+        return self.low <= 0 <= self.high
+
+
+# What an operation returns whatever it is given.
+_FIXED: dict[str, tuple[float, float]] = {
+    "softmax": (0, 1),
+    "sigmoid": (0, 1),
+    "hardsigmoid": (0, 1),
+    "softmin": (0, 1),
+    "gumbel_softmax": (0, 1),
+    "log_softmax": (-_INF, 0),
+    "logsigmoid": (-_INF, 0),
+    "relu": (0, _INF),
+    "relu6": (0, 6),
+    "tanh": (-1, 1),
+    "sin": (-1, 1),
+    "cos": (-1, 1),
+    "cosine_similarity": (-1, 1),
+    "normalize": (-1, 1),
+    "exp": (_POSITIVE, _INF),
+    "softplus": (_POSITIVE, _INF),
+    "cosh": (1, _INF),
+    "linear": (-_INF, _INF),
+    "conv1d": (-_INF, _INF),
+    "conv2d": (-_INF, _INF),
+    "conv3d": (-_INF, _INF),
+    "layernorm": (-_INF, _INF),
+    "randn": (-_INF, _INF),
+    "randn_like": (-_INF, _INF),
+    "rand": (0, 1),
+    "rand_like": (0, 1),
+    "zeros": (0, 0),
+    "zeros_like": (0, 0),
+    "ones": (1, 1),
+    "ones_like": (1, 1),
+    "var": (0, _INF),
+    "std": (0, _INF),
+    "mse_loss": (0, _INF),
+    "mseloss": (0, _INF),
+    "l1_loss": (0, _INF),
+    "l1loss": (0, _INF),
+    "smooth_l1_loss": (0, _INF),
+    "gelu": (-0.16, _INF),
+    "silu": (-0.27, _INF),
+    "elu": (-1, _INF),
+    "leaky_relu": (-_INF, _INF),
+    "leakyrelu": (-_INF, _INF),
+}
+_BOOLEAN = frozenset(
+    [
+        "eq",
+        "ne",
+        "gt",
+        "ge",
+        "lt",
+        "le",
+        "bool",
+        "isfinite",
+        "isnan",
+        "isinf",
+        "logical_and",
+        "logical_or",
+        "logical_not",
+        "isin",
+    ]
+)
+_REDUCED = frozenset(
+    ["mean", "max", "min", "amax", "amin", "median", "values", "logcumsumexp", "nanmean"]
+)
+_SUMMED = frozenset({"sum", "nansum", "cumsum"})
+# Values that an example or a test passes in: the argument's name says more.
+_MADE_UP = frozenset(
+    {"zeros", "zeros_like", "ones", "ones_like", "rand", "rand_like", "randn", "randn_like"}
+)
+_SUM_STAYS_AWAY = frozenset(
+    {"softmax", "sigmoid", "softmin", "gumbel_softmax", "hardsigmoid", "rand"}
+)
+
+_PROBABILITY = re.compile(r"(^|_)(probs?|probabilit(y|ies)|softmax(ed)?|posteriors?)($|_)")
+_LOGITS = re.compile(r"(^|_)logits?($|_)")
+_PREDICTION = re.compile(
+    r"^(y_?)?(pred|preds|prediction|predictions|outputs?|y_?hat|recon|reconstruction)(_x|_y|_fake|_real)?$|^x_hat$"
+)
+_TARGET = re.compile(r"^(targets?|labels?|gt|y_true|y|ground_truth|onehot|one_hot)$")
+_MASK = re.compile(r"mask|(^|_)valid($|_)")
+# Masks of padding or attention have at least one true entry in every row by how they are made.
+_NEVER_EMPTY_MASK = re.compile(r"att|pad|causal|src|tgt|seq|token|length")
+_EPSILON = re.compile(
+    r"(^|_)(eps|epsilon|smooth(ing)?|tiny|delta|jitter|fudge|stabili[sz]er|min_\w+|floor)($|_)|^(e|EPS|_eps)$|eps$",
+    re.I,
+)
+# What a line says that already takes care of the bad value, in whatever way.
+_GUARD = re.compile(r"clamp|clip|eps|EPS|smooth|max\(|nan_to_num|1e-")
+_MODEL = re.compile(r"^(self\.)?(model|net|network|netD|D|discriminator|classifier|disc|critic)$")
+
+
+def range_of(module: Module, node: ast.expr, depth: int = 0) -> Range | None:
+    """The values this expression is known to be able to take; None where nothing is known."""
+    if depth > _DEEPEST:
+        return None
+    number = _number(module, node)
+    if number is not None:
+        return Range(number, number, "constant")
+    handler = _BY_NODE.get(node.__class__)
+    return handler(module, node, depth + 1) if handler is not None else None
+
+
+def _number(module: Module, node: ast.expr) -> float | None:
+    if isinstance(node, ast.Constant | ast.Name | ast.UnaryOp | ast.BinOp):
+        return module.number(node)
+    if (
+        isinstance(node, ast.Call)
+        and last_name(node) in {"tensor", "as_tensor", "full_like"}
+        and node.args
+    ):
+        return module.number(node.args[-1])
+    if (
+        isinstance(node, ast.Attribute)
+        and node.attr in {"eps", "tiny"}
+        and isinstance(node.value, ast.Call)
+    ):
+        return 1e-7  # torch.finfo(dtype).eps
+    return None
+
+
+def _named(name: str) -> Range | None:
+    """What a name alone says, for arguments whose value cannot be followed."""
+    if _LOGITS.search(name):
+        return Range(-_INF, _INF, f"the logits `{name}`")
+    if _PROBABILITY.search(name):
+        return Range(0.0, 1.0, f"the probabilities `{name}`")
+    if _PREDICTION.search(name):
+        return Range(0.0, 1.0, f"the prediction `{name}`")
+    if _TARGET.search(name):
+        return Range(0.0, 1.0, "target")
+    if _EPSILON.search(name):
+        return Range(1e-8, 1e-8, "constant")
+    if _MASK.search(name) and not _NEVER_EMPTY_MASK.search(name):
+        return Range(0.0, 1.0, f"the mask `{name}`")
+    return None
+
+
+def _of_name(module: Module, node: ast.Name, depth: int) -> Range | None:
+    values = values_of(module)
+    found = values.definition(node)
+    if isinstance(found, ast.arg):
+        known = _joined([range_of(module, p, depth + 1) for p in values.passed(found)])
+        if known is None or known.source in _MADE_UP:
+            return _named(found.arg) or known
+        return known
+    known = range_of(module, found, depth) if found is not None else None
+    if known is not None:
+        return known
+    # loop variables, results that cannot be followed: the name is all there is
+    bound = module.bindings(node.id, module.scope(node))
+    return (
+        _named(node.id)
+        if bound and not any(_GUARD.search(_line(module, b)) for b in bound)
+        else None
+    )
+
+
+def _line(module: Module, binding: ast.AST) -> str:
+    return module.segment(module.statement(binding)) if isinstance(binding, ast.Name) else ""
+
+
+def _of_attribute(module: Module, node: ast.Attribute, depth: int) -> Range | None:
+    if node.attr in {"T", "mT", "data"}:
+        return range_of(module, node.value, depth)
+    if isinstance(node.value, ast.Name) and node.value.id == "self":
+        value = values_of(module).attribute(node)
+        number = module.number(value) if value is not None else None
+        if number is not None:
+            return Range(number, number, "constant")
+    named = _named(node.attr)
+    # `outputs.logits` is what its name says; `self.mask` or `batch.target` may be anything
+    return (
+        named
+        if named is not None and (_LOGITS.search(node.attr) or named.source == "constant")
+        else None
+    )
+
+
+def _of_unary(module: Module, node: ast.UnaryOp, depth: int) -> Range | None:
+    inner = range_of(module, node.operand, depth)
+    if isinstance(node.op, ast.USub) and inner is not None:
+        return Range(-inner.high, -inner.low, inner.source)
+    if isinstance(node.op, ast.Invert) and inner is not None and "mask" in inner.source:
+        return inner
+    return None
+
+
+def _of_compare(module: Module, node: ast.Compare, depth: int) -> Range | None:
+    return Range(0.0, 1.0, "the mask " + _short(module, node))
+
+
+def _of_subscript(module: Module, node: ast.Subscript, depth: int) -> Range | None:
+    if _is_mask(module, node.slice):
+        return None  # x[x > 0]: what is left is what the mask lets through
+    return range_of(module, node.value, depth)
+
+
+def _is_mask(module: Module, index: ast.expr) -> bool:
+    found = values_of(module).follow(index)
+    if isinstance(found, ast.Tuple):
+        return any(_is_mask(module, e) for e in found.elts)
+    if isinstance(found, ast.Compare | ast.BoolOp):
+        return True
+    if isinstance(found, ast.BinOp) and isinstance(found.op, ast.BitAnd | ast.BitOr):
+        return True
+    if isinstance(found, ast.Call) and (
+        last_name(found) in _BOOLEAN or last_name(found) in {"nonzero", "where"}
+    ):
+        return True
+    return isinstance(index, ast.Name) and _MASK.search(index.id) is not None
+
+
+def _of_binary(module: Module, node: ast.BinOp, depth: int) -> Range | None:
+    op = node.op
+    if isinstance(op, ast.Pow):
+        return _power(module, node.left, node.right, depth)
+    if isinstance(op, ast.MatMult):
+        return _product_of_vectors(module, node.left, node.right, depth)
+    left, right = range_of(module, node.left, depth), range_of(module, node.right, depth)
+    if isinstance(op, ast.BitAnd | ast.BitOr):
+        return next((r for r in (left, right) if r is not None and "mask" in r.source), None)
+    if isinstance(op, ast.Sub):
+        return _difference(module, node, left, right)
+    if isinstance(op, ast.Mult):
+        if same(node.left, node.right):
+            return _square(left)
+        if left is None or right is None:
+            # a square stays a square whatever it is weighted by
+            known = left or right
+            zero = known is not None and known.low == known.high == 0
+            return known if zero else None
+    if left is None or right is None:
+        return None
+    source = left.source if left.source != "constant" else right.source
+    if isinstance(op, ast.Add):
+        return Range(left.low + right.low, left.high + right.high, source)
+    if isinstance(op, ast.Mult):
+        return _corners(left, right, source, lambda a, b: a * b)
+    if isinstance(op, ast.Div) and not right.has_zero:
+        return _corners(left, right, source, lambda a, b: a / b)
+    return None
+
+
+def _corners(a: Range, b: Range, source: str, do: Callable[[float, float], float]) -> Range:
+    ends = []
+    for x in (a.low, a.high):
+        for y in (b.low, b.high):
+            result = do(x, y)
+            ends.append(0.0 if math.isnan(result) else result)
+    return Range(min(ends), max(ends), source)
+
+
+def _difference(
+    module: Module, node: ast.BinOp, left: Range | None, right: Range | None
+) -> Range | None:
+    subtracted = values_of(module).follow(node.right)
+    if isinstance(subtracted, ast.Call) and last_name(subtracted) in {"max", "amax", "logsumexp"}:
+        of = receiver(module, subtracted)
+        if of is not None and same(of, node.left):
+            return Range(-_INF, 0.0, "x - x.max()")  # the stable softmax by hand
+    if left is None or right is None or (left.source != "constant" and _shares_names(node)):
+        # two values that are not known may be equal; nothing else is known of their difference
+        return (
+            None
+            if left is not None and left.source == "constant"
+            else Range(0.0, 0.0, "difference")
+        )
+    source = right.source if left.source == "constant" else left.source
+    return Range(left.low - right.high, left.high - right.low, source)
+
+
+def _shares_names(node: ast.BinOp) -> bool:
+    def names(side: ast.expr) -> set[str]:
+        return {n.id for n in ast.walk(side) if isinstance(n, ast.Name)} - {"torch", "F"}
+
+    return not names(node.left).isdisjoint(names(node.right))
+
+
+def _square(inner: Range | None) -> Range:
+    if inner is None or inner.source == "difference":
+        return Range(0.0, 0.0, "square")
+    ends = (inner.low**2, inner.high**2)
+    return Range(0.0 if inner.has_zero else min(ends), max(ends), inner.source)
+
+
+def _power(module: Module, base: ast.expr, exponent: ast.expr, depth: int) -> Range | None:
+    number = module.number(exponent)
+    inner = range_of(module, base, depth)
+    if number is None:
+        return None
+    if number % 2 == 0 and number > 0:
+        return _square(inner)
+    if inner is None or inner.low < 0 or number <= 0:
+        return None
+    return Range(inner.low**number, inner.high**number, inner.source)
+
+
+def _product_of_vectors(
+    module: Module, left: ast.expr, right: ast.expr, depth: int
+) -> Range | None:
+    """`a @ b.T`: cosines where both were normalised, anything where logits or layers are multiplied."""
+    a, b = range_of(module, left, depth), range_of(module, right, depth)
+    if a is not None and b is not None and a.source == b.source == "normalize":
+        return Range(-1.0, 1.0, "cosine")
+    return None
+
+
+# -- calls -----------------------------------------------------------------------------------------------------
+
+
+def _of_call(module: Module, node: ast.Call, depth: int) -> Range | None:
+    name = last_name(node)
+    dotted = module.resolve(node.func)
+    if dotted is not None and not dotted.startswith("torch."):
+        return _of_model(module, node, depth)
+    if isinstance(node.func, ast.Name) and dotted is None:
+        return _builtin(module, node, name, depth)
+    if (
+        isinstance(node.func, ast.Attribute)
+        and isinstance(node.func.value, ast.Name)
+        and node.func.value.id == "self"
+    ):
+        return _of_model(module, node, depth)
+    of = receiver(module, node)
+    special = _SPECIAL.get(name)
+    if special is not None:
+        return special(module, node, of, depth)
+    if name in _FIXED:
+        low, high = _FIXED[name]
+        return Range(float(low), float(high), name)
+    if name in _BOOLEAN:
+        return Range(0.0, 1.0, "the mask " + _short(module, node))
+    if of is None:
+        return None
+    if name in SHAPE_OPS or name in _REDUCED or name in {"int", "long", "item"}:
+        if name in {"gather", "masked_select"} and any(_is_mask(module, a) for a in node.args):
+            return None
+        inner = range_of(module, of, depth)
+        if (
+            name == "diagonal"
+            and inner is not None
+            and inner.source == "softmax"
+            and _own_diagonal(module, of)
+        ):
+            return Range(1e-6, 1.0, "softmax")
+        return inner
+    return None
+
+
+def _own_diagonal(module: Module, of: ast.expr) -> bool:
+    made = made_by(module, of)
+    logits = receiver(made.module, made.call) if made is not None else None
+    return made is not None and logits is not None and self_similarity(made.module, logits)
+
+
+def _builtin(module: Module, node: ast.Call, name: str, depth: int) -> Range | None:
+    if name in {"float", "int"} and node.args:
+        return range_of(module, node.args[0], depth)
+    if name == "max" and len(node.args) == 2:
+        return _larger(range_of(module, node.args[0], depth), range_of(module, node.args[1], depth))
+    return _of_model(module, node, depth)
+
+
+def _of_model(module: Module, node: ast.Call, depth: int) -> Range | None:
+    """What a model returns: by its last layer where that is seen, else zero at least."""
+    made = output_of(module, node.func, node, depth)
+    if made is not None:
+        if made.op in _FIXED:
+            low, high = _FIXED[made.op]
+            return Range(float(low), float(high), made.op)
+        return None
+    written = module.segment(node.func)
+    return Range(0.0, 1.0, f"the output of `{written}`") if _MODEL.search(written) else None
+
+
+def _larger(a: Range | None, b: Range | None) -> Range | None:
+    known = [r for r in (a, b) if r is not None]
+    low = max((r.low for r in known), default=-_INF)
+    if low > 0:
+        return Range(low, max(r.high for r in known), known[0].source)
+    return Range(low, max(r.high for r in known), known[0].source) if len(known) == 2 else None
+
+
+def _clamp(module: Module, node: ast.Call, of: ast.expr | None, depth: int) -> Range | None:
+    name = last_name(node)
+    method = 0 if module.resolve(node.func) is None else 1
+    floor = module.argument(node, method, "min") if name != "clamp_max" else None
+    ceiling = module.argument(node, method + 1 if name != "clamp_max" else method, "max")
+    inner = range_of(module, of, depth) if of is not None else None
+    low = range_of(module, floor, depth) if floor is not None else None
+    high = range_of(module, ceiling, depth) if ceiling is not None and name != "clamp_min" else None
+    if floor is not None and low is None and not isinstance(floor, ast.Constant):
+        return None
+    if inner is None:
+        if low is None:
+            return None
+        # the clamp is there because its bound is reached
+        top = high.low if high is not None else low.low
+        return Range(low.low, max(low.low, top), "clamp")
+    bottom = max(inner.low, low.low) if low is not None else inner.low
+    top = min(inner.high, high.low) if high is not None else inner.high
+    source = "clamp" if low is not None and low.low >= inner.low else inner.source
+    return Range(bottom, max(bottom, top), source)
+
+
+def _summed(module: Module, node: ast.Call, of: ast.expr | None, depth: int) -> Range | None:
+    inner = range_of(module, of, depth) if of is not None else None
+    if inner is None or inner.low == inner.high == 0:
+        return inner
+    if inner.source in _SUM_STAYS_AWAY or inner.source.startswith("the p"):
+        return None  # probabilities sum to 1, or to more than 0 in any batch that training sees
+    low = inner.low if inner.low >= 0 else -_INF
+    return Range(low, _INF if inner.high > 0 else inner.high, inner.source)
+
+
+def _absolute(module: Module, node: ast.Call, of: ast.expr | None, depth: int) -> Range | None:
+    inner = range_of(module, of, depth) if of is not None else None
+    if inner is None or inner.source == "difference":
+        return Range(0.0, 0.0, "abs")
+    ends = (abs(inner.low), abs(inner.high))
+    return Range(0.0 if inner.has_zero else min(ends), max(ends), inner.source)
+
+
+def _squared(module: Module, node: ast.Call, of: ast.expr | None, depth: int) -> Range | None:
+    return _square(range_of(module, of, depth) if of is not None else None)
+
+
+def _powered(module: Module, node: ast.Call, of: ast.expr | None, depth: int) -> Range | None:
+    exponent = module.argument(node, 0 if module.resolve(node.func) is None else 1, "exponent")
+    return _power(module, of, exponent, depth) if of is not None and exponent is not None else None
+
+
+def _rooted(module: Module, node: ast.Call, of: ast.expr | None, depth: int) -> Range | None:
+    inner = range_of(module, of, depth) if of is not None else None
+    if inner is None or inner.low < 0:
+        return None
+    return Range(
+        math.sqrt(inner.low), math.sqrt(inner.high) if inner.high < _INF else _INF, inner.source
+    )
+
+
+def _where(module: Module, node: ast.Call, of: ast.expr | None, depth: int) -> Range | None:
+    """Only what is sure: a branch picked by a test on itself is guarded."""
+    if len(node.args) != 3 or module.resolve(node.func) is None:
+        return None
+    test, yes, no = node.args
+    tested = {n.id for n in ast.walk(test) if isinstance(n, ast.Name)}
+    if any(
+        isinstance(n, ast.Name) and n.id in tested for side in (yes, no) for n in ast.walk(side)
+    ):
+        return None
+    return _joined([range_of(module, yes, depth), range_of(module, no, depth)])
+
+
+def _arithmetic(module: Module, node: ast.Call, of: ast.expr | None, depth: int) -> Range | None:
+    """`x.add(eps)`, `torch.div(a, b)` as their operators."""
+    other = module.argument(node, 0 if module.resolve(node.func) is None else 1, "other")
+    if of is None or other is None or any(k.arg == "alpha" for k in node.keywords):
+        return None
+    written = ast.BinOp(of, _OPERATORS[last_name(node)], other)
+    return _of_binary(module, ast.copy_location(written, node), depth)
+
+
+def _maximum(module: Module, node: ast.Call, of: ast.expr | None, depth: int) -> Range | None:
+    other = module.argument(node, 0 if module.resolve(node.func) is None else 1, "other")
+    if of is None:
+        return None
+    inner = range_of(module, of, depth)
+    if other is None or isinstance(other, ast.Constant):
+        return inner  # torch.max(x, dim)
+    return _larger(inner, range_of(module, other, depth))
+
+
+def _matmul(module: Module, node: ast.Call, of: ast.expr | None, depth: int) -> Range | None:
+    other = module.argument(
+        node, 0 if module.resolve(node.func) is None else 1, "other", "mat2", "tensor"
+    )
+    return (
+        _product_of_vectors(module, of, other, depth)
+        if of is not None and other is not None
+        else None
+    )
+
+
+def _joined(found: list[Range | None]) -> Range | None:
+    """What any of several values can reach: every way in counts, so one known way is enough."""
+    known = [r for r in found if r is not None]
+    if not known or len(known) < len(found):
+        return None
+    return Range(min(r.low for r in known), max(r.high for r in known), known[0].source)
+
+
+def _short(module: Module, node: ast.AST) -> str:
+    text = " ".join(module.segment(node).split())
+    return f"`{text}`" if len(text) <= 40 else f"`{text[:37]}...`"
+
+
+_OPERATORS: dict[str, ast.operator] = {
+    "add": ast.Add(),
+    "sub": ast.Sub(),
+    "subtract": ast.Sub(),
+    "mul": ast.Mult(),
+    "multiply": ast.Mult(),
+    "div": ast.Div(),
+    "divide": ast.Div(),
+    "true_divide": ast.Div(),
+}
+_SPECIAL: dict[str, Callable[[Module, ast.Call, ast.expr | None, int], Range | None]] = {
+    "clamp": _clamp,
+    "clamp_": _clamp,
+    "clamp_min": _clamp,
+    "clamp_min_": _clamp,
+    "clamp_max": _clamp,
+    "clip": _clamp,
+    "abs": _absolute,
+    "absolute": _absolute,
+    "square": _squared,
+    "pow": _powered,
+    "sqrt": _rooted,
+    "where": _where,
+    "maximum": _maximum,
+    "max": _maximum,
+    "matmul": _matmul,
+    "mm": _matmul,
+    **dict.fromkeys(_SUMMED, _summed),
+    **dict.fromkeys(_OPERATORS, _arithmetic),
+}
+_BY_NODE: dict[type, Callable[..., Range | None]] = {
+    ast.Name: _of_name,
+    ast.Attribute: _of_attribute,
+    ast.UnaryOp: _of_unary,
+    ast.Compare: _of_compare,
+    ast.Subscript: _of_subscript,
+    ast.BinOp: _of_binary,
+    ast.Call: _of_call,
+}

@@ -1,0 +1,225 @@
+"""FL601: the logarithm of a value that can reach zero or below."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from fallline.finding import Finding, Fix, Severity
+from fallline.rule import Rule
+from fallline.rules.numerics._layers import Made, made_by, operations, receiver
+from fallline.rules.numerics._losses import dead_branch, guarded, in_loss
+from fallline.rules.numerics._ranges import Range, range_of
+from fallline.rules.numerics._stable import log_of
+from fallline.rules.numerics._values import values_of
+from fallline.syntax import Editor, Module
+
+_LOGS = ("log", "log2", "log10")
+# Of these no more is known than that they may be zero somewhere, or they carry no gradient.
+_NOT_SAID = frozenset(
+    {"difference", "abs", "square", "target", "rand", "rand_like", "zeros", "randn", "std", "var"}
+)
+
+
+class LogUnguarded(Rule):
+    code = "FL601"
+    name = "log-unguarded"
+    severity = Severity.WARNING
+    what = "Looks for the logarithm, in a loss, of a value that can reach zero or go below it."
+    why = """\
+One such value makes the whole loss infinite or NaN, and the next step writes NaN into every weight.
+
+`log(0)` is -inf with an infinite gradient; the log of a negative number is NaN. Probabilities do reach 0: in float32
+`sigmoid(-89)` and a softmax whose logits lie 104 apart are exactly 0. Adding an epsilon helps only where the value cannot
+be negative: `log(-0.1 + 1e-8)` is still NaN. `torch.where(x > 0, torch.log(x), 0)` looks safe and is not: the branch that is
+not taken still sends back 0 times infinity, which is NaN."""
+    instead = """\
+Take the logarithm where it is stable.
+
+- of a softmax: `F.log_softmax(logits, dim)`; of a sigmoid: `F.logsigmoid(logits)`; of one minus it: `F.logsigmoid(-logits)`
+- of a value that can be small: `torch.log(x.clamp_min(1e-6))`
+- under a condition: choose the input first, `torch.log(torch.where(x > 0, x, 1.0))`"""
+    fix_safety = (
+        "Safe: log_softmax and logsigmoid are the same function, computed without underflow."
+    )
+    facts = ("log-epsilon", "where-log")
+    tokens = (b"log(", b"log2(", b"log10(")
+    wrong = (
+        """\
+import torch
+from torch import nn
+
+model = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def likelihood_loss(logits):
+    return -torch.log(torch.sigmoid(logits)).mean()  # FL601
+
+
+inputs = 200 * torch.randn(32, 8)
+loss = likelihood_loss(model(inputs))
+optimizer.zero_grad()
+loss.backward()
+optimizer.step()
+""",
+        """\
+import torch
+import torch.nn as nn
+
+model = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.Adam(model.parameters())
+for step in range(3):
+    rate = model(torch.randn(64, 4))
+    loss = (rate - torch.log(rate + 1e-8)).mean()  # FL601
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+        """\
+import torch
+
+
+def entropy_loss(weights):
+    terms = torch.where(weights > 0, weights * torch.log(weights), torch.zeros_like(weights))  # FL601
+    return -terms.sum(dim=-1).mean()
+
+
+weights = torch.tensor([[0.5, 0.5, 0.0]], requires_grad=True)
+entropy_loss(weights).backward()
+""",
+        """\
+import torch
+import torch.nn.functional as F
+
+
+class DiscriminatorLoss(torch.nn.Module):
+    def forward(self, real_logits, fake_logits):
+        real = real_logits.sigmoid()
+        fake = fake_logits.sigmoid()
+        loss_real = -torch.log(real.clamp(min=1e-6)).mean()
+        loss_fake = -(1 - fake).log().mean()  # FL601
+        return loss_real + loss_fake
+
+
+loss = DiscriminatorLoss()(torch.randn(4, requires_grad=True), torch.tensor([1.0, 2.0, 30.0, 40.0], requires_grad=True))
+loss.backward()
+""",
+    )
+    right = (
+        """\
+import torch
+import torch.nn.functional as F
+
+
+def likelihood_loss(logits):
+    return -F.logsigmoid(logits).mean()
+
+
+likelihood_loss(torch.full((3,), -200.0, requires_grad=True)).backward()
+""",
+        """\
+import torch
+
+
+def nll_loss(pred):
+    return -torch.log(pred.clamp(min=1e-7)).mean()
+
+
+nll_loss(torch.zeros(3, requires_grad=True)).backward()
+""",
+        """\
+import torch
+import torch.nn.functional as F
+
+
+def poisson_loss(raw, counts):
+    rate = F.softplus(raw) + 1e-6
+    return (rate - counts * torch.log(rate)).mean()
+
+
+poisson_loss(torch.full((3,), -200.0, requires_grad=True), torch.ones(3)).backward()
+""",
+        """\
+import torch
+
+
+def entropy_loss(weights):
+    safe = torch.where(weights > 0, weights, torch.ones_like(weights))
+    return -(weights * torch.log(safe)).sum(dim=-1).mean()
+
+
+entropy_loss(torch.tensor([[0.5, 0.5, 0.0]], requires_grad=True)).backward()
+""",
+        """\
+import torch
+
+
+@torch.no_grad()
+def perplexity(probs):
+    return torch.exp(-torch.log(probs).mean())
+
+
+def log_ratio_loss(x):
+    return torch.log1p(x.abs()).mean() + torch.log(1 + x.exp()).mean()
+
+
+print(perplexity(torch.full((3,), 0.5)))
+log_ratio_loss(torch.zeros(3, requires_grad=True)).backward()
+""",
+    )
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        for call in operations(module, *_LOGS):
+            of = _argument(module, call)
+            if of is None:
+                continue
+            dead = dead_branch(module, call, of)
+            found = None if dead else range_of(module, of)
+            if not dead and (found is None or found.low > 0 or found.source in _NOT_SAID):
+                continue
+            if in_loss(module, call) and (dead or not guarded(module, of)):
+                yield self.finding(module.location(call), _message(module, of, found))
+
+    def fix(self, finding: Finding, module: Module) -> Fix | None:
+        call = module.call_at(finding.at)
+        of = _argument(module, call) if call is not None else None
+        if call is None or of is None:
+            return None
+        negative, made = _squashed(module, of)
+        text = log_of(module, made, call, negative) if made is not None else None
+        if text is None:
+            return None
+        return Fix(f"Write `{' '.join(text.split())}`", (Editor(module).replace(call, text),))
+
+
+def _argument(module: Module, call: ast.Call) -> ast.expr | None:
+    """What the log is taken of. `self.log("loss", loss)` and `logger.log(...)` are no logarithms."""
+    if module.resolve(call.func) is None and (call.args or call.keywords):
+        return None
+    return receiver(module, call)
+
+
+def _squashed(module: Module, of: ast.expr) -> tuple[bool, Made | None]:
+    """The softmax or sigmoid this is, and whether it is one minus it."""
+    found = values_of(module).follow(of)
+    if (
+        isinstance(found, ast.BinOp)
+        and isinstance(found.op, ast.Sub)
+        and module.number(found.left) == 1
+    ):
+        return True, made_by(module, found.right)
+    return False, made_by(module, of) if isinstance(of, ast.Name | ast.Call) else None
+
+
+def _message(module: Module, of: ast.expr, found: Range | None) -> str:
+    if found is None:
+        return (
+            "log inside torch.where: where the test is false its gradient is 0 times infinity, NaN"
+        )
+    what = found.source if found.source.startswith("the ") else f"the result of {found.source}"
+    if found.low < 0:
+        if isinstance(of, ast.BinOp):
+            return f"log of a value that can be negative ({what}): NaN; an epsilon does not help below zero"
+        return f"log of a value that can be negative ({what}): NaN"
+    return f"log of a value that can be exactly 0 ({what}): -inf, and an infinite gradient"

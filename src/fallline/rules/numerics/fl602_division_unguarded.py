@@ -1,0 +1,215 @@
+"""FL602: a division by a value that can reach zero."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from fallline.finding import Finding, Fix, Severity
+from fallline.rule import Rule
+from fallline.rules.numerics._layers import last_name, operations
+from fallline.rules.numerics._losses import LOSS_TOKENS, dead_branch, guarded, in_loss
+from fallline.rules.numerics._ranges import Range, range_of
+from fallline.syntax import Editor, Module
+
+_DIVISIONS = ("div", "divide", "true_divide")
+# Of these no more is known than that they may be zero somewhere.
+_NOT_SAID = frozenset(
+    {"difference", "abs", "square", "randn", "rand", "normalize", "zeros", "linear"}
+)
+
+
+class DivisionUnguarded(Rule):
+    code = "FL602"
+    name = "division-unguarded"
+    severity = Severity.WARNING
+    what = "Looks for a division, in a loss, by a value that can reach zero."
+    why = """\
+One zero makes the loss infinite, or NaN where 0 is divided by 0, and the next step writes NaN into every weight.
+
+A mask that happens to select nothing in a batch is enough: `(loss * mask).sum() / mask.sum()` is 0 / 0. Adding an epsilon to a value that can be
+negative only moves the pole: `1 / (pred + 1e-8)` is infinite at `pred = -1e-8`. `torch.where(n > 0, x / n, 0)` hides the value and
+keeps the NaN gradient."""
+    instead = """\
+Keep the denominator away from zero.
+
+- a count: `mask.sum().clamp(min=1)`, which gives a loss of 0 for an empty mask
+- a value that is never negative: `x / (y + 1e-8)` or `x / y.clamp(min=1e-8)`
+- a value of either sign: divide by something that is not predicted, such as `target.abs().clamp(min=1e-3)`
+- under a condition: choose the denominator first, `x / torch.where(n > 0, n, 1)`"""
+    fix_safety = "Safe: a count of at least 1 is unchanged."
+    facts = ("mask-empty", "division-epsilon")
+    tokens = LOSS_TOKENS
+    wrong = (
+        """\
+import torch
+
+
+def masked_loss(predictions, targets, mask):
+    squared = (predictions - targets) ** 2
+    return (squared * mask).sum() / mask.sum()  # FL602
+
+
+masked_loss(torch.randn(4, requires_grad=True), torch.randn(4), torch.zeros(4)).backward()
+""",
+        """\
+import torch
+import torch.nn.functional as F
+
+model = torch.nn.Linear(8, 5)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+inputs, labels = torch.randn(16, 8), torch.full((16,), -100)
+losses = F.cross_entropy(model(inputs), labels, ignore_index=-100, reduction="none")
+valid = labels != -100
+count = valid.sum()
+loss = losses.sum() / count  # FL602
+optimizer.zero_grad()
+loss.backward()
+optimizer.step()
+""",
+        """\
+import torch
+
+
+def relative_loss(pred, target):
+    return ((pred - target) / pred).pow(2).mean()  # FL602
+
+
+relative_loss(torch.tensor([0.0, 1.0], requires_grad=True), torch.ones(2)).backward()
+""",
+        """\
+import torch
+
+
+class KLDivergence(torch.nn.Module):
+    def forward(self, p_logits, q_logits):
+        p = torch.softmax(p_logits, dim=-1)
+        q = torch.softmax(q_logits, dim=-1)
+        ratio = p / q  # FL602
+        return (p * torch.log(ratio.clamp(min=1e-8))).sum(-1).mean()
+
+
+p, q = torch.zeros(1, 2, requires_grad=True), torch.tensor([[0.0, 200.0]], requires_grad=True)
+KLDivergence()(p, q).backward()
+""",
+    )
+    right = (
+        """\
+import torch
+
+
+def masked_loss(predictions, targets, mask):
+    squared = (predictions - targets) ** 2
+    return (squared * mask).sum() / mask.sum().clamp(min=1)
+
+
+masked_loss(torch.randn(4, requires_grad=True), torch.randn(4), torch.zeros(4)).backward()
+""",
+        """\
+import torch
+
+
+def masked_loss(predictions, targets, mask):
+    count = mask.sum()
+    if count == 0:
+        return predictions.sum() * 0.0
+    return ((predictions - targets).abs() * mask).sum() / count
+
+
+masked_loss(torch.randn(4, requires_grad=True), torch.randn(4), torch.zeros(4)).backward()
+""",
+        """\
+import torch
+
+
+def dice_loss(logits, target, smooth=1.0):
+    probs = logits.sigmoid()
+    overlap = (probs * target).sum()
+    return 1 - (2 * overlap + smooth) / (probs.sum() + target.sum() + smooth)
+
+
+dice_loss(torch.randn(4, requires_grad=True), torch.zeros(4)).backward()
+""",
+        """\
+import torch
+
+
+def mean_loss(losses, batch_size, weights):
+    per_sample = losses.sum() / batch_size
+    return per_sample / len(losses) + (losses / losses.numel()).sum() / weights.sum().clamp_min(1e-6)
+
+
+mean_loss(torch.randn(4, requires_grad=True), 4, torch.zeros(4)).backward()
+""",
+        """\
+import torch
+
+
+def pooled(hidden, attention_mask):
+    return (hidden * attention_mask.unsqueeze(-1)).sum(1) / attention_mask.sum(1, keepdim=True)
+
+
+def pooling_loss(hidden, attention_mask, target):
+    return (pooled(hidden, attention_mask) - target).square().mean()
+
+
+pooling_loss(torch.randn(2, 3, 4, requires_grad=True), torch.ones(2, 3), torch.randn(2, 4)).backward()
+""",
+    )
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        for division, below in _divisions(module):
+            if isinstance(below, ast.Constant):
+                continue
+            dead = dead_branch(module, division, below)
+            found = None if dead else range_of(module, below)
+            if not dead and (found is None or not found.has_zero or _unsaid(below, found)):
+                continue
+            if in_loss(module, division) and (dead or not guarded(module, below)):
+                yield self.finding(module.location(division), _message(module, below, found))
+
+    def fix(self, finding: Finding, module: Module) -> Fix | None:
+        for division, below in _divisions(module):
+            if module.location(division) == finding.at:
+                if isinstance(below, ast.Call) and last_name(below) == "sum":
+                    found = range_of(module, below)
+                    if found is not None and found.source.startswith("the mask"):
+                        text = module.segment(below) + ".clamp(min=1)"
+                        return Fix("Count at least 1", (Editor(module).replace(below, text),))
+                return None
+        return None
+
+
+def _divisions(module: Module) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Every division and what it divides by."""
+    for node in module.all(ast.BinOp):
+        if isinstance(node.op, ast.Div):
+            yield node, node.right
+    for aug in module.all(ast.AugAssign):
+        if isinstance(aug.op, ast.Div):
+            yield aug.value, aug.value
+    for call in operations(module, *_DIVISIONS):
+        below = module.argument(call, 0 if module.resolve(call.func) is None else 1, "other")
+        if below is not None:
+            yield call, below
+
+
+def _unsaid(below: ast.expr, found: Range) -> bool:
+    if found.source == "linear" and isinstance(below, ast.BinOp):
+        return (
+            False  # an epsilon was added to something that can be negative: the pole is still there
+        )
+    return found.source in _NOT_SAID
+
+
+def _message(module: Module, below: ast.expr, found: Range | None) -> str:
+    if found is None:
+        return "division inside torch.where: where the test is false its gradient is 0 times infinity, NaN"
+    what = found.source if found.source.startswith("the ") else f"the result of {found.source}"
+    if found.source.startswith("the mask"):
+        return f"division by a count that is 0 when nothing is selected ({what}): NaN"
+    if found.source == "target":
+        what = "the target"
+    if found.low < 0 and isinstance(below, ast.BinOp):
+        return f"division by a value that can be 0 ({what}): an epsilon only moves the pole of a value of either sign"
+    return f"division by a value that can be 0 ({what})"

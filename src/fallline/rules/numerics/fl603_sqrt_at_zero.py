@@ -1,0 +1,287 @@
+"""FL603: a square root of a value that can be exactly zero."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from fallline.finding import Finding, Fix, Severity
+from fallline.rule import Rule
+from fallline.rules.numerics._layers import last_name, operations, receiver
+from fallline.rules.numerics._losses import dead_branch, differentiated, guarded, in_loss
+from fallline.rules.numerics._ranges import Range, range_of
+from fallline.rules.numerics._values import values_of
+from fallline.syntax import Editor, Module
+
+_ROOTS = ("sqrt", "rsqrt")
+_HALVES = frozenset({0.5, -0.5})
+_NOT_SAID = frozenset({"rand", "rand_like", "randn", "zeros", "target", "difference"})
+
+
+class SqrtAtZero(Rule):
+    code = "FL603"
+    name = "sqrt-at-zero"
+    severity = Severity.WARNING
+    what = "Looks for sqrt, rsqrt or a power of one half of a value that can be exactly zero, where a gradient flows through."
+    why = """\
+The loss stays finite and every gradient becomes NaN: the slope of the square root at 0 is infinite, and infinity times 0 is NaN.
+
+In `sqrt((a - b) ** 2)` one exact hit is enough. A clamp at 0 does not help, since 0 itself is the problem; nor does rounding ever make a square negative.
+`torch.norm`, `torch.linalg.vector_norm` and `torch.cdist` are fine: they define the slope at 0 as 0. Under `create_graph=True` that holds only for
+the first derivative: the second derivative of a norm at 0 is NaN."""
+    instead = """\
+Keep the argument above zero, or use the operation that knows about zero.
+
+- `(a - b).abs()` for `sqrt((a - b) ** 2)`
+- `torch.linalg.vector_norm(x, dim=-1)` for `sqrt((x ** 2).sum(-1))`
+- `torch.sqrt(x + 1e-12)` or `x.clamp(min=1e-12).sqrt()`"""
+    fix_safety = "Safe: the absolute value is the same number; a bound of 1e-12 changes the root by at most 1e-6."
+    facts = ("sqrt-zero",)
+    tokens = (b"sqrt", b"0.5", b".5")
+    wrong = (
+        """\
+import torch
+
+
+def distance_loss(pred, target):
+    diff = pred - target
+    return torch.sqrt(torch.clamp(diff ** 2, min=0)).mean()  # FL603
+
+
+distance_loss(torch.zeros(3, requires_grad=True), torch.zeros(3)).backward()
+""",
+        """\
+import torch
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+inputs = torch.zeros(8, 4)
+loss = torch.sqrt((model(inputs) - model(inputs)) ** 2).mean()  # FL603
+optimizer.zero_grad()
+loss.backward()
+optimizer.step()
+""",
+        """\
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class RMSELoss(nn.Module):
+    def forward(self, pred, target):
+        return F.mse_loss(pred, target) ** 0.5  # FL603
+
+
+RMSELoss()(torch.zeros(3, requires_grad=True), torch.zeros(3)).backward()
+""",
+        """\
+import torch
+from torch import nn
+
+
+class Magnitude(nn.Module):
+    def forward(self, real, imag):
+        return (real.pow(2) + imag.pow(2)).sqrt()  # FL603
+
+
+Magnitude()(torch.zeros(3, requires_grad=True), torch.zeros(3)).sum().backward()
+""",
+    )
+    right = (
+        """\
+import torch
+
+
+def distance_loss(pred, target):
+    return (pred - target).abs().mean() + torch.sqrt((pred - target) ** 2 + 1e-12).mean()
+
+
+distance_loss(torch.zeros(3, requires_grad=True), torch.zeros(3)).backward()
+""",
+        """\
+import torch
+
+
+def triplet_loss(anchor, positive, negative):
+    near = torch.norm(anchor - positive, dim=-1)
+    far = torch.linalg.vector_norm(anchor - negative, dim=-1)
+    return (near - far + 1.0).clamp(min=0).mean()
+
+
+x = torch.zeros(2, 3, requires_grad=True)
+triplet_loss(x, torch.zeros(2, 3), torch.ones(2, 3)).backward()
+""",
+        """\
+import math
+
+import torch
+from torch import nn
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, dim, eps=1e-6):
+        super().__init__()
+        self.eps = eps
+        self.scale = dim**-0.5
+        self.weight = nn.Parameter(torch.ones(dim))
+
+    def forward(self, x):
+        variance = x.pow(2).mean(-1, keepdim=True)
+        return self.weight * x * torch.rsqrt(variance + self.eps) / math.sqrt(2) * self.scale
+
+
+RMSNorm(4)(torch.zeros(2, 4, requires_grad=True)).sum().backward()
+""",
+        """\
+import torch
+
+
+@torch.no_grad()
+def adam_update(parameter, gradient, average):
+    average.mul_(0.9).add_((gradient**2) * 0.1)
+    parameter.sub_(gradient / (torch.sqrt(gradient**2) + 1e-8))
+
+
+adam_update(torch.zeros(3), torch.zeros(3), torch.zeros(3))
+""",
+        """\
+import torch
+
+
+def rmse_metric(pred, target):
+    return torch.sqrt(((pred - target) ** 2).mean()).item()
+
+
+print(rmse_metric(torch.zeros(3), torch.zeros(3)))
+""",
+    )
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        for root, of in _roots(module):
+            dead = dead_branch(module, root, of)
+            found = None if dead else range_of(module, of)
+            if not dead and (found is None or not found.has_zero or found.source in _NOT_SAID):
+                continue
+            if _has_gradient(module, root) and (dead or not guarded(module, of)):
+                yield self.finding(module.location(root), _message(module, of, found))
+        yield from self._second_derivatives(module)
+
+    def _second_derivatives(self, module: Module) -> Iterator[Finding]:
+        """A norm whose gradient is taken with create_graph=True is differentiated twice."""
+        for call in module.calls("torch.autograd.grad"):
+            graph = module.argument(call, None, "create_graph")
+            outputs = module.argument(call, 0, "outputs")
+            if graph is None or module.constant(graph) is not True or outputs is None:
+                continue
+            for norm in _norms_in(module, outputs):
+                yield self.finding(
+                    module.location(norm),
+                    "this norm is differentiated twice (create_graph=True): its second derivative at 0 is NaN",
+                )
+
+    def fix(self, finding: Finding, module: Module) -> Fix | None:
+        editor = Editor(module)
+        for root, of in _roots(module):
+            if module.location(root) != finding.at or not _is_square_root(module, root):
+                continue
+            base = _square_of(module, of)
+            if base is not None:
+                text = module.segment(base)
+                plain = isinstance(base, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
+                return Fix(
+                    "Take the absolute value",
+                    (editor.replace(root, (text if plain else f"({text})") + ".abs()"),),
+                )
+            bound = _zero_bound(module, of)
+            if bound is not None:
+                return Fix("Bound the argument above zero", (editor.replace(bound, "1e-12"),))
+        return None
+
+
+def _roots(module: Module) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Every square root and what it is taken of."""
+    for call in operations(module, *_ROOTS):
+        of = receiver(module, call)
+        if of is not None:
+            yield call, of
+    for power in module.all(ast.BinOp):
+        if isinstance(power.op, ast.Pow) and module.number(power.right) in _HALVES:
+            yield power, power.left
+    for call in operations(module, "pow"):
+        exponent = module.argument(call, 0 if module.resolve(call.func) is None else 1, "exponent")
+        of = receiver(module, call)
+        if of is not None and exponent is not None and module.number(exponent) in _HALVES:
+            yield call, of
+
+
+def _has_gradient(module: Module, node: ast.expr) -> bool:
+    """In a loss, or in the forward pass of a module."""
+    if in_loss(module, node):
+        return True
+    function, cls = module.function(node), module.class_(node)
+    return (
+        function is not None
+        and function.name == "forward"
+        and cls is not None
+        and module.is_module_class(cls)
+        and differentiated(module, node)
+    )
+
+
+def _norms_in(module: Module, outputs: ast.expr) -> Iterator[ast.Call]:
+    """The norms of differences that this value is made of, through names."""
+    queue: list[ast.expr] = [outputs]
+    for _ in range(12):
+        if not queue:
+            return
+        for node in ast.walk(queue.pop()):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+                value = values_of(module).definition(node)
+                if isinstance(value, ast.expr):
+                    queue.append(value)
+            elif isinstance(node, ast.Call) and last_name(node) in {"norm", "vector_norm", "cdist"}:
+                of = receiver(module, node)
+                found = range_of(module, of) if of is not None else None
+                if found is not None and found.source == "difference":
+                    yield node
+
+
+def _is_square_root(module: Module, root: ast.expr) -> bool:
+    if isinstance(root, ast.BinOp):
+        return module.number(root.right) == 0.5
+    return isinstance(root, ast.Call) and last_name(root) == "sqrt"
+
+
+def _square_of(module: Module, of: ast.expr) -> ast.expr | None:
+    """`x` where `of` is written `x ** 2`, `x.pow(2)`, `torch.square(x)`."""
+    if isinstance(of, ast.BinOp) and isinstance(of.op, ast.Pow) and module.number(of.right) == 2:
+        return of.left
+    if isinstance(of, ast.Call):
+        if last_name(of) == "square":
+            return receiver(module, of)
+        exponent = module.argument(of, 0 if module.resolve(of.func) is None else 1, "exponent")
+        if last_name(of) == "pow" and exponent is not None and module.number(exponent) == 2:
+            return receiver(module, of)
+        if last_name(of) in {"clamp", "clamp_min"} and _zero_bound(module, of) is not None:
+            inner = receiver(module, of)
+            return _square_of(module, inner) if inner is not None else None
+    return None
+
+
+def _zero_bound(module: Module, of: ast.expr) -> ast.expr | None:
+    """The 0 in `x.clamp(min=0)`."""
+    if not (isinstance(of, ast.Call) and last_name(of) in {"clamp", "clamp_min", "clip"}):
+        return None
+    low = module.argument(of, 0 if module.resolve(of.func) is None else 1, "min")
+    return low if isinstance(low, ast.Constant) and low.value == 0 else None
+
+
+def _message(module: Module, of: ast.expr, found: Range | None) -> str:
+    if found is None:
+        return "square root inside torch.where: where the test is false its gradient is 0 times infinity, NaN"
+    if found.source == "clamp":
+        return "square root of a value clamped at 0: at 0 its slope is infinite, so the gradient is NaN"
+    what = {"square": "a square", "var": "a variance", "std": "a standard deviation"}.get(
+        found.source, found.source
+    )
+    return f"square root of a value that can be exactly 0 ({what}): its slope there is infinite, so the gradient is NaN"

@@ -1,0 +1,339 @@
+"""FL606: probabilities where the loss expects logits."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from fallline.finding import Edit, Finding, Fix, Severity
+from fallline.rule import Rule
+from fallline.rules.numerics._layers import Made, last_name, made_by, output_of
+from fallline.rules.numerics._stable import still_means
+from fallline.rules.numerics._values import values_of
+from fallline.syntax import Editor, Module
+
+_SOFTMAX_LOSSES = frozenset({"cross_entropy", "CrossEntropyLoss"})
+_SIGMOID_LOSSES = frozenset(
+    {
+        "binary_cross_entropy_with_logits",
+        "BCEWithLogitsLoss",
+        "multilabel_soft_margin_loss",
+        "MultiLabelSoftMarginLoss",
+        "soft_margin_loss",
+        "SoftMarginLoss",
+        "sigmoid_focal_loss",
+    }
+)
+_LOGIT_LOSSES = _SOFTMAX_LOSSES | _SIGMOID_LOSSES
+_HOMES = ("torch.nn.", "torch.nn.functional.", "torchvision.ops.", "timm.loss.")
+_TIMM = frozenset({"LabelSmoothingCrossEntropy", "SoftTargetCrossEntropy"})
+_PROBABILITIES = frozenset({"softmax", "sigmoid", "softmin", "hardsigmoid"})
+
+
+class DoubleSoftmax(Rule):
+    code = "FL606"
+    name = "double-softmax"
+    severity = Severity.ERROR
+    what = "Looks for probabilities given as the input of a loss that expects logits and squashes them itself."
+    why = """\
+The model trains, slowly and to a worse result, and nothing says so: the loss squashes what is already squashed.
+
+`cross_entropy` of a softmax over 10 classes cannot go below 1.46, whatever the model learns, and its gradient almost vanishes where the model is confident and
+wrong. `binary_cross_entropy_with_logits` of a sigmoid sees only values between 0 and 1 and cannot go below 0.31 for a positive label."""
+    instead = """\
+Give the loss the logits, and squash only where probabilities are read.
+
+- remove the softmax or sigmoid before `cross_entropy` or `binary_cross_entropy_with_logits`
+- a model that must return probabilities: return `log_softmax` and use `nll_loss`, or use `binary_cross_entropy` after a sigmoid
+- targets may well be probabilities; `log_softmax` before `cross_entropy` changes nothing"""
+    fix_safety = "Safe: the logits reach the loss as it expects them. Where the model itself ends in a softmax, the layer is not touched."
+    facts = ("double-softmax",)
+    tokens = (
+        b"cross_entropy",
+        b"CrossEntropy",
+        b"BCEWithLogits",
+        b"SoftMargin",
+        b"soft_margin",
+        b"focal_loss",
+    )
+    wrong = (
+        """\
+import torch
+import torch.nn.functional as F
+
+model = torch.nn.Linear(8, 5)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    inputs, targets = torch.randn(16, 8), torch.randint(0, 5, (16,))
+    output = F.softmax(model(inputs), dim=1)
+    loss = F.cross_entropy(output, targets)  # FL606
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+        """\
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(8, 16)
+        self.head = nn.Linear(16, 5)
+        self.softmax = nn.Softmax(dim=1)
+
+    def forward(self, x):
+        x = torch.relu(self.body(x))
+        x = self.head(x)
+        return self.softmax(x)
+
+
+model = Net().to("cpu")
+criterion = nn.CrossEntropyLoss()
+optimizer = torch.optim.Adam(model.parameters())
+inputs, targets = torch.randn(16, 8), torch.randint(0, 5, (16,))
+optimizer.zero_grad()
+outputs = model(inputs)
+loss = criterion(outputs, targets)  # FL606
+loss.backward()
+optimizer.step()
+""",
+        """\
+import torch
+import torch.nn as nn
+
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1), nn.Sigmoid())
+
+
+def train(model, criterion, optimizer, inputs, labels):
+    optimizer.zero_grad()
+    loss = criterion(model(inputs).squeeze(1), labels)  # FL606
+    loss.backward()
+    optimizer.step()
+
+
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+train(model, nn.BCEWithLogitsLoss(), optimizer, torch.randn(4, 8), torch.ones(4))
+""",
+        """\
+import torch
+from torch import nn
+
+
+class Trainer:
+    def __init__(self, model):
+        self.model = model
+        self.loss_fn = nn.CrossEntropyLoss(label_smoothing=0.1)
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(self, inputs, targets):
+        probs = torch.softmax(self.model(inputs), dim=-1)
+        loss = self.loss_fn(probs, targets)  # FL606
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+
+
+Trainer(nn.Linear(8, 5)).step(torch.randn(4, 8), torch.tensor([0, 1, 2, 3]))
+""",
+    )
+    right = (
+        """\
+import torch
+import torch.nn.functional as F
+
+model = torch.nn.Linear(8, 5)
+inputs, targets = torch.randn(16, 8), torch.randint(0, 5, (16,))
+logits = model(inputs)
+loss = F.cross_entropy(logits, targets)
+loss.backward()
+accuracy = (F.softmax(logits, dim=1).argmax(dim=1) == targets).float().mean()
+""",
+        """\
+import torch
+import torch.nn.functional as F
+
+student, teacher = torch.nn.Linear(8, 5), torch.nn.Linear(8, 5)
+inputs = torch.randn(16, 8)
+with torch.no_grad():
+    soft_targets = F.softmax(teacher(inputs) / 2.0, dim=1)
+F.cross_entropy(student(inputs), soft_targets).backward()
+""",
+        """\
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(8, 5), nn.LogSoftmax(dim=1))
+criterion = nn.CrossEntropyLoss()
+criterion(model(torch.randn(4, 8)), torch.tensor([0, 1, 2, 3])).backward()
+""",
+        """\
+import torch
+from torch import nn
+
+
+class Gated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate = nn.Sequential(nn.Linear(8, 8), nn.Sigmoid())
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x):
+        gate = self.gate(x)
+        out = self.head(gate * x)
+        if not self.training:
+            return torch.softmax(out, dim=1)
+        return out
+
+
+model = Gated()
+criterion = nn.CrossEntropyLoss()
+criterion(model(torch.randn(4, 8)), torch.tensor([0, 1, 2, 3])).backward()
+""",
+        """\
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(8, 1), nn.Sigmoid())
+criterion = nn.BCELoss()
+criterion(model(torch.randn(4, 8)), torch.ones(4, 1)).backward()
+""",
+    )
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        for call, loss in _logit_losses(module):
+            given = module.argument(call, 0, "input", "inputs")
+            made = made_by(module, given) if given is not None else None
+            if made is None or made.op not in _PROBABILITIES:
+                continue
+            where = (
+                "" if made.module is module and made.line == call.lineno else f" (line {made.line})"
+            )
+            if made.module is not module:
+                where = f" ({made.module.path}:{made.line})"
+            yield self.finding(
+                module.location(call),
+                f"{loss} expects logits and is given the result of {made.op}{where}: it squashes them a second time",
+                loss=loss,
+                squashed_by=made.op,
+                squashed_at=f"{made.module.path}:{made.line}",
+            )
+
+    def fix(self, finding: Finding, module: Module) -> Fix | None:
+        for call, _ in _logit_losses(module):
+            given = module.argument(call, 0, "input", "inputs")
+            if module.location(call) != finding.at or given is None:
+                continue
+            made = made_by(module, given)
+            edits = (
+                _without(module, made, given, call)
+                if made is not None and made.module is module
+                else None
+            )
+            return Fix("Give the loss the logits", edits) if edits is not None else None
+        return None
+
+
+def _logit_losses(module: Module) -> Iterator[tuple[ast.Call, str]]:
+    """Calls of losses that take logits: functions, `nn.CrossEntropyLoss()(...)`, `criterion(...)`, `self.loss_fn(...)`."""
+    for home in _HOMES:
+        for name in _LOGIT_LOSSES | _TIMM:
+            for call in module.calls(home + name):
+                if name[:1].islower():
+                    yield call, name
+    made = [
+        c
+        for home in _HOMES
+        for name in _LOGIT_LOSSES | _TIMM
+        if name[:1].isupper()
+        for c in module.calls(home + name)
+    ]
+    if not made:
+        return
+    for call in module.all(ast.Call):
+        if len(call.args) < 2 and not call.keywords:
+            continue
+        func = call.func
+        if isinstance(func, ast.Call):
+            loss = func
+        elif (isinstance(func, ast.Name) and module.resolve(func) is None) or _is_self(func):
+            found = values_of(module).model(func)
+            if not isinstance(found, ast.Call):
+                continue
+            loss = found
+        else:
+            continue
+        if any(loss is c for c in made):
+            yield call, last_name(loss)
+
+
+def _is_self(func: ast.expr) -> bool:
+    return (
+        isinstance(func, ast.Attribute)
+        and isinstance(func.value, ast.Name)
+        and func.value.id == "self"
+    )
+
+
+def _without(
+    module: Module, made: Made, given: ast.expr, call: ast.Call
+) -> tuple[Edit, ...] | None:
+    """Edits that let the logits through: the softmax is dropped where nothing else reads it."""
+    squash = made.call
+    logits = _inside(module, squash)
+    if logits is None or module.function(squash) is not module.function(call):
+        return None
+    editor = Editor(module)
+    text = module.segment(logits)
+    if any(up is given for up in [squash, *module.parents(squash)]):
+        return (editor.replace(squash, text),)
+    up = module.parent(squash)
+    if not (
+        isinstance(up, ast.Assign) and len(up.targets) == 1 and isinstance(up.targets[0], ast.Name)
+    ):
+        return None
+    name, scope = up.targets[0].id, module.scope(squash)
+    end = _next_binding(module, name, scope, up)
+    uses = [
+        n
+        for n in module.all(ast.Name)
+        if n.id == name
+        and isinstance(n.ctx, ast.Load)
+        and module.scope(n) is scope
+        and up.lineno < n.lineno <= end
+    ]
+    if len(uses) != 1:
+        # others read the probabilities: only the loss gets the logits, where they have a name
+        named = (
+            isinstance(logits, ast.Name) and logits.id != name and still_means(module, squash, call)
+        )
+        return (editor.replace(given, text),) if named and isinstance(given, ast.Name) else None
+    if isinstance(logits, ast.Name) and logits.id == name and editor.alone(up):
+        return (editor.delete(up),)
+    return (editor.replace(squash, text),)
+
+
+def _next_binding(module: Module, name: str, scope: ast.AST | None, after: ast.stmt) -> float:
+    later = [
+        getattr(b, "lineno", 0)
+        for b in module.bindings(name, scope)
+        if getattr(b, "lineno", 0) > after.lineno
+    ]
+    return min(later, default=float("inf"))
+
+
+def _inside(module: Module, squash: ast.Call) -> ast.expr | None:
+    """The logits that the softmax or sigmoid is given."""
+    name = module.resolve(squash.func)
+    if name is not None and name.startswith("torch."):
+        return module.argument(squash, 0, "input")
+    if (
+        isinstance(squash.func, ast.Attribute)
+        and squash.func.attr in _PROBABILITIES
+        and not _is_self(squash.func)
+    ):
+        return squash.func.value
+    made = output_of(module, squash.func, squash)
+    single = made is not None and made.call is squash and len(squash.args) == 1
+    return squash.args[0] if single else None
