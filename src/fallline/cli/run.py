@@ -1,0 +1,51 @@
+"""`fallline run`: a training script, watched."""
+
+from __future__ import annotations
+
+import argparse
+
+__all__ = ["HELP", "add_arguments", "run"]
+
+HELP = """\
+Run a training script and watch it. The script is not changed: same output, same results bit for bit, same exit status.
+
+  fallline run train.py --its --own arguments
+  fallline run -m package.train --its --own arguments
+  torchrun --nproc-per-node 2 -m fallline run train.py
+
+What was seen is in the run folder (--out), which `fallline report` shows again: findings with the line that
+causes them, the operation where the first NaN or Inf was born, and the numbers of every update.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "fallline run [--out DIR] [--budget PCT] [--guard skip|stop|off] (SCRIPT | -m MODULE) [ARGS ...]"
+    parser.add_argument("--out", metavar="DIR", help="the run folder (default: fallline-runs/SCRIPT-TIME)")
+    parser.add_argument(
+        "--budget", type=_percent, default=1.0, metavar="PCT", help="time for measuring, in percent of the step time (default: 1)"
+    )
+    parser.add_argument(
+        "--guard",
+        choices=("skip", "stop", "off"),
+        default="skip",
+        help="a non-finite update is not applied (skip, the default), ends the run with an error (stop), or is applied (off)",
+    )
+    parser.add_argument("-m", dest="module", action="store_true", help="the target is a module, as in python -m")
+    parser.add_argument("target", metavar="SCRIPT", help="the script to run")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="its own arguments")
+
+
+def run(args: argparse.Namespace) -> int:
+    from fallline.watcher.launch_run import run_watched
+
+    return run_watched(args)
+
+
+def _percent(text: str) -> float:
+    try:
+        value = float(text.rstrip("%"))
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 100:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a percentage; say --budget 1 for one percent of the step time")
+    return value

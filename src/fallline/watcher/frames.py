@@ -1,0 +1,148 @@
+"""Which line of the user's own code is behind an event.
+
+Frames of torch, of installed packages, of the standard library and of fallline are skipped. What is asked
+thousands of times in a run is looked up: a file is the user's or not once for all, a place in a code object has one
+`Location`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from dataclasses import dataclass
+from itertools import islice
+from types import CodeType, FrameType
+
+from fallline.event import Location
+
+__all__ = ["Place", "claim", "is_user_file", "locate", "place", "shown_path", "user_frames"]
+
+# Below this frame there is only the interpreter and our own command.
+_BOTTOM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "launch.py")
+_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_STDLIB = tuple(
+    os.path.abspath(p) + os.sep
+    for p in {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), os.path.dirname(os.__file__)}
+)
+_PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+# Code that has no file but was not written by the user: frozen modules, generated wrappers, fx graphs, dataclasses.
+_GENERATED = ("<frozen", "<eval_with_key>", "<__array_function__", "<attrs generated", "<decorator-gen")
+_FRAMEWORKS = ("lightning", "pytorch_lightning", "transformers", "accelerate", "deepspeed", "fabric")
+_CALLERS = 8
+
+_user: dict[str, bool] = {}
+_claimed: list[str] = []
+_framework: dict[str, str | None] = {}
+_locations: dict[tuple[CodeType, int], Location] = {}
+_started_in = os.getcwd()
+
+
+@dataclass(slots=True)
+class Place:
+    """Where in the user's code, who called that, and which framework stood in between, if any."""
+
+    at: Location
+    callers: tuple[Location, ...] = ()
+    framework: str | None = None
+
+
+def claim(folder: str) -> None:
+    """Code in this folder is the user's, even where it is installed as a package (`-m package.train`)."""
+    _claimed.append(os.path.abspath(folder) + os.sep)
+    _user.clear()
+
+
+def is_user_file(filename: str) -> bool:
+    """Whether this file is the user's own code."""
+    known = _user.get(filename)
+    if known is None:
+        known = _user[filename] = _decide(filename)
+    return known
+
+
+def _decide(filename: str) -> bool:
+    if filename.startswith("<"):
+        return not filename.startswith(_GENERATED)
+    path = os.path.abspath(filename)
+    if path.startswith(_HERE):
+        return False
+    if any(path.startswith(folder) for folder in _claimed):
+        return True
+    return not path.startswith(_STDLIB) and not any(part in path for part in _PACKAGES)
+
+
+def _framework_of(filename: str) -> str | None:
+    if filename not in _framework:
+        _, mark, rest = filename.rpartition("-packages" + os.sep)
+        top = rest.partition(os.sep)[0] if mark else ""
+        found = "lightning" if top == "pytorch_lightning" else top if top in _FRAMEWORKS else None
+        if found == "lightning" and f"{os.sep}fabric{os.sep}" in rest:
+            found = "fabric"
+        _framework[filename] = found
+    return _framework[filename]
+
+
+def shown_path(filename: str) -> str:
+    """A path as people write it: relative to where the run was started, when it lies below."""
+    if filename.startswith("<"):
+        return filename
+    path = os.path.abspath(filename)
+    below = path.startswith(_started_in + os.sep)
+    return path[len(_started_in) + 1 :] if below else path
+
+
+def locate(code: CodeType, instruction: int, line: int) -> Location:
+    """The place of one instruction of a code object."""
+    key = (code, instruction)
+    known = _locations.get(key)
+    if known is None:
+        path = shown_path(code.co_filename)
+        function = "" if code.co_name == "<module>" else code.co_qualname
+        span = next(islice(code.co_positions(), instruction // 2, None), (None,) * 4)
+        first, last, begin, end = span
+        if first is None or begin is None or end is None:
+            known = Location(path, line, function=function)
+        else:
+            # columns are byte offsets here; they are characters only where the line is ASCII, which is good enough
+            known = Location(path, first, begin + 1, last, end + 1, function)
+        _locations[key] = known
+    return known
+
+
+def place(depth: int = 1) -> Place | None:
+    """The innermost frame of the user's code above the caller; None when there is none."""
+    frame: FrameType | None = sys._getframe(depth)
+    found: list[Location] = []
+    framework: str | None = None
+    while frame is not None:
+        code = frame.f_code
+        filename = code.co_filename
+        user = _user.get(filename)
+        if user is None:
+            user = is_user_file(filename)
+        if user:
+            found.append(locate(code, frame.f_lasti, frame.f_lineno))
+            if len(found) > _CALLERS:
+                break
+        elif filename == _BOTTOM:
+            break
+        elif framework is None and not found:
+            framework = _framework_of(filename)
+        frame = frame.f_back
+    if not found:
+        return None
+    return Place(found[0], tuple(found[1:]), framework)
+
+
+def user_frames(depth: int = 1) -> list[FrameType]:
+    """The frames of the user's code above the caller, innermost first."""
+    frame: FrameType | None = sys._getframe(depth)
+    found = []
+    while frame is not None:
+        if frame.f_code.co_filename == _BOTTOM:
+            break
+        if is_user_file(frame.f_code.co_filename):
+            found.append(frame)
+        frame = frame.f_back
+    return found

@@ -1,0 +1,144 @@
+"""Keeps a non-finite update out of the model.
+
+Before a step the gradients are looked at; when one of them is not finite, the step is run without any gradient, which
+every optimizer takes as "nothing to do", and the gradients are put back afterwards. A run with finite gradients is not
+touched at all.
+
+Looking costs one pass over the gradients (`_foreach_norm`), and nothing where clipping has just measured their norm. A
+model so large that a pass does not fit the budget is looked at in its small tensors at every step, where a NaN
+from any operation arrives as well, and as a whole as often as the budget allows. On a CUDA device the answer is waited
+for once per step, except for fused optimizers, which take the flag on the device and skip by themselves.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from fallline.errors import FalllineError
+
+if TYPE_CHECKING:
+    from fallline.event import Event
+    from fallline.watcher.session import Session
+
+__all__ = ["Guard", "GuardStop", "all_finite"]
+
+ALWAYS_BELOW = 1_000_000  # elements: a pass over so many is too short to ration
+SMALL = 16_384
+
+
+class GuardStop(FalllineError, FloatingPointError):
+    """A gradient is NaN or Inf and the run was started with --guard stop."""
+
+
+class Guard:
+    """mode: "skip" (the update is not applied), "stop" (raises `GuardStop`), "off"."""
+
+    def __init__(self, session: Session, mode: str) -> None:
+        self.session = session
+        self.mode = mode
+        self.skipped = 0
+        self._held: dict[int, list[tuple[Tensor, Tensor]]] = {}
+        self._measured: tuple[Any, frozenset[int]] | None = None  # what a clip has just measured
+        self._credit = 0.0
+        self._cost = 0.0
+        self._last = time.perf_counter()
+
+    def clipped(self, norm: Tensor, event: Event) -> None:
+        number = event.facts.get("parameters")
+        if number is not None:
+            self._measured = (norm, self.session.objects.members(number))
+
+    def check(self, optimizer: torch.optim.Optimizer, index: int) -> None:
+        """Gradients are complete: hold the step back when one of them is not finite."""
+        measured, self._measured = self._measured, None
+        if self.session.scaler_stepping is not None:
+            return  # the scaler has looked already
+        parameters = [p for g in optimizer.param_groups for p in g["params"] if p.grad is not None]
+        if not parameters or self._fine(optimizer, parameters, measured):
+            return
+        self.session.origin.gradients_bad(optimizer, index)
+        if self.mode == "off":
+            return
+        self.skipped += 1
+        if self.mode == "stop":
+            raise GuardStop(
+                f"update {index}: a gradient is NaN or Inf, so the step was not taken (--guard stop); "
+                "the findings of this run say which operation made it"
+            )
+        self._held[id(optimizer)] = [(p, p.grad) for p in parameters if p.grad is not None]
+        for p in parameters:
+            p.grad = None
+
+    def release(self, optimizer: torch.optim.Optimizer) -> bool:
+        """After the step: give held-back gradients their place again. Whether the step was held back."""
+        held = self._held.pop(id(optimizer), None)
+        if held is None:
+            return False
+        for parameter, gradient in held:
+            parameter.grad = gradient
+        return True
+
+    def _fine(self, optimizer: Any, parameters: list[Tensor], measured: Any) -> bool:
+        objects = self.session.objects
+        if measured is not None and {objects.serial(p) for p in parameters} <= measured[1]:
+            norm = measured[0]
+            if norm.device.type == "cpu" and bool(torch.isfinite(norm)):
+                return True
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        if gradients[0].device.type == "cuda" and getattr(optimizer, "_step_supports_amp_scaling", False):
+            return self._on_device(optimizer, gradients)
+        total = sum(g.numel() for g in gradients)
+        if total > ALWAYS_BELOW and not self._affordable():
+            gradients = [g for g in gradients if g.numel() <= SMALL] or gradients[:1]
+            return all_finite(gradients)
+        started = time.perf_counter()
+        fine = all_finite(gradients)
+        self._cost = time.perf_counter() - started
+        self._credit -= self._cost
+        return fine
+
+    def _affordable(self) -> bool:
+        now = time.perf_counter()
+        self._credit = min(self._credit + 0.25 * self.session.options.budget * (now - self._last), 1.0)
+        self._last = now
+        return self._credit >= self._cost
+
+    def _on_device(self, optimizer: Any, gradients: list[Tensor]) -> bool:
+        """A fused optimizer applies nothing where `found_inf` is set; nobody has to wait for the answer."""
+        norms = torch.stack(torch._foreach_norm(gradients, float("inf")))
+        optimizer.found_inf = (~torch.isfinite(norms).all()).float()
+        self.session.origin.later(optimizer.found_inf)
+        return True
+
+
+@torch.no_grad()
+def all_finite(gradients: list[Tensor]) -> bool:
+    """Whether every number is finite. The largest magnitude is finite exactly when all numbers are."""
+    dense = [_values(g) for g in gradients]
+    dense = [g for g in dense if g.numel()]
+    if not dense:
+        return True
+    try:
+        norms = torch._foreach_norm(dense, float("inf"))
+    except (RuntimeError, NotImplementedError):
+        return all(bool(torch.isfinite(g).all()) for g in dense)
+    by_device: dict[torch.device, list[Tensor]] = {}
+    for norm in norms:
+        by_device.setdefault(norm.device, []).append(norm.float())
+    # one wait per device
+    return all(bool(torch.isfinite(torch.stack(found)).all()) for found in by_device.values())
+
+
+def _values(gradient: Tensor) -> Tensor:
+    gradient = gradient.detach()
+    local: Any = getattr(gradient, "_local_tensor", gradient)
+    gradient = local if isinstance(local, Tensor) else gradient
+    if gradient.is_sparse:
+        gradient = gradient.coalesce().values()
+    return torch.view_as_real(gradient) if gradient.is_complex() else gradient
+
+

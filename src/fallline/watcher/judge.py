@@ -1,0 +1,118 @@
+"""Judging a run while it goes on and when it ends, beside the training thread; and findings.json."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fallline.errors import RunError
+from fallline.finding import Finding
+from fallline.rule import all_rules
+from fallline.verdict import judge, merge, settle
+from fallline.watcher.series import Series, read_run
+from fallline.watcher.taps_trace import build_trace
+
+if TYPE_CHECKING:
+    from fallline.watcher.recorder import UpdateRow
+    from fallline.watcher.session import Session
+
+__all__ = ["Judge", "conclude"]
+
+# After so many updates the events are judged for the first times; later when something new was kept.
+AFTER = frozenset({4, 20, 100})
+EVERY_SECONDS = 10.0
+WAIT_FOR_RANKS = 10.0
+
+
+class Judge:
+    """Judges one session. Findings go to the recorder as soon as they are known."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.findings: list[Finding] = []
+        self._wake = threading.Event()
+        self._over = False
+        self._thread: threading.Thread | None = None
+        self._judged = 0
+        self._last = time.monotonic()
+        self._reported: set[Any] = set()
+
+    def stepped(self) -> None:
+        """One more update: wake the background thread when it is time."""
+        count, structure = self.session.steps, self.session.log.structure
+        due = count in AFTER or (structure > self._judged and count > 4 and time.monotonic() - self._last > EVERY_SECONDS)
+        if due:
+            self._judged, self._last = structure, time.monotonic()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="fallline-judge", daemon=True)
+                self._thread.start()
+            self._wake.set()
+
+    def listen(self, row: UpdateRow) -> None:
+        """Called by the recorder's thread for every row whose numbers have arrived."""
+
+    def _work(self) -> None:
+        while True:
+            self._wake.wait()
+            self._wake.clear()
+            if self._over:
+                return
+            self.session.safely(self._look, False)
+
+    def _look(self, complete: bool) -> None:
+        trace = build_trace(self.session, complete=complete)
+        self.findings = judge(trace)
+        recorder = self.session.recorder
+        for finding in self.findings if recorder is not None else ():
+            if finding.key not in self._reported:
+                self._reported.add(finding.key)
+                recorder.finding(finding)  # type: ignore[union-attr]
+
+    def finish(self, complete: bool = True) -> None:
+        """Judge the whole run, in the calling thread."""
+        self._over = True
+        self._wake.set()
+        if self.session.log.events:
+            self.session.open()
+            self._look(complete)
+
+
+def conclude(folder: Path, *, wait: bool = False) -> list[Finding]:
+    """The findings of a run folder, of all ranks, from events and from numbers; written to findings.json."""
+    series = _all_ranks(folder) if wait else read_run(folder)
+    found = settle(merge([*_recorded(series), *_measured(series)]))
+    text = json.dumps([f.as_dict() for f in found], indent=2, default=str)
+    fresh = folder / f".findings.{os.getpid()}.json"
+    try:
+        fresh.write_text(text + "\n")
+        fresh.replace(folder / "findings.json")
+    except OSError as error:
+        raise RunError(f"cannot write {folder / 'findings.json'}: {error}") from error
+    return found
+
+
+def _recorded(series: Series) -> Iterator[Finding]:
+    for rank in series.ranks:
+        yield from rank.findings
+
+
+def _measured(series: Series) -> Iterator[Finding]:
+    for rule in all_rules():
+        if rule._defines("check_series"):
+            yield from rule.check_series(series)
+
+
+def _all_ranks(folder: Path) -> Series:
+    """The run once every rank has ended, or after a while without the ones that have not."""
+    deadline = time.monotonic() + WAIT_FOR_RANKS
+    while True:
+        series = read_run(folder)
+        ended = sum(1 for r in series.ranks if r.status)
+        if ended >= series.world or time.monotonic() > deadline:
+            return series
+        time.sleep(0.1)

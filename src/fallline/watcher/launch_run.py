@@ -1,0 +1,140 @@
+"""`fallline run` from end to end: the run folder, the session, the script, processes it spawns, the findings."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+import time
+from contextlib import suppress
+from multiprocessing import spawn, util
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fallline.errors import FalllineError
+from fallline.watcher.launch import after_torch, run_target
+
+if TYPE_CHECKING:
+    from fallline.watcher.session import Session
+
+__all__ = ["active", "child", "run_watched"]
+
+_CHILD = "FALLLINE_CHILD"
+_session: Session | None = None
+
+
+def active() -> Session | None:
+    """The session of this process, when it was started under `fallline run`."""
+    return _session
+
+
+def run_watched(args: argparse.Namespace) -> int:
+    """Run the script and watch it; the script's own exit status."""
+    settings = {
+        "out": str(Path(args.out or default_folder(args.target)).absolute()),
+        "budget": args.budget / 100,
+        "guard": args.guard,
+        "script": args.target,
+        "argv": args.arguments,
+        "cwd": os.getcwd(),
+    }
+    after_torch(lambda: _begin(settings))
+    _watch_spawned(settings)
+    return run_target(args.target, args.arguments, module=args.module, finish=lambda status: _end(settings, status))
+
+
+def default_folder(target: str) -> str:
+    """fallline-runs/SCRIPT-TIME; the ranks of one launch agree on it without talking to each other."""
+    stem = re.sub(r"\W+", "-", Path(target).stem or "run").strip("-") or "run"
+    started = _launcher_started() if int(os.environ.get("WORLD_SIZE", "1") or 1) > 1 else time.time()
+    return os.path.join("fallline-runs", f"{stem}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(started))}")
+
+
+def _launcher_started() -> float:
+    """When torchrun was started, as the system knows it."""
+    with suppress(OSError, IndexError, ValueError):
+        ticks = float(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[19])
+        boot = next(x for x in Path("/proc/stat").read_text().splitlines() if x.startswith("btime"))
+        return float(boot.split()[1]) + ticks / os.sysconf("SC_CLK_TCK")
+    return 0.0
+
+
+def _begin(settings: dict[str, Any]) -> None:
+    """torch has just been imported: put the taps in place."""
+    global _session
+    try:
+        from fallline.watcher.session import Options, Session
+
+        meta = {k: settings[k] for k in ("script", "argv", "cwd")}
+        _session = Session(Options(Path(settings["out"]), settings["budget"], settings["guard"], meta))
+        _session.start()
+    except Exception as error:
+        print(f"fallline: cannot watch this run ({type(error).__name__}: {error}); it goes on unwatched", file=sys.stderr)
+
+
+def _end(settings: dict[str, Any], status: str) -> None:
+    """The script is over: judge, write findings.json, say what was found. Never raises."""
+    session = _session
+    folder = Path(settings["out"])
+    try:
+        if session is not None:
+            session.finish(status)
+            if session.recorder is not None:
+                folder = session.recorder.folder
+                if session.rank == 0:
+                    _conclude(folder)
+                return
+        if folder.is_dir() and os.environ.get(_CHILD) is None:
+            _conclude(folder)  # processes that the script spawned have been watched
+    except Exception as error:
+        print(f"fallline: {error}", file=sys.stderr)
+
+
+def _conclude(folder: Path) -> None:
+    from fallline.watcher.judge import conclude
+
+    found = conclude(folder, wait=True)
+    for finding in found:
+        print(f"fallline: {finding.at.path}:{finding.at.line}: {finding.code} {finding.message}", file=sys.stderr)
+    print(f"fallline: {folder}", file=sys.stderr)
+
+
+# -- processes that the script spawns --------------------------------------------------------------------------
+
+
+def _watch_spawned(settings: dict[str, Any]) -> None:
+    """multiprocessing starts a fresh interpreter per child: let it start by putting our taps in place."""
+    original = spawn.get_command_line
+
+    def get_command_line(**kwargs: Any) -> list[str]:
+        command = original(**kwargs)
+        if "-c" in command:
+            code = command.index("-c") + 1
+            command[code] = f"from fallline.watcher.launch_run import child; child(); {command[code]}"
+        return command
+
+    spawn.get_command_line = get_command_line
+    os.environ[_CHILD] = json.dumps(settings)
+
+
+def child() -> None:
+    """In a spawned child, before anything of the user's runs."""
+    try:
+        settings = json.loads(os.environ[_CHILD])
+    except (KeyError, ValueError):
+        return
+    after_torch(lambda: _begin(settings))
+    _watch_spawned(settings)
+    finish_with_process(lambda: _end(settings, "finished"))
+
+
+def finish_with_process(finish: Any) -> None:
+    """multiprocessing children end without atexit; its own finalizers are what they run."""
+    util.Finalize(None, _quietly, args=(finish,), exitpriority=-100)
+
+
+def _quietly(finish: Any) -> None:
+    with suppress(FalllineError, OSError):
+        finish()

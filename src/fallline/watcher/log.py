@@ -1,0 +1,67 @@
+"""The events of a run, bounded: everything at the start, later only what is new in kind.
+
+A run of a million updates repeats itself. After the first updates, an update whose events look like ones already kept
+is forgotten, and one that does not is kept together with the update before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+from fallline.event import Event, Kind
+
+__all__ = ["EventLog"]
+
+KEPT_UPDATES = 100
+MOST_EVENTS = 6_000
+# Facts that differ from update to update without meaning anything new.
+_PASSING = frozenset({"index", "norm", "site"})
+
+
+class EventLog:
+    """Events in order. `structure` grows whenever something was kept that a rule could judge anew."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.updates = 0
+        self.structure = 0
+        self.cut = False  # events were dropped for want of room
+        self._start = 0  # where the events since the last step begin
+        self._known: set[Hashable] = set()
+        self._forgotten: list[Event] = []
+
+    def add(self, event: Event) -> None:
+        self.events.append(event)
+        if event.kind is Kind.STEP:
+            self._close()
+        elif len(self.events) > MOST_EVENTS + 2_000:
+            # a program that never steps: keep its beginning
+            self.cut = True
+            del self.events[MOST_EVENTS:]
+            self._start = min(self._start, len(self.events))
+
+    def _close(self) -> None:
+        segment = self.events[self._start :]
+        self.updates += 1
+        look = tuple(map(_look, segment))
+        new = look not in self._known
+        if new and len(self._known) < 2_000:
+            self._known.add(look)
+        if self.updates <= KEPT_UPDATES:
+            self.structure += new
+        elif new and len(self.events) < MOST_EVENTS:
+            self.events[self._start : self._start] = self._forgotten
+            self._forgotten = []
+            self.structure += 1
+        else:
+            self.cut = self.cut or new
+            del self.events[self._start :]
+            self._forgotten = segment
+        self._start = len(self.events)
+
+
+def _look(event: Event) -> Hashable:
+    facts = event.facts
+    shown: list[Any] = [(k, v if isinstance(v, Hashable) else str(v)) for k, v in facts.items() if k not in _PASSING]
+    return (event.kind, event.at.path, event.at.line, event.optimizer, event.model, event.loader, tuple(shown))

@@ -1,0 +1,179 @@
+"""Stable names for the things a run touches: optimizers, models, scalers, loaders, and sets of parameters.
+
+Nothing here keeps a user's object alive. Parameter sets are kept as numbers; when a trace is built they become
+names, cut so finely that two sets share a name exactly where they share parameters.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fallline.event import Location, Object
+
+__all__ = ["Objects", "unwrap", "wrapper_of"]
+
+_BATCHNORM = (nn.modules.batchnorm._BatchNorm,)
+_RECURRENT = (nn.RNNBase, nn.RNNCellBase)
+_TRANSFORMER = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
+
+
+def wrapper_of(module: nn.Module) -> str | None:
+    """ "ddp", "fsdp1" or "fsdp2" when this module is wrapped so."""
+    if isinstance(module, nn.parallel.DistributedDataParallel):
+        return "ddp"
+    for base in type(module).__mro__:
+        if base.__name__ == "FullyShardedDataParallel":
+            return "fsdp1"
+        if base.__name__ == "FSDPModule":
+            return "fsdp2"
+    inner = getattr(module, "_orig_mod", None)  # torch.compile
+    return wrapper_of(inner) if isinstance(inner, nn.Module) else None
+
+
+def unwrap(module: nn.Module) -> nn.Module:
+    """The user's own model inside DDP, FSDP1, DataParallel and torch.compile."""
+    while True:
+        inner = None
+        if isinstance(module, nn.parallel.DistributedDataParallel | nn.DataParallel) or wrapper_of(module) == "fsdp1":
+            inner = getattr(module, "module", None)
+        elif type(module).__name__ == "OptimizedModule":
+            inner = getattr(module, "_orig_mod", None)
+        if not isinstance(inner, nn.Module):
+            return module
+        module = inner
+
+
+class Objects:
+    """Names by first appearance: "optimizer#1", "model#2". One per watched process."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, tuple[weakref.ref[Any], str]] = {}
+        self._counts: dict[str, int] = {}
+        self._serials: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._next = 0
+        self._sets: dict[frozenset[int], int] = {}
+        self._keys: dict[tuple[int, ...], int] = {}
+        self._members: list[frozenset[int]] = []
+        self.described: dict[str, Object] = {}
+        self.model_sets: dict[str, int] = {}
+        self.optimizer_sets: dict[str, int] = {}
+        self._models: dict[str, weakref.ref[nn.Module]] = {}
+        self._optimizers: dict[str, weakref.ref[torch.optim.Optimizer]] = {}
+
+    # -- names -------------------------------------------------------------------------------------------------
+
+    def known(self, thing: Any) -> str | None:
+        entry = self._names.get(id(thing))
+        return entry[1] if entry is not None and entry[0]() is thing else None
+
+    def name(self, kind: str, thing: Any, at: Location | None = None, **facts: Any) -> str:
+        """The stable name of a thing; describes it the first time."""
+        entry = self._names.get(id(thing))
+        if entry is not None and entry[0]() is thing:
+            return entry[1]
+        number = self._counts[kind] = self._counts.get(kind, 0) + 1
+        name = f"{kind}#{number}"
+        self._names[id(thing)] = (weakref.ref(thing), name)
+        self.described[name] = Object(name, kind, at, {k: v for k, v in facts.items() if v is not None})
+        return name
+
+    def model(self, module: nn.Module, at: Location | None = None) -> str:
+        """The name of a model, without its wrappers."""
+        inner = unwrap(module)
+        name = self.known(inner)
+        if name is None:
+            kinds = list(inner.modules())
+            name = self.name(
+                "model",
+                inner,
+                at,
+                type=type(inner).__name__,
+                batchnorm=any(isinstance(m, _BATCHNORM) for m in kinds),
+                recurrent=any(isinstance(m, _RECURRENT) for m in kinds),
+                transformer=any(isinstance(m, _TRANSFORMER) for m in kinds),
+                dropout=any(isinstance(m, nn.modules.dropout._DropoutNd) for m in kinds),
+                half=any(p.dtype is torch.float16 for p in inner.parameters()),
+            )
+            self._models[name] = weakref.ref(inner)
+            self.model_sets[name] = self.parameters(inner.parameters())
+        wrapped = wrapper_of(module)
+        if wrapped is not None:
+            self.described[name].facts["wrapper"] = wrapped
+        return name
+
+    def optimizer(self, optimizer: torch.optim.Optimizer, at: Location | None = None) -> str:
+        """The name of an optimizer; notices parameters that were added."""
+        name = self.known(optimizer)
+        if name is None:
+            name = self.name("optimizer", optimizer, at, type=type(optimizer).__name__, lr=learning_rate(optimizer))
+            self._optimizers[name] = weakref.ref(optimizer)
+        self.optimizer_sets[name] = self.parameters(p for g in optimizer.param_groups for p in g["params"])
+        return name
+
+    def models(self) -> list[tuple[str, nn.Module]]:
+        return [(name, module) for name, ref in self._models.items() if (module := ref()) is not None]
+
+    def optimizers(self) -> list[tuple[str, torch.optim.Optimizer]]:
+        return [(name, thing) for name, ref in self._optimizers.items() if (thing := ref()) is not None]
+
+    # -- parameter sets ----------------------------------------------------------------------------------------
+
+    def serial(self, parameter: Tensor) -> int:
+        key = id(parameter)
+        entry = self._serials.get(key)
+        if entry is not None and entry[0]() is parameter:
+            return entry[1]
+        self._next += 1
+        self._serials[key] = (weakref.ref(parameter), self._next)
+        return self._next
+
+    def parameters(self, parameters: Iterable[Tensor]) -> int:
+        """The number of this set of parameters."""
+        key = tuple(map(self.serial, parameters))
+        known = self._keys.get(key)
+        if known is None:
+            members = frozenset(key)
+            known = self._sets.get(members)
+            if known is None:
+                known = self._sets[members] = len(self._members)
+                self._members.append(members)
+            self._keys[key] = known
+        return known
+
+    def members(self, number: int) -> frozenset[int]:
+        return self._members[number]
+
+    def named_sets(self, used: Iterable[int]) -> dict[int, frozenset[str]]:
+        """Set number → names, over the sets that a trace uses together with all models and optimizers."""
+        numbers = sorted({*used, *self.model_sets.values(), *self.optimizer_sets.values()})
+        signature: dict[int, list[int]] = {}
+        for number in numbers:
+            for member in self._members[number]:
+                signature.setdefault(member, []).append(number)
+        pieces: dict[tuple[int, ...], str] = {}
+        parts: dict[str, int] = {}
+        for key in sorted(set(map(tuple, signature.values()))):
+            whole = [m for m, s in self.model_sets.items() if s in key]
+            size = sum(1 for s in signature.values() if tuple(s) == key)
+            owner = min(whole, key=lambda m: len(self._members[self.model_sets[m]])) if whole else "parameters"
+            if whole and size == len(self._members[self.model_sets[owner]]):
+                pieces[key] = owner
+            else:
+                parts[owner] = parts.get(owner, 0) + 1
+                pieces[key] = f"{owner}:{parts[owner]}"
+        named = {n: {pieces[tuple(signature[m])] for m in self._members[n]} for n in numbers}
+        for number, names in named.items():
+            # a set that holds a whole model also goes by the model's name, however finely it was cut
+            names |= {m for m, s in self.model_sets.items() if self._members[s] and self._members[s] <= self._members[number]}
+        return {number: frozenset(names) for number, names in named.items()}
+
+
+def learning_rate(optimizer: torch.optim.Optimizer) -> float | None:
+    """Of the first group, where it is a plain number."""
+    rate = optimizer.param_groups[0].get("lr") if optimizer.param_groups else None
+    return float(rate) if isinstance(rate, int | float) else None

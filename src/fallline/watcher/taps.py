@@ -1,0 +1,277 @@
+"""Taps on torch: every call that a training loop is made of passes through here on its way, and is told to the session.
+
+A tap calls what it stands in front of with exactly the arguments it got, and returns exactly what that returned.
+Whatever goes wrong in our own part is swallowed by the session. Taps are put in place before the script's own
+imports run, or by `fallline.watch`, and taken away again by `remove`.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer, lr_scheduler
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+if TYPE_CHECKING:
+    from fallline.watcher.session import Session
+
+__all__ = ["Taps"]
+
+Wrapped = Callable[..., Any]
+
+
+class Taps:
+    """The taps of one session. `install` and `remove` may be called once each."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._undo: list[Callable[[], None]] = []
+
+    def install(self, *, rebind: bool = False) -> None:
+        """Put the taps in place. `rebind`: also where a module has already imported a function by name."""
+        from fallline.watcher import taps_data, taps_model
+
+        self._backward()
+        self._optimizer()
+        self._clip(rebind)
+        self._scaler()
+        self._schedulers()
+        taps_model.install(self)
+        taps_data.install(self)
+
+    def remove(self) -> None:
+        for undo in reversed(self._undo):
+            undo()
+        self._undo.clear()
+
+    # -- the means ---------------------------------------------------------------------------------------------
+
+    def patch(self, owner: Any, name: str, make: Callable[[Wrapped], Wrapped], *, rebind: bool = False) -> None:
+        """Replace `owner.name` by `make(original)`."""
+        original = owner.__dict__[name] if isinstance(owner, type) else getattr(owner, name)
+        wrapper = functools.wraps(original)(make(original))
+        setattr(owner, name, wrapper)
+        self._undo.append(lambda: _put_back(owner, name, wrapper, original))
+        if rebind:
+            self._rebind(original, wrapper)
+
+    def on_removal(self, undo: Callable[[], None]) -> None:
+        self._undo.append(undo)
+
+    def _rebind(self, original: Wrapped, wrapper: Wrapped) -> None:
+        """`from torch.nn.utils import clip_grad_norm_` happened before us: reach those names too."""
+        for module in list(sys.modules.values()):
+            names = getattr(module, "__dict__", None)
+            if not isinstance(module, types.ModuleType) or names is None or module.__name__.startswith("fallline"):
+                continue
+            for name, value in list(names.items()):
+                if value is original:
+                    names[name] = wrapper
+                    self._undo.append(lambda names=names, name=name: names.__setitem__(name, original))  # type: ignore[misc]
+
+    # -- backward ----------------------------------------------------------------------------------------------
+
+    def _backward(self) -> None:
+        session = self.session
+
+        def method(original: Wrapped) -> Wrapped:
+            def backward(self: Any, *args: Any, **kwargs: Any) -> Any:
+                if session.off:
+                    return original(self, *args, **kwargs)
+                named = dict(zip(("gradient", "retain_graph", "create_graph", "inputs"), args, strict=False)) | kwargs
+                return session.backward(lambda: original(self, *args, **kwargs), self, named)
+
+            return backward
+
+        def function(original: Wrapped) -> Wrapped:
+            def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+                if session.off or session.in_backward:
+                    return original(tensors, *args, **kwargs)
+                names = ("grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
+                named = dict(zip(names, args, strict=False)) | kwargs
+                first = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
+                return session.backward(lambda: original(tensors, *args, **kwargs), first, named)
+
+            return backward
+
+        def gradients(original: Wrapped) -> Wrapped:
+            def grad(*args: Any, **kwargs: Any) -> Any:
+                if not session.off:
+                    session.safely(session.gradients_taken)
+                return original(*args, **kwargs)
+
+            return grad
+
+        self.patch(torch.Tensor, "backward", method)
+        self.patch(torch.autograd, "backward", function)
+        self.patch(torch.autograd, "grad", gradients)
+
+    # -- optimizer ---------------------------------------------------------------------------------------------
+
+    def _optimizer(self) -> None:
+        session = self.session
+
+        def before(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+            if not session.off:
+                return session.safely(session.before_step, optimizer, args, kwargs)
+            return None
+
+        def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+            if not session.off:
+                session.safely(session.after_step, optimizer)
+
+        self._undo.append(register_optimizer_step_pre_hook(before).remove)
+        self._undo.append(register_optimizer_step_post_hook(after).remove)
+
+        def zero_grad(original: Wrapped) -> Wrapped:
+            def zero_grad(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
+                if session.replaying:
+                    return None
+                if not session.off:
+                    session.safely(session.zero_grad, self)
+                return original(self, *args, **kwargs)
+
+            return zero_grad
+
+        def init(original: Wrapped) -> Wrapped:
+            def __init__(self: Optimizer, *args: Any, **kwargs: Any) -> None:
+                original(self, *args, **kwargs)
+                if not session.off:
+                    session.safely(session.optimizer_made, self)
+
+            return __init__
+
+        self.patch(Optimizer, "zero_grad", zero_grad)
+        self.patch(Optimizer, "__init__", init)
+
+    # -- clipping ----------------------------------------------------------------------------------------------
+
+    def _clip(self, rebind: bool) -> None:
+        session = self.session
+
+        def tap(how: str, threshold: str) -> Callable[[Wrapped], Wrapped]:
+            def make(original: Wrapped) -> Wrapped:
+                def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+                    if session.off or session.in_clip:
+                        return original(parameters, *args, **kwargs)
+                    if not isinstance(parameters, torch.Tensor | list | tuple):
+                        listed = list(parameters)
+                        # torch warns about an exhausted generator, so an empty one has to stay one
+                        parameters = listed or (p for p in ())
+                    limit = args[0] if args else kwargs.get(threshold)
+                    return session.clip(lambda: original(parameters, *args, **kwargs), parameters, how, limit)
+
+                return clip
+
+            return make
+
+        utils = nn.utils.clip_grad
+        norm, value = tap("norm", "max_norm"), tap("value", "clip_value")
+        for name, make in (("clip_grad_norm_", norm), ("clip_grad_value_", value), ("clip_grads_with_norm_", norm)):
+            if not hasattr(utils, name):  # the halves are public from torch 2.6 on
+                continue
+            self.patch(utils, name, make, rebind=rebind)
+            original, tapped = getattr(nn.utils, name, None), getattr(utils, name)
+            if original is not None and original is not tapped:
+                setattr(nn.utils, name, tapped)
+                self._undo.append(lambda n=name, o=original: setattr(nn.utils, n, o))  # type: ignore[misc]
+
+    # -- loss scaling ------------------------------------------------------------------------------------------
+
+    def _scaler(self) -> None:
+        session = self.session
+        scaler_class = torch.amp.grad_scaler.GradScaler
+
+        def scale(original: Wrapped) -> Wrapped:
+            def scale(self: Any, outputs: Any) -> Any:
+                scaled = original(self, outputs)
+                if not session.off and self._enabled:
+                    session.safely(session.scaled, self, outputs)
+                return scaled
+
+            return scale
+
+        def unscale(original: Wrapped) -> Wrapped:
+            def unscale_(self: Any, optimizer: Any) -> Any:
+                # told first: torch raises on a second unscale_, and that is what the finding is about
+                if not session.off and self._enabled and session.scaler_stepping is None:
+                    session.safely(session.unscale, self, optimizer)
+                return original(self, optimizer)
+
+            return unscale_
+
+        def step(original: Wrapped) -> Wrapped:
+            def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+                if session.replaying:
+                    return None
+                if session.off or not self._enabled:
+                    return original(self, optimizer, *args, **kwargs)
+                return session.scaler_step(lambda: original(self, optimizer, *args, **kwargs), self, optimizer)
+
+            return step
+
+        def update(original: Wrapped) -> Wrapped:
+            def update(self: Any, *args: Any, **kwargs: Any) -> Any:
+                if session.replaying:
+                    return None
+                if not session.off and self._enabled:
+                    session.safely(session.scaler_update, self)
+                return original(self, *args, **kwargs)
+
+            return update
+
+        for name, make in (("scale", scale), ("unscale_", unscale), ("step", step), ("update", update)):
+            self.patch(scaler_class, name, make)
+
+    # -- schedulers --------------------------------------------------------------------------------------------
+
+    def _schedulers(self) -> None:
+        session = self.session
+
+        def step(original: Wrapped) -> Wrapped:
+            def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+                if session.replaying:
+                    return None
+                if session.off or session.in_scheduler:
+                    return original(self, *args, **kwargs)
+                session.in_scheduler = True
+                try:
+                    session.safely(session.scheduler_step, self, args, kwargs)
+                    return original(self, *args, **kwargs)
+                finally:
+                    session.in_scheduler = False
+
+            return step
+
+        def quietly(original: Wrapped) -> Wrapped:
+            # constructors set the first learning rate through step(); that is not the user's step
+            def init(self: Any, *args: Any, **kwargs: Any) -> Any:
+                outer, session.in_scheduler = session.in_scheduler, True
+                try:
+                    return original(self, *args, **kwargs)
+                finally:
+                    session.in_scheduler = outer
+
+            return init
+
+        classes = {c for c in vars(lr_scheduler).values() if isinstance(c, type) and c.__module__ == lr_scheduler.__name__}
+        for scheduler in sorted(classes, key=lambda c: c.__name__):
+            if not (issubclass(scheduler, lr_scheduler.LRScheduler) or scheduler.__name__ == "ReduceLROnPlateau"):
+                continue
+            if "step" in scheduler.__dict__:
+                self.patch(scheduler, "step", step)
+            if "__init__" in scheduler.__dict__:
+                self.patch(scheduler, "__init__", quietly)
+
+
+def _put_back(owner: Any, name: str, wrapper: Wrapped, original: Wrapped) -> None:
+    """Undo a patch, unless someone else has put theirs on top of ours since."""
+    current = owner.__dict__.get(name) if isinstance(owner, type) else getattr(owner, name, None)
+    if current is wrapper:
+        setattr(owner, name, original)

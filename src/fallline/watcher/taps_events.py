@@ -1,0 +1,459 @@
+"""From taps to events: what each call means, with the user's line and what is known about it.
+
+The state here is only what is needed to tell one event from another; nothing keeps the user's tensors alive.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fallline.event import Event, Kind, Location
+from fallline.watcher.frames import Place, place
+from fallline.watcher.log import EventLog
+from fallline.watcher.objects import Objects, learning_rate, unwrap, wrapper_of
+from fallline.watcher.taps_loss import facts_of, reached, root_marker
+
+__all__ = ["Teller"]
+
+MARK = "fallline.forward"
+# Walking a whole graph costs a millisecond or more: the first backward passes from one line tell what there is to tell.
+WALKS_PER_SITE = 12
+# Calls of one kind from one line between two steps: an evaluation of ten thousand batches says no more than this many.
+REPEATS = 300
+_NOWHERE = Location("<unknown>", 1)
+
+
+class Mark:
+    """Left on the graph of a forward pass; dies with it."""
+
+    __slots__ = ("__weakref__", "event")
+
+    def __init__(self, event: Event) -> None:
+        self.event = event
+
+
+class Teller:
+    """Turns what taps tell into events, in order."""
+
+    def __init__(self) -> None:
+        self.objects = Objects()
+        self.log = EventLog()
+        self.off = False  # taps let everything pass: our own computations, a replay, a forked child
+        self.replaying = False  # steps and clearing are held back
+        self.inside = False  # in the forward pass of a model
+        self.in_backward = self.in_clip = self.in_scheduler = self.in_mode = False
+        self.in_closure = False
+        self.scaler_stepping: Any = None
+        self.autocast_pending: list[tuple[Event, Any]] = []
+        self.seconds = dict.fromkeys(("data", "forward", "backward", "step"), 0.0)
+        self.steps = 0
+        self.all_reduces = 0
+        self._scalers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._iterators: weakref.WeakKeyDictionary[Any, tuple[weakref.ref[Any], list[int]]] = weakref.WeakKeyDictionary()
+        self._epochs: dict[str, int] = {}
+        self._walks: dict[tuple[str, int], int] = {}
+        self._reached: dict[tuple[str, int], int] = {}
+        self._repeats: dict[tuple[Kind, int], int] = {}
+        self._window: list[Event] = []  # forward passes since the last backward
+        self._last_backward: Event | None = None
+        self._lock = threading.Lock()
+
+    # -- the means ---------------------------------------------------------------------------------------------
+
+    def emit(self, kind: Kind, where: Place | None = None, **named: Any) -> Event:
+        """Tell one event. Ids go to their fields, the rest are facts; None means not known."""
+        where = where or place(3) or Place(_NOWHERE)
+        ids = {k: named.pop(k) for k in ("optimizer", "scaler", "model", "scheduler", "loader") if k in named}
+        facts = {k: v for k, v in named.items() if v is not None}
+        event = Event(kind, where.at, facts=facts, callers=where.callers, **ids)
+        self.record(event)
+        return event
+
+    def record(self, event: Event) -> None:
+        key = (event.kind, id(event.at))
+        count = self._repeats[key] = self._repeats.get(key, 0) + 1
+        if count > REPEATS and event.kind in (Kind.FORWARD, Kind.BATCH, Kind.EPOCH, Kind.EPOCH_END, Kind.MODE):
+            return
+        with self._lock:
+            self.log.add(event)
+        if event.kind is Kind.STEP:
+            self._repeats.clear()
+
+    # -- forward -----------------------------------------------------------------------------------------------
+
+    def forward_event(self, module: nn.Module) -> Event | None:
+        """A model is called; None for modules without parameters, such as losses."""
+        if self.objects.known(unwrap(module)) is None and next(module.parameters(), None) is None:
+            return None
+        where = place(3)
+        model = self.objects.model(module, where.at if where else None)
+        wrapper = wrapper_of(module)
+        held = module if wrapper else self._ddp_around(module)
+        sync = getattr(held, "require_backward_grad_sync", None) if held is not None else None
+        grad = torch.is_grad_enabled()
+        device = next((p.device.type for p in module.parameters()), "cpu")
+        return self.emit(
+            Kind.FORWARD,
+            where,
+            model=model,
+            training=module.training,
+            grad=grad,
+            autocast=autocast_dtype(device),
+            wrapper=wrapper,
+            no_sync=None if sync is None or not wrapper else not sync,
+            bypass=True if wrapper is None and held is not None else None,
+        )
+
+    def _ddp_around(self, module: nn.Module) -> nn.Module | None:
+        """The DDP model whose inside this module is, when it was called past the wrapper."""
+        reference = self._wrapped.get(id(module)) if self._wrapped else None
+        around = reference() if reference is not None else None
+        return around if around is not None and getattr(around, "module", None) is module else None
+
+    _wrapped: dict[int, weakref.ref[nn.Module]] = {}
+
+    def forward_done(self, event: Event, output: Any) -> None:
+        if not event.facts.get("grad"):
+            return
+        self._window.append(event)
+        del self._window[:-64]
+        tensor = first_tensor(output)
+        if tensor is not None:
+            mark = Mark(event)
+            if root_marker(tensor, MARK, mark):
+                weakref.finalize(mark, _unused, event).atexit = False
+
+    # -- backward ----------------------------------------------------------------------------------------------
+
+    def backward_event(self, loss: Tensor | None, named: dict[str, Any]) -> Event:
+        where = place(4) or Place(_NOWHERE)
+        facts: dict[str, Any] = {}
+        device = "cpu"
+        if isinstance(loss, Tensor):
+            device = loss.device.type
+            scales = [s._scale for s in self._scalers if s._scale is not None]
+            facts = facts_of(loss, scales)
+            facts["parameters"] = self._parameters(loss, where)
+        facts["autocast"] = autocast_dtype(device)
+        for name in ("retain_graph", "create_graph"):
+            if named.get(name):
+                facts[name] = True
+        if not self._window and self._last_backward is not None and self._last_backward.facts.get("retain_graph"):
+            self._last_backward.facts["second"] = True
+        self._synchronisation(facts)
+        self._normalised(facts, where.framework)
+        if self._window and all(f.facts.get("used") is None for f in self._window):
+            for event in self._window:
+                event.facts["used"] = True
+        scaler = next((s for s in self._scalers), None) if facts.get("scaled") else None
+        event = self.emit(
+            Kind.BACKWARD,
+            where,
+            scaler=self.objects.known(scaler) if scaler is not None else None,
+            model=self._window[-1].model if self._window else None,
+            **facts,
+        )
+        self._window = []
+        self._last_backward = event
+        return event
+
+    def _parameters(self, loss: Tensor, where: Place) -> int | None:
+        """Which parameters this backward reaches, as a set number; walks the graph while that is news."""
+        key = (where.at.path, where.at.line)
+        walks = self._walks.get(key, 0)
+        if walks >= WALKS_PER_SITE:
+            return self._reached.get(key)
+        self._walks[key] = walks + 1
+        leaves, marks, whole = reached(loss, MARK)
+        for mark in marks:
+            mark.event.facts["used"] = True
+        inputs = [leaf for leaf in leaves if not isinstance(leaf, nn.Parameter) and not self._held(leaf)]
+        if inputs:
+            self.emit(Kind.GRAD_READ, where, what="input")
+        if not whole:
+            self._reached.pop(key, None)
+            return None
+        number = self._reached[key] = self.objects.parameters(
+            sorted((leaf for leaf in leaves if isinstance(leaf, nn.Parameter) or self._held(leaf)), key=id)
+        )
+        return number if self.objects.members(number) else None
+
+    def _held(self, tensor: Tensor) -> bool:
+        """Some optimizer steps this plain tensor."""
+        serial = self.objects.serial(tensor)
+        return any(serial in self.objects.members(n) for n in self.objects.optimizer_sets.values())
+
+    def _synchronisation(self, facts: dict[str, Any]) -> None:
+        """Whether this backward all-reduces was decided when its forward pass ran."""
+        wrapped = [e for e in self._window if e.facts.get("wrapper")]
+        if not wrapped:
+            return
+        last = wrapped[-1]
+        facts["wrapper"] = last.facts["wrapper"]
+        if "no_sync" in last.facts:
+            facts["sync"] = not last.facts["no_sync"]
+            self.all_reduces += not last.facts["no_sync"]
+        around = next((m for n, m in self.objects.models() if n == last.model), None)
+        ddp = self._ddp_around(around) if around is not None else None
+        if ddp is not None:
+            facts["no_sync"] = not getattr(ddp, "require_backward_grad_sync", True)
+
+    def _normalised(self, facts: dict[str, Any], framework: str | None) -> None:
+        """A framework between the user and backward has divided already: that division is not the user's."""
+        if framework is not None and framework != "fabric":
+            facts["normalised"] = framework
+
+    def gradients_taken(self) -> None:
+        """torch.autograd.grad: gradients that go into other values."""
+        where = place(3)
+        if where is not None:
+            self.emit(Kind.GRAD_READ, where, what="use")
+
+    # -- step, clear, clip -------------------------------------------------------------------------------------
+
+    def step_event(self, optimizer: torch.optim.Optimizer, skipped: bool, closure: bool) -> Event:
+        where = place(4) or Place(_NOWHERE)
+        name = self.objects.optimizer(optimizer, where.at)
+        scaler = self.scaler_stepping
+        via = "scaler" if scaler is not None else "framework" if where.framework else "direct"
+        self.steps += 1
+        return self.emit(
+            Kind.STEP,
+            where,
+            optimizer=name,
+            scaler=self.objects.known(scaler) if scaler is not None else None,
+            via=via,
+            skipped=skipped,
+            closure=closure or None,
+            parameters=self.objects.optimizer_sets[name],
+        )
+
+    def optimizer_made(self, optimizer: torch.optim.Optimizer) -> None:
+        where = place(3)
+        self.objects.optimizer(optimizer, where.at if where else None)
+
+    def zero_grad(self, optimizer: torch.optim.Optimizer) -> None:
+        name = self.objects.optimizer(optimizer)
+        self.emit(
+            Kind.ZERO_GRAD, place(3), optimizer=name, clears="grad", parameters=self.objects.optimizer_sets[name]
+        )
+
+    def zero_grad_of_model(self, module: nn.Module) -> None:
+        known = self.objects.known(unwrap(module))
+        number = self.objects.parameters(module.parameters())
+        self.emit(Kind.ZERO_GRAD, place(3), model=known, clears="grad", parameters=number)
+
+    def clip_event(self, parameters: Any, how: str, threshold: Any) -> Event:
+        where = place(4)
+        listed = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+        limit = None
+        if isinstance(threshold, int | float):
+            limit = float(threshold)
+        elif isinstance(threshold, Tensor) and threshold.numel() == 1 and threshold.device.type == "cpu":
+            limit = float(threshold)
+        return self.emit(
+            Kind.CLIP,
+            where,
+            how=how,
+            threshold=limit,
+            parameters=self.objects.parameters(listed) if listed else None,
+            closure=self.in_closure or None,
+            local_shards=any(type(p).__name__ == "FlatParameter" for p in listed) or None,
+        )
+
+    # -- loss scaling, schedulers ------------------------------------------------------------------------------
+
+    def scaled(self, scaler: Any, outputs: Any) -> None:
+        self._scalers.add(scaler)
+        self.scaler_id(scaler)
+
+    def scaler_id(self, scaler: Any) -> str:
+        return self.objects.name("scaler", scaler, enabled=bool(scaler._enabled))
+
+    def unscale(self, scaler: Any, optimizer: Any) -> None:
+        self.emit(
+            Kind.UNSCALE, place(3), scaler=self.scaler_id(scaler), optimizer=self.objects.optimizer(inner_of(optimizer))
+        )
+
+    def scaler_update(self, scaler: Any) -> None:
+        self.emit(Kind.SCALER_UPDATE, place(3), scaler=self.scaler_id(scaler))
+
+    def scheduler_step(self, scheduler: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        name = self.objects.name("scheduler", scheduler, type=type(scheduler).__name__)
+        optimizer = getattr(scheduler, "optimizer", None)
+        held = self.objects.optimizer(inner_of(optimizer)) if optimizer is not None else None
+        explicit = bool(args or kwargs)
+        self.emit(Kind.SCHEDULER_STEP, place(3), scheduler=name, optimizer=held, explicit=explicit)
+
+    # -- data --------------------------------------------------------------------------------------------------
+
+    def epoch(self, loader: Any, iterator: Any) -> None:
+        name = self.loader_id(loader)
+        index = self._epochs[name] = self._epochs.get(name, -1) + 1
+        self._iterators[iterator] = (weakref.ref(loader), [0])
+        self.emit(Kind.EPOCH, place(3), loader=name, index=index)
+
+    def loader_id(self, loader: Any) -> str:
+        known = self.objects.known(loader)
+        if known is not None:
+            return known
+        sampler = getattr(loader, "sampler", None)
+        held = self.objects.known(sampler) if sampler is not None else None
+        length = length_of(loader)
+        return self.objects.name(
+            "loader",
+            loader,
+            endless=True if length is None else None,
+            length=length,
+            sampler=held,
+            workers=getattr(loader, "num_workers", None),
+            shuffle=type(sampler).__name__ == "RandomSampler",
+        )
+
+    def batch_event(self, iterator: Any, where: Place | None) -> None:
+        entry = self._iterators.get(iterator)
+        loader = entry[0]() if entry is not None else None
+        if entry is None or loader is None:
+            return
+        index, entry[1][0] = entry[1][0], entry[1][0] + 1
+        name = self.loader_id(loader)
+        length = self.objects.described[name].facts.get("length")
+        self.emit(
+            Kind.BATCH,
+            where,
+            loader=name,
+            index=index,
+            last=None if length is None else index + 1 == length,
+            endless=True if length is None else None,
+        )
+
+    def epoch_end(self, iterator: Any, where: Place | None) -> None:
+        entry = self._iterators.get(iterator)
+        loader = entry[0]() if entry is not None else None
+        if loader is not None:
+            self.emit(Kind.EPOCH_END, where, loader=self.loader_id(loader))
+
+    def sampler_made(self, sampler: Any) -> None:
+        where = place(3)
+        self.objects.name(
+            "sampler",
+            sampler,
+            where.at if where else None,
+            type=type(sampler).__name__,
+            shuffle=bool(getattr(sampler, "shuffle", False)),
+        )
+
+    def sampler_epoch(self, sampler: Any) -> None:
+        self.emit(Kind.SAMPLER_EPOCH, place(3), sampler=self.objects.name("sampler", sampler))
+
+    # -- modes -------------------------------------------------------------------------------------------------
+
+    def mode(self, module: nn.Module, mode: bool) -> None:
+        if next(module.parameters(), None) is None:
+            return
+        where = place(3)
+        if where is not None:
+            known = self.objects.known(unwrap(module))
+            self.emit(Kind.MODE, where, model=known or self.objects.model(module, where.at), mode="train" if mode else "eval")
+
+    def checkpointed(self, function: Any) -> None:
+        where = place(3)
+        if where is not None:
+            modules = modules_in(function)
+            norms = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for held in modules for m in held.modules())
+            self.emit(Kind.CHECKPOINT, where, batchnorm=norms if modules else None)
+
+    def anomaly(self) -> None:
+        where = place(3)
+        if where is not None:
+            self.emit(Kind.ANOMALY, where)
+
+    def autocast_off(self, context: Any) -> None:
+        where = place(3)
+        if where is not None:
+            self.autocast_pending.append((self.emit(Kind.AUTOCAST_OFF, where), context))
+
+    def autocast_on_again(self, context: Any) -> None:
+        event, pending = self.autocast_pending[-1]
+        if pending is context:
+            self.autocast_pending.pop()
+
+
+def _unused(event: Event) -> None:
+    """The graph of a forward pass is gone, and no backward had reached it."""
+    event.facts.setdefault("used", False)
+
+
+def autocast_dtype(device: str) -> str | None:
+    """ "float16", "bfloat16" or "off"."""
+    try:
+        if not torch.is_autocast_enabled(device):
+            return "off"
+        return str(torch.get_autocast_dtype(device))[6:]
+    except RuntimeError:  # a device without autocast
+        return None
+
+
+def first_tensor(output: Any) -> Tensor | None:
+    """A tensor with a graph in what a model returned."""
+    if isinstance(output, Tensor):
+        return output if output.grad_fn is not None else None
+    if isinstance(output, dict):
+        output = output.values()
+    elif not isinstance(output, list | tuple):
+        return None
+    for item in output:
+        found = first_tensor(item)
+        if found is not None:
+            return found
+    return None
+
+
+def inner_of(optimizer: Any) -> Any:
+    """The torch optimizer inside a framework's wrapper."""
+    while not isinstance(getattr(optimizer, "param_groups", None), list) or type(optimizer).__name__ == "AcceleratedOptimizer":
+        inner = getattr(optimizer, "optimizer", None)
+        if inner is None:
+            break
+        optimizer = inner
+    return optimizer
+
+
+def length_of(loader: Any) -> int | None:
+    """How many batches a pass has, where asking is free of side effects."""
+    if isinstance(getattr(loader, "dataset", None), torch.utils.data.IterableDataset):
+        return None
+    try:
+        return len(loader)
+    except Exception:
+        return None
+
+
+def modules_in(function: Callable[..., Any]) -> list[nn.Module]:
+    """The modules that a checkpointed function runs, as far as they can be seen on it."""
+    if isinstance(function, nn.Module):
+        return [function]
+    owner = getattr(function, "__self__", None)
+    found = [owner] if isinstance(owner, nn.Module) else []
+    for cell in getattr(function, "__closure__", None) or ():
+        try:
+            value = cell.cell_contents
+        except ValueError:
+            continue
+        if isinstance(value, nn.Module):
+            found.append(value)
+    return found
+
+
+def now() -> float:
+    return time.perf_counter()
+
+
+__all__ += ["MARK", "Mark", "autocast_dtype", "first_tensor", "inner_of", "learning_rate", "modules_in", "now"]

@@ -1,0 +1,72 @@
+"""From the events of a session to a `Trace` that rules can judge: names for parameter sets, and what only the whole shows."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from fallline.event import Event, Kind, Object, Trace
+from fallline.watcher.source import boundary_of
+
+if TYPE_CHECKING:
+    from fallline.watcher.session import Session
+
+__all__ = ["build_trace"]
+
+
+def build_trace(session: Session, *, complete: bool) -> Trace:
+    """What the session has seen so far. The session's own events are left as they are."""
+    with session._lock:
+        events = [dataclasses.replace(e, facts=dict(e.facts)) for e in session.log.events]
+    objects = session.objects
+    used = {e.facts["parameters"] for e in events if isinstance(e.facts.get("parameters"), int)}
+    names = objects.named_sets(used)
+    for event in events:
+        number = event.facts.get("parameters")
+        if isinstance(number, int):
+            event.facts["parameters"] = names[number]
+    described = []
+    for name, thing in list(objects.described.items()):
+        facts = dict(thing.facts)
+        if name in objects.optimizer_sets:
+            facts["parameters"] = names[objects.optimizer_sets[name]]
+        described.append(Object(name, thing.kind, thing.at, facts))
+    _module_clips(session, events)
+    for event in events:
+        if event.kind is Kind.STEP:
+            boundary = boundary_of(event)
+            if boundary is not None:
+                event.facts["boundary"] = boundary
+    return Trace(events, described, complete=complete and not session.log.cut, live=True)
+
+
+def _module_clips(session: Session, events: list[Event]) -> None:
+    """Several clips from one line before one step, each of other parameters: made module by module."""
+    for clips, step in _by_step(events):
+        by_line: dict[Any, list[Event]] = {}
+        for clip in clips:
+            by_line.setdefault((clip.at.path, clip.at.line, clip.callers), []).append(clip)
+        for group in by_line.values():
+            if len({c.facts.get("parameters") for c in group}) < 2:
+                continue
+            for clip in group:
+                clip.facts["per_module"] = True
+            last = group[-1]
+            reached = [p for c in clips for p in c.facts.get("parameters") or ()]
+            held = step.facts.get("parameters") or frozenset()
+            last.facts["left_out"] = tuple(sorted(held - set(reached)))
+            last.facts["twice"] = tuple(sorted({p for p in reached if reached.count(p) > 1}))
+
+
+def _by_step(events: list[Event]) -> Iterator[tuple[list[Event], Event]]:
+    clips: list[Event] = []
+    for event in events:
+        if event.kind is Kind.CLIP:
+            clips.append(event)
+        elif event.kind is Kind.STEP:
+            if clips:
+                yield clips, event
+            clips = []
+        elif event.kind is Kind.BACKWARD:
+            clips = []
