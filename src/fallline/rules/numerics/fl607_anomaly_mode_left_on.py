@@ -17,7 +17,7 @@ _CONTEXTS = frozenset(
     {"torch.autograd.detect_anomaly", "torch.autograd.anomaly_mode.detect_anomaly"}
 )
 # A switch of the program by one of these names says that someone asked for it in this run.
-_ASKED_FOR = ("debug", "anomaly", "nan", "profile")
+_ASKED_FOR = ("debug", "anomaly", "nan", "finite", "profile")
 
 
 class AnomalyModeLeftOn(Rule):
@@ -154,16 +154,15 @@ for inputs, targets in data:
     )
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        steps = trace.all(Kind.STEP, Kind.BACKWARD)
-        if not steps or any(
-            word in setting.lower() for setting in trace.settings for word in _ASKED_FOR
-        ):
+        if any(word in setting.lower() for setting in trace.settings for word in _ASKED_FOR):
             return
+        last_step = max((e.order for e in trace.all(Kind.STEP)), default=-1)
         for event in trace.all(Kind.ANOMALY)[:1]:
-            yield self.finding(
-                event,
-                "anomaly detection is on while training: every operation records and checks, in every step",
-            )
+            if event.order < last_step:  # training goes on: this is no search for one NaN
+                yield self.finding(
+                    event,
+                    "anomaly detection is on while training: every operation records and checks, in every step",
+                )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
         editor = Editor(module)

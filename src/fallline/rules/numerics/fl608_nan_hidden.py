@@ -55,7 +55,7 @@ import torch
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for step in range(3):
-    loss = torch.log(model(torch.randn(8, 4)).clamp(min=0)).clamp(min=-50).mean()
+    loss = (model(torch.randn(8, 4)) - 1).square().mean()
     loss = torch.nan_to_num(loss)  # FL608
     optimizer.zero_grad()
     loss.backward()
@@ -202,23 +202,17 @@ except ImportError:
         for call in operations(module, "nan_to_num", "nan_to_num_"):
             of = receiver(module, call)
             what = _loss_or_gradient(of) if of is not None else None
-            if what is None and isinstance(module.parent(call), ast.Assign):
-                what = _loss_or_gradient(module.parent(call).targets[0])  # type: ignore[union-attr]
+            up = module.parent(call)
+            if what is None and isinstance(up, ast.Assign):
+                what = _loss_or_gradient(up.targets[0])
             if what is not None and differentiated(module, call):
                 yield self.finding(module.location(call), f"nan_to_num hides a non-finite {what}")
         for call in operations(module, "where", "masked_fill", "masked_fill_"):
-            tested = [
-                a
-                for a in call.args
-                if (of := _tested(module, a)) is not None and _loss_or_gradient(of)
-            ]
-            if (
-                tested
-                and differentiated(module, call)
-                and _loss_or_gradient(_tested(module, tested[0]))
-            ):
+            tested = next((of for a in call.args if (of := _tested(module, a)) is not None), None)
+            what = _loss_or_gradient(tested)
+            if what is not None and differentiated(module, call):
                 yield self.finding(
-                    module.location(call), "a non-finite loss is replaced without a word"
+                    module.location(call), f"a non-finite {what} is replaced without a word"
                 )
 
     def _replaced_under_test(self, module: Module) -> Iterator[Finding]:
