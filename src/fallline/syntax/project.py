@@ -14,6 +14,7 @@ __all__ = ["Project"]
 
 # Files larger than this are data or generated; they are not followed through imports.
 _LARGEST = 4_000_000
+_BESIDE = 64  # how many files of one folder are looked at
 
 
 class Project:
@@ -85,6 +86,26 @@ class Project:
                 if os.path.isfile(candidate):
                     return candidate
         return None
+
+    def beside(self, module: Module, token: bytes) -> list[Module]:
+        """The other files of the same folder that hold `token`: scripts that share files without importing each other."""
+        folder = os.path.dirname(os.path.abspath(module.path))
+        found: list[Module] = []
+        try:
+            names = sorted(n for n in os.listdir(folder) if n.endswith(".py"))[:_BESIDE]
+        except OSError:
+            return found
+        for name in names:
+            path = os.path.join(folder, name)
+            try:
+                if os.path.getsize(path) > _LARGEST or token not in Path(path).read_bytes():
+                    continue
+            except OSError:
+                continue
+            other = self.module_at(path)
+            if other is not None and path != os.path.abspath(module.path):
+                found.append(other)
+        return found
 
     def find(self, dotted: str, near: Module) -> tuple[Module, ast.AST] | None:
         """The function, class or assignment a dotted name means: follows re-exports a few times."""

@@ -1,0 +1,261 @@
+"""FL702 resume-incomplete: state was saved but is not restored."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from fallline.finding import Finding, Severity
+from fallline.rule import Rule
+from fallline.rules.checkpoints._state import (
+    Loaded,
+    Saved,
+    called_functions,
+    loads,
+    role_of_key,
+    saves,
+    uses,
+)
+from fallline.syntax import Module
+
+_STATE = ("optimizer", "scheduler", "scaler", "counter", "rng")
+
+
+class ResumeIncomplete(Rule):
+    code = "FL702"
+    name = "resume-incomplete"
+    severity = Severity.ERROR
+    what = "A resume restores only part of what the checkpoint holds: the optimizer, scheduler, scaler or step was saved and is not loaded."
+    why = (
+        "The run goes on with a fresh optimizer (its momentum and its step count are gone), a schedule that starts again, or from epoch 0. Nothing fails; the loss "
+        "jumps and the result is another one. Measured: 0.078 in the parameters without the optimizer's state, 0.0 with everything."
+    )
+    instead = 'Restore every entry: `optimizer.load_state_dict(checkpoint["optimizer"])`, and the same for scheduler, scaler and step.'
+    facts = ("120",)
+    references = ("https://docs.pytorch.org/tutorials/beginner/saving_loading_models.html",)
+    tokens = (b"torch.load", b"load")
+
+    wrong = (
+        """\
+import torch
+
+
+def train(model, loader, epochs, resume):
+    optimizer = torch.optim.AdamW(model.parameters())
+    start = 0
+    if resume:
+        checkpoint = torch.load("last.pt")  # FL702
+        model.load_state_dict(checkpoint["model"])
+        start = checkpoint["epoch"] + 1
+    for epoch in range(start, epochs):
+        for x in loader:
+            optimizer.zero_grad()
+            model(x).mean().backward()
+            optimizer.step()
+        torch.save(
+            {"epoch": epoch, "model": model.state_dict(), "optimizer": optimizer.state_dict(), "rng": torch.get_rng_state()},
+            "last.pt",
+        )
+""",
+        """\
+import torch
+
+
+class Trainer:
+    def __init__(self, model):
+        self.model = model
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 10)
+        self.epoch = 0
+
+    def save(self, path):
+        torch.save(
+            {
+                "model": self.model.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "scheduler": self.scheduler.state_dict(),
+                "epoch": self.epoch,
+                "rng": torch.get_rng_state(),
+            },
+            path,
+        )
+
+    def load(self, path):
+        state = torch.load(path)  # FL702
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        torch.set_rng_state(state["rng"])
+        self.epoch = state["epoch"]
+
+    def fit(self, loader):
+        for x in loader:
+            self.optimizer.zero_grad()
+            self.model(x).mean().backward()
+            self.optimizer.step()
+        self.scheduler.step()
+""",
+    )
+    right = (
+        """\
+import torch
+
+
+def train(model, loader, epochs, resume):
+    optimizer = torch.optim.AdamW(model.parameters())
+    start = 0
+    if resume:
+        checkpoint = torch.load("last.pt")
+        model.load_state_dict(checkpoint["model"])
+        if "optimizer" in checkpoint:
+            optimizer.load_state_dict(checkpoint["optimizer"])
+        torch.set_rng_state(checkpoint["rng"])
+        start = checkpoint.get("epoch", -1) + 1
+    for epoch in range(start, epochs):
+        for x in loader:
+            optimizer.zero_grad()
+            model(x).mean().backward()
+            optimizer.step()
+        torch.save(
+            {"epoch": epoch, "model": model.state_dict(), "optimizer": optimizer.state_dict(), "rng": torch.get_rng_state()},
+            "last.pt",
+        )
+""",
+        """\
+import torch
+
+
+def train(model, loader, epochs):
+    optimizer = torch.optim.AdamW(model.parameters())
+    for epoch in range(epochs):
+        for x in loader:
+            optimizer.zero_grad()
+            model(x).mean().backward()
+            optimizer.step()
+        torch.save(
+            {"epoch": epoch, "model": model.state_dict(), "optimizer": optimizer.state_dict(), "rng": torch.get_rng_state()},
+            "last.pt",
+        )
+    best = torch.load("last.pt")
+    print("testing epoch", best["epoch"])
+    model.load_state_dict(best["model"])
+    return model
+""",
+        """\
+import torch
+
+
+def restore(checkpoint, model, optimizer):
+    model.load_state_dict(checkpoint["model"])
+    optimizer.load_state_dict(checkpoint["optimizer"])
+
+
+def train(model, optimizer, loader, epochs, resume, weights):
+    start = 0
+    if weights:
+        pretrained = torch.load(weights)
+        model.load_state_dict(pretrained["model"], strict=False)
+    if resume:
+        state = torch.load(resume)
+        restore(state, model, optimizer)
+        start = state["epoch"]
+    for epoch in range(start, epochs):
+        for x in loader:
+            optimizer.zero_grad()
+            model(x).mean().backward()
+            optimizer.step()
+        torch.save(
+            {"epoch": epoch, "model": model.state_dict(), "optimizer": optimizer.state_dict(), "rng": torch.get_rng_state()},
+            "last.pt",
+        )
+""",
+    )
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        if b"load" not in module.source.text.encode():
+            return
+        resumed = [
+            loaded
+            for loaded in self._loads(module)
+            if not loaded.escapes and _resumes(module, loaded)
+        ]
+        if not resumed:
+            return
+        known = _saves_around(module)
+        for loaded in resumed:
+            saved = _file_of(loaded, known)
+            if saved is None:
+                continue
+            lost = [
+                k
+                for k, v in saved.entries.items()
+                if saved.role(k, v) in _STATE and k not in loaded.keys
+            ]
+            lost = [k for k in lost if not _restored_elsewhere(k, loaded, resumed)]
+            if lost:
+                yield self.finding(
+                    loaded.module.location(loaded.call),
+                    f"The checkpoint holds {', '.join(map(repr, lost))}, and this resume does not restore {'it' if len(lost) == 1 else 'them'}.",
+                    related={"save": saved.module.location(saved.call)},
+                    saved=sorted(saved.entries),
+                    restored=sorted(loaded.keys),
+                )
+
+    def _loads(self, module: Module) -> list[Loaded]:
+        """The loads of this file, and of the functions it calls in other files of the project."""
+        found = loads(module)
+        for _, function, home in called_functions(module):
+            if home is not module:
+                found += [
+                    loaded for loaded in loads(home) if home.function(loaded.call) is function
+                ]
+        return found
+
+
+def _saves_around(module: Module) -> list[Saved]:
+    found = saves(module)
+    for _, function, home in called_functions(module):
+        if home is not module:
+            found += [s for s in saves(home) if home.function(s.call) is function]
+    if not found and module.project is not None:
+        for other in module.project.beside(module, b"torch.save("):
+            found += saves(other)
+    return [s for s in found if not s.open]
+
+
+def _file_of(loaded: Loaded, known: list[Saved]) -> Saved | None:
+    """The one kind of file that this load reads: it has every key that is asked for. None where several could be meant."""
+    fitting = [s for s in known if loaded.keys and loaded.keys.keys() <= s.entries.keys()]
+    smallest = min(fitting, key=lambda s: len(s.entries), default=None)
+    if smallest is None or any(not smallest.entries.keys() <= s.entries.keys() for s in fitting):
+        return None
+    return smallest
+
+
+def _resumes(module: Module, loaded: Loaded) -> bool:
+    """Training goes on from here: it restores an optimizer or a step, or says so, in a file that trains."""
+    roles = {role_of_key(k) for k in loaded.restored()}
+    if "optimizer" in roles:
+        return True
+    if not any(u.role == "optimizer" for u in uses(module)):
+        return False
+    if "counter" in roles:
+        return True
+    return bool(loaded.keys) and _says_resume(loaded)
+
+
+def _says_resume(loaded: Loaded) -> bool:
+    home = loaded.module
+    context = [home.segment(a) for a in loaded.call.args[:1]]
+    for up in home.parents(loaded.call):
+        if isinstance(up, ast.If):
+            context.append(home.segment(up.test))
+        elif isinstance(up, ast.FunctionDef):
+            context.append(up.name)
+            break
+    return any(re.search(r"resume", text, re.IGNORECASE) for text in context)
+
+
+def _restored_elsewhere(key: str, loaded: Loaded, every: list[Loaded]) -> bool:
+    """Another load of the same program takes this entry: a checkpoint may be read in two places."""
+    return any(key in other.keys for other in every if other is not loaded)

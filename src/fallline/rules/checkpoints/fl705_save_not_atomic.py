@@ -1,0 +1,181 @@
+"""FL705 save-not-atomic: the only checkpoint is overwritten in place."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from fallline.finding import Finding, Severity
+from fallline.rule import Rule
+from fallline.syntax import Module
+
+_MOVES = (
+    "os.replace",
+    "os.rename",
+    "shutil.move",
+    "shutil.copy",
+    "shutil.copyfile",
+    "shutil.copy2",
+    "os.link",
+)
+_JOINS = frozenset({"os.path.join", "pathlib.Path", "str", "os.fspath"})
+
+
+class SaveNotAtomic(Rule):
+    code = "FL705"
+    name = "save-not-atomic"
+    severity = Severity.INFO
+    what = "A training loop overwrites its one checkpoint in place."
+    why = (
+        "`torch.save` first empties the file and then writes it. A run that is killed, preempted or out of disk in between leaves a truncated file, and the old "
+        "checkpoint is already gone."
+    )
+    instead = "Write to a temporary name in the same folder and `os.replace` it, or keep the last few files, or use `fallline.save_checkpoint`."
+    references = ("https://docs.python.org/3/library/os.html#os.replace",)
+    tokens = (b"torch.save", b"save(")
+
+    wrong = (
+        """\
+import torch
+
+
+def train(model, loader, optimizer, epochs):
+    for epoch in range(epochs):
+        for x in loader:
+            optimizer.zero_grad()
+            model(x).mean().backward()
+            optimizer.step()
+        torch.save(model.state_dict(), "last.pt")  # FL705
+""",
+        """\
+import os
+
+import torch
+
+
+def train(args, model, loader, optimizer):
+    path = os.path.join(args.out, "checkpoint.pth")
+    for step, x in enumerate(loader):
+        optimizer.zero_grad()
+        model(x).mean().backward()
+        optimizer.step()
+        if step % 1000 == 0:
+            torch.save(model.state_dict(), path)  # FL705
+""",
+    )
+    right = (
+        """\
+import os
+
+import torch
+
+
+def train(model, loader, optimizer, epochs):
+    for epoch in range(epochs):
+        for x in loader:
+            optimizer.zero_grad()
+            model(x).mean().backward()
+            optimizer.step()
+        torch.save(model.state_dict(), "last.pt.part")
+        os.replace("last.pt.part", "last.pt")
+""",
+        """\
+import torch
+
+
+def train(model, loader, optimizer, epochs):
+    for epoch in range(epochs):
+        for x in loader:
+            optimizer.zero_grad()
+            model(x).mean().backward()
+            optimizer.step()
+        torch.save(model.state_dict(), f"epoch_{epoch}.pt")
+        torch.save(model.state_dict(), "last.pt")
+    torch.save(model.state_dict(), "final.pt")
+""",
+        """\
+import io
+
+import torch
+
+
+def send(models, out):
+    for model in models:
+        buffer = io.BytesIO()
+        torch.save(model.state_dict(), buffer)
+        out.write(buffer.getvalue())
+""",
+    )
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        calls = list(module.calls("torch.save"))
+        if (
+            not calls
+            or any(True for _ in module.calls(*_MOVES))
+            or any(True for _ in module.method_calls("rename", "replace"))
+        ):
+            return
+        paths = [(call, Module.argument(call, 1, "f")) for call in calls]
+        # another file with a number in its name is there when this one breaks
+        if any(
+            path is None or _varies(module, call, path)
+            for call, path in paths
+            if module.in_loop(call)
+        ):
+            return
+        for call, path in paths:
+            if path is not None and _in_training_loop(module, call) and _is_path(module, path):
+                yield self.finding(
+                    module.location(call),
+                    "The only checkpoint is overwritten in place: a crash while writing loses the old one and the new one.",
+                )
+
+
+def _loops(module: Module, node: ast.AST) -> Iterator[ast.For | ast.While]:
+    for up in module.parents(node):
+        if isinstance(up, ast.For | ast.While):
+            yield up
+        elif isinstance(up, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            return
+
+
+def _in_training_loop(module: Module, call: ast.Call) -> bool:
+    return any(
+        isinstance(n, ast.Call)
+        and isinstance(n.func, ast.Attribute)
+        and n.func.attr in {"backward", "step"}
+        for loop in _loops(module, call)
+        for n in ast.walk(loop)
+    )
+
+
+def _varies(module: Module, call: ast.Call, path: ast.expr) -> bool:
+    """The path holds something that is bound inside the loop, or that cannot be followed."""
+    bound = {
+        n.id
+        for loop in _loops(module, call)
+        for n in ast.walk(loop)
+        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+    }
+    made = module.value(path)
+    parts = [*ast.walk(path), *ast.walk(made)]
+    return any(isinstance(n, ast.Name) and n.id in bound for n in parts) or any(
+        isinstance(n, ast.Call) and module.resolve(n.func) not in _JOINS and not _is_join(n)
+        for n in parts
+    )
+
+
+def _is_join(call: ast.Call) -> bool:
+    return (isinstance(call.func, ast.Name) and call.func.id in _JOINS) or (
+        isinstance(call.func, ast.Attribute) and call.func.attr in {"joinpath", "format"}
+    )
+
+
+def _is_path(module: Module, path: ast.expr) -> bool:
+    """A text, a join of texts, or an attribute such as args.out: not a buffer."""
+    made = module.value(path)
+    if isinstance(made, ast.Constant):
+        return isinstance(made.value, str)
+    if isinstance(made, ast.Call):
+        return module.resolve(made.func) in _JOINS
+    return isinstance(made, ast.BinOp | ast.JoinedStr)
