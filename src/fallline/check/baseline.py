@@ -26,8 +26,11 @@ _FIELDS = ("code", "path", "function", "line_hash")
 def fingerprint(finding: Finding, sources: Sources) -> tuple[str, str]:
     """The function around a finding, and a short hash of its line: what stays when code moves."""
     text = sources.text(finding.at.path)
-    line = " ".join(text.line(finding.at.line).split()) if text is not None else ""
-    function = text.span(finding.at.line).function if text is not None else ""
+    number = (
+        text.module_line(finding.at.line, finding.evidence.get("cell")) if text is not None else 0
+    )
+    line = " ".join(text.line(number).split()) if text is not None else ""
+    function = text.span(number).function if text is not None else ""
     return function, hashlib.blake2b(line.encode(errors="replace"), digest_size=8).hexdigest()
 
 

@@ -40,6 +40,10 @@ class Text:
                 return self.source.lines[cell.start - 1 : cell.start - 1 + cell.length]
         return []
 
+    def module_line(self, line: int, cell: int | None) -> int:
+        """The line of the whole text for a line that may be counted inside a cell."""
+        return next((c.start + line - 1 for c in self.source.cells if c.number == cell), line)
+
     def span(self, line: int) -> Span:
         """The innermost statement on this line."""
         at = bisect_right(self._starts, line)

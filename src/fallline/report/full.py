@@ -67,7 +67,10 @@ def _block(finding: Finding, outcome: Outcome, paint: Paint, explain: bool) -> s
 
 
 def _sentence(text: str) -> str:
-    return text.strip().split("\n")[0]
+    """The first sentence; the whole text is one `fallline rule` away."""
+    import re
+
+    return re.split(r"(?<=[.!?])\s", text.strip(), maxsplit=1)[0]
 
 
 def _excerpt(finding: Finding, source: list[str], gutter: int, paint: Paint) -> list[str]:
@@ -119,8 +122,7 @@ def _fix(finding: Finding, source: list[str], paint: Paint) -> list[str]:
     )
     head = [f"{paint('fix:', 'cyan')} {finding.fix.title}{unsafe}"]
     here = [edit for edit in finding.fix.edits if edit.path in (None, finding.at.path)]
-    text = "\n".join(source)
-    after = apply(text, here)
+    after = apply("".join(line + "\n" for line in source), here)
     if after is None or len(here) < len(finding.fix.edits):
         others = sorted({edit.path for edit in finding.fix.edits if edit.path} - {finding.at.path})
         return (
@@ -129,7 +131,9 @@ def _fix(finding: Finding, source: list[str], paint: Paint) -> list[str]:
             else head
         )
     rows = []
-    for line in list(difflib.unified_diff(source, after.split("\n"), lineterm="", n=1))[2:]:
+    for line in list(
+        difflib.unified_diff(source, after.removesuffix("\n").split("\n"), lineterm="", n=1)
+    )[2:]:
         style = {"+": "green", "-": "red", "@": "dim"}.get(line[0], "")
         rows.append("  " + (paint(line, style) if style else line))
     return head + rows

@@ -21,4 +21,8 @@ def lines_around(finding: Finding, outcome: Outcome) -> list[str]:
     if text is None:
         return []
     cell = finding.evidence.get("cell")
-    return text.source.lines if cell is None else text.lines_of_cell(cell)
+    if cell is not None:
+        return text.lines_of_cell(cell)
+    lines = text.source.lines
+    # what follows the last line end is not a line
+    return lines[:-1] if len(lines) > 1 and not lines[-1] else lines
