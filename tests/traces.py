@@ -127,6 +127,8 @@ def _facts(text: str) -> dict[str, Any]:
             facts[key.lstrip("!")] = not key.startswith("!")
         elif key == "parameters":
             facts[key] = frozenset(value.split("+"))
+        elif key in ("left_out", "twice"):
+            facts[key] = tuple(value.split("+"))
         elif key == "boundary":
             facts[key] = Location(PATH, int(value))
         else:

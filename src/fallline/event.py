@@ -23,6 +23,7 @@ Facts by kind (all optional):
                                       a framework divides by the accumulation count itself
                     reduction: str    "mean" | "sum" | "none"   how the loss reduces over the batch
                     ragged: bool      that mean is over a mask, an ignore_index or true lengths
+                    in_batch: bool    the loss compares the samples of a batch with each other (contrastive)
                     autocast: str     as in FORWARD, at the backward call itself
                     no_sync: bool     the backward itself ran inside no_sync
                     sync: bool        this backward all-reduced (decided by the state at its forward)

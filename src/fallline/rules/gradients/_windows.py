@@ -1,0 +1,235 @@
+"""Which gradients are alive at a step: what the rules about accumulation and clipping share."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Literal
+
+from fallline.event import Event, Kind, Trace, Update
+
+__all__ = [
+    "Window",
+    "Wipe",
+    "clears",
+    "first_of_each",
+    "held",
+    "measures_only",
+    "misdirected",
+    "optimizer_type",
+    "owners",
+    "same_loss",
+    "share",
+    "standing",
+    "steps_by_framework",
+    "windows",
+]
+
+# A finding about "every window" needs at least this share of an optimizer's updates to show it: a skipped batch, a
+# warm-up iteration or the remainder of an epoch is no habit.
+HABIT = 0.5
+
+
+@dataclass(slots=True)
+class Wipe:
+    """Gradients cleared before any step could use them."""
+
+    clear: Event
+    lost: list[Event]
+
+
+@dataclass(slots=True)
+class Window:
+    """What one step consumes.
+
+    `alive` are the backward passes whose gradients the step sees, `micro` those of them that are the micro-batches
+    of an accumulation (one loss, several times), `wiped` what was cleared on the way.
+    """
+
+    update: Update
+    alive: list[Event]
+    micro: list[Event]
+    wiped: list[Wipe] = field(default_factory=list)
+
+    def inside(self, *kinds: Kind) -> list[Event]:
+        """Events of this update between the first and the last micro-batch's backward."""
+        if not self.micro:
+            return []
+        first, last = self.micro[0].order, self.micro[-1].order
+        return [e for e in self.update.all(*kinds) if first < e.order < last]
+
+
+def held(trace: Trace, optimizer: str | None) -> frozenset[str] | None:
+    """The parameter sets an optimizer steps; None where they are not known."""
+    known = trace.object(optimizer)
+    return (known.fact("parameters") or None) if known is not None else None
+
+
+def optimizer_type(trace: Trace, optimizer: str | None) -> str:
+    """`SGD`, `AdamW`, ...; empty where it is not known."""
+    known = trace.object(optimizer)
+    return (known.fact("type") or "") if known is not None else ""
+
+
+def same_loss(event: Event) -> object:
+    """Equal for two backward passes exactly when they are of the same loss, called from the same places."""
+    return (event.fact("site") or (event.at.path, event.at.line), tuple(map(str, event.callers)))
+
+
+def clears(trace: Trace, event: Event, optimizer: str | None) -> bool:
+    """Whether this event may clear gradients of what this optimizer steps."""
+    if event.kind is Kind.GRAD_WRITE and event.fact("op") == "assign":
+        return trace.concerns(event, optimizer)
+    if event.kind is not Kind.ZERO_GRAD:
+        return False
+    if event.optimizer is None or optimizer is None or event.optimizer == optimizer:
+        return trace.concerns(event, optimizer)
+    mine, theirs = held(trace, optimizer), held(trace, event.optimizer)
+    return mine is not None and theirs is not None and not mine.isdisjoint(theirs)
+
+
+def measures_only(clip: Event) -> bool:
+    """`clip_grad_norm_(parameters, inf)` is how people read the norm; it changes nothing."""
+    threshold = clip.fact("threshold")
+    return threshold is not None and threshold == float("inf")
+
+
+def steps_by_framework(trace: Trace, optimizer: str | None) -> bool:
+    """A framework owns this optimizer's protocol: it clears, divides and skips by itself."""
+    return any(
+        e.fact("via") == "framework" for e in trace.all(Kind.STEP) if e.optimizer == optimizer
+    )
+
+
+def owners(trace: Trace, clip: Event) -> list[str | None]:
+    """The optimizers whose gradients a clip changes; empty where that is not certain."""
+    if len(trace.optimizers) == 1:
+        return list(trace.optimizers)
+    if clip.optimizer is not None:
+        return [clip.optimizer]
+    touched = clip.fact("parameters")
+    sets = {o: held(trace, o) for o in trace.optimizers}
+    if not touched or not all(sets.values()):
+        return []
+    return [o for o, mine in sets.items() if mine and not mine.isdisjoint(touched)]
+
+
+def misdirected(trace: Trace, clip: Event) -> Event | None:
+    """The step this clip stands before although the clipped parameters are none of that optimizer's."""
+    touched = clip.fact("parameters")
+    if not touched:
+        return None
+    following = trace.events[clip.order + 1 :]
+    target = next((e for e in following if e.kind in (Kind.STEP, Kind.BACKWARD)), None)
+    if target is None or target.kind is not Kind.STEP:
+        return None
+    mine = held(trace, target.optimizer)
+    if mine is None or not mine.isdisjoint(touched):
+        return None
+    for event in reversed(trace.events[: clip.order]):
+        if event.kind is Kind.STEP or event.kind is Kind.OPAQUE:
+            return None
+        if event.kind is Kind.BACKWARD and trace.concerns(event, target.optimizer):
+            return target
+    return None
+
+
+Standing = Literal["fresh", "after", "before", "unknown"]
+
+
+def standing(trace: Trace, clip: Event, optimizer: str | None) -> tuple[Standing, Event | None]:
+    """Where a clip stands: on fresh gradients, after the step that used them, or before any backward.
+
+    With "after" comes the step. A new batch or forward pass since that step means that the clip belongs to the
+    next update: it is too early, not too late.
+    """
+    cleared = moved_on = False
+    for event in reversed(trace.events[: clip.order]):
+        kind = event.kind
+        if kind is Kind.OPAQUE:
+            return "unknown", None
+        if kind is Kind.STEP and event.optimizer == optimizer:
+            return ("before", None) if moved_on else ("after", event)
+        if kind is Kind.BATCH or (kind is Kind.FORWARD and event.fact("grad") is not False):
+            moved_on = True
+        elif clears(trace, event, optimizer):
+            if kind is Kind.GRAD_WRITE:
+                return "fresh", None
+            cleared = True
+        elif kind in (Kind.BACKWARD, Kind.GRAD_WRITE) and not cleared:
+            if trace.concerns(event, optimizer):
+                return "fresh", None
+    return "before", None
+
+
+def first_of_each(events: Iterable[Event]) -> list[Event]:
+    """The first occurrence of each place that events come from; the call chain counts."""
+    return list(
+        {(str(e.at), tuple(map(str, e.callers))): e for e in reversed(list(events))}.values()
+    )[::-1]
+
+
+@lru_cache(maxsize=2)
+def windows(trace: Trace) -> tuple[Window, ...]:
+    """The windows of all optimizers of a trace, optimizer by optimizer."""
+    return tuple(w for optimizer in trace.optimizers for w in _windows_of(trace, optimizer))
+
+
+def share(found: Iterable[Window], among: Iterable[Window]) -> bool:
+    """Whether so many windows show something that it is the program's habit."""
+    total = sum(1 for _ in among)
+    return total > 0 and sum(1 for _ in found) / total >= HABIT
+
+
+def _windows_of(trace: Trace, optimizer: str | None) -> list[Window]:
+    updates = {u.step.order: u for u in trace.updates_of(optimizer)}
+    made: list[Window] = []
+    alive: list[Event] = []
+    shared: list[Event] = []
+    wiped: list[Wipe] = []
+    fed: dict[
+        int, tuple[str | None, int]
+    ] = {}  # what came before each backward: the loader, and how many forwards
+    loader: str | None = None
+    forwards = 0
+    for event in trace.events:
+        if event.order in updates:
+            alive = alive or shared
+            made.append(Window(updates[event.order], alive, _micro_batches(alive, fed), wiped))
+            alive, shared, wiped = [], [], []
+        elif event.kind is Kind.BATCH:
+            loader = event.loader or loader
+        elif event.kind is Kind.FORWARD:
+            forwards += 1
+        elif event.kind is Kind.BACKWARD:
+            fed[event.order] = (loader, forwards)
+            if trace.concerns(event, optimizer):
+                alive.append(event)
+        elif event.kind is Kind.STEP:
+            # Gradients that another optimizer steps first are its own, and a leak here (GANs), unless this one has no
+            # others: then one backward feeds both.
+            taken = [b for b in alive if trace.concerns(b, event.optimizer)]
+            if taken:
+                shared, alive = taken, [b for b in alive if b not in taken]
+        elif clears(trace, event, optimizer):
+            if alive:
+                wiped.append(Wipe(event, alive))
+            alive, shared = [], []
+    return made
+
+
+def _micro_batches(alive: list[Event], fed: dict[int, tuple[str | None, int]]) -> list[Event]:
+    """Of these backward passes, those of one loss over successive micro-batches; empty when there is one only."""
+    if len(alive) < 2:
+        return []
+    loss, count = Counter(same_loss(b) for b in alive).most_common(1)[0]
+    micro = [b for b in alive if same_loss(b) == loss]
+    if count < 2 or any(b.fact("second") for b in micro):
+        return []
+    (loader, first), (_, second) = fed[micro[0].order], fed[micro[1].order]
+    if first == second and first > 0:
+        return []  # several losses of one forward pass, collected in a loop
+    # One loss on several tasks' data is a sum on purpose.
+    return micro if all(fed[b.order][0] == loader for b in micro) else []

@@ -1,0 +1,181 @@
+"""FL101: gradients are clipped after the step that consumed them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from fallline.event import Event, Kind, Trace
+from fallline.finding import Finding, Fix, Severity
+from fallline.rule import Rule
+from fallline.rules.gradients._moves import lone_statement, move_up
+from fallline.rules.gradients._specimens import SETUP
+from fallline.rules.gradients._windows import (
+    first_of_each,
+    measures_only,
+    misdirected,
+    owners,
+    standing,
+)
+from fallline.rules.gradients._words import place
+from fallline.syntax import Module
+
+__all__ = ["ClipAfterStep"]
+
+
+class ClipAfterStep(Rule):
+    code: ClassVar[str] = "FL101"
+    name: ClassVar[str] = "clip-after-step"
+    severity: ClassVar[Severity] = Severity.ERROR
+    what: ClassVar[str] = (
+        "Finds gradient clipping that runs after the `optimizer.step()` that used those gradients."
+    )
+    why: ClassVar[str] = (
+        "The step has already been taken with the unclipped gradients. Followed by `zero_grad()`, the clip changes nothing at "
+        "all: the parameters are bit for bit those of a run without it. Without `zero_grad()` it changes later updates instead."
+    )
+    instead: ClassVar[str] = (
+        "Clip between `backward()` and `step()`:\n\n```python\nloss.backward()\ntorch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\noptimizer.step()\n```"
+    )
+    fix_safety: ClassVar[str] = (
+        "The clip moves before the step it follows, when both stand in one block."
+    )
+    tokens: ClassVar[tuple[bytes, ...]] = (b"clip",)
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for clip in first_of_each(trace.all(Kind.CLIP)):
+            if measures_only(clip) or clip.fact("closure") or misdirected(trace, clip):
+                continue
+            step = _step_before(trace, clip)
+            if step is not None:
+                yield self.finding(
+                    clip,
+                    f"Gradients are clipped after the step at {place(step.at, clip.at)} has used them, so that update was not clipped. "
+                    "Move the clip between backward() and step().",
+                    related={"step": step.at},
+                )
+
+    def fix(self, finding: Finding, module: Module) -> Fix | None:
+        clip = lone_statement(module, finding.at)
+        step = lone_statement(module, finding.related.get("step"))
+        if clip is None or step is None:
+            return None
+        edits = move_up(module, clip, step)
+        return Fix("Clip before the step", edits) if edits else None
+
+    wrong: ClassVar[tuple[str, ...]] = (
+        SETUP
+        + """
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = loss_fn(model(x), y)
+        loss.backward()
+        optimizer.step()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)  # FL101
+""",
+        SETUP
+        + """
+
+class Trainer:
+    def __init__(self, model, optimizer):
+        self.model = model
+        self.optimizer = optimizer
+
+    def train_step(self, x, y):
+        loss = loss_fn(self.model(x), y)
+        loss.backward()
+        self.optimizer.step()
+        nn.utils.clip_grad_norm_(self.model.parameters(), 0.5)  # FL101
+        self.optimizer.zero_grad()
+
+    def fit(self, loader, epochs):
+        for epoch in range(epochs):
+            for x, y in loader:
+                self.train_step(x, y)
+
+
+Trainer(model, optimizer).fit(loader, 2)
+""",
+        SETUP
+        + """
+
+def clip(module, limit):
+    nn.utils.clip_grad_norm_(module.parameters(), limit)  # FL101
+
+
+for epoch in range(2):
+    for i, (x, y) in enumerate(loader):
+        loss = loss_fn(model(x), y) / 2
+        loss.backward()
+        if (i + 1) % 2 == 0 or i + 1 == len(loader):
+            optimizer.step()
+            clip(model, 1.0)
+            optimizer.zero_grad()
+""",
+    )
+    right: ClassVar[tuple[str, ...]] = (
+        SETUP
+        + """
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss_fn(model(x), y).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
+        optimizer.step()
+""",
+        # two optimizers: the second clip follows the first step and is its own
+        SETUP
+        + """
+head = nn.Linear(1, 1)
+head_optimizer = torch.optim.SGD(head.parameters(), lr=0.01)
+
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        head_optimizer.zero_grad()
+        loss_fn(head(model(x)), y).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
+        head_optimizer.step()
+""",
+        # the norm is measured, not clipped
+        SETUP
+        + """
+norms = []
+for epoch in range(2):
+    for x, y in loader:
+        loss_fn(model(x), y).backward()
+        optimizer.step()
+        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), float("inf")))
+        optimizer.zero_grad()
+""",
+        # the step of one iteration stands at the top of the next
+        SETUP
+        + """
+steps = 0
+for epoch in range(2):
+    for x, y in loader:
+        if steps > 0:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+        loss_fn(model(x), y).backward()
+        steps += 1
+torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+optimizer.step()
+""",
+    )
+
+
+def _step_before(trace: Trace, clip: Event) -> Event | None:
+    """The step that used the gradients before this clip, for every optimizer the clip is about."""
+    steps: list[Event] = []
+    for optimizer in owners(trace, clip):
+        where, step = standing(trace, clip, optimizer)
+        if where in ("fresh", "unknown") or (step is not None and step.fact("closure")):
+            return None
+        if step is not None:
+            steps.append(step)
+    return max(steps, key=lambda e: e.order, default=None)

@@ -1,0 +1,153 @@
+"""FL102: gradients are clipped before backward has produced them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from fallline.event import Event, Kind, Trace
+from fallline.finding import Finding, Fix, Severity
+from fallline.rule import Rule
+from fallline.rules.gradients._moves import lone_statement, move_down
+from fallline.rules.gradients._specimens import SETUP
+from fallline.rules.gradients._windows import (
+    first_of_each,
+    measures_only,
+    misdirected,
+    owners,
+    standing,
+)
+from fallline.rules.gradients._words import place
+from fallline.syntax import Module
+
+__all__ = ["ClipBeforeBackward"]
+
+
+class ClipBeforeBackward(Rule):
+    code: ClassVar[str] = "FL102"
+    name: ClassVar[str] = "clip-before-backward"
+    severity: ClassVar[Severity] = Severity.ERROR
+    what: ClassVar[str] = (
+        "Finds gradient clipping that runs before `backward()` has produced this update's gradients."
+    )
+    why: ClassVar[str] = (
+        "There is nothing to clip yet: after `zero_grad()` the call does nothing and returns 0 without a warning, and the update "
+        "that follows is not clipped. Where old gradients are still there, it shrinks those."
+    )
+    instead: ClassVar[str] = (
+        "Clip between `backward()` and `step()`:\n\n```python\nloss.backward()\ntorch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\noptimizer.step()\n```"
+    )
+    fix_safety: ClassVar[str] = (
+        "The clip moves right before the step, when both stand in one block."
+    )
+    tokens: ClassVar[tuple[bytes, ...]] = (b"clip",)
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for clip in first_of_each(trace.all(Kind.CLIP)):
+            if measures_only(clip) or clip.fact("closure") or misdirected(trace, clip):
+                continue
+            step = _unclipped_step(trace, clip)
+            if step is not None:
+                yield self.finding(
+                    clip,
+                    "Gradients are clipped before backward() has produced them, so there is nothing to clip and the step at "
+                    f"{place(step.at, clip.at)} uses them unclipped. Move the clip between backward() and step().",
+                    related={"step": step.at},
+                )
+
+    def fix(self, finding: Finding, module: Module) -> Fix | None:
+        clip = lone_statement(module, finding.at)
+        step = lone_statement(module, finding.related.get("step"))
+        if clip is None or step is None:
+            return None
+        edits = move_down(module, clip, step, before=True)
+        return Fix("Clip between backward and the step", edits) if edits else None
+
+    wrong: ClassVar[tuple[str, ...]] = (
+        SETUP
+        + """
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = loss_fn(model(x), y)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # FL102
+        loss.backward()
+        optimizer.step()
+""",
+        SETUP
+        + """
+
+def train_one_epoch(model, loader, optimizer):
+    model.train()
+    for x, y in loader:
+        nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)  # FL102
+        loss = loss_fn(model(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+for epoch in range(3):
+    train_one_epoch(model, loader, optimizer)
+""",
+    )
+    right: ClassVar[tuple[str, ...]] = (
+        SETUP
+        + """
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = loss_fn(model(x), y)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+""",
+        # a helper that finishes the last update first: its clip and step belong together
+        SETUP
+        + """
+
+def finish_update():
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+for epoch in range(2):
+    for x, y in loader:
+        finish_update()
+        loss_fn(model(x), y).backward()
+    finish_update()
+""",
+        # gradients written by hand need no backward()
+        SETUP
+        + """
+for epoch in range(2):
+    for x, y in loader:
+        gradients = torch.autograd.grad(loss_fn(model(x), y), list(model.parameters()))
+        for parameter, gradient in zip(model.parameters(), gradients):
+            parameter.grad = gradient
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+""",
+    )
+
+
+def _unclipped_step(trace: Trace, clip: Event) -> Event | None:
+    """The step that takes unclipped gradients because this clip came before their backward."""
+    found: Event | None = None
+    for optimizer in owners(trace, clip):
+        where, _ = standing(trace, clip, optimizer)
+        if where != "before":
+            return None
+        produced = False
+        for event in trace.events[clip.order + 1 :]:
+            if event.kind is Kind.BACKWARD and trace.concerns(event, optimizer):
+                produced = True
+            elif event.kind is Kind.STEP and event.optimizer == optimizer:
+                if not produced or event.fact("closure"):
+                    return None
+                found = event
+                break
+            elif event.kind in (Kind.GRAD_WRITE, Kind.OPAQUE) and not produced:
+                return None
+    return found

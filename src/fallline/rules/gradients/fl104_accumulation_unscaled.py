@@ -1,0 +1,289 @@
+"""FL104: k backward passes feed one step and nothing is divided by k."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from fallline.event import Event, Kind, Trace
+from fallline.finding import Finding, Fix, Severity
+from fallline.rule import Rule
+from fallline.rules.gradients._specimens import SETUP
+from fallline.rules.gradients._windows import Window, optimizer_type, steps_by_framework, windows
+from fallline.rules.gradients._words import scale_free
+from fallline.syntax import Editor, Module
+
+__all__ = ["AccumulationUnscaled"]
+
+
+class AccumulationUnscaled(Rule):
+    code: ClassVar[str] = "FL104"
+    name: ClassVar[str] = "accumulation-unscaled"
+    severity: ClassVar[Severity] = Severity.ERROR
+    what: ClassVar[str] = (
+        "Finds accumulation of mean losses that are never divided: k backward passes of one loss feed one step, and neither the "
+        "loss nor the gradient is divided by k."
+    )
+    why: ClassVar[str] = (
+        "`backward()` adds. The gradient of k micro-batches is k times that of the big batch they stand for, so an SGD update is k "
+        "times too large (4.00 times measured for k = 4): a hidden learning rate. Adam and AdamW divide the factor out again "
+        "(1.00002 times), and a clip that binds on every update hides it; logged norms and clip thresholds are k times off all the same."
+    )
+    instead: ClassVar[str] = (
+        "Divide the loss by the number of micro-batches:\n\n```python\n(loss / accumulation_steps).backward()\n```"
+    )
+    fix_safety: ClassVar[str] = (
+        "Only the value given to `backward()` is divided; the logged loss stays as it was. Divides by the count that the boundary test or the loop names."
+    )
+    tokens: ClassVar[tuple[bytes, ...]] = (b"backward",)
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        if trace.opaque:
+            return
+        for window in windows(trace):
+            optimizer = window.update.optimizer
+            if not window.micro or steps_by_framework(trace, optimizer) or not _unscaled(window):
+                continue
+            first, step = window.micro[0], window.update.step
+            # On paper the number of micro-batches is the reader's choice, not the program's.
+            evidence: dict[str, Any] = {"micro_batches": len(window.micro)} if trace.live else {}
+            related = {"step": step.at}
+            if step.fact("boundary") is not None:
+                related["boundary"] = step.fact("boundary")
+            yield self.finding(
+                first,
+                "Several backward passes of this loss feed one step and nothing divides them. "
+                f"{_harm(trace, window)} Divide the loss by the number of micro-batches.",
+                related=related,
+                **evidence,
+            )
+
+    def fix(self, finding: Finding, module: Module) -> Fix | None:
+        line = finding.at.line
+        calls = module.method_calls("backward")
+        call = next((c for c in calls if c.lineno <= line <= (c.end_lineno or c.lineno)), None)
+        if call is None:
+            return None
+        count = _count(module, call, finding)
+        if count is None:
+            return None
+        assert isinstance(call.func, ast.Attribute)
+        loss = call.func.value
+        if (
+            isinstance(loss, ast.Call)
+            and isinstance(loss.func, ast.Attribute)
+            and loss.func.attr == "scale"
+            and loss.args
+        ):
+            loss = loss.args[0]  # scaler.scale(loss): the scale stays outermost
+            text = f"{_operand(module, loss)} / {count}"
+        else:
+            text = f"({_operand(module, loss)} / {count})"
+        return Fix(
+            "Divide the loss by the number of micro-batches", (Editor(module).replace(loss, text),)
+        )
+
+    wrong: ClassVar[tuple[str, ...]] = (
+        SETUP
+        + """
+accumulation_steps = 2
+for epoch in range(2):
+    for i, (x, y) in enumerate(loader):
+        loss = loss_fn(model(x), y)
+        loss.backward()  # FL104
+        if (i + 1) % accumulation_steps == 0 or i + 1 == len(loader):
+            optimizer.step()
+            optimizer.zero_grad()
+""",
+        SETUP
+        + """
+
+def train(model, loader, optimizer, micro_batches):
+    batches = iter(loader)
+    for update in range(len(loader) // micro_batches):
+        optimizer.zero_grad(set_to_none=True)
+        for micro in range(micro_batches):
+            x, y = next(batches)
+            loss = nn.functional.mse_loss(model(x), y)
+            loss.backward()  # FL104
+        optimizer.step()
+
+
+for epoch in range(2):
+    train(model, loader, optimizer, micro_batches=3)
+""",
+        SETUP
+        + """
+
+class Trainer:
+    def __init__(self, model, lr):
+        self.model = model
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
+        self.criterion = nn.MSELoss()
+        self.every = 2
+
+    def backward(self, x, y):
+        loss = self.criterion(self.model(x), y)
+        loss.backward()  # FL104
+        return loss.detach()
+
+    def fit(self, loader):
+        for i, (x, y) in enumerate(loader):
+            self.backward(x, y)
+            if i % self.every == self.every - 1 or i == len(loader) - 1:
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+
+
+trainer = Trainer(model, 1e-3)
+for epoch in range(2):
+    trainer.fit(loader)
+""",
+    )
+    right: ClassVar[tuple[str, ...]] = (
+        SETUP
+        + """
+accumulation_steps = 2
+for epoch in range(2):
+    for i, (x, y) in enumerate(loader):
+        loss = loss_fn(model(x), y) / accumulation_steps
+        loss.backward()
+        if (i + 1) % accumulation_steps == 0 or i + 1 == len(loader):
+            optimizer.step()
+            optimizer.zero_grad()
+""",
+        # two different losses of one update
+        SETUP
+        + """
+discriminator = nn.Linear(1, 1)
+optimizer = torch.optim.SGD(discriminator.parameters(), lr=0.01)
+criterion = nn.BCEWithLogitsLoss()
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        real = criterion(discriminator(y), torch.ones(len(y), 1))
+        real.backward()
+        fake = criterion(discriminator(model(x).detach()), torch.zeros(len(y), 1))
+        fake.backward()
+        optimizer.step()
+""",
+        # the gradient is divided once, before the step
+        SETUP
+        + """
+accumulation_steps = 2
+for epoch in range(2):
+    for i, (x, y) in enumerate(loader):
+        loss_fn(model(x), y).backward()
+        if (i + 1) % accumulation_steps == 0 or i + 1 == len(loader):
+            for parameter in model.parameters():
+                parameter.grad /= accumulation_steps
+            optimizer.step()
+            optimizer.zero_grad()
+""",
+        # a sum over samples, divided by the number of all samples of the window
+        SETUP
+        + """
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        for small_x, small_y in zip(x.split(2), y.split(2)):
+            loss = nn.functional.mse_loss(model(small_x), small_y, reduction="sum") / len(x)
+            loss.backward()
+        optimizer.step()
+""",
+        # every n-th iteration does something else: no accumulation
+        SETUP
+        + """
+for epoch in range(2):
+    for i, (x, y) in enumerate(loader):
+        optimizer.zero_grad()
+        loss_fn(model(x), y).backward()
+        optimizer.step()
+        if i % 2 == 0:
+            print("batch", i)
+""",
+        # generator every other batch: the critic's backward passes are not its micro-batches
+        SETUP
+        + """
+critic = nn.Linear(1, 1)
+critic_optimizer = torch.optim.SGD(critic.parameters(), lr=0.01)
+for epoch in range(2):
+    for i, (x, y) in enumerate(loader):
+        critic_optimizer.zero_grad()
+        (critic(model(x).detach()).mean() - critic(y).mean()).backward()
+        critic_optimizer.step()
+        if i % 2 == 0:
+            optimizer.zero_grad()
+            (-critic(model(x)).mean()).backward()
+            optimizer.step()
+""",
+    )
+
+
+def _unscaled(window: Window) -> bool:
+    """Every micro-batch is a mean that is known not to be divided, and the gradient is not divided afterwards."""
+    mean = all(
+        b.fact("divided") is False and b.fact("reduction") == "mean" and not b.fact("normalised")
+        for b in window.micro
+    )
+    return mean and not any(
+        _rescales(e) for e in window.update.after(window.micro[0], Kind.GRAD_WRITE)
+    )
+
+
+def _rescales(write: Event) -> bool:
+    return write.fact("op") not in ("noise", "add")
+
+
+def _harm(trace: Trace, window: Window) -> str:
+    kind = optimizer_type(trace, window.update.optimizer)
+    if scale_free(kind):
+        return (
+            f"{kind} divides the factor out again (Adam, measured: 1.00002 times the update for 4 micro-batches), but logged norms "
+            "and clip thresholds are off by it."
+        )
+    clipped = bool(window.update.all(Kind.CLIP))
+    hides = " Clipping hides this only while it binds." if clipped else ""
+    return f"Their gradients add up: {kind or 'SGD'} takes a step as many times too large (4.00 times for 4 micro-batches).{hides}"
+
+
+def _operand(module: Module, node: ast.expr) -> str:
+    """The text of an expression, in brackets where `/` would bind tighter."""
+    text = module.segment(node)
+    loose = (
+        ast.BinOp | ast.IfExp | ast.BoolOp | ast.Compare | ast.Lambda | ast.NamedExpr | ast.UnaryOp
+    )
+    return f"({text})" if isinstance(node, loose) else text
+
+
+def _count(module: Module, call: ast.Call, finding: Finding) -> str | None:
+    """The text that names the number of micro-batches where the backward stands."""
+    boundary = finding.related.get("boundary")
+    if boundary is not None and boundary.path == module.path:
+        for node in module.all(ast.BinOp):
+            if isinstance(node.op, ast.Mod) and node.lineno == boundary.line:
+                same = module.function(node) is module.function(call)
+                return _operand(module, node.right) if same or _is_attribute(node.right) else None
+    loop = module.enclosing(call, ast.For)
+    step = finding.related.get("step")
+    if loop is None or step is None or loop.lineno <= step.line <= (loop.end_lineno or loop.lineno):
+        return None
+    counts = loop.iter
+    ranged = (
+        isinstance(counts, ast.Call)
+        and isinstance(counts.func, ast.Name)
+        and counts.func.id == "range"
+    )
+    if ranged and isinstance(counts, ast.Call) and len(counts.args) == 1:
+        return _operand(module, counts.args[0])
+    return None
+
+
+def _is_attribute(node: ast.expr) -> bool:
+    """`self.every` means the same in every method."""
+    return (
+        isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "self"
+    )

@@ -1,0 +1,219 @@
+"""FL105: zero_grad between a backward and the step that should use it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import ClassVar
+
+from fallline.event import Event, Kind, Trace
+from fallline.finding import Finding, Fix, Severity
+from fallline.rule import Rule
+from fallline.rules.gradients._moves import lone_statement, move_down
+from fallline.rules.gradients._specimens import SETUP
+from fallline.rules.gradients._windows import (
+    HABIT,
+    Window,
+    Wipe,
+    same_loss,
+    steps_by_framework,
+    windows,
+)
+from fallline.rules.gradients._words import place
+from fallline.syntax import Module
+
+__all__ = ["AccumulationWiped"]
+
+
+class AccumulationWiped(Rule):
+    code: ClassVar[str] = "FL105"
+    name: ClassVar[str] = "accumulation-wiped"
+    severity: ClassVar[Severity] = Severity.ERROR
+    what: ClassVar[str] = (
+        "Finds `zero_grad()` between a `backward()` and the step that should use it: inside an accumulation window, or just "
+        "before the step."
+    )
+    why: ClassVar[str] = (
+        "What backward produced is thrown away. Inside an accumulation only the last micro-batch counts, and it is divided by k on "
+        "top (0.417 of the big batch's gradient measured for k = 4, cosine 0.817). Just before the step nothing counts: the "
+        "model does not learn at all."
+    )
+    instead: ClassVar[str] = (
+        "Clear after the step, or before the first backward of the window:\n\n```python\noptimizer.step()\noptimizer.zero_grad()\n```"
+    )
+    fix_safety: ClassVar[str] = (
+        "`zero_grad()` moves behind the step, when both stand in one block or the step in an `if` of that block."
+    )
+    tokens: ClassVar[tuple[bytes, ...]] = (b"zero_grad", b".grad")
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        counted: Counter[tuple[str | None, str]] = Counter()
+        shown: dict[tuple[str | None, str], tuple[Window, Wipe]] = {}
+        total = Counter(w.update.optimizer for w in windows(trace))
+        for window in windows(trace):
+            if steps_by_framework(trace, window.update.optimizer):
+                continue
+            for key, wipe in {
+                str(w.clear.at): w for w in window.wiped if _by_mistake(trace, window, w)
+            }.items():
+                counted[window.update.optimizer, key] += 1
+                shown.setdefault((window.update.optimizer, key), (window, wipe))
+        for found, times in counted.items():
+            if times / total[found[0]] >= HABIT:
+                yield self._report(trace, *shown[found])
+
+    def _report(self, trace: Trace, window: Window, wipe: Wipe) -> Finding:
+        at, step, lost = wipe.clear.at, window.update.step.at, wipe.lost[-1].at
+        if window.alive:
+            message = (
+                "Gradients are cleared on every micro-batch, so of each window only the last one reaches the step at "
+                f"{place(step, at)}. Clear once per update, after the step."
+            )
+        else:
+            message = (
+                f"The gradients of the backward at {place(lost, at)} are cleared before the step at {place(step, at)} can use them: "
+                "it steps with none. Clear after the step, or before backward()."
+            )
+        return self.finding(at, message, related={"step": step, "backward": lost})
+
+    def fix(self, finding: Finding, module: Module) -> Fix | None:
+        clear = lone_statement(module, finding.at)
+        step = lone_statement(module, finding.related.get("step"))
+        if clear is None or step is None:
+            return None
+        edits = move_down(module, clear, step)
+        return Fix("Clear the gradients after the step", edits) if edits else None
+
+    wrong: ClassVar[tuple[str, ...]] = (
+        SETUP
+        + """
+accumulation_steps = 2
+for epoch in range(2):
+    for i, (x, y) in enumerate(loader):
+        optimizer.zero_grad()  # FL105
+        loss = loss_fn(model(x), y) / accumulation_steps
+        loss.backward()
+        if (i + 1) % accumulation_steps == 0 or i + 1 == len(loader):
+            optimizer.step()
+""",
+        SETUP
+        + """
+
+def train_step(x, y):
+    loss = loss_fn(model(x), y)
+    loss.backward()
+    optimizer.zero_grad()  # FL105
+    optimizer.step()
+    return loss.item()
+
+
+for epoch in range(2):
+    for x, y in loader:
+        train_step(x, y)
+""",
+        SETUP
+        + """
+
+class Trainer:
+    def __init__(self, model, optimizer):
+        self.model, self.optimizer = model, optimizer
+
+    def fit(self, loader, every=2):
+        for i, (x, y) in enumerate(loader):
+            loss = loss_fn(self.model(x), y) / every
+            loss.backward()
+            if (i + 1) % every == 0 or i + 1 == len(loader):
+                self.optimizer.step()
+            self.model.zero_grad()  # FL105
+
+
+trainer = Trainer(model, optimizer)
+for epoch in range(2):
+    trainer.fit(loader)
+""",
+    )
+    right: ClassVar[tuple[str, ...]] = (
+        SETUP
+        + """
+accumulation_steps = 2
+for epoch in range(2):
+    for i, (x, y) in enumerate(loader):
+        loss = loss_fn(model(x), y) / accumulation_steps
+        loss.backward()
+        if (i + 1) % accumulation_steps == 0 or i + 1 == len(loader):
+            optimizer.step()
+            optimizer.zero_grad()
+""",
+        # an adversarial step uses the first gradients, then clears them
+        SETUP
+        + """
+for epoch in range(2):
+    for x, y in loader:
+        x.requires_grad_(True)
+        loss_fn(model(x), y).backward()
+        attacked = (x + 0.1 * x.grad.sign()).detach()
+        optimizer.zero_grad()
+        loss_fn(model(attacked), y).backward()
+        optimizer.step()
+""",
+        # sharpness-aware minimisation: climb with the first gradients, step with the second ones
+        SETUP
+        + """
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss_fn(model(x), y).backward()
+        moved = []
+        with torch.no_grad():
+            for p in model.parameters():
+                climb = 0.05 * p.grad / (p.grad.norm() + 1e-6)
+                p.add_(climb)
+                moved.append((p, climb))
+        optimizer.zero_grad()
+        loss_fn(model(x), y).backward()
+        with torch.no_grad():
+            for p, climb in moved:
+                p.sub_(climb)
+        optimizer.step()
+""",
+        # each network clears its own gradients, which the other's loss leaked into
+        SETUP
+        + """
+critic = nn.Linear(1, 1)
+critic_optimizer = torch.optim.SGD(critic.parameters(), lr=0.01)
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        critic(model(x)).mean().backward()
+        optimizer.step()
+        critic_optimizer.zero_grad()
+        (critic(y) - critic(model(x).detach())).mean().backward()
+        critic_optimizer.step()
+""",
+    )
+
+
+def _by_mistake(trace: Trace, window: Window, wipe: Wipe) -> bool:
+    """Gradients lost that nobody had used, where the step then misses them."""
+    clear, lost = wipe.clear, wipe.lost
+    if clear.kind is not Kind.ZERO_GRAD or not _certain(trace, clear):
+        return False
+    between = trace.events[lost[0].order + 1 : window.update.step.order]
+    for event in between:
+        if event.kind in (Kind.GRAD_WRITE, Kind.OPAQUE):
+            return False
+        before = event.order < clear.order
+        if before and event.kind is Kind.GRAD_READ and event.fact("what") in ("use", "input"):
+            return False  # SAM, FGSM, gradients collected by hand
+        if before and event.order > lost[-1].order and event.kind in (Kind.EPOCH, Kind.EPOCH_END):
+            return False  # the remainder of an epoch is FL107
+    if not window.alive:
+        return wipe is window.wiped[-1]
+    return bool({same_loss(b) for b in lost} & {same_loss(b) for b in window.alive})
+
+
+def _certain(trace: Trace, clear: Event) -> bool:
+    """With several optimizers it must be known whose gradients were cleared."""
+    return (
+        len(trace.optimizers) == 1 or clear.optimizer is not None or bool(clear.fact("parameters"))
+    )

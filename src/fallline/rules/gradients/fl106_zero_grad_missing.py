@@ -1,0 +1,196 @@
+"""FL106: gradients are never cleared between updates."""
+
+from __future__ import annotations
+
+import ast
+from bisect import bisect_right
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import ClassVar
+
+from fallline.event import Event, Kind, Trace
+from fallline.finding import Finding, Fix, Severity
+from fallline.rule import Rule
+from fallline.rules.gradients._moves import lone_statement
+from fallline.rules.gradients._specimens import SETUP
+from fallline.rules.gradients._windows import (
+    HABIT,
+    Window,
+    clears,
+    held,
+    steps_by_framework,
+    windows,
+)
+from fallline.rules.gradients._words import place
+from fallline.syntax import Editor, Module
+
+__all__ = ["ZeroGradMissing"]
+
+
+class ZeroGradMissing(Rule):
+    code: ClassVar[str] = "FL106"
+    name: ClassVar[str] = "zero-grad-missing"
+    severity: ClassVar[Severity] = Severity.ERROR
+    what: ClassVar[str] = (
+        "Finds training loops that never clear the gradients between one update and the next."
+    )
+    why: ClassVar[str] = (
+        "`backward()` adds to `.grad`. Without `zero_grad()` every update uses the sum of all gradients so far: 1, 2, 3, 4 times the "
+        "gradient at updates 1 to 4 for a constant one, and old directions never go away."
+    )
+    instead: ClassVar[str] = (
+        "Clear once per update:\n\n```python\noptimizer.step()\noptimizer.zero_grad()\n```\n\n`model.zero_grad()` and setting `.grad = None` clear as well."
+    )
+    fix_safety: ClassVar[str] = (
+        "Adds `optimizer.zero_grad()` after the only step of that optimizer."
+    )
+    tokens: ClassVar[tuple[bytes, ...]] = (b"backward",)
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        if trace.opaque:
+            return
+        for optimizer in trace.optimizers:
+            mine = [w for w in windows(trace) if w.update.optimizer == optimizer and w.alive]
+            closed = any(w.update.step.fact("closure") for w in mine)
+            if len(mine) < 2 or closed or steps_by_framework(trace, optimizer):
+                continue
+            cleared = [e.order for e in trace.events if _may_clear(trace, e, optimizer)]
+            carried = [v for u, v in pairwise(mine) if not _any_between(cleared, u, v)]
+            if len(carried) / (len(mine) - 1) > HABIT:
+                first, step = mine[0].alive[0], mine[0].update.step
+                alone = len({str(w.update.step.at) for w in mine}) == 1
+                yield self.finding(
+                    first,
+                    "The gradients of this backward are never cleared: each update adds to all that came before. Call "
+                    f"zero_grad() once per update, after the step at {place(step.at, first.at)}.",
+                    related={"step": step.at} if alone else {},
+                )
+
+    def fix(self, finding: Finding, module: Module) -> Fix | None:
+        step = lone_statement(module, finding.related.get("step"))
+        optimizer = _stepped(step)
+        if step is None or optimizer is None:
+            return None
+        text = f"{module.segment(optimizer)}.zero_grad()"
+        return Fix("Clear the gradients after the step", (Editor(module).insert_after(step, text),))
+
+    wrong: ClassVar[tuple[str, ...]] = (
+        SETUP
+        + """
+for epoch in range(2):
+    for x, y in loader:
+        loss = loss_fn(model(x), y)
+        loss.backward()  # FL106
+        optimizer.step()
+""",
+        SETUP
+        + """
+
+class Trainer:
+    def __init__(self, model, optimizer):
+        self.model = model
+        self.optimizer = optimizer
+
+    def update(self, x, y):
+        loss = loss_fn(self.model(x), y)
+        loss.backward()  # FL106
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+
+    def fit(self, loader, epochs):
+        for epoch in range(epochs):
+            for x, y in loader:
+                self.update(x, y)
+
+
+Trainer(model, optimizer).fit(loader, epochs=2)
+""",
+    )
+    right: ClassVar[tuple[str, ...]] = (
+        SETUP
+        + """
+for epoch in range(2):
+    for x, y in loader:
+        loss_fn(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+        SETUP
+        + """
+for epoch in range(2):
+    for x, y in loader:
+        model.zero_grad(set_to_none=True)
+        loss_fn(model(x), y).backward()
+        optimizer.step()
+""",
+        # set to None by hand
+        SETUP
+        + """
+for epoch in range(2):
+    for x, y in loader:
+        for parameter in model.parameters():
+            parameter.grad = None
+        loss_fn(model(x), y).backward()
+        optimizer.step()
+""",
+        # one list of optimizers, cleared in a helper
+        SETUP
+        + """
+head = nn.Linear(1, 1)
+optimizers = [optimizer, torch.optim.SGD(head.parameters(), lr=0.01)]
+
+
+def reset_gradients():
+    for each in optimizers:
+        each.zero_grad()
+
+
+for epoch in range(2):
+    for x, y in loader:
+        reset_gradients()
+        loss_fn(head(model(x)), y).backward()
+        for each in optimizers:
+            each.step()
+""",
+        # the closure clears
+        SETUP
+        + """
+optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4)
+for epoch in range(2):
+    for x, y in loader:
+
+        def closure():
+            optimizer.zero_grad()
+            loss = loss_fn(model(x), y)
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+""",
+    )
+
+
+def _may_clear(trace: Trace, event: Event, optimizer: str | None) -> bool:
+    """As `clears`, but what is not known counts as cleared."""
+    if clears(trace, event, optimizer):
+        return True
+    if event.kind is not Kind.ZERO_GRAD or event.optimizer is None:
+        return False
+    return held(trace, optimizer) is None or held(trace, event.optimizer) is None
+
+
+def _any_between(cleared: list[int], one: Window, following: Window) -> bool:
+    """Cleared between the last backward of one update and the last of the next."""
+    after = bisect_right(cleared, one.alive[-1].order)
+    return after < len(cleared) and cleared[after] < following.alive[-1].order
+
+
+def _stepped(statement: ast.stmt | None) -> ast.expr | None:
+    """The optimizer in `optimizer.step()` or `scaler.step(optimizer)`, when it is a plain name or attribute."""
+    if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
+        return None
+    call = statement.value
+    if not isinstance(call.func, ast.Attribute) or call.func.attr != "step" or call.keywords:
+        return None
+    found = call.args[0] if call.args else call.func.value
+    return found if isinstance(found, ast.Name | ast.Attribute) else None

@@ -1,0 +1,161 @@
+"""FL108: the scheduler advances on micro-batches while the optimizer steps every k."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import ClassVar
+
+from fallline.event import Event, Kind, Trace
+from fallline.finding import Finding, Severity
+from fallline.rule import Rule
+from fallline.rules.gradients._specimens import SETUP
+from fallline.rules.gradients._windows import HABIT, Window, steps_by_framework, windows
+from fallline.rules.gradients._words import place
+
+__all__ = ["SchedulerPerMicroStep"]
+
+
+class SchedulerPerMicroStep(Rule):
+    code: ClassVar[str] = "FL108"
+    name: ClassVar[str] = "scheduler-per-micro-step"
+    severity: ClassVar[Severity] = Severity.ERROR
+    what: ClassVar[str] = (
+        "Finds `scheduler.step()` on every micro-batch of an accumulation, while the optimizer steps once per window."
+    )
+    why: ClassVar[str] = (
+        "The schedule runs k times too fast. A cosine over 100 updates, stepped on 400 micro-batches, reaches zero after a quarter of "
+        "the run and then cycles up and down again (0, 0.1, 0, 0.1)."
+    )
+    instead: ClassVar[str] = (
+        "Advance the scheduler once per update, and count its length in updates:\n\n"
+        "```python\nif (i + 1) % accumulation_steps == 0:\n    optimizer.step()\n    scheduler.step()\n```"
+    )
+    tokens: ClassVar[tuple[bytes, ...]] = (b"sched", b"lr_", b".step(")
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        accumulating = [w for w in windows(trace) if w.micro]
+        total = Counter(w.update.optimizer for w in accumulating)
+        counted: Counter[tuple[str | None, str]] = Counter()
+        shown: dict[tuple[str | None, str], tuple[Window, Event]] = {}
+        for window in accumulating:
+            optimizer = window.update.optimizer
+            if steps_by_framework(trace, optimizer) or any(
+                b.fact("normalised") for b in window.micro
+            ):
+                continue
+            for key, advance in {str(e.at): e for e in _within(trace, window)}.items():
+                counted[optimizer, key] += 1
+                shown.setdefault((optimizer, key), (window, advance))
+        for found, times in counted.items():
+            if times / total[found[0]] >= HABIT:
+                window, advance = shown[found]
+                step = window.update.step.at
+                yield self.finding(
+                    advance,
+                    "The scheduler advances on every micro-batch, but the optimizer steps once per window (at "
+                    f"{place(step, advance.at)}): the schedule runs too fast by that factor. Advance it once per update.",
+                    related={"step": step},
+                )
+
+    wrong: ClassVar[tuple[str, ...]] = (
+        SETUP
+        + """
+accumulation_steps = 2
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=3)
+for epoch in range(2):
+    for i, (x, y) in enumerate(loader):
+        loss = loss_fn(model(x), y) / accumulation_steps
+        loss.backward()
+        if (i + 1) % accumulation_steps == 0 or i + 1 == len(loader):
+            optimizer.step()
+            optimizer.zero_grad()
+        scheduler.step()  # FL108
+""",
+        SETUP
+        + """
+
+def train(model, loader, optimizer, scheduler, pieces):
+    for x, y in loader:
+        optimizer.zero_grad()
+        for small_x, small_y in zip(x.chunk(pieces), y.chunk(pieces)):
+            loss = loss_fn(model(small_x), small_y) / pieces
+            loss.backward()
+            scheduler.step()  # FL108
+        optimizer.step()
+
+
+cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=12)
+for epoch in range(2):
+    train(model, loader, optimizer, cosine, 2)
+""",
+    )
+    right: ClassVar[tuple[str, ...]] = (
+        SETUP
+        + """
+accumulation_steps = 2
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=3)
+for epoch in range(2):
+    for i, (x, y) in enumerate(loader):
+        loss = loss_fn(model(x), y) / accumulation_steps
+        loss.backward()
+        if (i + 1) % accumulation_steps == 0 or i + 1 == len(loader):
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+""",
+        # once per epoch
+        SETUP
+        + """
+accumulation_steps = 2
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1)
+for epoch in range(2):
+    for i, (x, y) in enumerate(loader):
+        loss = loss_fn(model(x), y) / accumulation_steps
+        loss.backward()
+        if (i + 1) % accumulation_steps == 0 or i + 1 == len(loader):
+            optimizer.step()
+            optimizer.zero_grad()
+    scheduler.step()
+""",
+        # no accumulation: once per batch is once per update
+        SETUP
+        + """
+scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=12)
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss_fn(model(x), y).backward()
+        optimizer.step()
+        scheduler.step()
+""",
+        # an explicit position may be given at any time
+        SETUP
+        + """
+accumulation_steps = 2
+scheduler = torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer, T_0=2)
+for epoch in range(2):
+    for i, (x, y) in enumerate(loader):
+        loss = loss_fn(model(x), y) / accumulation_steps
+        loss.backward()
+        if (i + 1) % accumulation_steps == 0 or i + 1 == len(loader):
+            optimizer.step()
+            optimizer.zero_grad()
+        scheduler.step(epoch + i / len(loader))
+""",
+    )
+
+
+def _within(trace: Trace, window: Window) -> list[Event]:
+    """Where the scheduler advances between two micro-batches of one window."""
+    if window.update.step.fact("closure"):
+        return []
+    ends = [e.order for e in window.inside(Kind.EPOCH_END, Kind.EPOCH)]
+    return [
+        e
+        for e in window.inside(Kind.SCHEDULER_STEP)
+        if not e.fact("explicit")
+        and e.fact("per") != "epoch"
+        and not ends  # a window that crosses the end of an epoch holds that epoch's own scheduler step
+        and (e.optimizer is not None or len(trace.optimizers) == 1)
+    ]

@@ -1,0 +1,187 @@
+"""FL109: scheduler.step() comes before optimizer.step()."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from fallline.event import Event, Kind, Location, Trace
+from fallline.finding import Finding, Fix, Severity
+from fallline.rule import Rule
+from fallline.rules.gradients._moves import lone_statement
+from fallline.rules.gradients._specimens import SETUP
+from fallline.rules.gradients._windows import first_of_each, steps_by_framework
+from fallline.rules.gradients._words import place
+from fallline.syntax import Editor, Module
+
+__all__ = ["SchedulerBeforeOptimizer"]
+
+
+class SchedulerBeforeOptimizer(Rule):
+    code: ClassVar[str] = "FL109"
+    name: ClassVar[str] = "scheduler-before-optimizer"
+    severity: ClassVar[Severity] = Severity.WARNING
+    what: ClassVar[str] = (
+        "Finds loops that advance the learning-rate scheduler before the optimizer has stepped."
+    )
+    why: ClassVar[str] = (
+        "Since PyTorch 1.1 a scheduler sets the first learning rate when it is made, and each `step()` moves on to the next one. Advanced "
+        "before the optimizer, the first value is skipped and the whole schedule is one step early. torch warns once, and only for the first step."
+    )
+    instead: ClassVar[str] = (
+        "Step the optimizer first:\n\n```python\noptimizer.step()\nscheduler.step()\n```"
+    )
+    fix_safety: ClassVar[str] = (
+        "`scheduler.step()` moves behind the statement that steps the optimizer, in its own block."
+    )
+    references: ClassVar[tuple[str, ...]] = (
+        "https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate",
+    )
+    tokens: ClassVar[tuple[bytes, ...]] = (b"sched", b"lr_", b".step(")
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        if trace.opaque:
+            return
+        for advance in first_of_each(trace.all(Kind.SCHEDULER_STEP)):
+            if advance.fact("explicit"):
+                continue
+            step = _first_step(trace, advance)
+            if step is None or step.order < advance.order or not _in_the_loop(trace, advance, step):
+                continue
+            yield self.finding(
+                advance,
+                f"scheduler.step() comes before the optimizer.step() at {place(step.at, advance.at)}: the first learning rate is "
+                "skipped and the schedule runs one step early. Call it after the optimizer's step.",
+                related={"step": _seen_from(advance, step)},
+            )
+
+    def fix(self, finding: Finding, module: Module) -> Fix | None:
+        advance = lone_statement(module, finding.at)
+        step = finding.related.get("step")
+        if advance is None or step is None or step.path != module.path:
+            return None
+        editor = Editor(module)
+        for later in editor.block_of(advance):
+            if later.lineno > advance.lineno and later.lineno <= step.line <= (
+                later.end_lineno or later.lineno
+            ):
+                return Fix(
+                    "Step the scheduler after the optimizer", editor.move_after(advance, later)
+                )
+        return None
+
+    wrong: ClassVar[tuple[str, ...]] = (
+        SETUP
+        + """
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1)
+for epoch in range(2):
+    scheduler.step()  # FL109
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss_fn(model(x), y).backward()
+        optimizer.step()
+""",
+        SETUP
+        + """
+
+class Trainer:
+    def __init__(self, model, optimizer):
+        self.model = model
+        self.optimizer = optimizer
+        self.scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, total_iters=10)
+
+    def update(self, x, y):
+        self.optimizer.zero_grad()
+        loss = loss_fn(self.model(x), y)
+        loss.backward()
+        self.scheduler.step()  # FL109
+        self.optimizer.step()
+
+
+trainer = Trainer(model, optimizer)
+for epoch in range(2):
+    for x, y in loader:
+        trainer.update(x, y)
+""",
+    )
+    right: ClassVar[tuple[str, ...]] = (
+        SETUP
+        + """
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1)
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss_fn(model(x), y).backward()
+        optimizer.step()
+    scheduler.step()
+""",
+        # once per update, after the optimizer
+        SETUP
+        + """
+scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=12)
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss_fn(model(x), y).backward()
+        optimizer.step()
+        scheduler.step()
+""",
+        # an explicit epoch is right anywhere
+        SETUP
+        + """
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=2)
+for epoch in range(2):
+    scheduler.step(epoch)
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss_fn(model(x), y).backward()
+        optimizer.step()
+""",
+        # an environment's step is not an optimizer's
+        SETUP
+        + """
+
+class Environment:
+    def step(self, action):
+        return torch.randn(8), float(action)
+
+
+environment = Environment()
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=5)
+state = torch.randn(8)
+for episode in range(4):
+    action = model(state)
+    state, reward = environment.step(action.item())
+    optimizer.zero_grad()
+    (-reward * action).sum().backward()
+    optimizer.step()
+    scheduler.step()
+""",
+    )
+
+
+def _first_step(trace: Trace, advance: Event) -> Event | None:
+    """The first step of the optimizer this scheduler drives."""
+    if advance.optimizer is None and len(trace.optimizers) != 1:
+        return None
+    optimizer = advance.optimizer if advance.optimizer is not None else trace.optimizers[0]
+    if steps_by_framework(trace, optimizer):
+        return None
+    return next((e for e in trace.all(Kind.STEP) if e.optimizer == optimizer), None)
+
+
+def _in_the_loop(trace: Trace, advance: Event, step: Event) -> bool:
+    """Not the catching-up of a resumed run: it stands between a backward and its step, or comes again after one."""
+    middle = any(e.kind is Kind.BACKWARD for e in trace.events[: advance.order])
+    again = any(e.at == advance.at for e in trace.all(Kind.SCHEDULER_STEP) if e.order > step.order)
+    return middle or again
+
+
+def _seen_from(advance: Event, step: Event) -> Location:
+    """The step as it looks from the scheduler's function: itself, or the call that leads to it."""
+    near = [
+        at
+        for at in (step.at, *step.callers)
+        if at.path == advance.at.path and at.function == advance.at.function
+    ]
+    return near[0] if near else step.at

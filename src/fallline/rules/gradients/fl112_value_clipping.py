@@ -1,0 +1,101 @@
+"""FL112: clip_grad_value_ bends the direction of the update."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from fallline.event import Kind, Trace
+from fallline.finding import Finding, Severity
+from fallline.rule import Rule
+from fallline.rules.gradients._specimens import SETUP
+from fallline.rules.gradients._windows import first_of_each, measures_only
+
+__all__ = ["ValueClipping"]
+
+
+class ValueClipping(Rule):
+    code: ClassVar[str] = "FL112"
+    name: ClassVar[str] = "value-clipping"
+    severity: ClassVar[Severity] = Severity.INFO
+    what: ClassVar[str] = (
+        "Finds `clip_grad_value_`, which cuts every gradient element off on its own."
+    )
+    why: ClassVar[str] = (
+        "Cutting elements off changes the direction of the update (cosine 0.184 to the gradient with one spike); clipping by norm "
+        "shortens it and keeps the direction (cosine 1.0). Neither is stricter than the other in general."
+    )
+    instead: ClassVar[str] = (
+        "Unless element-wise limits are meant:\n\n```python\ntorch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)\n```"
+    )
+    tokens: ClassVar[tuple[bytes, ...]] = (b"clip",)
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for clip in first_of_each(trace.all(Kind.CLIP)):
+            if clip.fact("how") == "value" and not measures_only(clip):
+                yield self.finding(
+                    clip,
+                    "Clipping by value cuts each element off on its own and so changes the direction of the update. "
+                    "clip_grad_norm_ keeps the direction.",
+                )
+
+    wrong: ClassVar[tuple[str, ...]] = (
+        SETUP
+        + """
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss_fn(model(x), y).backward()
+        torch.nn.utils.clip_grad_value_(model.parameters(), 0.5)  # FL112
+        optimizer.step()
+""",
+        SETUP
+        + """
+from torch.nn.utils import clip_grad_value_
+
+
+def update(x, y):
+    optimizer.zero_grad()
+    loss_fn(model(x), y).backward()
+    clip_grad_value_(model.parameters(), clip_value=1.0)  # FL112
+    optimizer.step()
+
+
+for epoch in range(2):
+    for x, y in loader:
+        update(x, y)
+""",
+    )
+    right: ClassVar[tuple[str, ...]] = (
+        SETUP
+        + """
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss_fn(model(x), y).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+""",
+        # the weights of a Wasserstein critic are clamped, not its gradients
+        SETUP
+        + """
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss_fn(model(x), y).backward()
+        optimizer.step()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.clamp_(-0.1, 0.1)
+""",
+        # a bounded loss is not a clipped gradient
+        SETUP
+        + """
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = loss_fn(model(x).clamp(-3, 3), y)
+        loss.backward()
+        optimizer.step()
+""",
+    )

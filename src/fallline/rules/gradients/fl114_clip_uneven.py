@@ -1,0 +1,242 @@
+"""FL114: clipping module by module leaves parameters out, or reaches one twice."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import ClassVar
+
+from fallline.event import Kind, Trace
+from fallline.finding import Finding, Severity
+from fallline.rule import Rule
+from fallline.rules.gradients._windows import first_of_each, measures_only
+from fallline.syntax import Module
+
+__all__ = ["ClipUneven"]
+
+_SETUP = """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+
+
+class Classifier(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(20, 8)
+        self.norm = nn.LayerNorm(8)
+        self.out = nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.out(self.norm(self.embed(x).mean(1)))
+
+
+model = Classifier()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = torch.utils.data.TensorDataset(torch.randint(0, 20, (24, 5)), torch.randint(0, 3, (24,)))
+loader = torch.utils.data.DataLoader(data, batch_size=4)
+loss_fn = nn.CrossEntropyLoss()
+"""
+
+_CLIPS = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_value_")
+_WALKS = {"modules", "named_modules", "children", "named_children"}
+# Layers that hold parameters of their own, by family: a list that names one of a family covers it by its base class.
+_LAYERS = frozenset(
+    {
+        "Linear", "Bilinear", "Embedding", "EmbeddingBag", "LayerNorm", "RMSNorm", "GroupNorm", "BatchNorm1d", "BatchNorm2d",
+        "BatchNorm3d", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d", "RNN", "LSTM", "GRU",
+        "LSTMCell", "GRUCell", "RNNCell", "MultiheadAttention", "PReLU",
+    }
+)  # fmt: skip
+
+
+class ClipUneven(Rule):
+    code: ClassVar[str] = "FL114"
+    name: ClassVar[str] = "clip-uneven"
+    severity: ClassVar[Severity] = Severity.WARNING
+    what: ClassVar[str] = (
+        "Finds clipping that goes module by module and leaves parameters out (a list of types that forgets Embedding or LayerNorm), "
+        "or reaches parameters twice."
+    )
+    why: ClassVar[str] = (
+        "What is left out is not clipped at all: with `max_norm=1` on the Linear layers of a small encoder the total norm was still 88,551, "
+        "and the update's direction had changed (cosine 0.668)."
+    )
+    instead: ClassVar[str] = (
+        "Clip the parameters, not a list of types:\n\n```python\ntorch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n```"
+    )
+    tokens: ClassVar[tuple[bytes, ...]] = (b"clip_grad",)
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        telling = [c for c in trace.all(Kind.CLIP) if c.fact("left_out") or c.fact("twice")]
+        for clip in first_of_each(telling):
+            if not measures_only(clip):
+                yield self._report(clip.at, clip.fact("left_out") or (), clip.fact("twice") or ())
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        for call in module.calls(*_CLIPS):
+            forgotten = _forgotten(module, call)
+            if forgotten:
+                yield self._report(
+                    module.location(call), tuple(f"{name} layers" for name in forgotten), ()
+                )
+
+    def _report(self, at: object, left_out: tuple[str, ...], twice: tuple[str, ...]) -> Finding:
+        if left_out:
+            message = f"Clipping module by module leaves out {_listed(left_out)}: their gradients stay as large as they are. "
+        else:
+            message = f"Clipping module by module reaches {_listed(twice)} more than once. "
+        return self.finding(
+            at,  # type: ignore[arg-type]
+            message + "Clip model.parameters() once.",
+            left_out=list(left_out),
+            twice=list(twice),
+        )
+
+    wrong: ClassVar[tuple[str, ...]] = (
+        _SETUP
+        + """
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss_fn(model(x), y).backward()
+        for module in model.modules():
+            if isinstance(module, nn.Linear):
+                torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)  # FL114
+        optimizer.step()
+""",
+        _SETUP
+        + """
+
+def clip_layers(model, limit):
+    for name, layer in model.named_modules():
+        if isinstance(layer, (nn.Linear, nn.Embedding)):
+            nn.utils.clip_grad_norm_(layer.parameters(), limit)  # FL114
+
+
+def train(model, loader, optimizer):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss_fn(model(x), y).backward()
+        clip_layers(model, 1.0)
+        optimizer.step()
+
+
+for epoch in range(2):
+    train(model, loader, optimizer)
+""",
+    )
+    right: ClassVar[tuple[str, ...]] = (
+        _SETUP
+        + """
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss_fn(model(x), y).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+""",
+        # every layer, each once
+        _SETUP
+        + """
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss_fn(model(x), y).backward()
+        for layer in model.children():
+            torch.nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
+        optimizer.step()
+""",
+        # the list of types names every layer that the model has
+        _SETUP
+        + """
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss_fn(model(x), y).backward()
+        for layer in model.modules():
+            if isinstance(layer, (nn.Linear, nn.Embedding, nn.LayerNorm)):
+                torch.nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
+        optimizer.step()
+""",
+        # one limit for each group, on purpose
+        _SETUP
+        + """
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss_fn(model(x), y).backward()
+        torch.nn.utils.clip_grad_norm_(model.embed.parameters(), 0.5)
+        torch.nn.utils.clip_grad_norm_([*model.norm.parameters(), *model.out.parameters()], 1.0)
+        optimizer.step()
+""",
+    )
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    shown = ", ".join(names[:4])
+    return shown if len(names) <= 4 else f"{shown} and {len(names) - 4} more"
+
+
+def _forgotten(module: Module, call: ast.Call) -> list[str]:
+    """Layers with parameters that this file makes and the list of types around this clip does not name."""
+    walked = _walked(module, call)
+    if walked is None:
+        return []
+    types = _types_tested(module, call, walked)
+    if types is None:
+        return []
+    made = {name for name in _LAYERS for _ in module.calls(f"torch.nn.{name}")}
+    return sorted(made - types)
+
+
+def _walked(module: Module, call: ast.Call) -> str | None:
+    """The name of the submodule whose parameters are clipped, in a loop over a model's modules."""
+    given = module.argument(call, 0, "parameters")
+    if not (
+        isinstance(given, ast.Call)
+        and isinstance(given.func, ast.Attribute)
+        and given.func.attr == "parameters"
+    ):
+        return None
+    if not isinstance(given.func.value, ast.Name):
+        return None
+    name = given.func.value.id
+    for up in module.parents(call):
+        if (
+            isinstance(up, ast.For)
+            and isinstance(up.iter, ast.Call)
+            and isinstance(up.iter.func, ast.Attribute)
+        ):
+            targets = {n.id for n in ast.walk(up.target) if isinstance(n, ast.Name)}
+            if up.iter.func.attr in _WALKS and name in targets:
+                return name
+    return None
+
+
+def _types_tested(module: Module, call: ast.Call, walked: str) -> set[str] | None:
+    """The torch.nn layers that `isinstance(module, ...)` lets through; None where there is no such test or an unknown type."""
+    for up in module.parents(call):
+        if isinstance(up, ast.For):
+            return None
+        if isinstance(up, ast.If) and call.lineno >= up.body[0].lineno:
+            test = up.test
+            plain = (
+                isinstance(test, ast.Call)
+                and isinstance(test.func, ast.Name)
+                and test.func.id == "isinstance"
+            )
+            if (
+                plain
+                and isinstance(test, ast.Call)
+                and len(test.args) == 2
+                and getattr(test.args[0], "id", None) == walked
+            ):
+                given = module.value(test.args[1])
+                elements = given.elts if isinstance(given, ast.Tuple | ast.List) else [given]
+                names = [module.resolve(e) for e in elements]
+                if all(n is not None and n.startswith("torch.nn.") for n in names):
+                    return {str(n).rpartition(".")[2] for n in names}
+            return None
+    return None

@@ -1,0 +1,151 @@
+"""FL115: the clipped parameters are not the ones that this optimizer steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from fallline.event import Event, Kind, Trace
+from fallline.finding import Finding, Severity
+from fallline.rule import Rule
+from fallline.rules.gradients._specimens import SETUP
+from fallline.rules.gradients._windows import (
+    clears,
+    first_of_each,
+    held,
+    measures_only,
+    misdirected,
+)
+from fallline.rules.gradients._words import place
+
+__all__ = ["ClipWrongParameters"]
+
+
+class ClipWrongParameters(Rule):
+    code: ClassVar[str] = "FL115"
+    name: ClassVar[str] = "clip-wrong-parameters"
+    severity: ClassVar[Severity] = Severity.ERROR
+    what: ClassVar[str] = (
+        "Finds a clip right before a step whose optimizer holds none of the clipped parameters."
+    )
+    why: ClassVar[str] = (
+        "The step uses its own gradients unclipped, and the clip works on another network: on nothing, or on gradients that are about to be cleared. "
+        "In code with two networks this is a copied line with the wrong name."
+    )
+    instead: ClassVar[str] = (
+        "Clip what the optimizer steps:\n\n```python\ntorch.nn.utils.clip_grad_norm_(discriminator.parameters(), 1.0)\ndiscriminator_optimizer.step()\n```"
+    )
+    tokens: ClassVar[tuple[bytes, ...]] = (b"clip",)
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for clip in first_of_each(trace.all(Kind.CLIP)):
+            step = misdirected(trace, clip)
+            if step is None or measures_only(clip) or _useful_elsewhere(trace, clip):
+                continue
+            yield self.finding(
+                clip,
+                f"The parameters clipped here are none of those that the step at {place(step.at, clip.at)} uses, so that update is not "
+                "clipped. Clip the parameters of that optimizer.",
+                related={"step": step.at},
+            )
+
+    wrong: ClassVar[tuple[str, ...]] = (
+        SETUP
+        + """
+discriminator = nn.Linear(1, 1)
+discriminator_optimizer = torch.optim.SGD(discriminator.parameters(), lr=0.01)
+for epoch in range(2):
+    for x, y in loader:
+        discriminator_optimizer.zero_grad()
+        (discriminator(model(x).detach()) - discriminator(y)).mean().backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # FL115
+        discriminator_optimizer.step()
+
+        optimizer.zero_grad()
+        (-discriminator(model(x))).mean().backward()
+        optimizer.step()
+""",
+        SETUP
+        + """
+import copy
+
+teacher = copy.deepcopy(model)
+
+
+def distil(student, teacher, loader, optimizer):
+    for x, _ in loader:
+        optimizer.zero_grad()
+        with torch.no_grad():
+            target = teacher(x)
+        loss = nn.functional.mse_loss(student(x), target)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(teacher.parameters(), 1.0)  # FL115
+        optimizer.step()
+
+
+for epoch in range(2):
+    distil(model, teacher, loader, optimizer)
+""",
+    )
+    right: ClassVar[tuple[str, ...]] = (
+        SETUP
+        + """
+discriminator = nn.Linear(1, 1)
+discriminator_optimizer = torch.optim.SGD(discriminator.parameters(), lr=0.01)
+for epoch in range(2):
+    for x, y in loader:
+        discriminator_optimizer.zero_grad()
+        (discriminator(model(x).detach()) - discriminator(y)).mean().backward()
+        nn.utils.clip_grad_norm_(discriminator.parameters(), 1.0)
+        discriminator_optimizer.step()
+
+        optimizer.zero_grad()
+        (-discriminator(model(x))).mean().backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+""",
+        # one backward for two optimizers: both clips come first
+        SETUP
+        + """
+head = nn.Linear(1, 1)
+head_optimizer = torch.optim.SGD(head.parameters(), lr=0.01)
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        head_optimizer.zero_grad()
+        loss_fn(head(model(x)), y).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        nn.utils.clip_grad_norm_(head.parameters(), 1.0)
+        head_optimizer.step()
+        optimizer.step()
+""",
+        # a part of what the optimizer holds
+        SETUP
+        + """
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss_fn(model(x), y).backward()
+        nn.utils.clip_grad_norm_(model[0].parameters(), 1.0)
+        optimizer.step()
+""",
+    )
+
+
+def _useful_elsewhere(trace: Trace, clip: Event) -> bool:
+    """Another optimizer holds the clipped parameters and steps their gradients later."""
+    touched = clip.fact("parameters")
+    for optimizer in trace.optimizers:
+        mine = held(trace, optimizer)
+        if mine is None:
+            return True
+        if mine.isdisjoint(touched):
+            continue
+        for event in reversed(trace.events[: clip.order]):
+            if event.kind is Kind.STEP and event.optimizer == optimizer:
+                break
+            if event.kind is Kind.ZERO_GRAD and clears(trace, event, optimizer):
+                break
+            if event.kind in (Kind.BACKWARD, Kind.GRAD_WRITE) and trace.concerns(event, optimizer):
+                return True
+    return False

@@ -1,0 +1,136 @@
+"""FL117: optimizer.step() with no backward since the last step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import ClassVar
+
+from fallline.event import Kind, Trace, Update
+from fallline.finding import Finding, Severity
+from fallline.rule import Rule
+from fallline.rules.gradients._specimens import SETUP
+from fallline.rules.gradients._windows import HABIT, steps_by_framework
+
+__all__ = ["StepWithoutBackward"]
+
+
+class StepWithoutBackward(Rule):
+    code: ClassVar[str] = "FL117"
+    name: ClassVar[str] = "step-without-backward"
+    severity: ClassVar[Severity] = Severity.ERROR
+    what: ClassVar[str] = (
+        "Finds `optimizer.step()` where no gradient has changed since the last step of that optimizer."
+    )
+    why: ClassVar[str] = (
+        "The step either repeats the old gradients, which doubles the update, or, after `zero_grad()`, does nothing new: with momentum, Adam "
+        "or weight decay the parameters still move, without having learned anything."
+    )
+    instead: ClassVar[str] = (
+        "One step for each complete set of gradients:\n\n```python\noptimizer.zero_grad()\nloss.backward()\noptimizer.step()\n```"
+    )
+    tokens: ClassVar[tuple[bytes, ...]] = (b".step(",)
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for optimizer in trace.optimizers:
+            updates = trace.updates_of(optimizer)
+            if steps_by_framework(trace, optimizer) or not any(u.backwards for u in updates):
+                continue
+            empty = [u for u in updates if _empty(u)]
+            total = Counter(str(u.step.at) for u in updates)
+            without = Counter(str(u.step.at) for u in empty)
+            # Before the first backward of a run a step may be there to please a scheduler, or the loop begins with
+            # finishing the update before.
+            first = next(u.index for u in updates if u.backwards)
+            for update in empty:
+                place = str(update.step.at)
+                if update.index > first and without.pop(place, 0) / total[place] >= HABIT:
+                    yield self.finding(
+                        update.step,
+                        "Nothing has changed the gradients since the last step of this optimizer: the step repeats old gradients or uses none. "
+                        "Call backward() before it, or leave the step out.",
+                    )
+
+    wrong: ClassVar[tuple[str, ...]] = (
+        SETUP
+        + """
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = loss_fn(model(x), y)
+        loss.backward()
+        optimizer.step()
+    optimizer.step()  # FL117
+""",
+        SETUP
+        + """
+
+def update(x, y):
+    optimizer.zero_grad()
+    loss_fn(model(x), y).backward()
+    optimizer.step()
+
+
+for epoch in range(2):
+    for x, y in loader:
+        update(x, y)
+        optimizer.step()  # FL117
+""",
+    )
+    right: ClassVar[tuple[str, ...]] = (
+        SETUP
+        + """
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss_fn(model(x), y).backward()
+        optimizer.step()
+""",
+        # gradients assigned by hand
+        SETUP
+        + """
+for epoch in range(2):
+    for x, y in loader:
+        gradients = torch.autograd.grad(loss_fn(model(x), y), list(model.parameters()))
+        for parameter, gradient in zip(model.parameters(), gradients):
+            parameter.grad = gradient
+        optimizer.step()
+""",
+        # one backward, two optimizers
+        SETUP
+        + """
+head = nn.Linear(1, 1)
+head_optimizer = torch.optim.SGD(head.parameters(), lr=0.01)
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        head_optimizer.zero_grad()
+        loss_fn(head(model(x)), y).backward()
+        optimizer.step()
+        head_optimizer.step()
+""",
+        # the closure computes the gradients
+        SETUP
+        + """
+optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4)
+
+
+def closure():
+    optimizer.zero_grad()
+    loss = loss_fn(model(x), y)
+    loss.backward()
+    return loss
+
+
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.step(closure)
+""",
+    )
+
+
+def _empty(update: Update) -> bool:
+    """A step of its own accord: no gradient was produced, written or handed over for it."""
+    return not update.step.fact("closure") and not update.all(
+        Kind.BACKWARD, Kind.GRAD_WRITE, Kind.OPAQUE
+    )

@@ -1,0 +1,131 @@
+"""FL118: backward runs but nothing ever uses the gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from fallline.event import Event, Kind, Trace
+from fallline.finding import Finding, Severity
+from fallline.rule import Rule
+from fallline.rules.gradients._specimens import SETUP
+from fallline.rules.gradients._windows import first_of_each, held
+
+__all__ = ["GradientNeverUsed"]
+
+
+class GradientNeverUsed(Rule):
+    code: ClassVar[str] = "FL118"
+    name: ClassVar[str] = "gradient-never-used"
+    severity: ClassVar[Severity] = Severity.WARNING
+    what: ClassVar[str] = (
+        "Finds `backward()` in a training loop whose gradients nothing uses: no optimizer steps, no update by hand, no hook, no gradient of an input."
+    )
+    why: ClassVar[str] = (
+        "The model does not learn: the loss is computed, differentiated and forgotten. Most often `optimizer.step()` is missing."
+    )
+    instead: ClassVar[str] = (
+        "Step the optimizer, or leave `backward()` out:\n\n```python\nloss.backward()\noptimizer.step()\noptimizer.zero_grad()\n```"
+    )
+    tokens: ClassVar[tuple[bytes, ...]] = (b"backward",)
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        if trace.opaque or not trace.complete or trace.all(Kind.GRAD_WRITE, Kind.GRAD_READ):
+            return
+        for backward in first_of_each(trace.all(Kind.BACKWARD)):
+            if _stepped(trace, backward) or not _whole_program(trace, backward):
+                continue
+            yield self.finding(
+                backward,
+                "Nothing uses the gradients of this backward(): no optimizer steps them and no code reads them, so the model does not learn "
+                "from this loss. Call optimizer.step() after it, or remove it.",
+            )
+
+    wrong: ClassVar[tuple[str, ...]] = (
+        SETUP
+        + """
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = loss_fn(model(x), y)
+        loss.backward()  # FL118
+""",
+        SETUP
+        + """
+
+def train(model, loader, epochs):
+    for epoch in range(epochs):
+        for x, y in loader:
+            model.zero_grad()
+            loss = loss_fn(model(x), y)
+            loss.backward()  # FL118
+            print(f"{loss.item():.3f}")
+
+
+train(model, loader, 2)
+""",
+    )
+    right: ClassVar[tuple[str, ...]] = (
+        SETUP
+        + """
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss_fn(model(x), y).backward()
+        optimizer.step()
+""",
+        # an update by hand
+        SETUP
+        + """
+for epoch in range(2):
+    for x, y in loader:
+        loss_fn(model(x), y).backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= 0.01 * parameter.grad
+                parameter.grad = None
+""",
+        # the gradient of the input is what was wanted
+        SETUP
+        + """
+for x, y in loader:
+    x.requires_grad_(True)
+    loss_fn(model(x), y).backward()
+    print(float(x.grad.abs().max()))
+""",
+        # a library function: whoever calls it steps
+        SETUP
+        + """
+
+def accumulate(model, x, y):
+    loss = loss_fn(model(x), y)
+    loss.backward()
+    return loss.detach()
+
+
+for epoch in range(2):
+    for x, y in loader:
+        accumulate(model, x, y)
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    )
+
+
+def _stepped(trace: Trace, backward: Event) -> bool:
+    """Some optimizer may step what this backward reaches, at any time later."""
+    reached = backward.fact("parameters")
+    for step in trace.all(Kind.STEP):
+        mine = held(trace, step.optimizer)
+        if not reached or mine is None or not mine.isdisjoint(reached):
+            return True
+    return False
+
+
+def _whole_program(trace: Trace, backward: Event) -> bool:
+    """The training loop around this backward was seen, up to the top of a script: nobody else could step."""
+    if trace.live:
+        return True
+    script = any(not at.function for at in (backward.at, *backward.callers))
+    loops = any(e.order < backward.order for e in trace.all(Kind.BATCH, Kind.EPOCH))
+    return script and loops

@@ -1,0 +1,145 @@
+"""FL119: clipping around LBFGS.step(closure), which computes the gradients again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from fallline.event import Event, Kind, Trace, Update
+from fallline.finding import Finding, Severity
+from fallline.rule import Rule
+from fallline.rules.gradients._specimens import SETUP
+from fallline.rules.gradients._windows import measures_only, owners
+from fallline.rules.gradients._words import place
+
+__all__ = ["ClipOutsideClosure"]
+
+
+class ClipOutsideClosure(Rule):
+    code: ClassVar[str] = "FL119"
+    name: ClassVar[str] = "clip-outside-closure"
+    severity: ClassVar[Severity] = Severity.ERROR
+    what: ClassVar[str] = (
+        "Finds clipping before or after `optimizer.step(closure)`, outside the closure."
+    )
+    why: ClassVar[str] = (
+        "`step(closure)` calls the closure, which clears the gradients and computes them again; LBFGS does so several times. A clip outside it "
+        "works on gradients that no update uses: the parameters are the same with and without it (difference 0.0)."
+    )
+    instead: ClassVar[str] = (
+        "Clip inside the closure, after backward:\n\n"
+        "```python\ndef closure():\n    optimizer.zero_grad()\n    loss = loss_fn(model(x), y)\n    loss.backward()\n"
+        "    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n    return loss\n```"
+    )
+    tokens: ClassVar[tuple[bytes, ...]] = (b"clip",)
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for update in trace.updates:
+            if not update.step.fact("closure"):
+                continue
+            for clip in (*update.all(Kind.CLIP), *(e for e in update.trail if e.kind is Kind.CLIP)):
+                if (
+                    _outside(update, clip)
+                    and not measures_only(clip)
+                    and update.optimizer in owners(trace, clip)
+                ):
+                    yield self.finding(
+                        clip,
+                        f"step(closure) at {place(update.step.at, clip.at)} computes the gradients again inside the closure, so a clip outside it "
+                        "changes nothing. Clip inside the closure, after backward().",
+                        related={"step": update.step.at},
+                    )
+
+    wrong: ClassVar[tuple[str, ...]] = (
+        SETUP
+        + """
+optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4)
+
+
+def closure():
+    optimizer.zero_grad()
+    loss = loss_fn(model(x), y)
+    loss.backward()
+    return loss
+
+
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.step(closure)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # FL119
+""",
+        SETUP
+        + """
+
+def fit(model, x, y, rounds):
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = loss_fn(model(x), y)
+        loss.backward()
+        return loss
+
+    for round in range(rounds):
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # FL119
+        optimizer.step(closure)
+
+
+fit(model, torch.randn(24, 8), torch.randn(24, 1), 4)
+""",
+    )
+    right: ClassVar[tuple[str, ...]] = (
+        SETUP
+        + """
+optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4)
+
+
+def closure():
+    optimizer.zero_grad()
+    loss = loss_fn(model(x), y)
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    return loss
+
+
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.step(closure)
+""",
+        # no closure: clip between backward and step
+        SETUP
+        + """
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss_fn(model(x), y).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+""",
+        # the norm is only measured after the step
+        SETUP
+        + """
+optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4)
+for epoch in range(2):
+    for x, y in loader:
+
+        def closure():
+            optimizer.zero_grad()
+            loss = loss_fn(model(x), y)
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+        norm = nn.utils.clip_grad_norm_(model.parameters(), float("inf"))
+""",
+    )
+
+
+def _outside(update: Update, clip: Event) -> bool:
+    """Known to be outside the closure; where no fact says so, by the function it is written in."""
+    inside = clip.fact("closure")
+    if inside is not None:
+        return not inside
+    return all(b.at.function != clip.at.function for b in update.backwards) and bool(
+        update.backwards
+    )

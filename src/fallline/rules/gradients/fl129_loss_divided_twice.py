@@ -1,0 +1,137 @@
+"""FL129: the loss is divided by k although the framework already does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from fallline.event import Kind, Trace
+from fallline.finding import Finding, Severity
+from fallline.rule import Rule
+from fallline.rules.gradients._windows import first_of_each
+
+__all__ = ["LossDividedTwice"]
+
+# Fabric only scales for precision; it does not divide.
+_DIVIDES = {
+    "accelerate": "Accelerate",
+    "lightning": "Lightning",
+    "transformers": "The Trainer",
+    "deepspeed": "DeepSpeed",
+}
+
+_SETUP = """\
+import torch
+from accelerate import Accelerator
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+loader = DataLoader(TensorDataset(torch.randn(24, 8), torch.randn(24, 1)), batch_size=4)
+model = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+"""
+
+
+class LossDividedTwice(Rule):
+    code: ClassVar[str] = "FL129"
+    name: ClassVar[str] = "loss-divided-twice"
+    severity: ClassVar[Severity] = Severity.ERROR
+    what: ClassVar[str] = (
+        "Finds a loss divided by the number of micro-batches where Accelerate, Lightning, the Trainer or DeepSpeed divides it too."
+    )
+    why: ClassVar[str] = (
+        "The gradient is k times too small: an SGD run learns with a k-th of its learning rate. Adam and AdamW hide most of it."
+    )
+    instead: ClassVar[str] = (
+        "Leave the division to the framework:\n\n```python\nwith accelerator.accumulate(model):\n    loss = loss_fn(model(x), y)\n    accelerator.backward(loss)\n```"
+    )
+    tokens: ClassVar[tuple[bytes, ...]] = (
+        b"accelerat",
+        b"lightning",
+        b"transformers",
+        b"deepspeed",
+    )
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for backward in first_of_each(trace.all(Kind.BACKWARD)):
+            framework = _DIVIDES.get(backward.fact("normalised") or "")
+            if framework and backward.fact("divided") and backward.fact("reduction") != "sum":
+                yield self.finding(
+                    backward,
+                    f"{framework} already divides the loss by the number of accumulation steps; divided here as well, the gradient is as many times "
+                    "too small. Remove the division.",
+                )
+
+    wrong: ClassVar[tuple[str, ...]] = (
+        _SETUP
+        + """
+accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+for epoch in range(2):
+    for x, y in loader:
+        with accelerator.accumulate(model):
+            loss = nn.functional.mse_loss(model(x), y) / 2
+            accelerator.backward(loss)  # FL129
+            optimizer.step()
+            optimizer.zero_grad()
+""",
+        _SETUP
+        + """
+ACCUMULATION_STEPS = 2
+
+
+def train(accelerator, model, optimizer, loader):
+    for x, y in loader:
+        with accelerator.accumulate(model):
+            loss = nn.functional.mse_loss(model(x), y)
+            loss = loss / ACCUMULATION_STEPS
+            accelerator.backward(loss)  # FL129
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+accelerator = Accelerator(cpu=True, gradient_accumulation_steps=ACCUMULATION_STEPS)
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+for epoch in range(2):
+    train(accelerator, model, optimizer, loader)
+""",
+    )
+    right: ClassVar[tuple[str, ...]] = (
+        _SETUP
+        + """
+accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+for epoch in range(2):
+    for x, y in loader:
+        with accelerator.accumulate(model):
+            loss = nn.functional.mse_loss(model(x), y)
+            accelerator.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+""",
+        # this Accelerator does not accumulate: the loop does, and divides
+        _SETUP
+        + """
+accelerator = Accelerator(cpu=True)
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+for epoch in range(2):
+    for i, (x, y) in enumerate(loader):
+        loss = nn.functional.mse_loss(model(x), y) / 2
+        accelerator.backward(loss)
+        if (i + 1) % 2 == 0 or i + 1 == len(loader):
+            optimizer.step()
+            optimizer.zero_grad()
+""",
+        # without a framework
+        _SETUP.replace("from accelerate import Accelerator\n", "")
+        + """
+for epoch in range(2):
+    for i, (x, y) in enumerate(loader):
+        loss = nn.functional.mse_loss(model(x), y) / 2
+        loss.backward()
+        if (i + 1) % 2 == 0 or i + 1 == len(loader):
+            optimizer.step()
+            optimizer.zero_grad()
+""",
+    )
