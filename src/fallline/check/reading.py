@@ -69,6 +69,7 @@ def _read(
             on_file()
     fresh = read_paths(
         [path for path, reading in known.items() if reading is None],
+        among=paths,
         roots=[root],
         jobs=jobs,
         on_file=lambda _: on_file(),

@@ -4,6 +4,7 @@
     read_paths(paths)            a project: names across files, in parallel
 """
 
-from fallline.reader.read import Reading, read_paths, read_text
+from fallline.reader.project import read_paths
+from fallline.reader.read import Reading, read_text
 
 __all__ = ["Reading", "read_paths", "read_text"]

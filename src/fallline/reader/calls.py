@@ -181,9 +181,10 @@ def call_function(
     body = function.node
     if len(machine.calling) >= _DEEPEST or machine.calling.count(body) > 1:
         return Unknown()
-    machine.reached.add(id(body))
+    name = function.module.qualname(body)
+    machine.reached.add((function.module.path, name))
     machine.touched.add(function.module.path)
-    frame = Frame(function.module, function.module.qualname(body), function.scope, function.me)
+    frame = Frame(function.module, name, function.scope, function.me)
     _bind(machine, function, frame, args, kwargs)
     if not isinstance(body, ast.Lambda) and _generates(body):
         return _generator(machine, function, node)

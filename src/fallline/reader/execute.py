@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from fallline.event import Trace
 from fallline.reader.machine import Machine, Stop
@@ -18,21 +18,30 @@ _LENGTH = 7
 _LONGEST = 41
 
 
-def traces_of(module: Module, deadline: float, touched: set[str] | None = None, reached: set[int] | None = None) -> Iterator[Trace]:
-    """The executions on paper that begin in this file."""
+def traces_of(
+    module: Module,
+    deadline: float,
+    *,
+    reached: set[tuple[str, str]] | None = None,
+    touched: set[str] | None = None,
+    wanted: Callable[[Root], bool] = lambda root: True,
+) -> Iterator[Trace]:
+    """The executions on paper that begin in this file. `reached` and `touched` collect what ran and where."""
     data = module.source.text.encode(errors="replace")
     if not any(token in data for token in TOKENS):
         return
     project = module.project or Project()
-    seen: set[int] = reached if reached is not None else set()
-    for root in roots_of(module, seen):
+    ran = reached if reached is not None else set()
+    files = touched if touched is not None else set()
+    for root in roots_of(module, ran):
+        if not wanted(root):
+            continue
         for settings in explore(Settings()):
             if time.perf_counter() > deadline:
                 return
             machine = _executed(project, root, settings, deadline)
-            seen |= machine.reached
-            if touched is not None:
-                touched |= machine.touched
+            ran |= machine.reached
+            files |= machine.touched
             if machine.events:
                 yield machine.trace()
 

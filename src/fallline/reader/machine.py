@@ -61,7 +61,7 @@ class Machine:
         self.frames: list[Frame] = []
         self.callers: tuple[Location, ...] = ()
         self.calling: list[ast.AST] = []  # functions being run, innermost last
-        self.reached: set[int] = set()
+        self.reached: set[tuple[str, str]] = set()  # (path, qualified name) of functions that ran
         self.touched: set[str] = set()
         self.returned: Value | None = None
         # what surrounds the statement that runs now

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from fallline.event import Location
 from fallline.finding import Finding, Severity
 from fallline.matters import nothing_to_find
 from fallline.reader.execute import traces_of
+from fallline.reader.roots import Root
 from fallline.rule import Rule, all_rules
 from fallline.syntax import Module, Project, Source, UnreadableError
 from fallline.verdict import judge, merge, settle
 
-__all__ = ["Reading", "read_data", "read_paths", "read_text"]
+__all__ = ["Reading", "read_data", "read_text", "unreadable"]
 
 SECONDS_PER_FILE = 10.0
 
@@ -29,6 +28,9 @@ class Reading:
     findings: list[Finding]
     touched: frozenset[str] = field(default=frozenset())
     seconds: float = 0.0
+    reached: frozenset[tuple[str, str]] = field(default=frozenset())  # functions that ran, by path and name
+    deferred: frozenset[str] = field(default=frozenset())  # roots left to the files that call them
+    failures: tuple[str, ...] = ()  # what went wrong in fallline itself
 
 
 def read_text(text: str | bytes, path: str = "<text>", rules: Iterable[Rule] | None = None) -> list[Finding]:
@@ -37,8 +39,15 @@ def read_text(text: str | bytes, path: str = "<text>", rules: Iterable[Rule] | N
     return read_data(path, data, Project(), tuple(rules) if rules is not None else all_rules()).findings
 
 
-def read_data(path: str, data: bytes, project: Project, rules: Sequence[Rule], seconds: float = SECONDS_PER_FILE) -> Reading:
-    """The findings of one file of a project."""
+def read_data(
+    path: str,
+    data: bytes,
+    project: Project,
+    rules: Sequence[Rule],
+    seconds: float = SECONDS_PER_FILE,
+    defers: Callable[[str], bool] = lambda name: False,
+) -> Reading:
+    """The findings of one file of a project. `defers` says which names other files may call: those are left to them."""
     started = time.perf_counter()
     if nothing_to_find(path, data):
         return Reading(path, [])
@@ -46,50 +55,90 @@ def read_data(path: str, data: bytes, project: Project, rules: Sequence[Rule], s
         module = project.add(Source.from_bytes(path, data))
     except UnreadableError as error:
         return Reading(path, [unreadable(path, error)])
-    findings = read_module(module, rules, started + seconds)
-    return Reading(path, findings, frozenset(), time.perf_counter() - started)
+    reading = read_module(module, rules, started + seconds, defers)
+    reading.seconds = time.perf_counter() - started
+    return reading
 
 
-def read_module(module: Module, rules: Sequence[Rule], deadline: float) -> list[Finding]:
+def read_module(
+    module: Module, rules: Sequence[Rule], deadline: float, defers: Callable[[str], bool] = lambda name: False
+) -> Reading:
     """The findings of one parsed file, with fixes."""
-    raw = module.source.text.encode()
+    raw = module.source.text.encode(errors="replace")
     found: list[Finding] = []
+    failures: list[str] = []
     for rule in rules:
         if rule._defines("check_syntax") and (not rule.tokens or any(t in raw for t in rule.tokens)):
-            found += rule.check_syntax(module)
-    for trace in traces_of(module, deadline):
-        found += judge(trace, rules)
+            try:
+                found += rule.check_syntax(module)
+            except Exception as error:  # one rule's mistake must not cost the others' findings
+                failures.append(failure(rule.code, module.path, error))
+    reached: set[tuple[str, str]] = set()
+    touched: set[str] = set()
+    deferred: set[str] = set()
+
+    def wanted(root: Root) -> bool:
+        if root.name and defers(root.last):
+            deferred.add(root.name)
+            return False
+        return True
+
+    found += _judged(module, rules, deadline, failures, reached=reached, touched=touched, wanted=wanted)
     found = settle(merge(found))
-    by_code = {rule.code: rule for rule in rules}
-    for finding in found:
-        if finding.fix is None and finding.at.path == module.path and by_code[finding.code].fixable:
-            finding.fix = by_code[finding.code].fix(finding, module)
+    _add_fixes(found, module, rules, failures)
+    return Reading(
+        module.path,
+        found,
+        frozenset(touched - {module.path}),
+        reached=frozenset(reached),
+        deferred=frozenset(deferred),
+        failures=tuple(failures),
+    )
+
+
+def read_deferred(module: Module, rules: Sequence[Rule], deadline: float, names: Iterable[str], reached: set[tuple[str, str]]) -> Reading:
+    """The findings of roots that were left to other files and that none of them reached."""
+    failures: list[str] = []
+    touched: set[str] = set()
+    left = frozenset(names)
+    found = _judged(module, rules, deadline, failures, reached=reached, touched=touched, wanted=lambda root: root.name in left)
+    _add_fixes(found, module, rules, failures)
+    return Reading(module.path, settle(merge(found)), frozenset(touched - {module.path}), failures=tuple(failures))
+
+
+def _judged(module: Module, rules: Sequence[Rule], deadline: float, failures: list[str], **options: object) -> list[Finding]:
+    found: list[Finding] = []
+    try:
+        for trace in traces_of(module, deadline, **options):  # type: ignore[arg-type]
+            found += judge(trace, rules)
+    except Exception as error:  # as above
+        failures.append(failure("the reader", module.path, error))
     return found
+
+
+def _add_fixes(findings: list[Finding], module: Module, rules: Sequence[Rule], failures: list[str]) -> None:
+    by_code = {rule.code: rule for rule in rules}
+    for finding in findings:
+        rule = by_code.get(finding.code)
+        if finding.fix is not None or rule is None or not rule.fixable:
+            continue
+        home = module if finding.at.path == module.path else module.project.module_at(finding.at.path) if module.project else None
+        if home is not None:
+            try:
+                finding.fix = rule.fix(finding, home)
+            except Exception as error:  # as above
+                failures.append(failure(finding.code, finding.at.path, error))
+
+
+def failure(what: str, path: str, error: Exception) -> str:
+    """A mistake of our own, in words that a report to us needs."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    where = f"{frame.tb_frame.f_code.co_filename.rpartition('fallline/')[2]}:{frame.tb_lineno}" if frame is not None else ""
+    return f"{path}: {what} failed ({type(error).__name__}: {error} at {where})"
 
 
 def unreadable(path: str, error: UnreadableError) -> Finding:
     """FL000: the file cannot be read or parsed."""
     return Finding("FL000", "unreadable", Severity.ERROR, error.message, Location(path, error.line, error.column))
-
-
-def read_paths(
-    paths: Sequence[str],
-    *,
-    rules: Iterable[Rule] | None = None,
-    roots: Sequence[str] = (),
-    jobs: int = 1,
-    on_file: Callable[[Reading], None] | None = None,
-) -> list[Reading]:
-    """The readings of these files as one project, in the order given."""
-    chosen = tuple(rules) if rules is not None else all_rules()
-    project = Project(roots or [os.getcwd()])
-    readings = []
-    for path in paths:
-        try:
-            reading = read_data(path, Path(path).read_bytes(), project, chosen)
-        except OSError as error:
-            reading = Reading(path, [unreadable(path, UnreadableError(f"cannot be read: {error.strerror or error}"))])
-        readings.append(reading)
-        if on_file is not None:
-            on_file(reading)
-    return readings

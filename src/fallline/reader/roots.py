@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 
 from fallline.event import Kind
@@ -24,23 +24,27 @@ _COUNTERS = frozenset({"step", "i", "idx", "batch_idx", "batch_index", "iteratio
 
 @dataclass
 class Root:
-    """One place to begin an execution on paper. `covers` are the functions it begins with."""
+    """One place to begin an execution on paper: the qualified name of a function or class, '' for the script."""
 
     name: str
     run: Callable[[Machine], None]
-    node: ast.AST | None = None
+
+    @property
+    def last(self) -> str:
+        """The name other files would import or call it by."""
+        return self.name.partition(".")[0]
 
 
-def roots_of(module: Module, reached: set[int]) -> Iterator[Root]:
-    """The places to begin in this file. `reached` grows while the caller runs them: what was executed is not begun again."""
+def roots_of(module: Module, reached: Container[tuple[str, str]]) -> Iterator[Root]:
+    """The places to begin in this file. What was executed meanwhile is not begun again."""
     body = [s for s in module.tree.body if not isinstance(s, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom)]
     if relevant(module, body):
-        yield Root("the script", lambda machine: _script(machine, module))
+        yield Root("", lambda machine: _script(machine, module))
     for cls in module.classes.values():
         yield from _class_roots(module, cls, reached)
     for function in _uncalled(module):
-        if id(function) not in reached:
-            yield Root(function.name, lambda machine, f=function: _function(machine, module, f), function)  # type: ignore[misc]
+        if (module.path, function.name) not in reached:
+            yield Root(function.name, lambda machine, f=function: _function(machine, module, f))  # type: ignore[misc]
 
 
 def _uncalled(module: Module) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -82,8 +86,12 @@ def _repeatedly(machine: Machine, function: Function, node: ast.FunctionDef | as
         stepped = {e.optimizer for e in new if e.kind is Kind.STEP}
         if not trained or (stepped and stepped <= own and function.me is None):
             return
-        if machine.training_loops > looping and turn == 1:
-            return
+        if machine.training_loops > looping:
+            if turn == 1:
+                return
+        elif not turn:
+            # one step of somebody else's loop: what is missing here may be there
+            machine.emit(Kind.OPAQUE, node, what="the caller's loop")
 
 
 def _given(machine: Machine, function: Function, node: ast.FunctionDef | ast.AsyncFunctionDef) -> dict[str, Value]:
@@ -124,16 +132,16 @@ def _pair_up(machine: Machine, given: dict[str, Value]) -> None:
         optimizers[0].facts["parameters"] = models[0].sets
 
 
-def _class_roots(module: Module, cls: ast.ClassDef, reached: set[int]) -> Iterator[Root]:
+def _class_roots(module: Module, cls: ast.ClassDef, reached: Container[tuple[str, str]]) -> Iterator[Root]:
     bases = {b.rpartition(".")[2] for b in module.bases(cls)}
     methods = [m for m in cls.body if isinstance(m, ast.FunctionDef | ast.AsyncFunctionDef)]
     if "LightningModule" in bases:
-        yield Root(cls.name, lambda machine: _lightning(machine, module, cls), cls)
+        yield Root(cls.name, lambda machine: _lightning(machine, module, cls))
         return
     if any(b.endswith("Trainer") for b in bases):
         compute = next((m for m in methods if m.name == "compute_loss"), None)
         if compute is not None:
-            yield Root(cls.name, lambda machine: _compute_loss(machine, module, cls, compute), compute)
+            yield Root(f"{cls.name}.compute_loss", lambda machine: _compute_loss(machine, module, cls, compute))
     if module.is_module_class(cls) and not any("backward" in called_names(m) for m in methods):
         return
     if module.is_function_class(cls) or any("optim." in b for b in module.bases(cls)):
@@ -143,8 +151,8 @@ def _class_roots(module: Module, cls: ast.ClassDef, reached: set[int]) -> Iterat
     for method in wanted:
         called |= called_names(method) - {method.name}
     for method in sorted(wanted, key=lambda m: m.name in called):
-        if id(method) not in reached:
-            yield Root(f"{cls.name}.{method.name}", lambda machine, m=method: _method(machine, module, cls, m), method)  # type: ignore[misc]
+        if (module.path, f"{module.qualname(cls)}.{method.name}") not in reached:
+            yield Root(f"{cls.name}.{method.name}", lambda machine, m=method: _method(machine, module, cls, m))  # type: ignore[misc]
 
 
 def _instance(machine: Machine, module: Module, cls: ast.ClassDef) -> Thing:
@@ -175,7 +183,6 @@ def _compute_loss(machine: Machine, module: Module, cls: ast.ClassDef, method: a
         me = Thing("object", "trainer", None, {}, {}, (module, cls))
         given = _given(machine, Function(method, module, None, me), method)
         names = [a.arg for a in method.args.args][1:]
-        machine.reached.add(id(method))
         result = machine.settled(call_function(machine, Function(method, module, None, me), [given[n] for n in names], {}, method))
         if isinstance(result, Sequence) and result.items:
             result = machine.settled(result.items[0])

@@ -15,6 +15,13 @@ __all__ = ["Project"]
 # Files larger than this are data or generated; they are not followed through imports.
 _LARGEST = 4_000_000
 _BESIDE = 64  # how many files of one folder are looked at
+# Trees take about a hundred times the memory of their text; the oldest are dropped and parsed again when asked for.
+_MOST_TEXT = 2_500_000
+# What these do is known, also where their own source lies next to the project's.
+_FOREIGN = frozenset(
+    "torch torchvision numpy lightning pytorch_lightning accelerate deepspeed transformers tqdm apex builtins typing os sys re "
+    "math time json random argparse collections functools itertools contextlib copy pathlib logging".split()
+)
 
 
 class Project:
@@ -23,14 +30,21 @@ class Project:
     def __init__(self, roots: Iterable[str] = ()) -> None:
         self.roots = [os.path.abspath(r) for r in roots]
         self._modules: dict[str, Module | None] = {}
-        self._displayed: dict[str, str] = {}
+        self._text = 0
         self._found: dict[tuple[str, str], str | None] = {}
 
     def add(self, source: Source, tree: ast.Module | None = None) -> Module:
         """Parse one file and keep it. Raises `UnreadableError`."""
         path = os.path.abspath(source.path)
         module = Module(source, tree if tree is not None else source.parse(), self, self._name(path))
+        known = self._modules.pop(path, None)
+        self._text += len(source.text) - (len(known.source.text) if known is not None else 0)
         self._modules[path] = module
+        for old in list(self._modules):
+            if self._text <= _MOST_TEXT or old == path:
+                break
+            dropped = self._modules.pop(old)
+            self._text -= len(dropped.source.text) if dropped is not None else 0
         return module
 
     def _name(self, path: str) -> str:
@@ -65,6 +79,8 @@ class Project:
 
     def find_module(self, dotted: str, near: Module) -> Module | None:
         """The project file that `import dotted` in `near` means, if it is one of the project's."""
+        if dotted.partition(".")[0] in _FOREIGN:
+            return None
         here = os.path.abspath(near.path)
         key = (dotted, os.path.dirname(here))
         if key not in self._found:
@@ -76,11 +92,10 @@ class Project:
         relative = dotted.replace(".", os.sep)
         bases = [folder]
         up = folder
-        for _ in range(6):
+        # up to the root of the project, or to the folder that holds the file's own package
+        while any(up.startswith(r + os.sep) for r in self.roots) or os.path.isfile(os.path.join(up, "__init__.py")):
             up = os.path.dirname(up)
             bases.append(up)
-            if up in self.roots or up == os.path.dirname(up):
-                break
         for base in [*bases, *self.roots, *(os.path.join(r, "src") for r in self.roots)]:
             for candidate in (os.path.join(base, relative + ".py"), os.path.join(base, relative, "__init__.py")):
                 if os.path.isfile(candidate):

@@ -1,0 +1,146 @@
+"""Many files as one project: in parallel, and each function read where it is called.
+
+A function that other files call is left to them first (they know its arguments); what nobody reached is then begun
+on its own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+from fallline.reader.read import SECONDS_PER_FILE, Reading, read_data, read_deferred, unreadable
+from fallline.reader.relevance import TOKENS
+from fallline.rule import Rule, all_rules, rule_by_code
+from fallline.syntax import Project, UnreadableError
+from fallline.verdict import merge, settle
+
+__all__ = ["read_paths"]
+
+_CALLED = re.compile(rb"\b([A-Za-z_]\w*)\s*\(|\bimport\s+([\w, \t()\n]+)")
+_WORD = re.compile(rb"[A-Za-z_]\w*")
+
+
+def read_paths(
+    paths: Sequence[str],
+    *,
+    rules: Iterable[Rule] | None = None,
+    roots: Sequence[str] = (),
+    jobs: int = 1,
+    on_file: Callable[[Reading], None] | None = None,
+    among: Sequence[str] = (),
+) -> list[Reading]:
+    """The readings of these files as one project, in the order given. `among` are all files of the project, if more."""
+    chosen = tuple(rules) if rules is not None else all_rules()
+    callers = _callers(among or paths)
+    jobs = min(jobs, max(1, len(paths) // 4))
+    if jobs <= 1:
+        worker = _Worker(roots, chosen, callers)
+        readings = []
+        for path in paths:
+            readings.append(worker.read(path))
+            if on_file is not None:
+                on_file(readings[-1])
+        return _finish(readings, worker.deferred)
+    codes = tuple(rule.code for rule in chosen)
+    with ProcessPoolExecutor(jobs, initializer=_start, initargs=(tuple(roots), codes, callers)) as pool:
+        readings = []
+        size = max(1, min(16, len(paths) // (jobs * 4)))
+        for reading in pool.map(_read, paths, chunksize=size):
+            readings.append(reading)
+            if on_file is not None:
+                on_file(reading)
+        return _finish(readings, lambda *task: pool.submit(_deferred, *task).result())
+
+
+def _callers(paths: Sequence[str]) -> dict[bytes, tuple[str, ...]]:
+    """Name → files that call or import something of that name, among files that can train."""
+    found: dict[bytes, set[str]] = {}
+    for path in paths:
+        try:
+            data = Path(path).read_bytes()
+        except OSError:
+            continue
+        if not any(token in data for token in TOKENS):
+            continue
+        for name, imported in _CALLED.findall(data):
+            for word in (name,) if name else _WORD.findall(imported):
+                found.setdefault(word, set()).add(path)
+    return {name: tuple(sorted(files)) for name, files in found.items()}
+
+
+def _finish(readings: list[Reading], run: Callable[[str, tuple[str, ...], set[tuple[str, str]]], Reading]) -> list[Reading]:
+    """Begin what was left to other files and not reached by any."""
+    reached: set[tuple[str, str]] = set()
+    for reading in readings:
+        reached |= reading.reached
+    finished = []
+    for reading in readings:
+        left = tuple(sorted(n for n in reading.deferred if not _was_reached(reading.path, n, reached)))
+        if left:
+            rest = run(reading.path, left, {r for r in reached if r[0] == reading.path})
+            reading = replace(
+                reading,
+                findings=settle(merge([*reading.findings, *rest.findings])),
+                touched=reading.touched | rest.touched,
+                failures=(*reading.failures, *rest.failures),
+            )
+        finished.append(reading)
+    return finished
+
+
+def _was_reached(path: str, name: str, reached: set[tuple[str, str]]) -> bool:
+    return (path, name) in reached or (path, f"{name}.training_step") in reached
+
+
+class _Worker:
+    """Reads files of one project in one process."""
+
+    def __init__(self, roots: Sequence[str], rules: tuple[Rule, ...], callers: dict[bytes, tuple[str, ...]]) -> None:
+        self.project = Project(roots or [os.getcwd()])
+        self.rules = rules
+        self.callers = callers
+
+    def read(self, path: str) -> Reading:
+        others: set[str] = set()
+
+        def defers(name: str) -> bool:
+            files = [f for f in self.callers.get(name.encode(), ()) if f != path]
+            others.update(files)
+            return bool(files)
+
+        try:
+            reading = read_data(path, Path(path).read_bytes(), self.project, self.rules, defers=defers)
+        except OSError as error:
+            return Reading(path, [unreadable(path, UnreadableError(f"cannot be read: {error.strerror or error}"))])
+        return replace(reading, touched=reading.touched | others) if others else reading
+
+    def deferred(self, path: str, names: tuple[str, ...], reached: set[tuple[str, str]]) -> Reading:
+        module = self.project.module_at(path)
+        if module is None:
+            return Reading(path, [])
+        return read_deferred(module, self.rules, time.perf_counter() + SECONDS_PER_FILE, names, reached)
+
+
+_worker: _Worker | None = None
+
+
+def _start(roots: tuple[str, ...], codes: tuple[str, ...], callers: dict[bytes, tuple[str, ...]]) -> None:
+    global _worker
+    rules = tuple(rule for code in codes if (rule := rule_by_code(code)) is not None)
+    _worker = _Worker(roots, rules, callers)
+
+
+def _read(path: str) -> Reading:
+    assert _worker is not None
+    return _worker.read(path)
+
+
+def _deferred(path: str, names: tuple[str, ...], reached: set[tuple[str, str]]) -> Reading:
+    assert _worker is not None
+    return _worker.deferred(path, names, reached)
