@@ -1,0 +1,280 @@
+"""FL901: a tensor kept as an attribute of ctx."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from fallline.finding import Finding, Severity
+from fallline.rule import Rule
+from fallline.rules.autograd._functions import AutogradFunction, Method, functions_in, own_nodes
+from fallline.syntax import Module
+
+
+class TensorOnCtx(Rule):
+    code = "FL901"
+    name = "tensor-on-ctx"
+    severity = Severity.WARNING
+    what = "Looks for inputs or outputs of an autograd Function stored as attributes of ctx."
+    why = """\
+An output kept on ctx is never freed: the output holds the graph node, the node holds ctx, ctx holds the output.
+
+save_for_backward breaks that circle. It also notices when a saved tensor was changed in place before backward (an attribute gives a wrong gradient without a word), and it is
+what saved-tensor hooks, activation offloading and second derivatives work with."""
+    instead = """\
+Save tensors with ctx.save_for_backward and read them from ctx.saved_tensors.
+
+- inputs and outputs: `ctx.save_for_backward(x, weight)`, then `x, weight = ctx.saved_tensors` in backward
+- numbers, shapes and flags belong on ctx: `ctx.stride = stride`"""
+    facts = ("ctx-leak",)
+    references = (
+        "https://docs.pytorch.org/docs/stable/notes/extending.html#extending-torch-autograd",
+    )
+    tokens = (b"Function",)
+    wrong = (
+        """\
+import torch
+
+
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.x = x  # FL901
+        return x.pow(2)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return 2 * ctx.x * grad_output
+
+
+Square.apply(torch.ones(3, requires_grad=True)).sum().backward()
+""",
+        """\
+import torch
+from torch.autograd import Function
+
+
+class Exp(Function):
+    @staticmethod
+    def forward(ctx, inputs: torch.Tensor, scale: float):
+        result = torch.exp(inputs * scale)
+        ctx.scale = scale
+        ctx.result = result  # FL901
+        return result
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output * ctx.result * ctx.scale, None
+
+
+Exp.apply(torch.ones(3, requires_grad=True), 2.0).sum().backward()
+""",
+        """\
+import torch
+
+
+class Scale(torch.autograd.Function):
+    @staticmethod
+    def forward(x, weight, exponent):
+        return torch.mul(x, weight.clamp(min=0)) ** exponent
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        x, weight, exponent = inputs
+        ctx.save_for_backward(x)
+        ctx.exponent = exponent
+        ctx.weight = weight  # FL901
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return grad_output * ctx.weight, (grad_output * x).sum(), None
+
+
+Scale.apply(torch.ones(3, requires_grad=True), torch.tensor(1.0, requires_grad=True), 1).sum().backward()
+""",
+    )
+    right = (
+        """\
+import torch
+
+
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.pow(2)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return 2 * x * grad_output
+
+
+Square.apply(torch.ones(3, requires_grad=True)).sum().backward()
+""",
+        """\
+import torch
+
+
+class GradientReversal(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, alpha):
+        ctx.alpha = alpha
+        ctx.shape = x.shape
+        ctx.needs = x.requires_grad
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return -ctx.alpha * grad_output, None
+
+
+GradientReversal.apply(torch.ones(3, requires_grad=True), 0.5).sum().backward()
+""",
+        """\
+import torch
+
+
+class Stepwise(torch.autograd.Function):
+    @staticmethod
+    def forward(x, levels):
+        return torch.round(x * levels) / levels
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        x, levels = inputs
+        ctx.levels = levels
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output, None
+
+
+Stepwise.apply(torch.ones(3, requires_grad=True), 4).sum().backward()
+""",
+        """\
+import torch
+
+
+class Cache:
+    def store(ctx, x):
+        ctx.x = x
+        return x.pow(2)
+
+
+class Masked(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, threshold=0.5):
+        ctx.threshold = threshold
+        ctx.kept = int((x > threshold).sum())
+        ctx.save_for_backward(x)
+        return x * (x > threshold)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return grad_output * (x > ctx.threshold), None
+
+
+Masked.apply(torch.ones(3, requires_grad=True), 0.5).sum().backward()
+""",
+    )
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        for function in functions_in(module):
+            for name in ("forward", "setup_context"):
+                method = function.methods.get(name)
+                ctx = function.context(method) if method is not None else None
+                if method is None or ctx is None or function.forward is None:
+                    continue
+                kept = _inputs(function, method) | _outputs(function, method)
+                for target, value in _stored(method, ctx):
+                    if isinstance(value, ast.Name) and value.id in kept:
+                        yield self.finding(
+                            module.location(target),
+                            f"the tensor `{value.id}` is kept as an attribute of {ctx}: use {ctx}.save_for_backward",
+                        )
+
+
+def _stored(method: Method, ctx: str) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """`ctx.a = x` and `ctx.a, ctx.b = x, y`."""
+    for node in own_nodes(method):
+        if not isinstance(node, ast.Assign):
+            continue
+        for target in node.targets:
+            pairs = [(target, node.value)]
+            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                pairs = list(zip(target.elts, node.value.elts, strict=False))
+            for place, value in pairs:
+                if (
+                    isinstance(place, ast.Attribute)
+                    and isinstance(place.value, ast.Name)
+                    and place.value.id == ctx
+                ):
+                    yield place, value
+
+
+def _inputs(function: AutogradFunction, method: Method) -> set[str]:
+    """Names in this method that stand for tensors forward was given."""
+    tensors = function.tensors()
+    if method.name == "forward":
+        return tensors - _rebound(method)
+    given = [*method.args.posonlyargs, *method.args.args]
+    order = [a.arg for a in function.inputs()]
+    names: set[str] = set()
+    for node in own_nodes(method):
+        if (
+            isinstance(node, ast.Assign)
+            and isinstance(node.value, ast.Name)
+            and len(given) > 1
+            and node.value.id == given[1].arg
+        ):
+            target = node.targets[0]
+            if isinstance(target, ast.Tuple) and len(target.elts) == len(order):
+                names |= {
+                    t.id
+                    for t, o in zip(target.elts, order, strict=True)
+                    if isinstance(t, ast.Name) and o in tensors
+                }
+    return names
+
+
+def _rebound(method: Method) -> set[str]:
+    return {
+        n.id for n in own_nodes(method) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+    }
+
+
+def _outputs(function: AutogradFunction, method: Method) -> set[str]:
+    """Names in this method that stand for what forward returns."""
+    if method.name == "setup_context":
+        given = [*method.args.posonlyargs, *method.args.args]
+        return {given[2].arg} if len(given) > 2 and _returns_one(function) else set()
+    returned: set[str] = set()
+    for node in own_nodes(method):
+        if isinstance(node, ast.Return) and node.value is not None:
+            values = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
+            returned |= {v.id for v in values if isinstance(v, ast.Name)}
+    return returned & (_made_by_operations(method) | function.tensors())
+
+
+def _returns_one(function: AutogradFunction) -> bool:
+    assert function.forward is not None
+    returns = [n for n in own_nodes(function.forward) if isinstance(n, ast.Return)]
+    return bool(returns) and all(
+        r.value is not None and not isinstance(r.value, ast.Tuple) for r in returns
+    )
+
+
+def _made_by_operations(method: Method) -> set[str]:
+    """Names assigned the result of a computation: what a returned name must be to count as an output tensor."""
+    return {
+        t.id
+        for n in own_nodes(method)
+        if isinstance(n, ast.Assign)
+        and isinstance(n.value, ast.Call | ast.BinOp | ast.UnaryOp | ast.Subscript)
+        for t in n.targets
+        if isinstance(t, ast.Name)
+    }

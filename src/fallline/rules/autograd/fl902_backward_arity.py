@@ -1,0 +1,344 @@
+"""FL902: backward returns another number of gradients than forward has inputs."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from fallline.finding import Finding, Severity
+from fallline.rule import Rule
+from fallline.rules.autograd._functions import Method, functions_in, own_nodes
+from fallline.syntax import Module
+
+# Methods of a tensor that give back one tensor: `grad_output.clone()` is one gradient, not a tuple.
+_ONE_TENSOR = frozenset(
+    """clone mul add sub div neg clamp view reshape t transpose permute sum mean matmul mm contiguous detach expand
+    expand_as masked_fill float half to type_as view_as unsqueeze squeeze pow sign exp""".split()  # noqa: SIM905
+)
+
+
+class BackwardArity(Rule):
+    code = "FL902"
+    name = "backward-arity"
+    severity = Severity.ERROR
+    what = "Looks for a backward that returns fewer gradients than forward has inputs, or more that are not None."
+    why = """\
+The first backward pass raises "returned an incorrect number of gradients".
+
+Every input of forward needs its place in what backward returns, also inputs that are no tensors: their gradient is None. Surplus Nones are
+ignored; a surplus gradient is an error."""
+    instead = """\
+Return one value for each input of forward (ctx not counted), None for those without a gradient.
+
+`return grad_input, grad_weight, None` for `forward(ctx, x, weight, stride)`"""
+    facts = ("backward-arity",)
+    references = (
+        "https://docs.pytorch.org/docs/stable/notes/extending.html#extending-torch-autograd",
+    )
+    tokens = (b"Function",)
+    wrong = (
+        """\
+import torch
+
+
+class Scale(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, factor):
+        ctx.factor = factor
+        return x * factor
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output * ctx.factor  # FL902
+
+
+try:
+    Scale.apply(torch.ones(3, requires_grad=True), 2.0).sum().backward()
+except RuntimeError as error:
+    print(error)
+""",
+        """\
+import torch
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+
+class Linear(Function):
+    @staticmethod
+    def forward(ctx, x, weight, bias):
+        ctx.save_for_backward(x, weight)
+        return x @ weight.t() + bias
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad_output):
+        x, weight = ctx.saved_tensors
+        grad_x = grad_output @ weight
+        grad_weight = grad_output.t() @ x
+        return grad_x, grad_weight  # FL902
+
+
+x, weight, bias = torch.ones(2, 3), torch.ones(4, 3, requires_grad=True), torch.ones(4, requires_grad=True)
+try:
+    Linear.apply(x, weight, bias).sum().backward()
+except RuntimeError as error:
+    print(error)
+""",
+        """\
+import torch
+
+
+class Round(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, levels=4):
+        return torch.round(x * levels) / levels
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output  # FL902
+
+
+try:
+    Round.apply(torch.ones(3, requires_grad=True), 8).sum().backward()
+except RuntimeError as error:
+    print(error)
+""",
+        """\
+import torch
+
+
+class Double(torch.autograd.Function):
+    @staticmethod
+    def forward(x):
+        return x * 2
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        grads = (grad_output * 2, grad_output)
+        return grads  # FL902
+
+
+try:
+    Double.apply(torch.ones(3, requires_grad=True)).sum().backward()
+except RuntimeError as error:
+    print(error)
+""",
+    )
+    right = (
+        """\
+import torch
+
+
+class Scale(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, factor):
+        ctx.factor = factor
+        return x * factor
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output * ctx.factor, None
+
+
+Scale.apply(torch.ones(3, requires_grad=True), 2.0).sum().backward()
+""",
+        """\
+import torch
+
+
+class SumAll(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, *tensors):
+        ctx.count = len(tensors)
+        return sum(tensors)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return (grad_output,) * ctx.count
+
+
+SumAll.apply(torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)).sum().backward()
+""",
+        """\
+import torch
+
+
+class Straight(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.round()
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output, None, None  # surplus Nones are ignored
+
+
+Straight.apply(torch.ones(3, requires_grad=True)).sum().backward()
+""",
+        """\
+import torch
+
+
+class Optional(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, factor=2.0):
+        ctx.factor = factor
+        return x * factor
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output * ctx.factor  # apply is called with one argument
+
+
+Optional.apply(torch.ones(3, requires_grad=True)).sum().backward()
+""",
+        """\
+import torch
+
+
+def gradients_of(ctx, grad_output):
+    return grad_output * 2, None, None
+
+
+class Indirect(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, low, high):
+        return x.clamp(low, high) * 2
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        if not ctx.needs_input_grad[0]:
+            return None, None, None
+        grads = gradients_of(ctx, grad_output)
+        return grads
+
+
+Indirect.apply(torch.ones(3, requires_grad=True), 0.0, 2.0).sum().backward()
+""",
+    )
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        for function in functions_in(module):
+            backward = function.methods.get("backward") or function.methods.get("vjp")
+            if function.forward is None or backward is None or function.variadic:
+                continue
+            most = len(function.inputs())
+            least = min(
+                _applied(module, function.node.name),
+                default=most - len(function.forward.args.defaults),
+            )
+            for node in own_nodes(backward):
+                if not isinstance(node, ast.Return):
+                    continue
+                returned = _gradients(backward, node.value)
+                if returned is None:
+                    continue
+                extra = [
+                    g
+                    for g in returned[most:]
+                    if not (isinstance(g, ast.Constant) and g.value is None)
+                ]
+                if len(returned) < least or extra:
+                    yield self.finding(
+                        module.location(node),
+                        f"backward returns {_count(len(returned), 'gradient')}, forward has {_count(most, 'input')}",
+                        returned=len(returned),
+                        inputs=most,
+                    )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _gradients(method: Method, value: ast.expr | None) -> list[ast.expr] | None:
+    """The gradients a return statement gives; None where it may be a tuple that is made elsewhere."""
+    if value is None or (isinstance(value, ast.Constant) and value.value is None):
+        # a backward that gives up is a choice ("not differentiable"), and never runs
+        return None
+    if isinstance(value, ast.Tuple):
+        return None if any(isinstance(e, ast.Starred) for e in value.elts) else list(value.elts)
+    if isinstance(value, ast.Name):
+        assigned = _assigned(method, value.id)
+        tuples = [a for a in assigned if isinstance(a, ast.Tuple)]
+        if len(assigned) == 1 and tuples:
+            return _gradients(method, tuples[0])
+    return [value] if _one_tensor(method, value) else None
+
+
+def _applied(module: Module, name: str) -> list[int]:
+    """How many inputs the calls of apply in this file give."""
+    return [
+        len(call.args)
+        for call in module.method_calls("apply")
+        if isinstance(call.func, ast.Attribute)
+        and isinstance(call.func.value, ast.Name)
+        and call.func.value.id == name
+        and not module.has_star(call)
+    ]
+
+
+def _assigned(method: Method, name: str) -> list[ast.expr]:
+    """Every value a name is assigned in a method; nothing where one of them cannot be seen."""
+    stores = [
+        n
+        for n in own_nodes(method)
+        if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Store)
+    ]
+    values = [
+        n.value
+        for n in own_nodes(method)
+        if isinstance(n, ast.Assign) and any(t is s for t in n.targets for s in stores)
+    ]
+    return values if len(values) == len(stores) else []
+
+
+def _one_tensor(method: Method, value: ast.expr, depth: int = 0) -> bool:
+    """An expression that is surely one tensor (or None) and no tuple."""
+    if depth > 6:
+        return False
+    if isinstance(value, ast.Constant | ast.Attribute):
+        return True
+    if isinstance(value, ast.Name):
+        assigned = _assigned(method, value.id)
+        if value.id in {a.arg for a in method.args.args[1:]}:
+            return all(
+                _one_tensor(method, a, depth + 1) for a in assigned if not _refers(a, value.id)
+            )
+        if not assigned:
+            return _from_saved(method, value.id)
+        return all(_one_tensor(method, a, depth + 1) for a in assigned if not _refers(a, value.id))
+    if isinstance(value, ast.UnaryOp):
+        return isinstance(value.op, ast.USub)
+    if isinstance(value, ast.BinOp):
+        # `(grad,) * n` and `a + b` of tuples are tuples
+        return all(_one_tensor(method, side, depth + 1) for side in (value.left, value.right))
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
+        return value.func.attr in _ONE_TENSOR and _one_tensor(method, value.func.value, depth + 1)
+    return isinstance(value, ast.Compare)
+
+
+def _refers(node: ast.expr, name: str) -> bool:
+    """`grad = grad * 2` says nothing new about what grad is."""
+    return isinstance(node, ast.BinOp | ast.Call) and any(
+        isinstance(n, ast.Name) and n.id == name for n in ast.walk(node)
+    )
+
+
+def _from_saved(method: Method, name: str) -> bool:
+    """`x, weight = ctx.saved_tensors`."""
+    return any(
+        isinstance(n, ast.Assign)
+        and isinstance(n.value, ast.Attribute)
+        and n.value.attr == "saved_tensors"
+        and any(
+            isinstance(t, ast.Tuple)
+            and any(isinstance(e, ast.Name) and e.id == name for e in t.elts)
+            for t in n.targets
+        )
+        for n in own_nodes(method)
+    )

@@ -1,0 +1,220 @@
+"""FL903: forward or backward of an autograd Function that is not static."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from fallline.finding import Finding, Fix, Severity
+from fallline.rule import Rule
+from fallline.rules.autograd._functions import Method, functions_in, head
+from fallline.syntax import Editor, Module
+
+_STATIC = ("forward", "backward", "setup_context", "vjp", "jvp", "vmap")
+
+
+class FunctionNotStatic(Rule):
+    code = "FL903"
+    name = "function-not-static"
+    severity = Severity.ERROR
+    what = "Looks for forward, backward, setup_context or jvp of an autograd Function without @staticmethod."
+    why = """\
+An autograd Function is never instantiated: apply() calls these methods on the class and passes ctx itself.
+
+Written with self and called on an instance, torch raises "Legacy autograd function with non-static forward method". Without self, the class works only as long as
+every call goes through the class; called through an instance or a subclass's super(), the instance lands in ctx."""
+    instead = """\
+Decorate each of them with @staticmethod and call the function with apply.
+
+`@staticmethod` above `def forward(ctx, x)`, and `MyFunction.apply(x)`"""
+    fix_safety = "Safe where the first argument is not self and the class is not instantiated."
+    facts = ("function-static",)
+    references = (
+        "https://docs.pytorch.org/docs/stable/notes/extending.html#extending-torch-autograd",
+    )
+    tokens = (b"Function",)
+    wrong = (
+        """\
+import torch
+
+
+class Double(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    def backward(ctx, grad_output):  # FL903
+        return grad_output * 2
+
+
+Double.apply(torch.ones(3, requires_grad=True)).sum().backward()
+""",
+        """\
+import torch
+from torch.autograd import Function
+
+
+class Reverse(Function):
+    def forward(self, x):  # FL903
+        return x.view_as(x)
+
+    def backward(self, grad_output):  # FL903
+        return -grad_output
+
+
+try:
+    Reverse()(torch.ones(3, requires_grad=True)).sum().backward()
+except RuntimeError as error:
+    print(error)
+""",
+        """\
+import torch
+
+
+class Clip(torch.autograd.Function):
+    @staticmethod
+    def forward(x, low):
+        return x.clamp(min=low)
+
+    def setup_context(ctx, inputs, output):  # FL903
+        ctx.save_for_backward(inputs[0])
+        ctx.low = inputs[1]
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return grad_output * (x > ctx.low), None
+
+
+Clip.apply(torch.ones(3, requires_grad=True), 0.0).sum().backward()
+""",
+    )
+    right = (
+        """\
+import torch
+
+
+class Double(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output * 2
+
+
+Double.apply(torch.ones(3, requires_grad=True)).sum().backward()
+""",
+        """\
+import torch
+from torch.autograd.function import once_differentiable
+
+
+class Double(torch.autograd.Function):
+    @staticmethod
+    @torch.amp.custom_fwd(device_type="cuda")
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    @once_differentiable
+    @torch.amp.custom_bwd(device_type="cuda")
+    def backward(ctx, grad_output):
+        return grad_output * 2
+
+
+Double.apply(torch.ones(3, requires_grad=True)).sum().backward()
+""",
+        """\
+import torch
+
+
+class Function:
+    def forward(self, x):
+        return x
+
+    def backward(self, gradient):
+        return gradient
+
+
+class Layer(torch.nn.Module):
+    def forward(self, x):
+        return x * 2
+
+
+print(Layer()(torch.ones(3)), Function().forward(1))
+""",
+        """\
+import torch
+
+
+class Double(torch.autograd.Function):
+    def forward(ctx, x):
+        return x * 2
+
+    def backward(ctx, grad_output):
+        return grad_output * 2
+
+    forward = staticmethod(forward)
+    backward = staticmethod(backward)
+
+
+Double.apply(torch.ones(3, requires_grad=True)).sum().backward()
+""",
+    )
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        for function in functions_in(module):
+            later = _made_static(function.node)
+            for name in _STATIC:
+                method = function.methods.get(name)
+                if method is not None and name not in later and not _is_static(module, method):
+                    yield self.finding(
+                        head(module, method),
+                        f"{name} of an autograd Function must be a static method",
+                    )
+
+    def fix(self, finding: Finding, module: Module) -> Fix | None:
+        for function in functions_in(module):
+            for method in function.methods.values():
+                if method.lineno != finding.at.line:
+                    continue
+                first = method.args.args[0].arg if method.args.args else "self"
+                if first == "self" and (
+                    "__init__" in function.methods or _instantiated(module, function.node.name)
+                ):
+                    return None
+                anchor = method.decorator_list[0].lineno if method.decorator_list else method.lineno
+                indent = Editor(module).indent(method)
+                return Fix(
+                    "Make it static",
+                    (Editor(module).insert(anchor, 1, f"{indent}@staticmethod\n"),),
+                )
+        return None
+
+
+def _is_static(module: Module, method: Method) -> bool:
+    return any(
+        (isinstance(d, ast.Name) and d.id in {"staticmethod", "classmethod"})
+        or (isinstance(d, ast.Attribute) and d.attr == "staticmethod")
+        for d in method.decorator_list
+    )
+
+
+def _made_static(node: ast.ClassDef) -> set[str]:
+    """`forward = staticmethod(forward)` in the class body."""
+    return {
+        t.id
+        for s in node.body
+        if isinstance(s, ast.Assign)
+        and isinstance(s.value, ast.Call)
+        and isinstance(s.value.func, ast.Name)
+        and s.value.func.id == "staticmethod"
+        for t in s.targets
+        if isinstance(t, ast.Name)
+    }
+
+
+def _instantiated(module: Module, name: str) -> bool:
+    return any(isinstance(c.func, ast.Name) and c.func.id == name for c in module.all(ast.Call))
