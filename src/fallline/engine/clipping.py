@@ -1,0 +1,211 @@
+"""Clipping: norms are measured once, and the gradients are multiplied once, or not at all.
+
+`measure` reads the gradients and says what they have to be multiplied with; `scale_` does it. On a CPU the numbers
+are Python floats, because there they are known at once. On a device they stay there: the host never waits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fallline.engine.gradients import Parameters, Per, local, sum_over_shards
+from fallline.engine.statistics import has_kernel, moments_of
+from fallline.errors import EngineError
+
+__all__ = ["Measured", "check_threshold", "clip_grad_norm_", "measure", "scale_"]
+
+_EPSILON = 1e-6  # torch's: a norm of zero must not divide
+
+
+@dataclass(slots=True)
+class Measured:
+    """One number for each clip group: lists of floats from a CPU, tensors on a device."""
+
+    norms: list[float] | Tensor
+    coefficients: list[float] | Tensor
+    multipliers: list[float] | Tensor
+    found_inf: (
+        bool | Tensor
+    )  # some norm is not finite; a float32 0 or 1 on a device, as GradScaler has it
+    inverse: Tensor | None = (
+        None  # 1 / multiplier of a single group, as the fused optimizers want it
+    )
+    moments: Tensor | None = None
+    table: Any = None  # the kernel's table of these gradients
+
+
+@torch.no_grad()
+def clip_grad_norm_(
+    parameters: Any,
+    max_norm: float,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
+    *,
+    per: Per = "all",
+) -> Tensor:
+    """Drop-in for `torch.nn.utils.clip_grad_norm_`: same arguments, same result, one read of the gradients.
+
+    On CUDA the gradients are written only when they have to be clipped, and the host never waits. With
+    `per="group"` (give the optimizer) or `per="layer"` (give the model) every group is held to `max_norm` by itself,
+    each parameter exactly once, and a tensor with the norm of each group is returned. `foreach=False` asks for
+    torch's operations instead of the kernel.
+    """
+    check_threshold("max_norm", max_norm)
+    chosen = Parameters.of(parameters, per)
+    grads, groups = chosen.with_gradient()
+    if not grads:
+        return torch.tensor(0.0) if per == "all" else torch.zeros(0)
+    measured = measure(
+        grads, groups, 1.0, float(max_norm), float(norm_type), kernel=foreach is not False
+    )
+    if error_if_nonfinite and bool(measured.found_inf):  # waits for the device, as torch's does
+        raise RuntimeError(
+            f"The total norm of order {float(norm_type)} for gradients from `parameters` is non-finite, so it cannot be clipped. "
+            "To disable this error and scale the gradients by the non-finite norm anyway, set `error_if_nonfinite=False`"
+        )
+    scale_(grads, groups, measured)
+    return _as_torch_returns(measured.norms, grads, per)
+
+
+def _as_torch_returns(norms: list[float] | Tensor, grads: Sequence[Tensor], per: Per) -> Tensor:
+    dtype = grads[0].dtype
+    for grad in grads:
+        if grad.dtype is not dtype:
+            dtype = torch.promote_types(dtype, grad.dtype)
+    if isinstance(norms, list):
+        return torch.tensor(
+            norms[0] if per == "all" else norms, dtype=dtype, device=grads[0].device
+        )
+    return (norms[0] if per == "all" else norms).to(dtype)
+
+
+def measure(
+    grads: list[Tensor],
+    groups: tuple[int, ...],
+    factor: float | Tensor,
+    max_norm: float | None,
+    norm_type: float = 2.0,
+    *,
+    kernel: bool = True,
+) -> Measured:
+    """The norm of each group after multiplying by `factor`, and the one scalar (factor x clip coefficient) it needs."""
+    if grads[0].is_cuda:
+        return _measure_on_device(grads, groups, factor, max_norm, norm_type, kernel)
+    norms = [norm * float(factor) for norm in _norms_on_host(grads, groups, norm_type)]
+    coefficients = [1.0 if max_norm is None else _coefficient(norm, max_norm) for norm in norms]
+    multipliers = [coefficient * float(factor) for coefficient in coefficients]
+    return Measured(norms, coefficients, multipliers, not all(map(math.isfinite, norms)))
+
+
+def scale_(grads: list[Tensor], groups: tuple[int, ...], measured: Measured) -> None:
+    """Multiply every gradient by its group's multiplier, once; not at all where it is 1."""
+    here = local(grads)
+    multipliers = measured.multipliers
+    if isinstance(multipliers, Tensor):
+        if measured.table is not None:
+            measured.table.scale(multipliers)
+        elif len(multipliers) == 1:
+            torch._foreach_mul_(here, multipliers[0])
+        else:
+            torch._foreach_mul_(here, list(multipliers[list(groups)]))
+        return
+    if len(multipliers) == 1:
+        if multipliers[0] != 1.0:
+            torch._foreach_mul_(here, multipliers[0])
+        return
+    for group, multiplier in enumerate(multipliers):
+        if multiplier != 1.0:
+            torch._foreach_mul_(
+                [g for g, of in zip(here, groups, strict=True) if of == group], multiplier
+            )
+
+
+def check_threshold(name: str, value: float) -> None:
+    """A threshold that is NaN lets everything pass, and a negative one turns the gradient around."""
+    if math.isnan(value) or value < 0:
+        raise EngineError(
+            f"{name}={value} clips nothing that makes sense: give a number of 0 or more"
+        )
+
+
+def _coefficient(norm: float, max_norm: float) -> float:
+    coefficient = max_norm / (norm + _EPSILON)
+    return 1.0 if coefficient > 1.0 else coefficient  # a NaN stays a NaN, as in torch
+
+
+def _norms_on_host(grads: list[Tensor], groups: tuple[int, ...], norm_type: float) -> list[float]:
+    norms = _norm_of_each(grads, norm_type)
+    if groups[-1] == 0:
+        return [float(torch.linalg.vector_norm(norms, norm_type))]
+    index = torch.tensor(groups)
+    return [
+        float(torch.linalg.vector_norm(norms[index == group], norm_type))
+        for group in range(groups[-1] + 1)
+    ]
+
+
+def _norm_of_each(grads: list[Tensor], norm_type: float) -> Tensor:
+    """One norm for each gradient, in one dtype and never in half precision: a norm kept in bfloat16 has three digits."""
+    here = local(grads)
+    first, dtype = here[0], here[0].dtype
+    if all(
+        [g.dtype is dtype and g.device == first.device and g.layout is torch.strided for g in here]
+    ):
+        each = torch._foreach_norm(here, norm_type, dtype=_wide(dtype))
+    else:
+        wide = torch.float64 if any(g.dtype is torch.float64 for g in here) else torch.float32
+        dense = [g.coalesce()._values() if g.is_sparse else g for g in here]
+        each = [torch.linalg.vector_norm(g, norm_type, dtype=wide).to(first.device) for g in dense]
+    norms = torch.stack(each)
+    if here is grads:
+        return norms
+    if math.isinf(norm_type):
+        return sum_over_shards(norms, grads, largest=True)
+    return sum_over_shards(norms**norm_type, grads) ** (1.0 / norm_type)
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype | None:
+    return torch.float32 if dtype in (torch.bfloat16, torch.float16) else None
+
+
+def _measure_on_device(
+    grads: list[Tensor],
+    groups: tuple[int, ...],
+    factor: float | Tensor,
+    max_norm: float | None,
+    norm_type: float,
+    kernel: bool,
+) -> Measured:
+    host_factor, device_factor = (1.0, factor) if isinstance(factor, Tensor) else (factor, None)
+    if kernel and norm_type == 2.0 and has_kernel(grads[0]):
+        from fallline.engine.kernels import table_of
+
+        here = local(grads)
+        table = table_of(here, groups)
+        if table is not None:
+            moments = table.moments() if here is grads else moments_of(grads)
+            result = table.combine(moments, host_factor, device_factor, max_norm)
+            found = result[4, 0] if table.layout.n_groups == 1 else result[4].amax()
+            return Measured(result[0], result[1], result[2], found, result[3, 0], moments, table)
+    norms = _norm_of_each(grads, norm_type)
+    each = [
+        norms[[i for i, of in enumerate(groups) if of == group]] for group in range(groups[-1] + 1)
+    ]
+    group_norms = torch.stack([torch.linalg.vector_norm(n, norm_type) for n in each]) * factor
+    coefficients = (
+        torch.ones_like(group_norms)
+        if max_norm is None
+        else (max_norm / (group_norms + _EPSILON)).clamp(max=1.0)
+    )
+    multipliers = coefficients * factor
+    found = (~torch.isfinite(group_norms)).any().float()
+    return Measured(
+        group_norms, coefficients, multipliers, found, multipliers[0].reciprocal().float()
+    )

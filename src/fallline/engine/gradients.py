@@ -1,0 +1,151 @@
+"""Which parameters, in which clip groups, each exactly once; and their gradients as plain local tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from fallline.errors import EngineError
+
+__all__ = ["Per", "Parameters", "is_dtensor", "local", "sum_over_shards"]
+
+Per = Literal["all", "group", "layer"]
+
+_NEEDS = {
+    "layer": "clipping per layer needs names: give the model, or model.named_parameters()",
+    "group": "clipping per group needs parameter groups: give the optimizer, or its param_groups",
+}
+
+
+class Parameters:
+    """Parameters in the order of their clip groups. A parameter that is reached twice is kept once."""
+
+    def __init__(
+        self,
+        names: Sequence[str] | None,
+        tensors: Sequence[Tensor],
+        groups: Sequence[str] | None = None,
+    ) -> None:
+        order: Sequence[int] = list(
+            {id(p): i for i, p in reversed(list(enumerate(tensors)))}.values()
+        )[::-1]
+        numbers = {group: i for i, group in enumerate(dict.fromkeys(groups or ()))}
+        if groups is not None:
+            order = sorted(
+                order, key=lambda i: numbers[groups[i]]
+            )  # stable: groups, and members, in the order given
+        self.group_names = tuple(numbers) or ("",)
+        self.tensors = [tensors[i] for i in order]
+        self.groups = (
+            tuple([numbers[groups[i]] for i in order]) if groups is not None else (0,) * len(order)
+        )
+        self._names = None if names is None else [names[i] for i in order]
+
+    @classmethod
+    def of(cls, what: Any, per: Per = "all") -> Parameters:
+        """From whatever a PyTorch user has at hand: parameters, names and parameters, a model, an optimizer."""
+        if per not in ("all", "group", "layer"):
+            raise EngineError(f'per={per!r} is not known: use "all", "group" or "layer"')
+        if isinstance(what, nn.Module):
+            what = list(what.named_parameters())
+        elif isinstance(what, torch.optim.Optimizer):
+            what = what.param_groups
+        items = [what] if isinstance(what, Tensor) else list(what)
+        first = items[0] if items else None
+        if isinstance(first, dict):
+            if per == "layer":
+                raise EngineError(_NEEDS["layer"])
+            pairs = [(str(i), p) for i, group in enumerate(items) for p in group["params"]]
+            return cls(
+                None,
+                [p for _, p in pairs],
+                [group for group, _ in pairs] if per == "group" else None,
+            )
+        if isinstance(first, tuple):
+            if per == "group":
+                raise EngineError(_NEEDS["group"])
+            names = [name for name, _ in items]
+            return cls(
+                names, [p for _, p in items], list(map(layer_of, names)) if per == "layer" else None
+            )
+        if per != "all" and items:
+            raise EngineError(_NEEDS[per])
+        return cls(None, items)
+
+    @property
+    def names(self) -> list[str]:
+        """As in `named_parameters()`, where names were given; else their numbers."""
+        return self._names if self._names is not None else list(map(str, range(len(self.tensors))))
+
+    def with_gradient(self) -> tuple[list[Tensor], tuple[int, ...]]:
+        """The gradients that are there, and the clip group of each, numbered without gaps."""
+        grads = [p.grad for p in self.tensors]
+        present = [g for g in grads if g is not None]
+        if len(present) == len(grads) or len(self.group_names) == 1:
+            return present, self.groups[: len(present)]
+        used = [group for g, group in zip(grads, self.groups, strict=True) if g is not None]
+        number = {group: i for i, group in enumerate(dict.fromkeys(used))}
+        return present, tuple([number[group] for group in used])
+
+    def names_with_gradient(self) -> list[str]:
+        return [
+            name for name, p in zip(self.names, self.tensors, strict=True) if p.grad is not None
+        ]
+
+
+def layer_of(name: str) -> str:
+    """The module that owns a parameter: `encoder.0.attention` for `encoder.0.attention.in_proj_weight`."""
+    return name.rpartition(".")[0]
+
+
+def is_dtensor(tensor: Tensor) -> bool:
+    # By attribute, so that a process that shards nothing never imports torch.distributed.tensor.
+    return (
+        type(tensor) is not Tensor
+        and hasattr(tensor, "device_mesh")
+        and hasattr(tensor, "placements")
+    )
+
+
+def local(grads: list[Tensor]) -> list[Tensor]:
+    """This rank's own memory of each gradient."""
+    for grad in grads:
+        if type(grad) is not Tensor:
+            return [_local(g) if is_dtensor(g) else g for g in grads]
+    return grads
+
+
+def _local(grad: Any) -> Tensor:
+    if any(p.is_partial() for p in grad.placements):
+        raise EngineError(
+            "a gradient is still a partial sum over a device mesh (placement Partial): redistribute it to Shard or Replicate "
+            "before it is clipped, or shard the module with torch's parallelize_module"
+        )
+    tensor: Tensor = grad.to_local()
+    return tensor
+
+
+def sum_over_shards(values: Tensor, grads: Sequence[Tensor], largest: bool = False) -> Tensor:
+    """One value for each gradient, from this rank's shards to the whole: one all-reduce for each device mesh."""
+    sharded: dict[Any, list[int]] = {}
+    for i, grad in enumerate(grads):
+        if is_dtensor(grad):
+            pattern = tuple(p.is_shard() for p in grad.placements)  # type: ignore[attr-defined]
+            if any(pattern):
+                sharded.setdefault((grad.device_mesh, pattern), []).append(i)  # type: ignore[attr-defined]
+    if not sharded:
+        return values
+    from torch.distributed.tensor import DTensor, Partial, Placement, Replicate
+
+    values = values.clone()
+    for (mesh, pattern), rows in sharded.items():
+        placements: list[Placement] = [
+            Partial("max" if largest else "sum") if is_shard else Replicate()
+            for is_shard in pattern
+        ]
+        whole = DTensor.from_local(values[rows], mesh, placements, run_check=False).full_tensor()
+        values[rows] = whole
+    return values
