@@ -13,7 +13,7 @@ from fallline.event import Location
 from fallline.finding import Edit
 from fallline.syntax import Editor, Module
 
-__all__ = ["ancestor_in", "lone_statement", "move_down", "move_up", "reads", "writes"]
+__all__ = ["lone_statement", "move_to", "stepped", "steps_once", "way_in"]
 
 
 def lone_statement(module: Module, at: Location | None) -> ast.stmt | None:
@@ -26,49 +26,67 @@ def lone_statement(module: Module, at: Location | None) -> ast.stmt | None:
     return found if found is not None and simple and editor.alone(found) else None
 
 
-def ancestor_in(module: Module, block: list[ast.stmt], inner: ast.stmt) -> ast.stmt | None:
-    """The statement of `block` that is or contains `inner`, reached through nothing but if and with."""
+def stepped(statement: ast.stmt | None) -> ast.expr | None:
+    """The optimizer in `optimizer.step()` or `scaler.step(optimizer)`, when it is a plain name or attribute."""
+    if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
+        return None
+    return _optimizer(statement.value)
+
+
+def steps_once(block: list[ast.stmt], step: ast.stmt) -> bool:
+    """Whether this is the only step of its optimizer in a block: no second branch that steps it another way."""
+    optimizer = stepped(step)
+    if optimizer is None:
+        return False
+    calls = (n for s in block for n in ast.walk(s) if isinstance(n, ast.Call))
+    found = [c for c in calls if (o := _optimizer(c)) and ast.dump(o) == ast.dump(optimizer)]
+    return len(found) == 1
+
+
+def way_in(module: Module, block: list[ast.stmt], inner: ast.stmt) -> ast.stmt | None:
+    """The statement of `block` that is or contains `inner`, reached through nothing but with and if without else."""
     here: ast.AST | None = inner
     while here is not None:
         if isinstance(here, ast.stmt) and here in block:
             return here
         here = module.parent(here)
+        if isinstance(here, ast.If) and here.orelse:
+            return None
         if not isinstance(here, ast.If | ast.With):
             return None
     return None
 
 
-def move_up(module: Module, statement: ast.stmt, anchor: ast.stmt) -> tuple[Edit, ...] | None:
-    """Edits that put a statement before an earlier one of the same block."""
-    editor = Editor(module)
-    block = editor.block_of(anchor)
-    if statement not in block or block.index(statement) < block.index(anchor):
-        return None
-    passed = block[block.index(anchor) : block.index(statement)]
-    return editor.move_before(statement, anchor) if _independent(statement, passed) else None
-
-
-def move_down(
-    module: Module, statement: ast.stmt, anchor: ast.stmt, *, before: bool = False
+def move_to(
+    module: Module, statement: ast.stmt, step: ast.stmt, *, before: bool
 ) -> tuple[Edit, ...] | None:
-    """Edits that put a statement after (or right before) a later one, in its block or in an if or with there."""
+    """Edits that put a statement right before or after a step in its own block, or in an if or with there."""
     editor = Editor(module)
     block = editor.block_of(statement)
-    around = ancestor_in(module, block, anchor)
-    if around is None or block.index(around) <= block.index(statement):
+    around = way_in(module, block, step)
+    if around is None or around is statement or not steps_once(block, step):
         return None
-    if not _independent(statement, block[block.index(statement) + 1 : block.index(around) + 1]):
+    first, last = sorted((block.index(statement), block.index(around)))
+    passed = [s for s in block[first : last + 1] if s is not statement]
+    if not _independent(statement, passed):
         return None
     move = editor.move_before if before else editor.move_after
-    return move(statement, anchor)
+    return move(statement, step)
 
 
-def reads(node: ast.AST) -> set[str]:
+def _optimizer(call: ast.Call) -> ast.expr | None:
+    if not isinstance(call.func, ast.Attribute) or call.func.attr != "step" or call.keywords:
+        return None
+    found = call.args[0] if call.args else call.func.value
+    return found if isinstance(found, ast.Name | ast.Attribute) else None
+
+
+def _reads(node: ast.AST) -> set[str]:
     """The plain names a piece of code reads."""
     return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
 
 
-def writes(node: ast.AST) -> set[str]:
+def _writes(node: ast.AST) -> set[str]:
     """The plain names a piece of code binds."""
     return {
         n.id for n in ast.walk(node) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)
@@ -77,9 +95,9 @@ def writes(node: ast.AST) -> set[str]:
 
 def _independent(statement: ast.stmt, passed: Iterable[ast.stmt]) -> bool:
     """Whether moving a statement past others leaves every name as it was."""
-    mine_read, mine_written = reads(statement), writes(statement)
+    mine_read, mine_written = _reads(statement), _writes(statement)
     return all(
-        mine_written.isdisjoint(reads(other) | writes(other))
-        and mine_read.isdisjoint(writes(other))
+        mine_written.isdisjoint(_reads(other) | _writes(other))
+        and mine_read.isdisjoint(_writes(other))
         for other in passed
     )

@@ -8,7 +8,7 @@ from typing import ClassVar
 from fallline.event import Event, Kind, Trace
 from fallline.finding import Finding, Fix, Severity
 from fallline.rule import Rule
-from fallline.rules.gradients._moves import lone_statement, move_down
+from fallline.rules.gradients._moves import lone_statement, move_to
 from fallline.rules.gradients._specimens import SETUP
 from fallline.rules.gradients._windows import (
     first_of_each,
@@ -65,7 +65,7 @@ class ClipPartial(Rule):
         step = lone_statement(module, finding.related.get("step"))
         if clip is None or step is None:
             return None
-        edits = move_down(module, clip, step, before=True)
+        edits = move_to(module, clip, step, before=True)
         return Fix("Clip once, right before the step", edits) if edits else None
 
     wrong: ClassVar[tuple[str, ...]] = (

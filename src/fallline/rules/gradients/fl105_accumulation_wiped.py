@@ -9,7 +9,7 @@ from typing import ClassVar
 from fallline.event import Event, Kind, Trace
 from fallline.finding import Finding, Fix, Severity
 from fallline.rule import Rule
-from fallline.rules.gradients._moves import lone_statement, move_down
+from fallline.rules.gradients._moves import lone_statement, move_to
 from fallline.rules.gradients._specimens import SETUP
 from fallline.rules.gradients._windows import (
     HABIT,
@@ -81,7 +81,7 @@ class AccumulationWiped(Rule):
         step = lone_statement(module, finding.related.get("step"))
         if clear is None or step is None:
             return None
-        edits = move_down(module, clear, step)
+        edits = move_to(module, clear, step, before=False)
         return Fix("Clear the gradients after the step", edits) if edits else None
 
     wrong: ClassVar[tuple[str, ...]] = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import pairwise
@@ -11,7 +10,7 @@ from typing import ClassVar
 from fallline.event import Event, Kind, Trace
 from fallline.finding import Finding, Fix, Severity
 from fallline.rule import Rule
-from fallline.rules.gradients._moves import lone_statement
+from fallline.rules.gradients._moves import lone_statement, stepped
 from fallline.rules.gradients._specimens import SETUP
 from fallline.rules.gradients._windows import (
     HABIT,
@@ -68,7 +67,7 @@ class ZeroGradMissing(Rule):
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
         step = lone_statement(module, finding.related.get("step"))
-        optimizer = _stepped(step)
+        optimizer = stepped(step)
         if step is None or optimizer is None:
             return None
         text = f"{module.segment(optimizer)}.zero_grad()"
@@ -183,14 +182,3 @@ def _any_between(cleared: list[int], one: Window, following: Window) -> bool:
     """Cleared between the last backward of one update and the last of the next."""
     after = bisect_right(cleared, one.alive[-1].order)
     return after < len(cleared) and cleared[after] < following.alive[-1].order
-
-
-def _stepped(statement: ast.stmt | None) -> ast.expr | None:
-    """The optimizer in `optimizer.step()` or `scaler.step(optimizer)`, when it is a plain name or attribute."""
-    if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
-        return None
-    call = statement.value
-    if not isinstance(call.func, ast.Attribute) or call.func.attr != "step" or call.keywords:
-        return None
-    found = call.args[0] if call.args else call.func.value
-    return found if isinstance(found, ast.Name | ast.Attribute) else None

@@ -9,7 +9,7 @@ from typing import ClassVar
 from fallline.event import Kind, Trace
 from fallline.finding import Finding, Fix, Severity
 from fallline.rule import Rule
-from fallline.rules.gradients._moves import ancestor_in, lone_statement
+from fallline.rules.gradients._moves import lone_statement, steps_once, way_in
 from fallline.rules.gradients._specimens import SETUP
 from fallline.rules.gradients._windows import windows
 from fallline.rules.gradients._words import place
@@ -59,14 +59,11 @@ class GradientDividedRepeatedly(Rule):
         if loop is None or not editor.alone(loop):
             return None
         block = editor.block_of(loop)
-        around = ancestor_in(module, block, step)
+        around = way_in(module, block, step)
         inner = editor.block_of(step)
-        if (
-            around is None
-            or around is step
-            or block.index(around) <= block.index(loop)
-            or not editor.alone(inner[0])
-        ):
+        if around is None or around is step or not steps_once(block, step):
+            return None
+        if block.index(around) < block.index(loop) or not editor.alone(inner[0]):
             return None
         return Fix("Divide the gradient once, before the step", editor.move_before(loop, inner[0]))
 
