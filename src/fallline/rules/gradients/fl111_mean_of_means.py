@@ -79,7 +79,7 @@ for epoch in range(2):
 def masked_loss(logits, targets):
     mask = (targets != 0).float()
     losses = nn.functional.cross_entropy(logits.transpose(1, 2), targets, reduction="none")
-    return (losses * mask).sum() / mask.sum()
+    return (losses * mask).sum() / mask.sum().clamp(min=1)
 
 
 for epoch in range(2):
@@ -98,7 +98,7 @@ for epoch in range(2):
 for epoch in range(2):
     for batch in loader:
         optimizer.zero_grad()
-        total = (batch[:, 1:] != 0).sum()
+        total = (batch[:, 1:] != 0).sum().clamp(min=1)
         for piece in batch.chunk(2):
             logits = model(piece[:, :-1]).flatten(0, 1)
             loss = nn.functional.cross_entropy(logits, piece[:, 1:].flatten(), ignore_index=0, reduction="sum")

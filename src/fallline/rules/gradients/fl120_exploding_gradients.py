@@ -63,7 +63,7 @@ for update in range(60):
     factor = 100.0  # above the median of the trailing norms
     above_highest = 10.0  # and above nearly all of them
     window = 200  # updates that make the recent past
-    least_history = 3
+    least_history = 5  # with less, the loss must have more than doubled
     loss_spreads = 6.0  # the loss must rise by this many of its own spreads
     settle = 50  # updates in which a spike may still come back
 
@@ -80,7 +80,7 @@ for update in range(60):
         for index, norm in track.norms():
             if not math.isfinite(norm):
                 continue  # where a non-finite gradient was born is said by FL621
-            if len(past) >= self.least_history:
+            if past:
                 # the exact median only for candidates: this loop sees every update of the run
                 if len(past) < 32 or index % 16 == 0:
                     typical = median(past)
@@ -99,7 +99,9 @@ for update in range(60):
         after = [loss for i, loss in losses if index <= i][: self.settle]
         if not before or not after:
             return None
-        level, noise = median(before), max(spread(before), 1e-3 * abs(median(before)))
+        level = median(before)
+        floor = 1e-3 if len(before) >= self.least_history else 0.25
+        noise = max(spread(before), floor * abs(level))
         if not all(map(math.isfinite, after)):
             return {"loss_before": level, "loss_after": "not finite"}
         # judge by where the loss stands when the dust has settled, or where the run ends

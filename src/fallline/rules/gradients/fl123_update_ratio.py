@@ -8,7 +8,7 @@ from typing import Any
 
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
-from fallline.rules._trends import median, progress, sensitivity, warming
+from fallline.rules._trends import Progress, median, progress, sensitivity, warming
 
 __all__ = ["UpdateRatio"]
 
@@ -58,48 +58,64 @@ for update in range(80):
     high = 0.1
     least_updates = 50
     least_samples = 8
-    share = 0.8  # of the recent samples
+    share = 0.8  # of the samples
     improvement = 0.02  # a loss that fell by this share since the start is fine
+    whole_run = (
+        1e-3  # ratios summed over the run: below, nothing the updates did can show in the loss
+    )
     sensitivity = 0.01  # |gradient| * |weights| / |loss|: below, there is nothing left to learn
 
     def check_series(self, run: Any) -> Iterator[Finding]:
         for track in run.tracks:
-            recent = [s for s in track.samples[-50:] if s.layout.id == track.samples[-1].layout.id]
+            samples = track.samples
+            ratios = [r for r in map(_ratio, samples) if r is not None]
             if (
-                len(recent) < self.least_samples
-                or recent[-1].index - recent[0].index < self.least_updates - 1
+                len(ratios) < self.least_samples
+                or samples[-1].index - samples[0].index < self.least_updates - 1
             ):
                 continue
             trend = progress([loss for _, loss in track.losses()])
-            if math.isnan(trend.before) or trend.fell(self.improvement):
+            if math.isnan(trend.before):
                 continue
-            ratios = [r for r in map(_ratio, recent) if r is not None]
-            if len(ratios) < self.least_samples:
-                continue
-            typical = median(ratios)
-            if sum(r >= self.high for r in ratios) >= self.share * len(ratios):
-                verdict, limit = "overwrite the weights", self.high
-            elif (
-                sum(r <= self.low for r in ratios) >= self.share * len(ratios)
-                and not warming(track)
-                and sensitivity(recent[-1], trend.after) >= self.sensitivity
-            ):
-                verdict, limit = "hardly move the weights", self.low
-            else:
-                continue
-            yield self.finding(
-                track.at,
-                f"the updates {verdict}: their size is {typical:.2g} of the weights' (about 1e-3 is usual), and the loss has "
-                f"not improved ({trend.before:.4g} → {trend.after:.4g})",
-                step=recent[-1].index,
-                ratio=typical,
-                threshold=limit,
-                lr=track.rows[-1].lr if track.rows else None,
-                loss_before=trend.before,
-                loss_after=trend.after,
-                optimizer=track.optimizer,
-                rank=track.rank,
-            )
+            if self._overwrites(ratios[-50:], trend):
+                yield self._report(
+                    track, "overwrite the weights", median(ratios[-50:]), self.high, trend
+                )
+            elif self._rests(track, ratios, trend):
+                yield self._report(
+                    track, "hardly move the weights", median(ratios), self.low, trend
+                )
+
+    def _overwrites(self, ratios: list[float], trend: Progress) -> bool:
+        return sum(r >= self.high for r in ratios) >= self.share * len(ratios) and not trend.fell(
+            self.improvement
+        )
+
+    def _rests(self, track: Any, ratios: list[float], trend: Progress) -> bool:
+        """The whole run, not its end: a rate that has decayed is small on purpose."""
+        return (
+            sum(r <= self.low for r in ratios) >= self.share * len(ratios)
+            and sum(ratios) / len(ratios) * track.samples[-1].index <= self.whole_run
+            and not warming(track)
+            and sensitivity(track.samples[-1], trend.after) >= self.sensitivity
+        )
+
+    def _report(
+        self, track: Any, verdict: str, ratio: float, limit: float, trend: Progress
+    ) -> Finding:
+        return self.finding(
+            track.at,
+            f"the updates {verdict}: their size is {ratio:.2g} of the weights' (about 1e-3 is usual), and the loss does not "
+            f"fall ({trend.before:.4g} → {trend.after:.4g})",
+            step=track.samples[-1].index,
+            ratio=ratio,
+            threshold=limit,
+            lr=track.rows[-1].lr if track.rows else None,
+            loss_before=trend.before,
+            loss_after=trend.after,
+            optimizer=track.optimizer,
+            rank=track.rank,
+        )
 
 
 def _ratio(sample: Any) -> float | None:
