@@ -12,6 +12,7 @@ from fallline.finding import Edit, Finding, Fix, Severity
 from fallline.report import concise, full, github
 from fallline.report.json import plain
 from fallline.report.terminal import Paint
+from fallline.report.witness import witness_lines
 
 SOURCE = """\
 for x, y in loader:
@@ -87,19 +88,30 @@ def test_full_shows_excerpt_why_and_fix() -> None:
 
 def test_explain_shows_the_events_in_order_and_the_settings() -> None:
     shown = full.render(outcome(finding()), Paint(False), explain=True)
-    assert "what happens, in order when args.clip is true:" in shown
-    rows = [
-        line.split()
-        for line in shown.split("\n")
-        if line.lstrip()[:1].isdigit() and "train.py:" in line
+    start = shown.index("   what happens")
+    assert shown[start : shown.index("fix:")].split("\n") == [
+        "   what happens, in order, when args.clip is true:",
+        "         backward        train.py:3  in train",
+        "         step            train.py:4  in train",
+        "         clip            train.py:5  in train, called from main.py:9  ◄ here",
+        "",
     ]
-    assert [row[1:3] for row in rows] == [
-        ["backward", "train.py:3"],
-        ["step", "train.py:4"],
-        ["clip", "train.py:5"],
+
+
+def test_explain_draws_what_repeats_once() -> None:
+    one = [
+        {"event": kind, "path": "train.py", "line": n, "function": "f"}
+        for n, kind in ((2, "forward"), (3, "backward"))
     ]
-    assert rows[2][-2:] == ["◄", "here"]
-    assert "called from main.py:9" in shown
+    steps = [*one * 4, {"event": "step", "path": "train.py", "line": 4, "function": "f"}]
+    at = Location("train.py", 3, 5)
+    lines = witness_lines(finding(at=at, evidence={"witness": steps}), Paint(False))
+    assert lines == [
+        "   what happens in f, in order:",
+        "    4× ┌ forward         train.py:2",
+        "       └ backward        train.py:3  ◄ here",
+        "         step            train.py:4",
+    ]
 
 
 def test_explain_of_an_expression_says_so() -> None:

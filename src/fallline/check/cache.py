@@ -119,7 +119,7 @@ class Cache:
                 names = []
             up = os.path.dirname(folder)
             above = self._neighbours(up) if folder != self.root and up != folder else ""
-            self._names[folder] = _hash("\0".join([above, *names]).encode())
+            self._names[folder] = _hash(os.fsencode("\0".join([above, *names])))
         return self._names[folder]
 
 

@@ -10,6 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
+    from fallline.check.fixing import Fixer
     from fallline.check.outcome import Outcome
 
 __all__ = ["HELP", "add_arguments", "run"]
@@ -90,9 +91,14 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     _refuse_contradictions(args)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(
+                errors="backslashreplace"
+            )  # a file name need not be text in any encoding
     from fallline.check.outcome import check
     from fallline.check.settings import load
-    from fallline.report.terminal import Progress
+    from fallline.report.terminal import Progress, counted
 
     settings = load(
         [args.stdin_filename] if args.stdin_filename and args.paths == ["-"] else args.paths,
@@ -116,7 +122,8 @@ def run(args: Namespace) -> int:
     for bar in progress:
         bar.close()
     if args.write_baseline:
-        print(f"Wrote {outcome.baseline_size} findings to {args.write_baseline}.", file=sys.stderr)
+        wrote = counted(outcome.baseline_size or 0, "finding")
+        print(f"Wrote {wrote} to {args.write_baseline}.", file=sys.stderr)
         return 0
     found = _diff(args, outcome) if args.diff else _report(args, outcome)
     return 0 if args.exit_zero and found == 1 else found
@@ -143,14 +150,13 @@ def _cache_dir(chosen: str | None, root: str) -> str:
 
 def _diff(args: Namespace, outcome: Outcome) -> int:
     """Print what would change; findings that no fix removes still count."""
+    from fallline.report.terminal import counted
+
     changes = outcome.fixer.changes() if outcome.fixer is not None else {}
     if outcome.fixer is not None:
         _out(args, outcome.fixer.diff())
-    left = f" {len(outcome.findings)} findings would remain." if outcome.findings else ""
-    print(
-        f"{len(changes)} {'file' if len(changes) == 1 else 'files'} would change.{left}",
-        file=sys.stderr,
-    )
+    left = f" {counted(len(outcome.findings), 'finding')} would remain." if outcome.findings else ""
+    print(f"{counted(len(changes), 'file')} would change.{left}", file=sys.stderr)
     return 1 if changes or outcome.failed else 0
 
 
@@ -173,7 +179,7 @@ def _report(args: Namespace, outcome: Outcome) -> int:
             for failure in fixer.write():
                 print(f"fallline check: {failure}", file=sys.stderr)
                 status = 2
-        print(_fixed(fixer.made, fixer.withdrawn), file=sys.stderr)
+        print(_fixed(fixer), file=sys.stderr)
     paint = Paint(not args.output_file and wants_colour(args.color, stream))
     if args.statistics:
         text = import_module("fallline.report.statistics").render(outcome, paint)
@@ -192,11 +198,12 @@ def _report(args: Namespace, outcome: Outcome) -> int:
     return status
 
 
-def _fixed(made: list, withdrawn: list) -> str:  # type: ignore[type-arg]
-    tail = (
-        f" {len(withdrawn)} did not hold when read again and were withdrawn." if withdrawn else ""
-    )
-    return f"Fixed {len(made)} {'finding' if len(made) == 1 else 'findings'}.{tail}"
+def _fixed(fixer: Fixer) -> str:
+    from fallline.report.terminal import counted
+
+    held_back = len(fixer.withdrawn)
+    tail = f" {held_back} did not hold when read again and {'was' if held_back == 1 else 'were'} withdrawn."
+    return f"Fixed {counted(len(fixer.made), 'finding')}.{tail if held_back else ''}"
 
 
 def _out(args: Namespace, text: str) -> None:
@@ -207,7 +214,7 @@ def _out(args: Namespace, text: str) -> None:
     from fallline.check.write import write_atomically
 
     try:
-        write_atomically(args.output_file, text.encode())
+        write_atomically(args.output_file, text.encode(errors="backslashreplace"))
     except OSError as error:
         raise UsageError(
             f"{args.output_file} cannot be written: {error.strerror or error}"

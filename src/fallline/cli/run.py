@@ -20,9 +20,15 @@ causes them, the operation where the first NaN or Inf was born, and the numbers 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "fallline run [--out DIR] [--budget PCT] [--guard skip|stop|off] (SCRIPT | -m MODULE) [ARGS ...]"
-    parser.add_argument("--out", metavar="DIR", help="the run folder (default: fallline-runs/SCRIPT-TIME)")
     parser.add_argument(
-        "--budget", type=_percent, default=1.0, metavar="PCT", help="time for measuring, in percent of the step time (default: 1)"
+        "--out", metavar="DIR", help="the run folder (default: fallline-runs/SCRIPT-TIME)"
+    )
+    parser.add_argument(
+        "--budget",
+        type=_percent,
+        default=1.0,
+        metavar="PCT",
+        help="time for measuring, in percent of the step time (default: 1)",
     )
     parser.add_argument(
         "--guard",
@@ -30,9 +36,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="skip",
         help="a non-finite update is not applied (skip, the default), ends the run with an error (stop), or is applied (off)",
     )
-    parser.add_argument("-m", dest="module", action="store_true", help="the target is a module, as in python -m")
+    parser.add_argument(
+        "-m", dest="module", action="store_true", help="the target is a module, as in python -m"
+    )
     parser.add_argument("target", metavar="SCRIPT", help="the script to run")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="its own arguments")
+    parser.add_argument(
+        "arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="its own arguments"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -47,5 +57,7 @@ def _percent(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value <= 100:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a percentage; say --budget 1 for one percent of the step time")
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is not a percentage; say --budget 1 for one percent of the step time"
+        )
     return value

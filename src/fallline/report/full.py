@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from fallline.check.outcome import Outcome
-from fallline.report.terminal import SEVERITY_STYLE, Paint
+from fallline.report.terminal import SEVERITY_STYLE, Paint, counted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["render", "summary"]
 
 _AROUND = 2  # lines of context above and below
+_ENOUGH = 60  # characters that say something
 
 
 def render(outcome: Outcome, paint: Paint, *, explain: bool = False) -> str:
@@ -24,22 +25,15 @@ def render(outcome: Outcome, paint: Paint, *, explain: bool = False) -> str:
 
 def summary(outcome: Outcome) -> str:
     """`Found 2 errors and 1 warning in 3 files. 2 can be fixed with --fix.`"""
-    files = _count(outcome.files, "file")
+    files = counted(outcome.files, "file")
     if not outcome.findings:
         return f"Nothing found in {files}."
     kinds = [f.severity.value for f in outcome.findings]
-    counted = [
-        _count(kinds.count(kind), name)
-        for kind, name in (("error", "error"), ("warning", "warning"), ("info", "note"))
-        if kind in kinds
-    ]
+    nouns = (("error", "error"), ("warning", "warning"), ("info", "note"))
+    parts = ", ".join(counted(kinds.count(kind), noun) for kind, noun in nouns if kind in kinds)
     fixable = sum(f.fix is not None and f.fix.safe for f in outcome.findings)
     tail = f" {fixable} can be fixed with --fix." if fixable else ""
-    return f"Found {' and '.join(', '.join(counted).rsplit(', ', 1))} in {files}.{tail}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    return f"Found {' and '.join(parts.rsplit(', ', 1))} in {files}.{tail}"
 
 
 def _block(finding: Finding, outcome: Outcome, paint: Paint, explain: bool) -> str:
@@ -67,10 +61,15 @@ def _block(finding: Finding, outcome: Outcome, paint: Paint, explain: bool) -> s
 
 
 def _sentence(text: str) -> str:
-    """The first sentence; the whole text is one `fallline rule` away."""
+    """The first sentence, or more where it is very short; the whole text is one `fallline rule` away."""
     import re
 
-    return re.split(r"(?<=[.!?])\s", text.strip(), maxsplit=1)[0]
+    said = ""
+    for sentence in re.split(r"(?<=[.!?])\s", " ".join(text.split())):
+        said = f"{said} {sentence}".strip()
+        if len(said) >= _ENOUGH:
+            break
+    return said
 
 
 def _excerpt(finding: Finding, source: list[str], gutter: int, paint: Paint) -> list[str]:

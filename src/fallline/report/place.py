@@ -12,7 +12,8 @@ def where(finding: Finding) -> str:
     """`train.py:3:5`, or `nb.ipynb:cell 3:2:8` in a notebook."""
     cell = finding.evidence.get("cell")
     middle = f"cell {cell}:" if cell is not None else ""
-    return f"{finding.at.path}:{middle}{finding.at.line}:{finding.at.column}"
+    path = finding.at.path.replace("\n", "\\n")
+    return f"{path}:{middle}{finding.at.line}:{finding.at.column}"
 
 
 def lines_around(finding: Finding, outcome: Outcome) -> list[str]:

@@ -41,9 +41,7 @@ def render(outcome: Outcome, paint: Paint, *, explain: bool = False) -> str:
         },
         "automationDetails": {"id": "fallline/"},
         "columnKind": "unicodeCodePoints",
-        "originalUriBaseIds": {
-            "%SRCROOT%": {"uri": f"file://{quote(os.getcwd().replace(os.sep, '/'))}/"}
-        },
+        "originalUriBaseIds": {"%SRCROOT%": {"uri": f"file://{_quoted(os.getcwd())}/"}},
         "invocations": [{"executionSuccessful": True}],
         "results": _results(outcome, numbers),
     }
@@ -128,12 +126,16 @@ def _location(finding: Finding, function: str) -> dict[str, Any]:
 
 
 def _artifact(path: str) -> dict[str, str]:
-    address = quote(path.replace(os.sep, "/"))
+    address = _quoted(path)
     return (
         {"uri": f"file://{address}"}
         if os.path.isabs(path)
         else {"uri": address, "uriBaseId": "%SRCROOT%"}
     )
+
+
+def _quoted(path: str) -> str:
+    return quote(os.fsencode(path.replace(os.sep, "/")))
 
 
 def _fixes(finding: Finding) -> dict[str, Any]:

@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import TextIO
 
-__all__ = ["Paint", "Progress", "wants_colour"]
+__all__ = ["SEVERITY_STYLE", "Paint", "Progress", "counted", "wants_colour"]
 
 _CODES = {
     "bold": "1",
@@ -33,6 +33,11 @@ def wants_colour(choice: str, stream: TextIO) -> bool:
     if os.environ.get("FORCE_COLOR"):
         return True
     return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 file`, `2 files`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 class Paint:
