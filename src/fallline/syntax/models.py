@@ -73,7 +73,7 @@ def construction(module: Module, node: ast.expr, depth: int = _DEPTH) -> ast.Cal
     function = node.func
     name = module.resolve(function)
     if name is not None:
-        if _TORCH_MODULE.fullmatch(name) and name not in _NOT_MODULES or _ZOO.fullmatch(name):
+        if (_TORCH_MODULE.fullmatch(name) and name not in _NOT_MODULES) or _ZOO.fullmatch(name):
             return node
         if name == "torch.compile" and node.args:
             return construction(module, module.value(node.args[0]), depth - 1)

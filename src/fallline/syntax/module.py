@@ -278,7 +278,7 @@ class Module:
                     queue.append((home, home.classes[target.id]))
                 elif name is not None:
                     found.add(name)
-                    where = home.project.find_class(name) if home.project else None
+                    where = home.project.find_class(name, home) if home.project else None
                     if where is not None:
                         queue.append(where)
         return found
