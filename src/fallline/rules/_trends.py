@@ -52,6 +52,7 @@ class Progress:
     after: float
     noise: float  # spread from one value to the next
     certainty: float  # the fall in standard errors; negative when it rose
+    error: float = math.nan  # standard error of the fall
 
     @property
     def fall(self) -> float:
@@ -64,12 +65,12 @@ class Progress:
         return self.fall >= share and self.certainty >= 2.0
 
 
-def progress(losses: Sequence[float]) -> Progress:
-    """Compare the first tenth with the last tenth (at least three values each)."""
+def progress(losses: Sequence[float], part: float = 0.1) -> Progress:
+    """Compare the first part with the last, by default a tenth (at least three values each)."""
     values = finite(losses)
     if len(values) < 6:
         return Progress(math.nan, math.nan, math.nan, 0.0)
-    size = max(3, min(len(values) // 10, 200))
+    size = max(3, min(int(len(values) * part), 2000))
     before, after = median(values[:size]), median(values[-size:])
     steps = [abs(b - a) for a, b in pairwise(values)]
     noise = (
@@ -78,7 +79,7 @@ def progress(losses: Sequence[float]) -> Progress:
     error = noise * math.sqrt(2 * 1.57 / size)  # of the difference of two medians
     drop = before - after
     certainty = drop / error if error else math.copysign(math.inf, drop) if drop else 0.0
-    return Progress(before, after, noise, certainty)
+    return Progress(before, after, noise, certainty, error)
 
 
 def sensitivity(sample: Any, loss: float) -> float:

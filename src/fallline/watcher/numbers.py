@@ -76,6 +76,7 @@ class Numbers:
         self._credit = HEAD_START_SECONDS
         self._cost = 0.0  # seconds that a sample costs
         self._last = time.perf_counter()
+        self._last_index = -1
         self._layouts = 0
         self._sample: Callable[[], Sample] | None = None
         self._fingerprint: Tensor | None = None
@@ -112,12 +113,9 @@ class Numbers:
         self._sample = self._fingerprint = None
 
     def _before_step(self, index: int, scale: float, scaled: bool) -> None:
-        now = time.perf_counter()
+        now, started = time.perf_counter(), time.thread_time()
         self._sample = self._fingerprint = None
-        earned = max(
-            self.budget * SHARE_OF_BUDGET * (now - self._last),
-            FLOOR_SECONDS if self.budget else 0.0,
-        )
+        earned = max(self.budget * SHARE_OF_BUDGET * (now - self._last), FLOOR_SECONDS)
         self._credit = min(self._credit + earned, max(HEAD_START_SECONDS, 2 * self._cost))
         self._last = now
         if not self.parameters:
@@ -125,33 +123,39 @@ class Numbers:
         if self.fingerprints and fingerprint_due(index):
             self._fingerprint = _fingerprint(_probes(self.parameters))
         self._cost = max(self._cost, self._device.seconds())
-        if self.budget and self._credit >= self._cost:
+        if self.budget and self._credit >= self._cost and self._due(index, earned):
+            self._last_index = index
             self._device.start(self.parameters[0].device)
             self._sample = self._measure(scale, scaled)
-        self._pay(now)
+            self._cost = time.thread_time() - started
+        self._pay(started)
 
     def _after_step(self, row: UpdateRow) -> None:
         row.fingerprint = self._fingerprint
         if self._sample is None:
             return
-        started = time.perf_counter()
+        started = time.thread_time()
         row.sample = self._sample()
         row.sample.index = row.index
         self._sample = None
         self._device.stop()
-        self._cost += time.perf_counter() - started
+        self._cost += time.thread_time() - started
         self._pay(started)
 
     def skipped(self) -> None:
         """The step was not taken: there is no update to measure."""
         self._sample = None
 
+    def _due(self, index: int, earned: float) -> bool:
+        """Every update at first, then ever more seldom, until the interval is one that can be kept up."""
+        sustainable = self._cost / earned
+        return index - self._last_index >= min(max(1, index // 8), sustainable)
+
     def _pay(self, started: float) -> None:
-        seconds = time.perf_counter() - started
+        # seconds of this thread, not of the clock on the wall: a busy machine must not look like an expensive sample
+        seconds = time.thread_time() - started
         self.spent += seconds
         self._credit -= seconds
-        if self._sample is not None:
-            self._cost = seconds
 
     @torch.no_grad()
     def _measure(self, scale: float, scaled: bool) -> Callable[[], Sample]:

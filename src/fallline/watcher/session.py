@@ -275,6 +275,7 @@ class Session(Teller):
             skipped=skipped,
             clip_norm=self._clip.get("norm"),
             clip_threshold=self._clip.get("threshold"),
+            grad_norm=self.guard.norm,
             seconds=dict(self.seconds),
             memory=self._memory,
             graphs=self.origin.live_graphs,

@@ -81,15 +81,8 @@ for update in range(80):
             if not samples or samples[-1].index - samples[0].index < self.least_updates - 1:
                 continue
             layout = samples[-1].layout
-            recent = [
-                s
-                for s in samples
-                if s.layout.id == layout.id and s.index > samples[-1].index - self._reach(samples)
-            ]
-            if (
-                len(recent) < self.least_samples
-                or recent[-1].index - recent[0].index < self.least_updates - 1
-            ):
+            recent = self._recent([s for s in samples if s.layout.id == layout.id])
+            if not recent:
                 continue
             dead = self._dead(layout.parameters, recent, samples)
             if dead:
@@ -108,10 +101,13 @@ for update in range(80):
                     rank=track.rank,
                 )
 
-    def _reach(self, samples: list[Any]) -> int:
-        """How many updates back to look: at least fifty, and far enough to hold the samples needed."""
-        needed = samples[-min(len(samples), 2 * self.least_samples)].index
-        return int(max(self.least_updates, samples[-1].index - needed + 1))
+    def _recent(self, samples: list[Any]) -> list[Any]:
+        """The last samples that reach back far enough and are enough; none when there are too few."""
+        for count in range(self.least_samples, len(samples) + 1):
+            recent = samples[-count:]
+            if recent[-1].index - recent[0].index >= self.least_updates - 1:
+                return recent
+        return []
 
     def _dead(self, parameters: list[Any], recent: list[Any], samples: list[Any]) -> list[str]:
         states = [s.column("state") for s in recent]

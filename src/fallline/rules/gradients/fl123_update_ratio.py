@@ -97,6 +97,7 @@ for update in range(80):
             sum(r <= self.low for r in ratios) >= self.share * len(ratios)
             and sum(ratios) / len(ratios) * track.samples[-1].index <= self.whole_run
             and not warming(track)
+            and not trend.fell(self.improvement)
             and sensitivity(track.samples[-1], trend.after) >= self.sensitivity
         )
 

@@ -64,8 +64,10 @@ for update in range(120):
     progress_lost = 0.25  # and this share of what the run had gained
     window = 100
     least_history = 30
-    settle = 100  # updates in which a spike returns
-    ending = 10  # updates from the end that count as the end
+    settle = (
+        10  # updates in which a spike returns; a new phase of the training is learned more slowly
+    )
+    beyond_start = 2.0  # at the end of the run: above the first loss by this factor
 
     def check_series(self, run: Any) -> Iterator[Finding]:
         for track in run.tracks:
@@ -98,7 +100,7 @@ for update in range(120):
                     losses, position, level, loss
                 ):
                     found.append((index, loss, level))
-                    calm_from = position + self.settle // 4
+                    calm_from = position + 2 * self.settle
             past.append(loss)
             del past[: -self.window]
         return found
@@ -114,11 +116,11 @@ for update in range(120):
         )
 
     def _returns(
-        self, losses: list[tuple[int, float]], position: int, level: float, loss: float
+        self, losses: list[tuple[int, float]], position: int, level: float, start: float
     ) -> bool:
-        """Back near its old level soon, or the end of the run: anything else is a new phase."""
+        """Back near its old level at once, or the end of the run: anything else is a new phase."""
+        loss = losses[position][1]
         after = [value for _, value in losses[position + 1 : position + 1 + self.settle]]
-        if len(after) < self.ending:
-            return True
-        near = level + 0.2 * (loss - level)
-        return median(after[len(after) // 2 :]) <= near
+        if len(after) < self.settle:
+            return loss >= self.beyond_start * abs(start)
+        return median(after[self.settle // 3 :]) <= level + 0.1 * (loss - level)

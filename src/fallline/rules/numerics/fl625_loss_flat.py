@@ -56,7 +56,8 @@ for update in range(150):
 
     least_updates = 100
     least_samples = 8
-    moved = 0.005  # share of the loss: more than this since the start is movement
+    moved = 0.02  # share of the loss: more than this since the start is movement
+    weights_moved = 1e-3  # share of their size, summed over the run
     signal = 0.3  # cosine of gradients from one sample to the next
     sensitivity = 0.01  # |gradient| * |weights| / |loss|: below, there is nothing left to learn
 
@@ -67,8 +68,8 @@ for update in range(150):
                 continue
             if _adversarial(run, track) or warming(track):
                 continue
-            trend = progress(losses)
-            if not self._flat(trend, losses):
+            trend = progress(losses, 1 / 3)
+            if not (self._still(track, trend) or self._flat(trend, losses)):
                 continue
             signals = finite([s.signal for s in track.samples[-50:]])
             if (
@@ -93,13 +94,20 @@ for update in range(150):
                 rank=track.rank,
             )
 
+    def _still(self, track: Any, trend: Progress) -> bool:
+        """The weights have not moved enough for the loss to move, however noisy it is."""
+        ratios = [max(finite(s.column("ratio")), default=0.0) for s in track.samples]
+        path = sum(ratios) / len(ratios) * float(track.samples[-1].index)
+        return path <= self.weights_moved and not trend.fell(self.moved)
+
     def _flat(self, trend: Progress, losses: list[float]) -> bool:
-        """No part of the run lies below its beginning, beyond noise."""
-        if abs(trend.fall) >= self.moved and abs(trend.certainty) >= 2.0:
+        """No part of the run lies below its beginning, and its noise is small enough to say so."""
+        limit = self.moved * max(abs(trend.before), trend.noise)
+        if abs(trend.before - trend.after) >= limit or 2 * trend.error >= limit:
             return False
         fifth = len(losses) // 5
         parts = [median(losses[k * fifth : (k + 1) * fifth]) for k in range(5)]
-        return parts[0] - min(parts[1:]) <= max(self.moved * abs(parts[0]), trend.noise)
+        return parts[0] - min(parts[1:]) <= limit
 
 
 def _adversarial(run: Any, track: Any) -> bool:
