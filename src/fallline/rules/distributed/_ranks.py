@@ -1,0 +1,192 @@
+"""Which code runs on every rank: guards of any kind, early returns, decorators, guarded callers."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from fallline.syntax import Module
+
+__all__ = [
+    "called_functions",
+    "is_distributed",
+    "mentions_rank",
+    "only_on_some_ranks",
+    "owned_by_framework",
+    "runs_on_every_rank",
+]
+
+_RANK = re.compile(
+    r"rank|main_?proc|is_?main|master|primary|chief|world_?zero|global_?zero|local_?zero|process_?(index|id)|proc_?id|is_?root|gpu|device_?id|leader",
+    re.IGNORECASE,
+)
+_DISTRIBUTED = ("torch.nn.parallel.DistributedDataParallel", "torch.distributed.init_process_group")
+_FRAMEWORKS = (
+    "accelerate",
+    "lightning",
+    "pytorch_lightning",
+    "deepspeed",
+    "torch.distributed.checkpoint",
+    "torch.distributed.fsdp",
+    "fairscale",
+    "horovod",
+)
+_LEAVES = (ast.Return, ast.Continue, ast.Break, ast.Raise)
+Def = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def is_distributed(module: Module) -> bool:
+    """This file wraps a model in DDP or joins a process group."""
+    return any(True for _ in module.calls(*_DISTRIBUTED))
+
+
+def owned_by_framework(module: Module) -> bool:
+    """A framework that this file uses decides which rank does what."""
+    names = set(module.imports.values())
+    return any(name == f or name.startswith(f + ".") for name in names for f in _FRAMEWORKS)
+
+
+def mentions_rank(module: Module, node: ast.AST, depth: int = 2) -> bool:
+    """An expression asks, somewhere, which process this is."""
+    for part in ast.walk(node):
+        if isinstance(part, ast.Attribute) and _RANK.search(part.attr):
+            return True
+        if (
+            isinstance(part, ast.Constant)
+            and isinstance(part.value, str)
+            and _RANK.search(part.value)
+        ):
+            return True
+        if isinstance(part, ast.Name):
+            if _RANK.search(part.id):
+                return True
+            if depth and _value_mentions_rank(module, part, depth):
+                return True
+        if (
+            isinstance(part, ast.Call)
+            and depth
+            and any(mentions_rank(m, f, 0) for m, f in called_functions(module, part))
+        ):
+            return True
+    return False
+
+
+def _value_mentions_rank(module: Module, name: ast.Name, depth: int) -> bool:
+    scope = module.scope(name)
+    bound = module.bindings(name.id, scope) or module.bindings(name.id, None)
+    values = [
+        up.value
+        for b in bound
+        if isinstance(up := module.parent(b), ast.Assign | ast.AnnAssign) and up.value is not None
+    ]
+    return any(mentions_rank(module, v, depth - 1) for v in values if v is not name)
+
+
+def called_functions(module: Module, call: ast.Call) -> list[tuple[Module, Def]]:
+    """The function of the project that a call means, with the file it is in."""
+    if isinstance(call.func, ast.Name) and isinstance(
+        local := module.functions.get(call.func.id), Def
+    ):
+        return [(module, local)]
+    name = module.resolve(call.func)
+    if name is None or module.project is None or name.startswith("torch."):
+        return []
+    found = module.project.find(name, module)
+    return [(found[0], found[1])] if found is not None and isinstance(found[1], Def) else []
+
+
+def only_on_some_ranks(module: Module, node: ast.AST) -> bool:
+    """Inside its own function, this node is reached under a test of the rank, of whatever kind."""
+    here: ast.AST = node
+    for up in module.parents(node):
+        if (
+            isinstance(up, ast.If | ast.IfExp | ast.While)
+            and here is not up.test
+            and mentions_rank(module, up.test)
+        ):
+            return True
+        if isinstance(up, ast.BoolOp) and any(
+            mentions_rank(module, v) for v in up.values if v is not here
+        ):
+            return True
+        if isinstance(up, ast.With) and any(
+            mentions_rank(module, i.context_expr) for i in up.items
+        ):
+            return True
+        if isinstance(here, ast.stmt) and _left_before(module, up, here):
+            return True
+        if isinstance(up, Def):
+            return bool(_RANK.search(up.name)) or any(
+                mentions_rank(module, d) for d in up.decorator_list
+            )
+        here = up
+    return False
+
+
+def _left_before(module: Module, block: ast.AST, statement: ast.stmt) -> bool:
+    """`if rank != 0: return`, or an assertion, among the statements before this one."""
+    for name in ("body", "orelse", "finalbody"):
+        statements = getattr(block, name, None)
+        if not isinstance(statements, list) or statement not in statements:
+            continue
+        for earlier in statements[: statements.index(statement)]:
+            if isinstance(earlier, ast.If | ast.Assert) and mentions_rank(module, earlier.test):
+                if (
+                    isinstance(earlier, ast.Assert)
+                    or isinstance(earlier.body[-1], _LEAVES)
+                    or _exits(earlier.body[-1])
+                ):
+                    return True
+    return False
+
+
+def _exits(statement: ast.stmt) -> bool:
+    called = (
+        statement.value.func
+        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)
+        else None
+    )
+    name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+    return name in {"exit", "_exit", "quit"}
+
+
+def runs_on_every_rank(module: Module, node: ast.AST, seen: frozenset[int] = frozenset()) -> bool:
+    """This node is known to run on all ranks: from the top of the file, or from where the ranks are set up."""
+    if only_on_some_ranks(module, node):
+        return False
+    function = module.function(node)
+    if function is None:
+        return True
+    if id(function) in seen:
+        return False
+    if any(
+        isinstance(n, ast.Call) and module.resolve(n.func) in _DISTRIBUTED
+        for n in ast.walk(function)
+    ):
+        return True
+    return any(
+        runs_on_every_rank(module, site, seen | {id(function)}) for site in _uses(module, function)
+    )
+
+
+def _uses(module: Module, function: Def) -> Iterator[ast.AST]:
+    """Calls of a function or method of this file, and places that hand it on (mp.spawn)."""
+    own = {id(n) for n in ast.walk(function)}
+    for name in module.all(ast.Name):
+        if name.id == function.name and isinstance(name.ctx, ast.Load) and id(name) not in own:
+            up = module.parent(name)
+            if not (isinstance(up, ast.Call) and up.func is name and _tells_rank(module, up)):
+                yield name
+    for call in module.method_calls(function.name):
+        if (
+            id(call) not in own
+            and module.class_(function) is not None
+            and not _tells_rank(module, call)
+        ):
+            yield call
+
+
+def _tells_rank(module: Module, call: ast.Call) -> bool:
+    """The call is given the rank, or a path made of it: what happens inside depends on it."""
+    return any(mentions_rank(module, a) for a in [*call.args, *(k.value for k in call.keywords)])

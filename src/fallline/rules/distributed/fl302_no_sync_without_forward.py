@@ -1,0 +1,120 @@
+"""FL302: no_sync() wraps backward but not the forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fallline.event import Kind, Trace
+from fallline.finding import Finding, Severity
+from fallline.rule import Rule
+from fallline.rules.distributed._specimen import DDP
+
+
+class NoSyncWithoutForward(Rule):
+    code = "FL302"
+    name = "no-sync-without-forward"
+    severity = Severity.ERROR
+    what = """\
+`model.no_sync()` is around `backward()` but not around the forward pass."""
+    why = """\
+DDP decides in the forward pass whether the backward pass will all-reduce, so this `no_sync()` does nothing: four micro-batches make four all-reduces, as without it.
+
+The gradients come out the same; the communication that was meant to be saved is not."""
+    instead = """\
+Put the forward pass inside as well.
+
+```python
+with model.no_sync():
+    loss = loss_fn(model(inputs), targets) / k
+    loss.backward()
+```"""
+    facts = ("45",)
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for event in trace.all(Kind.BACKWARD):
+            if (
+                event.fact("wrapper") == "ddp"
+                and event.fact("no_sync") is True
+                and event.fact("sync") is True
+            ):
+                yield self.finding(
+                    event,
+                    "no_sync() is around backward() but not around the forward pass, where DDP decides whether to all-reduce: it saves nothing. "
+                    "Move the forward pass inside",
+                )
+
+    wrong = (
+        DDP
+        + """\
+optimizer.zero_grad()
+for i, (inputs, targets) in enumerate(loader):
+    last = (i + 1) % 2 == 0 or i + 1 == len(loader)
+    loss = loss_fn(model(inputs), targets) / 2
+    if last:
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    else:
+        with model.no_sync():
+            loss.backward()  # FL302
+""",
+        DDP
+        + """\
+import contextlib
+
+for inputs, targets in loader:
+    optimizer.zero_grad()
+    for micro in range(4):
+        loss = loss_fn(model(inputs[micro::4]), targets[micro::4]) / 4
+        with model.no_sync() if micro < 3 else contextlib.nullcontext():
+            loss.backward()  # FL302
+    optimizer.step()
+""",
+    )
+    right = (
+        DDP
+        + """\
+optimizer.zero_grad()
+for i, (inputs, targets) in enumerate(loader):
+    if (i + 1) % 2 == 0 or i + 1 == len(loader):
+        loss = loss_fn(model(inputs), targets) / 2
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    else:
+        with model.no_sync():
+            loss = loss_fn(model(inputs), targets) / 2
+            loss.backward()
+""",
+        # the forward pass alone is enough
+        DDP
+        + """\
+import contextlib
+
+for inputs, targets in loader:
+    optimizer.zero_grad()
+    for micro in range(4):
+        with model.no_sync() if micro < 3 else contextlib.nullcontext():
+            loss = loss_fn(model(inputs[micro::4]), targets[micro::4]) / 4
+        loss.backward()
+    optimizer.step()
+""",
+        # a context in a helper
+        DDP
+        + """\
+import contextlib
+
+
+def maybe_sync(last):
+    return contextlib.nullcontext() if last else model.no_sync()
+
+
+for inputs, targets in loader:
+    optimizer.zero_grad()
+    for micro in range(4):
+        with maybe_sync(micro == 3):
+            loss = loss_fn(model(inputs[micro::4]), targets[micro::4]) / 4
+            loss.backward()
+    optimizer.step()
+""",
+    )

@@ -1,0 +1,185 @@
+"""FL304: DDP with a plain shuffled loader: every rank reads all the data."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from fallline.finding import Finding, Severity
+from fallline.rule import Rule
+from fallline.rules.distributed._ranks import called_functions, is_distributed, owned_by_framework
+from fallline.syntax import Module
+
+# Any of these says that somebody has thought of who reads what.
+_SHARED_OUT = re.compile(
+    r"Sampler|split_dataset_by_node|\.shard\(|num_shards|num_replicas|IterableDataset|wds\.|webdataset"
+    r"|seed\w*\s*\+\s*[\w.]*rank|rank\w*\s*\+\s*[\w.]*seed|manual_seed\([^)]*rank|rank\w*\s*::|(%|::)\s*[\w.]*world_size"
+)
+_NOT_TRAINING = re.compile(r"val|test|eval|dev|infer", re.IGNORECASE)
+_BRANCH = re.compile(r"dist|ddp|world|rank|parallel|gpu", re.IGNORECASE)
+_LOADER = "torch.utils.data.DataLoader"
+
+
+class SamplerMissing(Rule):
+    code = "FL304"
+    name = "sampler-missing"
+    severity = Severity.ERROR
+    what = """\
+The model is wrapped in DDP and the training data comes from a `DataLoader` with `shuffle=True` and no `DistributedSampler`."""
+    why = """\
+Every rank goes through all of the data, so an epoch is as long on eight GPUs as on one; with the same seed on every rank they even see the same batches, and seven of eight gradients are copies."""
+    instead = """\
+Give each rank its part.
+
+```python
+sampler = DistributedSampler(data)
+loader = DataLoader(data, batch_size=32, sampler=sampler)      # not shuffle=True
+for epoch in range(epochs):
+    sampler.set_epoch(epoch)
+```"""
+    tokens = (b"DistributedDataParallel",)
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        wrapped = any(True for _ in module.calls("torch.nn.parallel.DistributedDataParallel"))
+        if not wrapped or not is_distributed(module) or owned_by_framework(module):
+            return
+        homes = {id(module): (module, [*module.calls(_LOADER)])}
+        for call in module.all(ast.Call):
+            for home, function in called_functions(module, call):
+                inside = [
+                    c
+                    for c in ast.walk(function)
+                    if isinstance(c, ast.Call) and home.resolve(c.func) == _LOADER
+                ]
+                if home is not module and inside:
+                    homes.setdefault(id(home), (home, []))[1].extend(inside)
+        if any(_SHARED_OUT.search(_code(home)) for home, _ in homes.values()):
+            return
+        for home, loaders in homes.values():
+            for loader in dict.fromkeys(loaders):
+                if _shuffles(home, loader) and not _is_other(home, loader):
+                    yield self.finding(
+                        home.location(loader),
+                        "the model is in DDP but this loader shuffles all of the data on every rank. Give it a DistributedSampler instead of shuffle=True, "
+                        "and call its set_epoch",
+                    )
+
+    wrong = (
+        """\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, TensorDataset
+
+dist.init_process_group("nccl")
+model = DDP(torch.nn.Linear(8, 2).cuda())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = TensorDataset(torch.randn(64, 8), torch.randint(2, (64,)))
+loader = DataLoader(data, batch_size=16, shuffle=True)  # FL304
+for epoch in range(3):
+    for inputs, targets in loader:
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(inputs.cuda()), targets.cuda()).backward()
+        optimizer.step()
+""",
+        """\
+import os
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader
+
+
+def loaders(data, held_out):
+    train = DataLoader(data, 16, True, num_workers=4, pin_memory=True)  # FL304
+    val = DataLoader(held_out, 16, num_workers=4, pin_memory=True)
+    return train, val
+
+
+def main(data, held_out, net):
+    dist.init_process_group("nccl")
+    device = int(os.environ["LOCAL_RANK"])
+    model = torch.nn.parallel.DistributedDataParallel(net.to(device), device_ids=[device])
+    optimizer = torch.optim.AdamW(model.parameters())
+    train, val = loaders(data, held_out)
+    for inputs, targets in train:
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+""",
+    )
+    right = (
+        """\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+dist.init_process_group("nccl")
+model = DDP(torch.nn.Linear(8, 2).cuda())
+data = TensorDataset(torch.randn(64, 8), torch.randint(2, (64,)))
+sampler = DistributedSampler(data)
+loader = DataLoader(data, batch_size=16, sampler=sampler)
+""",
+        # each rank shuffles with a seed of its own
+        """\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, TensorDataset
+
+dist.init_process_group("nccl")
+rank = dist.get_rank()
+torch.manual_seed(1337 + rank)
+model = DDP(torch.nn.Linear(8, 2).cuda())
+loader = DataLoader(TensorDataset(torch.randn(64, 8)), batch_size=16, shuffle=True)
+""",
+        # only the validation data is shuffled
+        """\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, TensorDataset
+
+dist.init_process_group("nccl")
+model = DDP(torch.nn.Linear(8, 2).cuda())
+val_loader = DataLoader(TensorDataset(torch.randn(64, 8)), batch_size=16, shuffle=True)
+""",
+        # one process
+        """\
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+model = torch.nn.DataParallel(torch.nn.Linear(8, 2))
+loader = DataLoader(TensorDataset(torch.randn(64, 8)), batch_size=16, shuffle=True)
+""",
+    )
+
+
+def _shuffles(module: Module, call: ast.Call) -> bool:
+    if (
+        module.has_star(call)
+        or module.argument(call, 3, "sampler")
+        or module.argument(call, 4, "batch_sampler")
+    ):
+        return False
+    return module.constant(module.argument(call, 2, "shuffle")) is True
+
+
+def _is_other(module: Module, call: ast.Call) -> bool:
+    """Not the training data, or a branch for one process."""
+    statement = module.statement(call)
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    if any(_NOT_TRAINING.search(module.segment(t)) for t in targets):
+        return True
+    function = module.function(call)
+    if function is not None and _NOT_TRAINING.search(function.name):
+        return True
+    tests = [up.test for up in module.parents(call) if isinstance(up, ast.If | ast.IfExp)]
+    return any(_BRANCH.search(module.segment(test)) for test in tests)
+
+
+def _code(module: Module) -> str:
+    """The text without its comments."""
+    return "\n".join(line.partition("#")[0] for line in module.source.lines)

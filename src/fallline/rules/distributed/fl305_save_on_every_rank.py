@@ -1,0 +1,213 @@
+"""FL305: a checkpoint is written by all ranks to one path."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from fallline.finding import Finding, Severity
+from fallline.rule import Rule
+from fallline.rules.distributed._ranks import (
+    called_functions,
+    is_distributed,
+    mentions_rank,
+    only_on_some_ranks,
+    owned_by_framework,
+    runs_on_every_rank,
+)
+from fallline.syntax import Module
+
+
+class SaveOnEveryRank(Rule):
+    code = "FL305"
+    name = "save-on-every-rank"
+    severity = Severity.WARNING
+    what = """\
+`torch.save` runs on every rank and writes to one path.
+
+A rank in the path, a guard of any kind, and collective savers (`torch.distributed.checkpoint`, FSDP, Accelerate, Fabric) are fine."""
+    why = """\
+All ranks write the same file at the same time. The parameters are the same, but the file can end up mixed or cut short, and it is found out when it is loaded."""
+    instead = """\
+Let one rank write, and the others wait where they need the file.
+
+```python
+if dist.get_rank() == 0:
+    torch.save(model.module.state_dict(), path)
+dist.barrier()
+```"""
+    tokens = (b"DistributedDataParallel", b"init_process_group")
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        if not is_distributed(module) or owned_by_framework(module):
+            return
+        for save in module.calls("torch.save"):
+            if not _own_path(module, save) and runs_on_every_rank(module, save):
+                yield self._found(module, save)
+        for call in module.all(ast.Call):
+            for home, function in called_functions(module, call):
+                if (
+                    home is module
+                    or mentions_rank(module, call)
+                    or not runs_on_every_rank(module, call)
+                ):
+                    continue
+                for save in home.calls("torch.save"):
+                    inside = home.function(save) is function
+                    if inside and not _own_path(home, save) and not only_on_some_ranks(home, save):
+                        yield self._found(home, save)
+
+    def _found(self, module: Module, save: ast.Call) -> Finding:
+        return self.finding(
+            module.location(save),
+            "every rank writes this file, to the same path and at the same time. Save on one rank only: if dist.get_rank() == 0",
+        )
+
+    wrong = (
+        """\
+import os
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def main(loader):
+    dist.init_process_group("nccl")
+    device = int(os.environ["LOCAL_RANK"])
+    model = DDP(torch.nn.Linear(8, 2).to(device), device_ids=[device])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for inputs, targets in loader:
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+    torch.save(model.module.state_dict(), "model.pt")  # FL305
+""",
+        """\
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+class Trainer:
+    def __init__(self, model, device):
+        self.model = DDP(model.to(device), device_ids=[device])
+
+    def save(self, epoch):
+        torch.save(self.model.module.state_dict(), f"epoch{epoch}.pt")  # FL305
+
+    def fit(self, epochs):
+        for epoch in range(epochs):
+            self.save(epoch)
+
+
+def worker(device, world):
+    dist.init_process_group("nccl", rank=device, world_size=world)
+    Trainer(torch.nn.Linear(8, 2), device).fit(3)
+
+
+if __name__ == "__main__":
+    mp.spawn(worker, args=(2,), nprocs=2)
+""",
+    )
+    right = (
+        """\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+dist.init_process_group("nccl")
+model = DDP(torch.nn.Linear(8, 2).cuda())
+if dist.get_rank() == 0:
+    torch.save(model.module.state_dict(), "model.pt")
+torch.save(torch.get_rng_state(), f"rng{dist.get_rank()}.pt")
+""",
+        # an early return, and a guard with a name of its own
+        """\
+import os
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+dist.init_process_group("nccl")
+writes = int(os.environ["RANK"]) == 0
+
+
+def save(model, path):
+    if not writes:
+        return
+    torch.save(model.state_dict(), path)
+
+
+model = DDP(torch.nn.Linear(8, 2).cuda())
+save(model, "model.pt")
+if writes:
+    torch.save(model.module.state_dict(), "again.pt")
+""",
+        # a decorator, and a helper that only guarded code calls
+        """\
+import functools
+import io
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def main_process_only(function):
+    @functools.wraps(function)
+    def wrapped(*args):
+        return function(*args) if dist.get_rank() == 0 else None
+
+    return wrapped
+
+
+@main_process_only
+def save(model):
+    torch.save(model.state_dict(), "model.pt")
+
+
+def write(model):
+    torch.save(model.state_dict(), "other.pt")
+
+
+def main():
+    dist.init_process_group("nccl")
+    model = DDP(torch.nn.Linear(8, 2).cuda())
+    save(model)
+    if is_main_process():
+        write(model)
+    buffer = io.BytesIO()
+    torch.save(model.state_dict(), buffer)
+
+
+def is_main_process():
+    return not dist.is_initialized() or dist.get_rank() == 0
+
+
+main()
+""",
+        # one process
+        """\
+import torch
+
+model = torch.nn.Linear(8, 2)
+torch.save(model.state_dict(), "model.pt")
+""",
+    )
+
+
+def _own_path(module: Module, save: ast.Call) -> bool:
+    """Each rank writes somewhere else: a path with the rank in it, or memory."""
+    path = module.argument(save, 1, "f")
+    if path is None or module.has_star(save):
+        return True
+    made = module.value(path)
+    name = module.resolve(made.func) if isinstance(made, ast.Call) else None
+    return (
+        name in {"io.BytesIO", "tempfile.TemporaryFile"}
+        or "buf" in module.segment(path).lower()
+        or mentions_rank(module, path)
+    )
