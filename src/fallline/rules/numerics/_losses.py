@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 
+from fallline.rules.numerics._layers import last_name
 from fallline.rules.numerics._values import same, values_of
 from fallline.syntax import Module
 
@@ -17,6 +18,10 @@ _WORDS = re.compile(
     r"loss|criterion|nll|(^|_)kl(_|d|$)|KL|entropy|divergence|objective|contrastive|elbo|likelihood|penalty"
     r"|(^|_)[bn]?ce(_|$)|BCE|infonce|NCE|reinforce",
     re.I,
+)
+# Of names that are assigned: `entropy` alone may be a threshold for sampling; where it is a loss, it goes on to one.
+_LOSS_NAME = re.compile(
+    r"loss|criterion|nll|(^|_)kl(_|d|$)|divergence|objective|elbo|penalty", re.I
 )
 _NOT_TRAINING = re.compile(
     r"metric|accuracy|(^|_)eval|evaluat|(^|_)test(_|$)|valid|predict|infer|sampl|generat|plot|visuali|perplexity|(^|_)ppl(_|$)"
@@ -69,7 +74,8 @@ def differentiated(module: Module, node: ast.AST) -> bool:
             if any(_no_grad(module, d) for d in up.decorator_list):
                 return False
         if isinstance(up, ast.ClassDef) and re.search(
-            r"Metric|Accuracy|Evaluator|Dataset|Transform|Sampler", up.name
+            r"Metric|Accuracy|Evaluator|Dataset|Transform|Sampler|Processor|Warper|Optimizer",
+            up.name,
         ):
             return False
         if (
@@ -87,14 +93,15 @@ def _no_grad(module: Module, node: ast.expr) -> bool:
 
 def _reaches_loss(module: Module, node: ast.AST, flows: int) -> bool:
     """Follow the value forward: into something called loss, or into a backward()."""
+    child: ast.AST = node
     for up in module.parents(node):
-        if isinstance(up, ast.Call) and isinstance(up.func, ast.Attribute):
-            if up.func.attr == "backward":
-                return True
-            if up.func.attr in {"argmax", "topk", "multinomial", "item"}:
-                return False
         if isinstance(up, ast.stmt):
             break
+        if isinstance(up, ast.Call) and not _passes(module, up, child):
+            return False
+        if isinstance(up, ast.Attribute) and up.attr == "backward":
+            return True
+        child = up
     else:
         return False
     targets: list[ast.expr] = []
@@ -107,7 +114,7 @@ def _reaches_loss(module: Module, node: ast.AST, flows: int) -> bool:
     elif isinstance(up, ast.AnnAssign | ast.AugAssign):
         targets = [up.target]
     for target in targets:
-        if _WORDS.search(_written(target)):
+        if _LOSS_NAME.search(_written(target)):
             return True
     if flows == 0:
         return False
@@ -118,6 +125,25 @@ def _reaches_loss(module: Module, node: ast.AST, flows: int) -> bool:
             if _reaches_loss(module, use, flows - 1):
                 return True
     return False
+
+
+def _passes(module: Module, call: ast.Call, child: ast.AST) -> bool:
+    """Whether a value that enters a call still is the value that comes out: an operation does, a layer does not."""
+    name = last_name(call)
+    if name in {"argmax", "topk", "multinomial", "item", "print", "append", "isnan", "isfinite"}:
+        return False
+    if (
+        call.func is child
+        or _WORDS.search(name)
+        or name in {"sum", "float", "min", "max", "abs", "dict"}
+    ):
+        return True
+    dotted = module.resolve(call.func)
+    if dotted is not None:
+        return dotted.startswith("torch.")
+    return isinstance(call.func, ast.Attribute) and not module.segment(call.func).startswith(
+        "self."
+    )
 
 
 def _uses(module: Module, name: str, scope: ast.AST | None, after: ast.stmt) -> list[ast.Name]:

@@ -9,10 +9,24 @@ from __future__ import annotations
 
 import ast
 import math
-import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from fallline.rules.numerics._evidence import (
+    BOOLEAN,
+    GUARD,
+    MADE_UP,
+    MODEL,
+    NEVER_EMPTY,
+    OPERATIONS,
+    REDUCED,
+    SUM_STAYS_AWAY,
+    SUMMED,
+    Range,
+    is_chosen,
+    is_logits,
+    is_mask,
+    named,
+)
 from fallline.rules.numerics._layers import (
     SHAPE_OPS,
     last_name,
@@ -28,124 +42,23 @@ __all__ = ["Range", "range_of"]
 
 _INF = math.inf
 _DEEPEST = 24
-_POSITIVE = 1e-30  # above zero: reached only by inputs that training does not produce
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """`low` to `high`, both reached. `source` names what makes it so."""
-
-    low: float
-    high: float
-    source: str
-
-    @property
-    def has_zero(self) -> bool:
-        return self.low <= 0 <= self.high
-
-
-# What an operation returns whatever it is given.
-_FIXED: dict[str, tuple[float, float]] = {
-    "softmax": (0, 1),
-    "sigmoid": (0, 1),
-    "hardsigmoid": (0, 1),
-    "softmin": (0, 1),
-    "gumbel_softmax": (0, 1),
-    "log_softmax": (-_INF, 0),
-    "logsigmoid": (-_INF, 0),
-    "relu": (0, _INF),
-    "relu6": (0, 6),
-    "tanh": (-1, 1),
-    "sin": (-1, 1),
-    "cos": (-1, 1),
-    "cosine_similarity": (-1, 1),
-    "normalize": (-1, 1),
-    "exp": (_POSITIVE, _INF),
-    "softplus": (_POSITIVE, _INF),
-    "cosh": (1, _INF),
-    "linear": (-_INF, _INF),
-    "conv1d": (-_INF, _INF),
-    "conv2d": (-_INF, _INF),
-    "conv3d": (-_INF, _INF),
-    "layernorm": (-_INF, _INF),
-    "randn": (-_INF, _INF),
-    "randn_like": (-_INF, _INF),
-    "rand": (0, 1),
-    "rand_like": (0, 1),
-    "zeros": (0, 0),
-    "zeros_like": (0, 0),
-    "ones": (1, 1),
-    "ones_like": (1, 1),
-    "var": (0, _INF),
-    "std": (0, _INF),
-    "mse_loss": (0, _INF),
-    "mseloss": (0, _INF),
-    "l1_loss": (0, _INF),
-    "l1loss": (0, _INF),
-    "smooth_l1_loss": (0, _INF),
-    "gelu": (-0.16, _INF),
-    "silu": (-0.27, _INF),
-    "elu": (-1, _INF),
-    "leaky_relu": (-_INF, _INF),
-    "leakyrelu": (-_INF, _INF),
-}
-_BOOLEAN = frozenset(
-    [
-        "eq",
-        "ne",
-        "gt",
-        "ge",
-        "lt",
-        "le",
-        "bool",
-        "isfinite",
-        "isnan",
-        "isinf",
-        "logical_and",
-        "logical_or",
-        "logical_not",
-        "isin",
-    ]
-)
-_REDUCED = frozenset(
-    ["mean", "max", "min", "amax", "amin", "median", "values", "logcumsumexp", "nanmean"]
-)
-_SUMMED = frozenset({"sum", "nansum", "cumsum"})
-# Values that an example or a test passes in: the argument's name says more.
-_MADE_UP = frozenset(
-    {"zeros", "zeros_like", "ones", "ones_like", "rand", "rand_like", "randn", "randn_like"}
-)
-_SUM_STAYS_AWAY = frozenset(
-    {"softmax", "sigmoid", "softmin", "gumbel_softmax", "hardsigmoid", "rand"}
-)
-
-_PROBABILITY = re.compile(r"(^|_)(probs?|probabilit(y|ies)|softmax(ed)?|posteriors?)($|_)")
-_LOGITS = re.compile(r"(^|_)logits?($|_)")
-_PREDICTION = re.compile(
-    r"^(y_?)?(pred|preds|prediction|predictions|outputs?|y_?hat|recon|reconstruction)(_x|_y|_fake|_real)?$|^x_hat$"
-)
-_TARGET = re.compile(r"^(targets?|labels?|gt|y_true|y|ground_truth|onehot|one_hot)$")
-_MASK = re.compile(r"mask|(^|_)valid($|_)")
-# Masks of padding or attention have at least one true entry in every row by how they are made.
-_NEVER_EMPTY_MASK = re.compile(r"att|pad|causal|src|tgt|seq|token|length")
-_EPSILON = re.compile(
-    r"(^|_)(eps|epsilon|smooth(ing)?|tiny|delta|jitter|fudge|stabili[sz]er|min_\w+|floor)($|_)|^(e|EPS|_eps)$|eps$",
-    re.I,
-)
-# What a line says that already takes care of the bad value, in whatever way.
-_GUARD = re.compile(r"clamp|clip|eps|EPS|smooth|max\(|nan_to_num|1e-")
-_MODEL = re.compile(r"^(self\.)?(model|net|network|netD|D|discriminator|classifier|disc|critic)$")
 
 
 def range_of(module: Module, node: ast.expr, depth: int = 0) -> Range | None:
     """The values this expression is known to be able to take; None where nothing is known."""
     if depth > _DEEPEST:
         return None
-    number = _number(module, node)
-    if number is not None:
-        return Range(number, number, "constant")
-    handler = _BY_NODE.get(node.__class__)
-    return handler(module, node, depth + 1) if handler is not None else None
+    known = values_of(module).ranges
+    if id(node) not in known:
+        known[id(node)] = None  # a name defined by itself is not known
+        number = _number(module, node)
+        if number is not None:
+            known[id(node)] = Range(number, number, "constant")
+        else:
+            handler = _BY_NODE.get(node.__class__)
+            known[id(node)] = handler(module, node, depth + 1) if handler is not None else None
+    found: Range | None = known[id(node)]
+    return found
 
 
 def _number(module: Module, node: ast.expr) -> float | None:
@@ -166,41 +79,23 @@ def _number(module: Module, node: ast.expr) -> float | None:
     return None
 
 
-def _named(name: str) -> Range | None:
-    """What a name alone says, for arguments whose value cannot be followed."""
-    if _LOGITS.search(name):
-        return Range(-_INF, _INF, f"the logits `{name}`")
-    if _PROBABILITY.search(name):
-        return Range(0.0, 1.0, f"the probabilities `{name}`")
-    if _PREDICTION.search(name):
-        return Range(0.0, 1.0, f"the prediction `{name}`")
-    if _TARGET.search(name):
-        return Range(0.0, 1.0, "target")
-    if _EPSILON.search(name):
-        return Range(1e-8, 1e-8, "constant")
-    if _MASK.search(name) and not _NEVER_EMPTY_MASK.search(name):
-        return Range(0.0, 1.0, f"the mask `{name}`")
-    return None
-
-
 def _of_name(module: Module, node: ast.Name, depth: int) -> Range | None:
     values = values_of(module)
     found = values.definition(node)
     if isinstance(found, ast.arg):
         known = _joined([range_of(module, p, depth + 1) for p in values.passed(found)])
-        if known is None or known.source in _MADE_UP:
-            return _named(found.arg) or known
+        if known is None or known.source in MADE_UP:
+            return named(found.arg) or known
         return known
     known = range_of(module, found, depth) if found is not None else None
     if known is not None:
         return known
     # loop variables, results that cannot be followed: the name is all there is
-    bound = module.bindings(node.id, module.scope(node))
-    return (
-        _named(node.id)
-        if bound and not any(_GUARD.search(_line(module, b)) for b in bound)
-        else None
-    )
+    lines = [_line(module, b) for b in module.bindings(node.id, module.scope(node))]
+    by_name = named(node.id) if lines and not any(GUARD.search(text) for text in lines) else None
+    if by_name is not None and by_name.source.startswith("the mask"):
+        return None if any(NEVER_EMPTY.search(text) for text in lines) else by_name
+    return by_name
 
 
 def _line(module: Module, binding: ast.AST) -> str:
@@ -215,13 +110,10 @@ def _of_attribute(module: Module, node: ast.Attribute, depth: int) -> Range | No
         number = module.number(value) if value is not None else None
         if number is not None:
             return Range(number, number, "constant")
-    named = _named(node.attr)
+    by_name = named(node.attr)
     # `outputs.logits` is what its name says; `self.mask` or `batch.target` may be anything
-    return (
-        named
-        if named is not None and (_LOGITS.search(node.attr) or named.source == "constant")
-        else None
-    )
+    sure = by_name is not None and (is_logits(node.attr) or by_name.source == "constant")
+    return by_name if sure else None
 
 
 def _of_unary(module: Module, node: ast.UnaryOp, depth: int) -> Range | None:
@@ -234,7 +126,17 @@ def _of_unary(module: Module, node: ast.UnaryOp, depth: int) -> Range | None:
 
 
 def _of_compare(module: Module, node: ast.Compare, depth: int) -> Range | None:
-    return Range(0.0, 1.0, "the mask " + _short(module, node))
+    return _mask(module, node)
+
+
+def _mask(module: Module, node: ast.expr) -> Range | None:
+    """Zeros and ones; an all-zero mask of padding or attention is not made by anyone."""
+    text = " ".join(module.segment(node).split())
+    if NEVER_EMPTY.search(text):
+        return None
+    return Range(
+        0.0, 1.0, f"the mask `{text}`" if len(text) <= 40 else f"the mask `{text[:37]}...`"
+    )
 
 
 def _of_subscript(module: Module, node: ast.Subscript, depth: int) -> Range | None:
@@ -252,10 +154,10 @@ def _is_mask(module: Module, index: ast.expr) -> bool:
     if isinstance(found, ast.BinOp) and isinstance(found.op, ast.BitAnd | ast.BitOr):
         return True
     if isinstance(found, ast.Call) and (
-        last_name(found) in _BOOLEAN or last_name(found) in {"nonzero", "where"}
+        last_name(found) in BOOLEAN or last_name(found) in {"nonzero", "where"}
     ):
         return True
-    return isinstance(index, ast.Name) and _MASK.search(index.id) is not None
+    return isinstance(index, ast.Name) and is_mask(index.id)
 
 
 def _of_binary(module: Module, node: ast.BinOp, depth: int) -> Range | None:
@@ -271,7 +173,7 @@ def _of_binary(module: Module, node: ast.BinOp, depth: int) -> Range | None:
         return _difference(module, node, left, right)
     if isinstance(op, ast.Mult):
         if same(node.left, node.right):
-            return _square(left)
+            return _square(left, node.left)
         if left is None or right is None:
             # a square stays a square whatever it is weighted by
             known = left or right
@@ -324,7 +226,9 @@ def _shares_names(node: ast.BinOp) -> bool:
     return not names(node.left).isdisjoint(names(node.right))
 
 
-def _square(inner: Range | None) -> Range:
+def _square(inner: Range | None, base: ast.expr) -> Range | None:
+    if inner is None and is_chosen({n.id for n in ast.walk(base) if isinstance(n, ast.Name)}):
+        return None
     if inner is None or inner.source == "difference":
         return Range(0.0, 0.0, "square")
     ends = (inner.low**2, inner.high**2)
@@ -337,7 +241,7 @@ def _power(module: Module, base: ast.expr, exponent: ast.expr, depth: int) -> Ra
     if number is None:
         return None
     if number % 2 == 0 and number > 0:
-        return _square(inner)
+        return _square(inner, base)
     if inner is None or inner.low < 0 or number <= 0:
         return None
     return Range(inner.low**number, inner.high**number, inner.source)
@@ -373,14 +277,13 @@ def _of_call(module: Module, node: ast.Call, depth: int) -> Range | None:
     special = _SPECIAL.get(name)
     if special is not None:
         return special(module, node, of, depth)
-    if name in _FIXED:
-        low, high = _FIXED[name]
-        return Range(float(low), float(high), name)
-    if name in _BOOLEAN:
-        return Range(0.0, 1.0, "the mask " + _short(module, node))
+    if name in OPERATIONS:
+        return Range(*OPERATIONS[name], name)
+    if name in BOOLEAN:
+        return _mask(module, node)
     if of is None:
         return None
-    if name in SHAPE_OPS or name in _REDUCED or name in {"int", "long", "item"}:
+    if name in SHAPE_OPS or name in REDUCED:
         if name in {"gather", "masked_select"} and any(_is_mask(module, a) for a in node.args):
             return None
         inner = range_of(module, of, depth)
@@ -413,12 +316,11 @@ def _of_model(module: Module, node: ast.Call, depth: int) -> Range | None:
     """What a model returns: by its last layer where that is seen, else zero at least."""
     made = output_of(module, node.func, node, depth)
     if made is not None:
-        if made.op in _FIXED:
-            low, high = _FIXED[made.op]
-            return Range(float(low), float(high), made.op)
+        if made.op in OPERATIONS:
+            return Range(*OPERATIONS[made.op], made.op)
         return None
     written = module.segment(node.func)
-    return Range(0.0, 1.0, f"the output of `{written}`") if _MODEL.search(written) else None
+    return Range(0.0, 1.0, f"the output of `{written}`") if MODEL.search(written) else None
 
 
 def _larger(a: Range | None, b: Range | None) -> Range | None:
@@ -455,7 +357,7 @@ def _summed(module: Module, node: ast.Call, of: ast.expr | None, depth: int) -> 
     inner = range_of(module, of, depth) if of is not None else None
     if inner is None or inner.low == inner.high == 0:
         return inner
-    if inner.source in _SUM_STAYS_AWAY or inner.source.startswith("the p"):
+    if inner.source in SUM_STAYS_AWAY or inner.source.startswith("the p"):
         return None  # probabilities sum to 1, or to more than 0 in any batch that training sees
     low = inner.low if inner.low >= 0 else -_INF
     return Range(low, _INF if inner.high > 0 else inner.high, inner.source)
@@ -470,7 +372,7 @@ def _absolute(module: Module, node: ast.Call, of: ast.expr | None, depth: int) -
 
 
 def _squared(module: Module, node: ast.Call, of: ast.expr | None, depth: int) -> Range | None:
-    return _square(range_of(module, of, depth) if of is not None else None)
+    return _square(range_of(module, of, depth), of) if of is not None else None
 
 
 def _powered(module: Module, node: ast.Call, of: ast.expr | None, depth: int) -> Range | None:
@@ -538,11 +440,6 @@ def _joined(found: list[Range | None]) -> Range | None:
     return Range(min(r.low for r in known), max(r.high for r in known), known[0].source)
 
 
-def _short(module: Module, node: ast.AST) -> str:
-    text = " ".join(module.segment(node).split())
-    return f"`{text}`" if len(text) <= 40 else f"`{text[:37]}...`"
-
-
 _OPERATORS: dict[str, ast.operator] = {
     "add": ast.Add(),
     "sub": ast.Sub(),
@@ -570,7 +467,7 @@ _SPECIAL: dict[str, Callable[[Module, ast.Call, ast.expr | None, int], Range | N
     "max": _maximum,
     "matmul": _matmul,
     "mm": _matmul,
-    **dict.fromkeys(_SUMMED, _summed),
+    **dict.fromkeys(SUMMED, _summed),
     **dict.fromkeys(_OPERATORS, _arithmetic),
 }
 _BY_NODE: dict[type, Callable[..., Range | None]] = {

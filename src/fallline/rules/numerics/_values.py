@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 from functools import cached_property, lru_cache
+from typing import Any
 
 from fallline.syntax import Module
 
@@ -51,6 +52,7 @@ class Values:
 
     def __init__(self, module: Module) -> None:
         self.module = module
+        self.ranges: dict[int, Any] = {}  # node → its range, each found once
 
     # -- names -------------------------------------------------------------------------------------------------
 
@@ -165,20 +167,25 @@ class Values:
         if function is None:
             return []
         names = [a.arg for a in [*function.args.posonlyargs, *function.args.args]]
+        position = names.index(argument.arg) if argument.arg in names else -1
+        calls = self._calls.get(function.name, [])
         cls = self.module.parent(function)
-        method = isinstance(cls, ast.ClassDef)
-        if argument.arg not in names:
+        if not isinstance(cls, ast.ClassDef):
+            calls = [c for c in calls if isinstance(c.func, ast.Name)]
+        else:
+            position -= (
+                0
+                if any(
+                    isinstance(d, ast.Name) and d.id == "staticmethod"
+                    for d in function.decorator_list
+                )
+                else 1
+            )
+            calls = self._instance_calls(cls) if function.name in {"forward", "__call__"} else calls
+        if position < 0:
             return []
-        position = names.index(argument.arg) - (1 if method else 0)
-        calls = (
-            self._instance_calls(cls)
-            if isinstance(cls, ast.ClassDef)
-            else self._calls.get(function.name, [])
-        )
         found = []
         for call in calls:
-            if not method and not isinstance(call.func, ast.Name):
-                continue
             value = self.module.argument(call, position, argument.arg)
             if value is None or self.module.has_star(call):
                 return []
