@@ -1,0 +1,157 @@
+"""The distributed rules over traces written by hand, and over files that belong together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fallline.event import Location, Object
+from fallline.reader import read_paths, read_text
+from fallline.rule import rule_by_code
+from fallline.verdict import judge
+from traces import codes, trace
+
+SYNC = "F(wrapper=ddp, !no_sync) B(wrapper=ddp, sync)"
+LOCAL = "F(wrapper=ddp, no_sync) B(wrapper=ddp, !sync)"
+
+
+def found(code: str, text: str, optimizers=None, objects=(), **how) -> set[str]:
+    rule = rule_by_code(code)
+    assert rule is not None
+    return codes(rule, trace(text, optimizers, objects, **how))
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "reported"),
+    [
+        ("FL301", f"Z [{SYNC}]*4 S " * 2, {"B"}),
+        ("FL302", "Z F(wrapper=ddp) B(wrapper=ddp, no_sync, sync) S", {"B"}),
+        ("FL306", "replace(what=head) Z F B S", {"replace"}),
+        ("FL306", "Z F B S replace(what=moved) Z F B S", {"replace"}),
+        ("FL308", "Z F B C(local_shards) S", {"C"}),
+        ("FL309", "Z F(bypass, wrapper=ddp) B S", {"F"}),
+        ("FL310", f"Z [{LOCAL}]*2 S", {"S"}),
+        ("FL310", f"Z {LOCAL} {SYNC} {LOCAL} S2", {"S2"}),
+    ],
+)
+def test_reported(code: str, text: str, reported: set[str]) -> None:
+    assert found(code, text) == reported
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        ("FL301", f"Z [{LOCAL}]*3 {SYNC} S " * 2),
+        ("FL301", f"Z {SYNC} S " * 3),
+        ("FL301", "Z [F B]*4 S"),
+        ("FL301", "Z [F B(wrapper=ddp)]*4 S"),  # not known whether it synchronises
+        ("FL301", "Z [F B(wrapper=fsdp2, sync)]*4 S"),
+        ("FL301", "Z B1(wrapper=ddp, sync) B2(wrapper=ddp, sync) S"),  # two losses
+        ("FL301", f"Z {SYNC} Z2 {SYNC} S"),  # what was sent first was thrown away: FL105
+        ("FL302", "Z F(wrapper=ddp) B(wrapper=ddp, no_sync, !sync) S"),
+        ("FL302", "Z F B(wrapper=fsdp1, no_sync, sync) S"),
+        ("FL306", "Z F B S replace(what=recreated)"),  # loaded for evaluation: never stepped again
+        ("FL306", "replace:old(what=recreated) Z:new F B S:new"),
+        ("FL308", "Z F B C S"),
+        ("FL309", "Z F(wrapper=ddp) B S F2(bypass, !grad)"),
+        ("FL309", "Z F(wrapper=ddp) F2(bypass, !training) B S"),
+        ("FL309", "Z F(wrapper=ddp) F2(bypass) B S"),  # DDP has prepared this backward
+        ("FL309", "Z F(bypass) B W(op=div) S"),  # averaged by hand
+        ("FL309", "Z F(bypass, !used) F2 B S"),
+        ("FL310", f"Z {LOCAL} {SYNC} S"),
+        ("FL310", f"Z {LOCAL} W(op=other) S"),
+        ("FL310", "Z F(bypass) B(wrapper=ddp, !sync) S"),  # FL309
+        ("FL310", "Z F B(wrapper=fsdp2, !sync) S"),
+        ("FL310", f"Z {SYNC} B2 S"),
+    ],
+)
+def test_silent(code: str, text: str) -> None:
+    assert found(code, text) == set()
+
+
+def test_one_cause_one_code() -> None:
+    made = trace(
+        "Z F(wrapper=ddp) B(wrapper=ddp, no_sync, sync) F(wrapper=ddp) B(wrapper=ddp, sync) S"
+    )
+    assert {f.code for f in judge(made) if f.code.startswith("FL3")} == {"FL302"}
+
+
+def objects(**facts) -> tuple[Object, ...]:
+    at = Location("train.py", 99)
+    known = {"type": "DistributedSampler", "shuffle": True, **facts}
+    return (
+        Object("sampler", "sampler", at, known),
+        Object("loader", "loader", facts={"sampler": "sampler"}),
+    )
+
+
+EPOCH = "E(loader=loader) D(loader=loader) Z F B S X(loader=loader) "
+
+
+@pytest.mark.parametrize(
+    ("text", "facts", "reported"),
+    [
+        (EPOCH * 2, {}, True),
+        (EPOCH, {}, False),
+        (f"sampler_epoch(sampler=sampler) {EPOCH}" * 2, {}, False),
+        (f"sampler_epoch {EPOCH}" * 2, {}, False),
+        (f"sampler_epoch(sampler=other) {EPOCH}" * 2, {}, True),
+        (EPOCH * 2, {"shuffle": False}, False),
+        (EPOCH * 2, {"shuffle": None}, False),
+        ("E(loader=loader) F(!grad) X(loader=loader) Z F B S " * 2, {}, False),  # validation
+        (f"O {EPOCH}" * 2, {}, False),
+    ],
+)
+def test_sampler_epoch(text: str, facts: dict[str, object], reported: bool) -> None:
+    rule = rule_by_code("FL303")
+    assert rule is not None
+    findings = list(rule.check(trace(text, None, objects(**facts))))
+    assert [f.at.line for f in findings] == ([99] if reported else [])
+
+
+GUARDS = [
+    "if dist.get_rank() == 0:\n    SAVE",
+    "if args.local_rank in (-1, 0):\n    SAVE",
+    "if not dist.is_initialized() or dist.get_rank() == 0:\n    SAVE",
+    "if utils.is_main_process():\n    SAVE",
+    "if is_master:\n    SAVE",
+    "if gpu == 0:\n    SAVE",
+    "main = dist.get_rank() == 0\nif main:\n    SAVE",
+    "for epoch in range(3):\n    if dist.get_rank() != 0:\n        continue\n    SAVE",
+    "def f():\n    if dist.get_rank() > 0:\n        return\n    SAVE\nf()",
+    "@rank_zero_only\ndef f():\n    SAVE\nf()",
+    "def f():\n    SAVE\nif dist.get_rank() == 0:\n    f()",
+    "def save_on_master():\n    SAVE\nsave_on_master()",
+    "dist.get_rank() == 0 and SAVE",
+    "def f(path):\n    torch.save(model, path)\nf(f'{dist.get_rank()}.pt')",
+    "torch.save(model, 'model_%d.pt' % dist.get_rank())",
+    "def f():\n    SAVE",  # called from somewhere else, which may guard it
+]
+
+
+@pytest.mark.parametrize("guard", GUARDS)
+def test_a_rank_guard_of_any_kind(guard: str) -> None:
+    head = (
+        "import torch, utils\nimport torch.distributed as dist\ndist.init_process_group('nccl')\n"
+    )
+    text = head + guard.replace("SAVE", "torch.save(model.state_dict(), 'model.pt')") + "\n"
+    assert "FL305" not in {f.code for f in read_text(text, "train.py")}
+
+
+def test_saved_by_a_helper_in_another_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("helpers.py").write_text(
+        "import torch\n\ndef save(model):\n    torch.save(model.state_dict(), 'model.pt')\n"
+    )
+    main = "import torch\nimport torch.distributed as dist\nfrom helpers import save\ndist.init_process_group('nccl')\n"
+    Path("train.py").write_text(main + "save(model)\n")
+    assert ("FL305", "helpers.py", 4) in _places("train.py")
+    Path("train.py").write_text(main + "if dist.get_rank() == 0:\n    save(model)\n")
+    assert not any(code == "FL305" for code, _, _ in _places("train.py"))
+
+
+def _places(*paths: str) -> set[tuple[str, str, int]]:
+    return {
+        (f.code, f.at.path, f.at.line) for reading in read_paths(paths) for f in reading.findings
+    }
