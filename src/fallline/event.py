@@ -279,7 +279,7 @@ class Trace:
             if event.kind is Kind.STEP and event.optimizer == optimizer:
                 updates.append(Update(optimizer, len(updates), pending, event))
                 pending = []
-        for update, following in zip(updates, [*(u.events for u in updates[1:]), pending], strict=True):
+        for update, following in zip(updates, [*(u.events for u in updates[1:]), pending], strict=False):
             update.trail = list(_until_backward(following))
         return updates
 

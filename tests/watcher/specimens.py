@@ -38,6 +38,8 @@ def main(folder: Path) -> None:
     import fallline.watcher.judge
     import fallline.watcher.session  # noqa: F401 - imported once, before the forks
 
+    import torch._dynamo  # optimizers import it on first use: seconds that every fork would pay
+
     fallline.rule.all_rules()
     torch.set_num_threads(1)
     waiting = sorted(folder.glob("*.py"))

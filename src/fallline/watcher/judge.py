@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -11,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fallline.errors import RunError
+from fallline.event import Trace
 from fallline.finding import Finding
-from fallline.rule import all_rules
+from fallline.rule import Rule, all_rules
 from fallline.verdict import judge, merge, settle
 from fallline.watcher.series import Series, read_run
 from fallline.watcher.taps_trace import build_trace
@@ -41,6 +43,7 @@ class Judge:
         self._judged = 0
         self._last = time.monotonic()
         self._reported: set[Any] = set()
+        self._unsound: set[str] = set()
 
     def stepped(self) -> None:
         """One more update: wake the background thread when it is time."""
@@ -66,12 +69,27 @@ class Judge:
 
     def _look(self, complete: bool) -> None:
         trace = build_trace(self.session, complete=complete)
-        self.findings = judge(trace)
+        self.findings = judge(trace, self._sound(trace))
         recorder = self.session.recorder
         for finding in self.findings if recorder is not None else ():
             if finding.key not in self._reported:
                 self._reported.add(finding.key)
                 recorder.finding(finding)  # type: ignore[union-attr]
+
+    def _sound(self, trace: Trace) -> list[Rule]:
+        """The rules that can judge this trace: one that fails must not take the others with it."""
+        sound = []
+        for rule in all_rules():
+            if rule._defines("check"):
+                try:
+                    list(rule.check(trace))
+                except Exception as error:
+                    if rule.code not in self._unsound:
+                        self._unsound.add(rule.code)
+                        print(f"fallline: rule {rule.code} failed ({type(error).__name__}: {error})", file=sys.stderr)
+                    continue
+                sound.append(rule)
+        return sound
 
     def finish(self, complete: bool = True) -> None:
         """Judge the whole run, in the calling thread."""

@@ -145,6 +145,14 @@ class Objects:
             self._keys[key] = known
         return known
 
+    def parameter_names(self, serials: Iterable[int]) -> tuple[str, ...]:
+        """What people call these parameters, as in named_parameters()."""
+        wanted = set(serials)
+        if not wanted:
+            return ()
+        known = {self.serial(p): n for _, model in self.models() for n, p in model.named_parameters()}
+        return tuple(sorted(known.get(s, f"parameter {s}") for s in wanted))
+
     def members(self, number: int) -> frozenset[int]:
         return self._members[number]
 

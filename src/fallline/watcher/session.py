@@ -88,7 +88,7 @@ class Session(Teller):
             return
         self.off = True
         self.taps.remove()
-        self.safely(self._judge.finish)
+        self.safely(self._judge.finish, status in ("finished", "exit 0"))
         if self.recorder is not None:
             self.recorder.describe("guard", {"mode": self.guard.mode, "skipped": self.guard.skipped})
             self.recorder.close(status)
@@ -223,12 +223,18 @@ class Session(Teller):
         # gradients are made inside: look at them when the closure has run
         self._closure = True
 
+        first = len(self.log.events)
+
         def watched() -> Any:
+            # an optimizer may evaluate its closure many times (LBFGS): what counts is the last
+            with self._lock:
+                if len(self.log.events) > first and self.in_closure is None:
+                    del self.log.events[first:]
             self.in_closure = True
             try:
                 result = closure()
             finally:
-                self.in_closure = False
+                self.in_closure = None
             if not self.off:
                 self.safely(self._gradients_ready, optimizer)
             return result
@@ -248,6 +254,7 @@ class Session(Teller):
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         self._stepped = True
+        self.in_closure = False
         held_back = self.guard.release(optimizer)
         found = getattr(optimizer, "found_inf", None)
         if self.scaler_stepping is not None and isinstance(found, Tensor) and found.device.type == "cpu":
@@ -292,6 +299,7 @@ class Session(Teller):
         self.seconds = dict.fromkeys(self.seconds, 0.0)
         self._losses, self._clip, self._scale = [], {}, None
         self._step_started, self.all_reduces = 0.0, 0
+        self.by_hand.stepped(self.steps)
         self._judge.stepped()
 
     def _scale_value(self) -> float | None:

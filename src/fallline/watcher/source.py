@@ -6,10 +6,12 @@ import ast
 import linecache
 import os
 from functools import lru_cache
+from itertools import islice
+from types import CodeType, FrameType
 
 from fallline.event import Event, Location
 
-__all__ = ["boundary_of", "enclosing", "parsed", "statement_at"]
+__all__ = ["attribute_at", "boundary_of", "enclosing", "over_modules", "parsed", "statement_at"]
 
 
 @lru_cache(maxsize=64)
@@ -76,3 +78,33 @@ def _boundary(path: str, line: int, function: str) -> Location | None:
     counting = [t for t in tests if any(isinstance(n, ast.Mod) for n in ast.walk(t.test))]
     test = (counting or tests)[0].test
     return Location(path, test.lineno, test.col_offset + 1, test.end_lineno, (test.end_col_offset or 0) + 1, function)
+
+
+@lru_cache(maxsize=256)
+def over_modules(at: Location) -> bool:
+    """Whether this line stands in a loop over the modules of a model."""
+    statement = statement_at(at.path, at.line)
+    loops = [up for up in enclosing(statement) if isinstance(up, ast.For)] if statement is not None else []
+    names = {"modules", "children", "named_modules", "named_children"}
+    return any(isinstance(n, ast.Attribute) and n.attr in names for loop in loops for n in ast.walk(loop.iter))
+
+
+def attribute_at(frame: FrameType, name: str) -> ast.Attribute | None:
+    """The attribute expression that a frame is just evaluating."""
+    return _attribute(frame.f_code, frame.f_lasti, name)
+
+
+@lru_cache(maxsize=1024)
+def _attribute(code: CodeType, instruction: int, name: str) -> ast.Attribute | None:
+    tree = parsed(code.co_filename)
+    line, end_line, begin, end = next(islice(code.co_positions(), instruction // 2, None), (None,) * 4)
+    if tree is None or line is None:
+        return None
+    found = [
+        n
+        for n in ast.walk(tree)
+        if isinstance(n, ast.Attribute) and n.attr == name and n.lineno <= (end_line or line) and (n.end_lineno or n.lineno) >= line
+    ]
+    exact = [n for n in found if n.end_col_offset == end and n.end_lineno == end_line]
+    best = exact or found
+    return best[0] if best else None

@@ -44,6 +44,7 @@ class Taps:
         self._schedulers()
         taps_model.install(self)
         taps_data.install(self)
+        self.session.by_hand.install(self)
 
     def remove(self) -> None:
         for undo in reversed(self._undo):

@@ -13,11 +13,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from fallline.event import Event, Kind, Location
 from fallline.watcher.frames import Place, place
 from fallline.watcher.log import EventLog
 from fallline.watcher.objects import Objects, learning_rate, unwrap, wrapper_of
+from fallline.watcher.taps_grad import GradientTap
 from fallline.watcher.taps_loss import facts_of, reached, root_marker
 
 __all__ = ["Teller"]
@@ -49,14 +51,14 @@ class Teller:
         self.replaying = False  # steps and clearing are held back
         self.inside = False  # in the forward pass of a model
         self.in_backward = self.in_clip = self.in_scheduler = self.in_mode = False
-        self.in_closure = False
+        self.in_closure: bool | None = False  # None: between two runs of one step's closure
         self.scaler_stepping: Any = None
-        self.autocast_pending: list[tuple[Event, Any]] = []
+        self.autocast_pending: list[tuple[HalfWatch, Any]] = []
         self.seconds = dict.fromkeys(("data", "forward", "backward", "step"), 0.0)
         self.steps = 0
         self.all_reduces = 0
         self._scalers: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._iterators: weakref.WeakKeyDictionary[Any, tuple[weakref.ref[Any], list[int]]] = weakref.WeakKeyDictionary()
+        self._iterators: weakref.WeakKeyDictionary[Any, tuple[weakref.ref[Any], list[Any]]] = weakref.WeakKeyDictionary()
         self._epochs: dict[str, int] = {}
         self._walks: dict[tuple[str, int], int] = {}
         self._reached: dict[tuple[str, int], int] = {}
@@ -64,12 +66,22 @@ class Teller:
         self._window: list[Event] = []  # forward passes since the last backward
         self._last_backward: Event | None = None
         self._lock = threading.Lock()
+        self._half: dict[int, bool] = {}
+        self.by_hand = GradientTap(self)  # type: ignore[arg-type]
 
     # -- the means ---------------------------------------------------------------------------------------------
 
     def emit(self, kind: Kind, where: Place | None = None, **named: Any) -> Event:
         """Tell one event. Ids go to their fields, the rest are facts; None means not known."""
         where = where or place(3) or Place(_NOWHERE)
+        self.by_hand.settle()
+        return self._tell(kind, where, named)
+
+    def emit_by_hand(self, kind: Kind, where: Place | None, **facts: Any) -> Event:
+        """Tell what the user's own line did to a gradient; more of the same may follow."""
+        return self._tell(kind, where or Place(_NOWHERE), facts)
+
+    def _tell(self, kind: Kind, where: Place, named: dict[str, Any]) -> Event:
         ids = {k: named.pop(k) for k in ("optimizer", "scaler", "model", "scheduler", "loader") if k in named}
         facts = {k: v for k, v in named.items() if v is not None}
         event = Event(kind, where.at, facts=facts, callers=where.callers, **ids)
@@ -140,11 +152,13 @@ class Teller:
             device = loss.device.type
             scales = [s._scale for s in self._scalers if s._scale is not None]
             facts = facts_of(loss, scales)
-            facts["parameters"] = self._parameters(loss, where)
+            number = facts["parameters"] = self._parameters(loss, where)
+            facts["half_parameters"] = (self._half.get(number) or None) if number is not None else None
         facts["autocast"] = autocast_dtype(device)
         for name in ("retain_graph", "create_graph"):
             if named.get(name):
                 facts[name] = True
+                facts["second"] = False  # until another backward comes without a new forward pass
         if not self._window and self._last_backward is not None and self._last_backward.facts.get("retain_graph"):
             self._last_backward.facts["second"] = True
         self._synchronisation(facts)
@@ -180,9 +194,9 @@ class Teller:
         if not whole:
             self._reached.pop(key, None)
             return None
-        number = self._reached[key] = self.objects.parameters(
-            sorted((leaf for leaf in leaves if isinstance(leaf, nn.Parameter) or self._held(leaf)), key=id)
-        )
+        held = sorted((leaf for leaf in leaves if isinstance(leaf, nn.Parameter) or self._held(leaf)), key=id)
+        number = self._reached[key] = self.objects.parameters(held)
+        self._half[number] = any(leaf.dtype is torch.float16 for leaf in held)
         return number if self.objects.members(number) else None
 
     def _held(self, tensor: Tensor) -> bool:
@@ -290,14 +304,22 @@ class Teller:
         optimizer = getattr(scheduler, "optimizer", None)
         held = self.objects.optimizer(inner_of(optimizer)) if optimizer is not None else None
         explicit = bool(args or kwargs)
-        self.emit(Kind.SCHEDULER_STEP, place(3), scheduler=name, optimizer=held, explicit=explicit)
+        self.emit(
+            Kind.SCHEDULER_STEP, place(3), scheduler=name, optimizer=held, explicit=explicit, per=self._loop()
+        )
+
+    def _loop(self) -> str | None:
+        """Whether we are between the batches of a loader, or between its epochs."""
+        if not self._epochs:
+            return None
+        return "batch" if any(open for _, (_, open) in self._iterators.values()) else "epoch"
 
     # -- data --------------------------------------------------------------------------------------------------
 
     def epoch(self, loader: Any, iterator: Any) -> None:
         name = self.loader_id(loader)
         index = self._epochs[name] = self._epochs.get(name, -1) + 1
-        self._iterators[iterator] = (weakref.ref(loader), [0])
+        self._iterators[iterator] = (weakref.ref(loader), [0, False])
         self.emit(Kind.EPOCH, place(3), loader=name, index=index)
 
     def loader_id(self, loader: Any) -> str:
@@ -323,6 +345,7 @@ class Teller:
         if entry is None or loader is None:
             return
         index, entry[1][0] = entry[1][0], entry[1][0] + 1
+        entry[1][1] = True
         name = self.loader_id(loader)
         length = self.objects.described[name].facts.get("length")
         self.emit(
@@ -337,7 +360,8 @@ class Teller:
     def epoch_end(self, iterator: Any, where: Place | None) -> None:
         entry = self._iterators.get(iterator)
         loader = entry[0]() if entry is not None else None
-        if loader is not None:
+        if entry is not None and loader is not None:
+            entry[1][1] = False
             self.emit(Kind.EPOCH_END, where, loader=self.loader_id(loader))
 
     def sampler_made(self, sampler: Any) -> None:
@@ -377,13 +401,34 @@ class Teller:
 
     def autocast_off(self, context: Any) -> None:
         where = place(3)
-        if where is not None:
-            self.autocast_pending.append((self.emit(Kind.AUTOCAST_OFF, where), context))
+        if where is None or self._repeats.get((Kind.AUTOCAST_OFF, id(where.at)), 0) > 3:
+            return
+        watch = HalfWatch(self.emit(Kind.AUTOCAST_OFF, where))
+        watch.__enter__()
+        self.autocast_pending.append((watch, context))
 
     def autocast_on_again(self, context: Any) -> None:
-        event, pending = self.autocast_pending[-1]
+        watch, pending = self.autocast_pending[-1]
         if pending is context:
             self.autocast_pending.pop()
+            watch.__exit__(None, None, None)
+
+
+class HalfWatch(TorchFunctionMode):
+    """In a block where autocast is turned off: is anything computed in half precision there?"""
+
+    _CASTS = frozenset({"float", "double", "to", "type", "detach", "__get__", "dim", "size", "numel", "is_floating_point"})
+
+    def __init__(self, event: Event) -> None:
+        super().__init__()
+        self.event = event
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", "") not in self._CASTS and any(
+            isinstance(a, Tensor) and a.dtype in (torch.float16, torch.bfloat16) for a in args
+        ):
+            self.event.facts["half"] = True
+        return func(*args, **(kwargs or {}))
 
 
 def _unused(event: Event) -> None:

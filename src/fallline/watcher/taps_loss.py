@@ -99,23 +99,21 @@ class _Root:
         return following[0]
 
     def _normalises(self, node: Any, count: float) -> bool:
-        """Whether this division turns a sum over the batch into its mean."""
+        """Whether this division turns a sum over the batch into its mean; else the whole window is meant."""
         while node is not None and node.name() in _THROUGH:
             node = next((n for n, _ in node.next_functions if n is not None), None)
         if node is None:
             return False
-        name = node.name()
-        if name.startswith("SumBackward"):
-            summed = _numel(getattr(node, "_saved_self_sym_sizes", None))
+        if node.name().startswith("SumBackward"):
+            summed, counted = _numel(getattr(node, "_saved_self_sym_sizes", None)), _weight_under(node)
         elif getattr(node, "_saved_reduction", None) == 2:
-            target = getattr(node, "_saved_target", None)
-            summed = target.numel() if isinstance(target, Tensor) else None
+            summed, counted = _targets(node)
         else:
             return False
-        if summed is None or count > summed:
-            return False  # by more than this batch holds: the whole window is meant
+        if count != (summed if counted is None else counted):
+            return False
         self.reductions.add("mean")
-        self.ragged = self.ragged or (count < summed and not float(summed / count).is_integer())
+        self.ragged = self.ragged or count != summed
         return True
 
     def _reduction(self, node: Any, name: str) -> None:
@@ -153,6 +151,31 @@ def _number(value: Any) -> float | None:
             return None
         return float(value.item())
     return float(value) if isinstance(value, int | float) else None
+
+
+def _weight_under(node: Any) -> float | None:
+    """Of `(loss * mask).sum()`, the sum of the mask."""
+    for following, _ in node.next_functions:
+        if following is not None and following.name() == "MulBackward0":
+            for name in ("_saved_other", "_saved_self"):
+                try:
+                    mask = getattr(following, name)
+                except (AttributeError, RuntimeError):
+                    continue
+                if isinstance(mask, Tensor) and not mask.requires_grad and mask.device.type == "cpu":
+                    return float(mask.sum())
+    return None
+
+
+def _targets(node: Any) -> tuple[int | None, int | None]:
+    """How many targets a summed loss has, and how many of them are not ignored."""
+    target = getattr(node, "_saved_target", None)
+    if not isinstance(target, Tensor):
+        return None, None
+    ignored = getattr(node, "_saved_ignore_index", None)
+    if ignored is None or target.device.type != "cpu":
+        return target.numel(), None
+    return target.numel(), int((target != ignored).sum())
 
 
 def _numel(sizes: Any) -> int | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from fallline.event import Event, Kind, Object, Trace
-from fallline.watcher.source import boundary_of
+from fallline.watcher.source import boundary_of, over_modules
 
 if TYPE_CHECKING:
     from fallline.watcher.session import Session
@@ -22,6 +23,7 @@ def build_trace(session: Session, *, complete: bool) -> Trace:
     objects = session.objects
     used = {e.facts["parameters"] for e in events if isinstance(e.facts.get("parameters"), int)}
     names = objects.named_sets(used)
+    _module_clips(session, events)
     for event in events:
         number = event.facts.get("parameters")
         if isinstance(number, int):
@@ -32,7 +34,6 @@ def build_trace(session: Session, *, complete: bool) -> Trace:
         if name in objects.optimizer_sets:
             facts["parameters"] = names[objects.optimizer_sets[name]]
         described.append(Object(name, thing.kind, thing.at, facts))
-    _module_clips(session, events)
     for event in events:
         if event.kind is Kind.STEP:
             boundary = boundary_of(event)
@@ -43,20 +44,21 @@ def build_trace(session: Session, *, complete: bool) -> Trace:
 
 def _module_clips(session: Session, events: list[Event]) -> None:
     """Several clips from one line before one step, each of other parameters: made module by module."""
+    members = session.objects.members
     for clips, step in _by_step(events):
         by_line: dict[Any, list[Event]] = {}
         for clip in clips:
             by_line.setdefault((clip.at.path, clip.at.line, clip.callers), []).append(clip)
         for group in by_line.values():
-            if len({c.facts.get("parameters") for c in group}) < 2:
+            if len({c.facts.get("parameters") for c in group}) < 2 and not over_modules(group[0].at):
                 continue
             for clip in group:
                 clip.facts["per_module"] = True
-            last = group[-1]
-            reached = [p for c in clips for p in c.facts.get("parameters") or ()]
-            held = step.facts.get("parameters") or frozenset()
-            last.facts["left_out"] = tuple(sorted(held - set(reached)))
-            last.facts["twice"] = tuple(sorted({p for p in reached if reached.count(p) > 1}))
+            reached = Counter(p for c in clips if c.facts.get("parameters") is not None for p in members(c.facts["parameters"]))
+            held = members(step.facts["parameters"]) if "parameters" in step.facts else frozenset()
+            last = group[-1].facts
+            last["left_out"] = session.objects.parameter_names(held - reached.keys())
+            last["twice"] = session.objects.parameter_names(p for p, count in reached.items() if count > 1)
 
 
 def _by_step(events: list[Event]) -> Iterator[tuple[list[Event], Event]]:

@@ -152,7 +152,7 @@ def _iterations(trace: Trace) -> list[tuple[int, int]]:
     ends = [*starts[1:], len(trace.events)]
     backwards = [e.order for e in trace.all(Kind.BACKWARD)]
     spans = []
-    for start, end in zip(starts, ends, strict=True):
+    for start, end in zip(starts, ends, strict=False):
         first = bisect_left(backwards, start)
         if first < len(backwards) and backwards[first] < end:
             spans.append((start, end))
