@@ -27,8 +27,8 @@ def found(code: str, text: str, optimizers=None, objects=(), **how) -> set[str]:
     [
         ("FL301", f"Z [{SYNC}]*4 S " * 2, {"B"}),
         ("FL302", "Z F(wrapper=ddp) B(wrapper=ddp, no_sync, sync) S", {"B"}),
-        ("FL306", "replace(what=head) Z F B S", {"replace"}),
-        ("FL306", "Z F B S replace(what=moved) Z F B S", {"replace"}),
+        ("FL306", "replace:opt(what=head) Z F B S", {"replace:opt"}),
+        ("FL306", "Z F B S replace:opt(what=moved) Z F B S", {"replace:opt"}),
         ("FL308", "Z F B C(local_shards) S", {"C"}),
         ("FL309", "Z F(bypass, wrapper=ddp) B S", {"F"}),
         ("FL310", f"Z [{LOCAL}]*2 S", {"S"}),
@@ -51,7 +51,10 @@ def test_reported(code: str, text: str, reported: set[str]) -> None:
         ("FL301", f"Z {SYNC} Z2 {SYNC} S"),  # what was sent first was thrown away: FL105
         ("FL302", "Z F(wrapper=ddp) B(wrapper=ddp, no_sync, !sync) S"),
         ("FL302", "Z F B(wrapper=fsdp1, no_sync, sync) S"),
-        ("FL306", "Z F B S replace(what=recreated)"),  # loaded for evaluation: never stepped again
+        (
+            "FL306",
+            "Z F B S replace:opt(what=recreated)",
+        ),  # loaded for evaluation: never stepped again
         ("FL306", "replace:old(what=recreated) Z:new F B S:new"),
         ("FL308", "Z F B C S"),
         ("FL309", "Z F(wrapper=ddp) B S F2(bypass, !grad)"),
@@ -84,6 +87,16 @@ def objects(**facts) -> tuple[Object, ...]:
         Object("sampler", "sampler", at, known),
         Object("loader", "loader", facts={"sampler": "sampler"}),
     )
+
+
+def test_a_second_experiment_has_an_optimizer_of_its_own() -> None:
+    optimizers = {
+        "first": {"parameters": frozenset({"a"})},
+        "second": {"parameters": frozenset({"b"})},
+    }
+    anew = "Z:first F B S:first replace(what=recreated, parameters=a) "
+    assert found("FL306", anew + "Z:second F B S:second", optimizers) == set()
+    assert found("FL306", anew + "Z:first F B S:first", optimizers) == {"replace"}
 
 
 EPOCH = "E(loader=loader) D(loader=loader) Z F B S X(loader=loader) "

@@ -160,8 +160,9 @@ for fold in range(2):
 
 def _trains_on(trace: Trace, event: Event) -> bool:
     """The holder of the old parameters is stepped again: not a model loaded for evaluation, nor the next fold."""
-    later = [e for e in trace.events[event.order :] if e.kind is Kind.STEP]
-    return any(
-        event.optimizer is None or s.optimizer is None or s.optimizer == event.optimizer
-        for s in later
-    )
+    later = {e.optimizer for e in trace.events[event.order :] if e.kind is Kind.STEP}
+    if event.optimizer is not None:
+        return event.optimizer in later
+    old = event.fact("parameters") or frozenset()
+    holders = (trace.object(optimizer) for optimizer in later)
+    return any(h is not None and not old.isdisjoint(h.fact("parameters") or ()) for h in holders)

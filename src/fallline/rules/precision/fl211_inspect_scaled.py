@@ -50,8 +50,7 @@ for inputs, targets in loader:
     with torch.autocast("cpu", dtype=torch.float16):
         loss = loss_fn(model(inputs), targets)
     scaler.scale(loss).backward()
-    for name, parameter in model.named_parameters():
-        print(name, parameter.grad.norm())  # FL211
+    norm = torch.stack([p.grad.norm() for p in model.parameters()]).norm()  # FL211
     scaler.step(optimizer)
     scaler.update()
 """,
@@ -77,8 +76,7 @@ for inputs, targets in loader:
         loss = loss_fn(model(inputs), targets)
     scaler.scale(loss).backward()
     scaler.unscale_(optimizer)
-    for name, parameter in model.named_parameters():
-        print(name, parameter.grad.norm())
+    norm = torch.stack([p.grad.norm() for p in model.parameters()]).norm()
     scaler.step(optimizer)
     scaler.update()
 """,
