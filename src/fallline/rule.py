@@ -44,6 +44,9 @@ class Rule:
     references: ClassVar[tuple[str, ...]] = ()
     # Byte strings of which at least one must be in a file for this rule to matter; () means every file.
     tokens: ClassVar[tuple[bytes, ...]] = ()
+    # "Never" is said of the program, not of one way through it: a finding counts only where every setting of the
+    # switches that passes its line shows it.
+    everywhere: ClassVar[bool] = False
     # Whole scripts. In a wrong one the reported line ends with `# FLxxx`. Scripts of rules that both doors
     # see must run on CPU with torch alone, in about a second; the agreement test runs them.
     wrong: ClassVar[tuple[str, ...]] = ()

@@ -8,7 +8,7 @@ from fallline.event import Kind, Trace
 from fallline.finding import Finding
 from fallline.rule import Rule, all_rules
 
-__all__ = ["judge", "merge", "settle"]
+__all__ = ["judge", "merge", "refuted", "settle"]
 
 # One cause, one code: where one mistake satisfies both rules, only the first is reported.
 # "place": they point at the same line. "trace": they come from the same execution.
@@ -53,6 +53,13 @@ def judge(trace: Trace, rules: Iterable[Rule] | None = None) -> list[Finding]:
         if trace.settings:
             finding.evidence.setdefault("settings", list(trace.settings))
     return kept
+
+
+def refuted(trace: Trace, findings: Iterable[Finding], rules: Iterable[Rule]) -> set[tuple[str, str, int]]:
+    """Keys of findings about "never" that this trace speaks against: it passes their line and does not show them."""
+    never = [rule.code for rule in rules if rule.everywhere]
+    places = {(e.at.path, e.at.line) for e in trace.events} if never else set()
+    return {(code, *place) for code in never for place in places} - {f.key for f in findings}
 
 
 def merge(findings: Iterable[Finding]) -> list[Finding]:

@@ -6,7 +6,7 @@ import pytest
 
 from fallline.event import Object
 from fallline.rule import rule_by_code
-from fallline.verdict import judge
+from fallline.verdict import judge, refuted
 from traces import codes, trace
 
 GAN = {
@@ -281,3 +281,13 @@ def test_batch_norm_in_training_mode() -> None:
 
 def test_parameters_clipped_twice() -> None:
     assert reported("FL114", "Z F B C C(twice=out_proj) S " * 2) == {"C"}
+
+
+def test_never_is_said_of_the_program_not_of_one_way_through_it() -> None:
+    rule = rule_by_code("FL118")
+    assert rule is not None and rule.everywhere
+    skipping, stepping = trace("E [D Z F B]*3 X"), trace("E [D Z F B S]*3 X")
+    shown = judge(skipping, [rule])
+    assert [f.code for f in shown] == ["FL118"]
+    assert shown[0].key in refuted(stepping, judge(stepping, [rule]), [rule])
+    assert shown[0].key not in refuted(skipping, shown, [rule])

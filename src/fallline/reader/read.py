@@ -13,7 +13,7 @@ from fallline.reader.execute import traces_of
 from fallline.reader.roots import Root
 from fallline.rule import Rule, all_rules
 from fallline.syntax import Module, Project, Source, UnreadableError
-from fallline.verdict import judge, merge, settle
+from fallline.verdict import judge, merge, refuted, settle
 
 __all__ = ["Reading", "read_data", "read_text", "unreadable"]
 
@@ -108,12 +108,15 @@ def read_deferred(module: Module, rules: Sequence[Rule], deadline: float, names:
 
 def _judged(module: Module, rules: Sequence[Rule], deadline: float, failures: list[str], **options: object) -> list[Finding]:
     found: list[Finding] = []
+    denied: set[tuple[str, str, int]] = set()
     try:
         for trace in traces_of(module, deadline, **options):  # type: ignore[arg-type]
-            found += judge(trace, rules)
+            here = judge(trace, rules)
+            found += here
+            denied |= refuted(trace, here, rules)
     except Exception as error:  # as above
         failures.append(failure("the reader", module.path, error))
-    return found
+    return [f for f in found if f.key not in denied]
 
 
 def _add_fixes(findings: list[Finding], module: Module, rules: Sequence[Rule], failures: list[str]) -> None:

@@ -27,6 +27,7 @@ class GradientNeverUsed(Rule):
     instead: ClassVar[str] = (
         "Step the optimizer, or leave `backward()` out:\n\n```python\nloss.backward()\noptimizer.step()\noptimizer.zero_grad()\n```"
     )
+    everywhere: ClassVar[bool] = True
     tokens: ClassVar[tuple[bytes, ...]] = (b"backward",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:
