@@ -19,6 +19,7 @@ from fallline.reader.values import (
     Mapping,
     Param,
     Params,
+    Partial,
     Sequence,
     Tensor,
     Thing,
@@ -232,7 +233,7 @@ def _null(machine: Machine, call: Call) -> Value:
 
 
 def _partial(machine: Machine, call: Call) -> Value:
-    return call.args[0] if call.args and isinstance(machine.settled(call.args[0]), Function) else Unknown()
+    return Partial(call.args[0], call.args[1:], dict(call.kwargs)) if call.args else Unknown()
 
 
 def _min(machine: Machine, call: Call) -> Value:

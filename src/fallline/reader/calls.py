@@ -8,21 +8,19 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from fallline.event import Kind
-from fallline.reader import frameworks, grads, methods, objects, torch_api
+from fallline.reader import frameworks, methods, objects, torch_api
 from fallline.reader.contexts import decorated
-from fallline.reader.evaluate import evaluate, merged
+from fallline.reader.evaluate import HANDLERS, evaluate, merged
 from fallline.reader.machine import Frame, Machine
+from fallline.reader.relevance import acts, relevant
 from fallline.reader.values import (
     NONE,
     Bound,
     Class,
-    Const,
-    Context,
     External,
     Function,
     Mapping,
-    Param,
-    Params,
+    Partial,
     Sequence,
     Tensor,
     Thing,
@@ -34,6 +32,7 @@ from fallline.reader.values import (
 __all__ = ["Call", "call", "call_function", "call_value"]
 
 _DEEPEST = 14
+_LARGE = 12  # statements above which a function that only computes is not run
 # A call that cannot be seen into and is named so may do the protocol's work.
 _WORKS = re.compile(r"(?i)backward|step|optimi|train|accelerat|scal|update|clip|minimi|closure|engine")
 _HARMLESS = re.compile(r"(?i)log|print|save|checkpoint|state|summary|format|len|meter|metric|wandb|write|adjust|learning_rate|lr$|set_lr|get_|is_|isinstance|hasattr|str|repr|type|record|scheduler|show|plot|warn|assert|copy|progress|desc|postfix|to_device|initialize$|freeze|count|info|debug|register")
@@ -113,6 +112,9 @@ def call_value(machine: Machine, found: Value, call: Call) -> Value:
         return methods.call_thing(machine, target, call)
     if isinstance(target, Bound):
         return methods.call_method(machine, target.of, target.name, call)
+    if isinstance(target, Partial):
+        given = Call(call.node, [*target.args, *call.args], {**target.kwargs, **call.kwargs}, call.star)
+        return call_value(machine, target.target, given)
     if isinstance(target, Unknown):
         return _unknown(machine, target, call)
     return _derived(call)
@@ -125,10 +127,7 @@ def _external(machine: Machine, name: str, call: Call) -> Value:
     if found is not None:
         return found
     _maybe_opaque(machine, name, call)
-    result = _derived(call)
-    if isinstance(result, Unknown):
-        result.hint = ""
-    return result
+    return _derived(call, machine)
 
 
 def _method(machine: Machine, receiver: Value, name: str, node: ast.Call) -> Value:
@@ -181,6 +180,11 @@ def call_function(
     body = function.node
     if len(machine.calling) >= _DEEPEST or machine.calling.count(body) > 1:
         return Unknown()
+    key = (id(body), id(node))
+    if key in machine.results:
+        return methods.shaped(machine.results[key], _tensor_of(args, kwargs))
+    if _passed_over(machine, function, [*args, *kwargs.values()]):
+        return methods.shaped(Unknown(), replace(_tensor_of(args, kwargs), divided=None))
     name = function.module.qualname(body)
     machine.reached.add((function.module.path, name))
     machine.touched.add(function.module.path)
@@ -192,6 +196,7 @@ def call_function(
     outer = machine.callers
     machine.callers = (*outer, caller)
     machine.calling.append(body)
+    begun = len(machine.events)
     try:
         with ExitStack() as stack:
             decorated(machine, function, stack)
@@ -203,7 +208,10 @@ def call_function(
                 machine.returned = None
                 run_block(machine, body.body)
                 result, machine.returned = machine.returned, None
-                return result if result is not None else NONE
+                result = result if result is not None else NONE
+                if len(machine.events) == begun and _only_computes(function, result):
+                    machine.results[key] = result
+                return result
     finally:
         machine.calling.pop()
         machine.callers = outer
@@ -243,6 +251,52 @@ def _bind(machine: Machine, function: Function, frame: Frame, args: list[Value],
             frame.names[name] = evaluate(machine, default)
 
 
+def _passed_over(machine: Machine, function: Function, given: list[Value]) -> bool:
+    """A long function with no part in the protocol, and nothing of it handed over."""
+    node = function.node
+    large = getattr(node, "_large", None)
+    if large is None:
+        large = sum(isinstance(n, ast.stmt) for n in ast.walk(node)) > _LARGE and not acts(function.module, [node])
+        node._large = large  # type: ignore[union-attr]
+    if not large:
+        return False
+    me = function.me
+    held = [*given, *(me.attrs.values() if me is not None and me.kind == "object" else ())]
+    return not any(
+        isinstance(value, Function) or (isinstance(value, Thing) and value.kind in _PROTOCOL)
+        for value in map(machine.settled, held)
+    )
+
+
+_PROTOCOL = frozenset({"model", "optimizer", "scaler", "scheduler", "accelerator", "fabric", "engine", "criterion"})
+
+
+def _only_computes(function: Function, result: Value) -> bool:
+    """The call had no effect that a second one could have differently: its result can be used again."""
+    if isinstance(result, Sequence):
+        return all(isinstance(item, Tensor) for item in result.items) and _only_computes(function, Tensor())
+    if not isinstance(result, Tensor):
+        return False
+    node = function.node
+    known = getattr(node, "_only_computes", None)
+    if known is None:
+        known = not relevant(function.module, [node]) and not any(
+            isinstance(n, ast.Global | ast.Nonlocal)
+            or (isinstance(n, ast.Attribute | ast.Subscript) and isinstance(n.ctx, ast.Store))
+            for n in ast.walk(node)
+        )
+        node._only_computes = known  # type: ignore[union-attr]
+    return bool(known)
+
+
+def _tensor_of(args: list[Value], kwargs: dict[str, Value]) -> Tensor:
+    result = Tensor(False)
+    for value in [*args, *kwargs.values()]:
+        if isinstance(value, Tensor) and value.grad_of is None:
+            result = merged(result, value)
+    return result
+
+
 def _generates(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     known = getattr(node, "_generates", None)
     if known is None:
@@ -280,7 +334,7 @@ def _unknown(machine: Machine, target: Unknown, call: Call) -> Value:
     if kind == "criterion" and tensors:
         return methods.call_thing(machine, machine.become(target, "criterion"), call)
     _maybe_opaque(machine, target.hint, call)
-    return _derived(call)
+    return _derived(call, machine)
 
 
 def _maybe_opaque(machine: Machine, name: str, call: Call) -> None:
@@ -293,16 +347,19 @@ def _maybe_opaque(machine: Machine, name: str, call: Call) -> None:
         machine.emit(Kind.OPAQUE, call.node, what=last)
 
 
-def _derived(call: Call) -> Value:
+def _derived(call: Call, machine: Machine | None = None) -> Value:
     """The result of a call we know nothing about: a tensor if tensors went in."""
     result: Tensor | None = None
     for value in call.values:
         if isinstance(value, Tensor) and value.grad_of is None:
             result = value if result is None else merged(result, value)
     if result is None:
-        return Unknown()
+        unknown = Unknown()
+        if machine is not None:
+            unknown.made_from = [t for t in map(machine.settled, call.values) if isinstance(t, Thing)]
+        return unknown
     # how it reduces and scales is not known any more
     return replace(result, reduction=None, divided=None if not result.divided else True, scaler=result.scaler)
 
 
-_ = (Const, Context, Param, Params, grads)
+HANDLERS[ast.Call] = call

@@ -88,6 +88,20 @@ def decorated(machine: Machine, function: Function, stack: ExitStack) -> None:
             with machine.entered(machine.module_frame(function.module)):
                 value = evaluate(machine, decorator) if isinstance(decorator, ast.Call) else Context("grad", False)
             enter(machine, stack, value, decorator)
+        elif _turns_off_grad(function, target):
+            enter(machine, stack, Context("grad", False), decorator)
+
+
+def _turns_off_grad(function: Function, target: ast.expr) -> bool:
+    """A decorator of the project that puts no_grad or inference_mode around."""
+    module = function.module
+    if isinstance(target, ast.Name) and target.id in module.functions:
+        body: ast.AST | None = module.functions[target.id]
+    else:
+        name = module.resolve(target)
+        found = module.project.find(name, module) if name is not None and module.project is not None else None
+        body = found[1] if found is not None else None
+    return body is not None and any(isinstance(n, ast.Attribute) and n.attr in {"no_grad", "inference_mode"} for n in ast.walk(body))
 
 
 def generator_contexts(machine: Machine, function: Function) -> list[Context]:

@@ -7,14 +7,15 @@ import operator
 import re
 from typing import Any
 
-from fallline.reader.evaluate import evaluate
+from fallline.reader.counts import COUNTED, SIZE, SIZED, small
+from fallline.reader.evaluate import HANDLERS, evaluate
 from fallline.reader.machine import Machine
-from fallline.reader.relevance import relevant
+from fallline.reader.relevance import acts, acts_here
 from fallline.reader.values import Const, Mapping, Param, Sequence, Tensor, Unknown, Value
 
-__all__ = ["decide", "small", "truth"]
+__all__ = ["decide", "truth"]
 
-_COUNTED = re.compile(r"(?i)accum|grad_?acc|micro|(^|[_.])k$|n_steps|every|interval|freq|num_|n_critic|update_freq|iter_size")
+_MADE = re.compile(r"scaler|optim|sched|sampler|autocast|amp|ctx|context|^model$|^net$|ddp|loader|accelerator|fabric|sync")
 _JUMPS = (ast.Raise, ast.Return, ast.Continue, ast.Break)
 _COMPARE: dict[type, Any] = {
     ast.Eq: operator.eq,
@@ -26,24 +27,19 @@ _COMPARE: dict[type, Any] = {
 }
 
 
-def small(number: int) -> int:
-    """Large literal counts shrink, so that a window of 64 is executed in three micro-batches."""
-    if number <= 8:
-        return number
-    return 3 if number <= 64 else 5
-
-
 def decide(machine: Machine, node: ast.If | ast.IfExp) -> tuple[bool, bool]:
     """Which way an if goes, and whether that depends on the iteration."""
     body = node.body if isinstance(node.body, list) else [node.body]
     orelse = node.orelse if isinstance(node.orelse, list) else [node.orelse]
     guard = isinstance(body[-1], _JUMPS) or _exits(body[-1])
     if not isinstance(node, ast.IfExp):
-        matters = relevant(machine.module, body) or relevant(machine.module, orelse) or _binds(body) or guard
-        if guard and not orelse and not relevant(machine.module, body):
-            matters = False
+        branches = [*body, *orelse]
+        if acts_here(branches) or _binds(branches):
+            matters = 2
+        else:
+            matters = 1 if acts(machine.module, branches) else 0
     else:
-        matters = True
+        matters = 2 if acts_here([node]) else 1
     usual = not guard or (bool(orelse) and not isinstance(body[-1], ast.Raise))
     return truth(machine, node.test, usual, matters)
 
@@ -57,19 +53,19 @@ def _exits(statement: ast.AST) -> bool:
     return False
 
 
-def _binds(body: list[ast.stmt] | list[ast.AST]) -> bool:
-    """Whether a branch makes or replaces something the protocol uses."""
-    names = ("scaler", "optim", "sched", "model", "loss", "loader", "sampler", "autocast", "amp", "ctx", "context", "net")
+def _binds(body: list[ast.stmt]) -> bool:
+    """Whether a branch makes, replaces or scales something the protocol uses."""
     for statement in body:
-        if isinstance(statement, ast.Assign):
-            for target in statement.targets:
-                text = ast.unparse(target).lower()
-                if any(n in text for n in names):
+        if isinstance(statement, ast.Assign | ast.AugAssign):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            for target in targets:
+                last = target.attr if isinstance(target, ast.Attribute) else target.id if isinstance(target, ast.Name) else ""
+                if _MADE.search(last.lower()) or (last.lower().endswith("loss") and isinstance(statement.value, ast.BinOp | ast.Constant | ast.Name | ast.Attribute)):
                     return True
     return False
 
 
-def truth(machine: Machine, node: ast.expr, usual: bool = True, matters: bool = True) -> tuple[bool, bool]:
+def truth(machine: Machine, node: ast.expr, usual: bool = True, matters: int = 2) -> tuple[bool, bool]:
     """The value of a test in this trace, and whether it depends on the iteration.
 
     `usual` is the value taken first where it is not known.
@@ -92,7 +88,7 @@ def truth(machine: Machine, node: ast.expr, usual: bool = True, matters: bool = 
     return _truthy(machine, evaluate(machine, node), node, usual, matters)
 
 
-def _truthy(machine: Machine, found: Value, node: ast.expr, usual: bool, matters: bool) -> tuple[bool, bool]:
+def _truthy(machine: Machine, found: Value, node: ast.expr, usual: bool, matters: int) -> tuple[bool, bool]:
     value = machine.settled(found)
     if isinstance(value, Const):
         return bool(value.value), value.varying
@@ -106,7 +102,7 @@ def _truthy(machine: Machine, found: Value, node: ast.expr, usual: bool, matters
     return True, False
 
 
-def _compared(machine: Machine, node: ast.Compare, usual: bool, matters: bool) -> tuple[bool, bool]:
+def _compared(machine: Machine, node: ast.Compare, usual: bool, matters: int) -> tuple[bool, bool]:
     op = node.ops[0]
     left, right = machine.settled(evaluate(machine, node.left)), machine.settled(evaluate(machine, node.comparators[0]))
     if isinstance(op, ast.Is | ast.IsNot | ast.Eq | ast.NotEq) and isinstance(right, Const) and right.value is None:
@@ -121,7 +117,7 @@ def _compared(machine: Machine, node: ast.Compare, usual: bool, matters: bool) -
     for one, other in ((left, right), (right, left)):
         if (
             isinstance(one, Unknown)
-            and _COUNTED.search(one.hint)
+            and COUNTED.search(one.hint)
             and isinstance(other, Const)
             and isinstance(other.value, int)
             and not isinstance(other.value, bool)
@@ -131,15 +127,20 @@ def _compared(machine: Machine, node: ast.Compare, usual: bool, matters: bool) -
             number = other.value
             pair = (count, number) if one is left else (number, count)
             return bool(_COMPARE[op.__class__](*pair)), other.varying
+    for one, other in ((left, right), (right, left)):
+        if isinstance(one, Unknown) and SIZED.search(one.hint) and isinstance(other, Const) and other.varying and isinstance(other.value, int):
+            size = machine.settings.count(one.hint, usual=SIZE)
+            pair = (size, other.value) if one is left else (other.value, size)
+            if op.__class__ in _COMPARE:
+                return bool(_COMPARE[op.__class__](*pair)), True
     if isinstance(op, ast.NotEq | ast.IsNot):
         same = machine.settings.switch(_pair(machine, node, left, right), not usual, matters)
         return not same, False
     text = _pair(machine, node, left, right) if isinstance(op, ast.Eq | ast.Is) else _words(machine.text(node))
-    varying = any(isinstance(v, Const) and v.varying for v in (left, right))
-    return machine.settings.switch(text, usual, matters), varying and False
+    return machine.settings.switch(text, usual, matters), False
 
 
-def _is_none(machine: Machine, value: Value, node: ast.expr, usual: bool, matters: bool) -> tuple[bool, bool]:
+def _is_none(machine: Machine, value: Value, node: ast.expr, usual: bool, matters: int) -> tuple[bool, bool]:
     if isinstance(value, Const):
         return value.value is None, value.varying
     if isinstance(value, Unknown):
@@ -172,7 +173,7 @@ def _both_known(op: ast.cmpop, left: Const, right: Const) -> bool | None:
 
 
 def _contained(
-    machine: Machine, op: ast.cmpop, left: Value, right: Value, node: ast.Compare, usual: bool, matters: bool
+    machine: Machine, op: ast.cmpop, left: Value, right: Value, node: ast.Compare, usual: bool, matters: int
 ) -> tuple[bool, bool]:
     inside = isinstance(op, ast.In)
     if isinstance(left, Const):
@@ -199,3 +200,28 @@ def _said(machine: Machine, value: Value, node: ast.expr) -> str:
 
 def _words(text: str) -> str:
     return " ".join(text.split())[:120]
+
+
+def _compare_value(machine: Machine, node: ast.Compare) -> Value:
+    """A comparison as a value: known, or something unknown that a later test on it decides the same way."""
+    if len(node.ops) != 1:
+        return Unknown(_words(machine.text(node)))
+    left = machine.settled(evaluate(machine, node.left))
+    right = machine.settled(evaluate(machine, node.comparators[0]))
+    if any(isinstance(v, Tensor) for v in (left, right)):
+        return Tensor(False)
+    if any(isinstance(v, Unknown) and not COUNTED.search(v.hint) and not SIZED.search(v.hint) for v in (left, right)):
+        equal = isinstance(node.ops[0], ast.Eq)
+        return Unknown(_pair(machine, node, left, right) if equal else _words(machine.text(node)))
+    value, varying = truth(machine, node, True, 0)
+    return Const(value, varying)
+
+
+def _conditional(machine: Machine, node: ast.IfExp) -> Value:
+    value, varying = decide(machine, node)
+    with machine.inside(machine.place(node.test), varying, machine.text(node.test)):
+        return evaluate(machine, node.body if value else node.orelse)
+
+
+HANDLERS[ast.Compare] = _compare_value
+HANDLERS[ast.IfExp] = _conditional

@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 from fallline.reader import grads
+from fallline.reader.counts import COUNTED, small
 from fallline.reader.machine import Machine
 from fallline.reader.values import (
     Bound,
-    Class,
     Const,
     External,
     Function,
@@ -26,7 +26,11 @@ from fallline.reader.values import (
     Value,
 )
 
-__all__ = ["attribute", "combine", "evaluate", "merged"]
+__all__ = ["ATTRIBUTES", "HANDLERS", "attribute", "combine", "evaluate", "merged"]
+
+# Filled in by the modules that know: calls.py, decide.py, comprehensions and objects.
+HANDLERS: dict[type, Callable[[Machine, Any], Value]] = {}
+ATTRIBUTES: dict[type, Callable[[Machine, Any, str, ast.AST], Value]] = {}
 
 _OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -42,7 +46,7 @@ _OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
 
 def evaluate(machine: Machine, node: ast.expr) -> Value:
     """The value of an expression on paper."""
-    handler = _HANDLERS.get(node.__class__)
+    handler = HANDLERS.get(node.__class__)
     return handler(machine, node) if handler is not None else Unknown()
 
 
@@ -60,23 +64,18 @@ def _attribute(machine: Machine, node: ast.Attribute) -> Value:
 
 def attribute(machine: Machine, found: Value, name: str, node: ast.AST) -> Value:
     """`value.name`."""
-    from fallline.reader import objects
-
     value = machine.settled(found)
+    handler = ATTRIBUTES.get(value.__class__)
+    if handler is not None:
+        return handler(machine, value, name, node)
     if isinstance(value, External):
         return _external_attribute(machine, value, name)
-    if isinstance(value, Thing):
-        return objects.attribute(machine, value, name, node)
     if isinstance(value, Tensor):
         return _tensor_attribute(machine, value, name, node)
     if isinstance(value, Param):
         if name == "grad":
             return Tensor(False, grad_of=value.sets or frozenset({"?"}))
         return value if name == "data" else Bound(value, name)
-    if isinstance(value, Class):
-        method = objects.find_method(value.module, value.node, name)
-        if method is not None:
-            return Function(method[1], method[0])
     if isinstance(value, Unknown):
         if name == "grad":
             return Tensor(False, grad_of=frozenset({"?"}), leaf=True)
@@ -138,8 +137,6 @@ def combine(machine: Machine, first: Value, second: Value, op: ast.operator, nod
 
 
 def _arithmetic(a: Const, b: Const, op: ast.operator) -> Value:
-    from fallline.reader.decide import small
-
     left, right = a.value, b.value
     if isinstance(op, ast.Mod) and isinstance(left, int) and isinstance(right, int) and a.varying:
         right = small(right)
@@ -153,8 +150,6 @@ def _arithmetic(a: Const, b: Const, op: ast.operator) -> Value:
 
 def _with_unknown(machine: Machine, a: Value, b: Value, op: ast.operator, node: ast.AST) -> Value:
     """Counts that are not known take a small number, so that the window they make is executed."""
-    from fallline.reader.decide import _COUNTED
-
     if isinstance(op, ast.Mod) and isinstance(a, Const) and isinstance(a.value, str):
         return Unknown()
     counts: list[Const] = []
@@ -162,7 +157,7 @@ def _with_unknown(machine: Machine, a: Value, b: Value, op: ast.operator, node: 
         if isinstance(value, Const) and isinstance(value.value, int | float):
             counts.append(value)
         elif isinstance(value, Unknown) and value.hint and (
-            _COUNTED.search(value.hint) or (isinstance(op, ast.Mod) and value is b)
+            COUNTED.search(value.hint) or (isinstance(op, ast.Mod) and value is b)
         ):
             counts.append(Const(machine.settings.count(value.hint)))
     if len(counts) == 2 and (isinstance(op, ast.Mod) or any(isinstance(v, Unknown) for v in (a, b))):
@@ -177,6 +172,9 @@ def _tensors(machine: Machine, a: Value, b: Value, op: ast.operator, node: ast.A
         both = merged(a, b)
         if isinstance(op, ast.Div):
             if a.reduction == "sum":
+                if b.depth < a.depth:
+                    # a total of the whole window, made outside the loop over its micro-batches
+                    return replace(a, divided=True, divided_at=machine.place(node))
                 return replace(both, reduction="mean", ragged=True, graph=a.graph, terms=a.terms)
             return replace(both, terms=a.terms)
         if isinstance(op, ast.Add | ast.Sub):
@@ -244,6 +242,7 @@ def merged(a: Tensor, b: Tensor) -> Tensor:
         a.half if a.half == b.half else a.half or b.half,
         a.length or b.length,
         max(a.terms, b.terms),
+        depth=max(a.depth, b.depth),
     )
 
 
@@ -280,30 +279,6 @@ def _boolean(machine: Machine, node: ast.BoolOp) -> Value:
         if bool(value.value) is stop_at:
             return Const(value.value, varying)
     return Const(value.value, varying) if isinstance(value, Const) else value
-
-
-def _compare(machine: Machine, node: ast.Compare) -> Value:
-    from fallline.reader import decide
-
-    if len(node.ops) != 1:
-        return Unknown(" ".join(machine.text(node).split())[:120])
-    left = machine.settled(evaluate(machine, node.left))
-    right = machine.settled(evaluate(machine, node.comparators[0]))
-    if any(isinstance(v, Tensor) for v in (left, right)):
-        return Tensor(False)
-    undecided = any(isinstance(v, Unknown) and not decide._COUNTED.search(v.hint) for v in (left, right))
-    if undecided:
-        return Unknown(decide._pair(machine, node, left, right) if isinstance(node.ops[0], ast.Eq) else " ".join(machine.text(node).split())[:120])
-    value, varying = decide.truth(machine, node, True, False)
-    return Const(value, varying)
-
-
-def _conditional(machine: Machine, node: ast.IfExp) -> Value:
-    from fallline.reader.decide import decide
-
-    value, varying = decide(machine, node)
-    with machine.inside(machine.place(node.test), varying, machine.text(node.test)):
-        return evaluate(machine, node.body if value else node.orelse)
 
 
 def _sequence(machine: Machine, node: ast.List | ast.Tuple | ast.Set) -> Value:
@@ -416,12 +391,6 @@ def _named(machine: Machine, node: ast.NamedExpr) -> Value:
     return value
 
 
-def _call(machine: Machine, node: ast.Call) -> Value:
-    from fallline.reader.calls import call
-
-    return call(machine, node)
-
-
 def _inner(machine: Machine, node: ast.Await | ast.Starred | ast.YieldFrom) -> Value:
     return evaluate(machine, node.value)
 
@@ -430,15 +399,13 @@ def _slice(machine: Machine, node: ast.Slice) -> Value:
     return Unknown()
 
 
-_HANDLERS: dict[type, Callable[[Machine, Any], Value]] = {
+HANDLERS |= {
     ast.Constant: _constant,
     ast.Name: _name,
     ast.Attribute: _attribute,
     ast.BinOp: _binary,
     ast.UnaryOp: _unary,
     ast.BoolOp: _boolean,
-    ast.Compare: _compare,
-    ast.IfExp: _conditional,
     ast.List: _sequence,
     ast.Tuple: _sequence,
     ast.Set: _sequence,
@@ -451,7 +418,6 @@ _HANDLERS: dict[type, Callable[[Machine, Any], Value]] = {
     ast.Lambda: _lambda,
     ast.JoinedStr: _text,
     ast.NamedExpr: _named,
-    ast.Call: _call,
     ast.Await: _inner,
     ast.Starred: _inner,
     ast.YieldFrom: _inner,

@@ -16,6 +16,7 @@ __all__ = ["traces_of"]
 
 _LENGTH = 7
 _LONGEST = 41
+_MOST_WORK = 60_000  # statements carried out for one root, over all settings
 
 
 def traces_of(
@@ -36,10 +37,12 @@ def traces_of(
     for root in roots_of(module, ran):
         if not wanted(root):
             continue
+        spent = 0
         for settings in explore(Settings()):
-            if time.perf_counter() > deadline:
-                return
+            if time.perf_counter() > deadline or spent > _MOST_WORK:
+                break
             machine = _executed(project, root, settings, deadline)
+            spent += machine.work
             ran |= machine.reached
             files |= machine.touched
             if machine.events:

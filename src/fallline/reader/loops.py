@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fallline.event import Kind
-from fallline.reader.decide import small
+from fallline.reader.counts import COUNTED, SIZE, SIZED, small
 from fallline.reader.evaluate import evaluate
 from fallline.reader.machine import Machine
 from fallline.reader.relevance import relevant, trains
@@ -19,17 +19,18 @@ from fallline.reader.values import Const, Mapping, Param, Params, Sequence, Tens
 
 __all__ = ["Stream", "run_for", "run_while", "stream_of"]
 
-_MOST_EXACT = 12
+_MOST_EXACT = 24
 
 
 @dataclass
 class Stream:
     """What a for loop goes over. `count` None: as often as the trace wants."""
 
-    kind: str  # "data" | "many" | "exact" | "params" | "once"
+    kind: str  # "data" | "many" | "exact" (a known range) | "items" (known things) | "params" | "once"
     item: Callable[[int], Value]
     count: int | None = None
     loader: Thing | None = None
+    soft: bool = False  # the count is only a guess
 
 
 def run_for(machine: Machine, node: ast.For | ast.AsyncFor) -> str | None:
@@ -157,10 +158,10 @@ def stream_of(machine: Machine, found: Value, node: ast.For | ast.AsyncFor | Non
         items = value.items[:_MOST_EXACT]
         if value.open and not items:
             return Stream("once", lambda i: Unknown(), 1)
-        return Stream("exact", lambda i: items[i], len(items))
+        return Stream("items", lambda i: items[i], len(items))
     if isinstance(value, Mapping):
         keys = list(value.items)[:_MOST_EXACT]
-        return Stream("exact", lambda i: Const(keys[i]), len(keys))
+        return Stream("items", lambda i: Const(keys[i]), len(keys))
     if isinstance(value, Params):
         name = "params"
         if value.named:
@@ -169,7 +170,7 @@ def stream_of(machine: Machine, found: Value, node: ast.For | ast.AsyncFor | Non
     if isinstance(value, Thing):
         return _thing(machine, value, node)
     if isinstance(value, Tensor):
-        return Stream("exact", lambda i: Tensor(value.graph, value.sets, value.forwards), 2)
+        return Stream("items", lambda i: Tensor(value.graph, value.sets, value.forwards), 2, soft=True)
     if isinstance(value, Unknown):
         return _unknown(machine, value, node)
     return Stream("once", lambda i: Unknown(), 1)
@@ -185,7 +186,8 @@ def _thing(machine: Machine, value: Thing, node: ast.For | ast.AsyncFor | None) 
             return _range(machine, value)
         inner = [stream_of(machine, v, node) for v in facts["of"]]
         lead = next((s for s in inner if s.kind == "data"), next((s for s in inner if s.count is None), inner[0]))
-        counts = [s.count for s in inner if s.count is not None]
+        counts = [s.count for s in inner if s.count is not None and not s.soft]
+        counts = counts or [s.count for s in inner if s.count is not None]
         count = lead.count if lead.kind == "data" else (min(counts) if counts else None)
         if wrap == "enumerate":
             start = facts.get("start", 0)
@@ -199,16 +201,14 @@ def _thing(machine: Machine, value: Thing, node: ast.For | ast.AsyncFor | None) 
     if value.kind == "dataset":
         return Stream("data", lambda i: Tensor(False), machine_length(machine, value), value)
     if value.kind == "object" and value.cls is not None:
-        loader = machine.make("loader", None)
-        loader.at = value.at
-        value.kind = "loader"
+        value.kind = "loader"  # an object of the project that is gone over gives batches
         return Stream("data", lambda i: Tensor(False), machine_length(machine, value), value)
     return Stream("once", lambda i: Unknown(), 1)
 
 
 def _range(machine: Machine, value: Thing) -> Stream:
     bounds: list[Value] = value.facts["of"]
-    numbers = [_bound(machine, b) for b in bounds]
+    numbers = [_bound(machine, b, len(bounds) == 3) for b in bounds]
     if any(n is None for n in numbers):
         return Stream("many", lambda i: Const(i, True))
     known = [n for n in numbers if n is not None]
@@ -222,14 +222,14 @@ def _range(machine: Machine, value: Thing) -> Stream:
     return Stream("exact", lambda i: Const(steps[i], True), len(steps))
 
 
-def _bound(machine: Machine, value: Value) -> int | None:
+def _bound(machine: Machine, value: Value, stepped: bool) -> int | None:
     if isinstance(value, Const) and isinstance(value.value, int):
         return value.value
     if isinstance(value, Unknown) and value.became is None:
-        from fallline.reader.decide import _COUNTED
-
-        if _COUNTED.search(value.hint) and not any(w in value.hint.lower() for w in ("epoch", "num_", "iter", "every")):
+        if COUNTED.search(value.hint) and not any(w in value.hint.lower() for w in ("epoch", "num_", "iter", "every")):
             return machine.settings.count(value.hint)
+        if stepped and SIZED.search(value.hint):
+            return machine.settings.count(value.hint, usual=SIZE)
     return None
 
 

@@ -21,7 +21,7 @@ from fallline.syntax import Module, Project
 
 __all__ = ["Frame", "Machine", "Stop"]
 
-_FUEL = 60_000
+_FUEL = 30_000
 _MOST_EVENTS = 4_000
 
 
@@ -71,7 +71,7 @@ class Machine:
         self.tests: list[tuple[Location, bool, str]] = []  # the ifs around: place, depends on iteration, text
         self.iteration = 0
         self.iterations = 0
-        self.loops: list[str] = []  # kinds of the loops around, innermost last: "data", "many", "exact", "params"
+        self.loops: list[str] = []  # kinds of the loops around (see loops.Stream), innermost last
         self.loop_nodes: list[tuple[Module, ast.AST]] = []
         self.inside_model = 0
         self.anomaly: Location | None = None
@@ -80,6 +80,7 @@ class Machine:
         self.backwards = 0
         self.training_loops = 0  # loops with a backward in them that have ended
         self.data_loops = 0  # those over a loader
+        self.results: dict[tuple[int, int], Value] = {}  # of calls that only compute: (function, call) → result
         self._module_frames: dict[str, Frame] = {}
         self._numbers: dict[str, int] = {}
         self.pending = 0  # backward passes since the last step
@@ -96,6 +97,11 @@ class Machine:
         if self.fuel % 512 == 0 and time.perf_counter() > self.deadline:
             self.complete = False
             raise Stop
+
+    @property
+    def work(self) -> int:
+        """Statements carried out so far."""
+        return _FUEL - self.fuel
 
     # -- places ------------------------------------------------------------------------------------------------
 
@@ -133,8 +139,15 @@ class Machine:
     def become(self, unknown: Unknown, kind: str, node: ast.AST | None = None) -> Thing:
         """Something unknown turns out to be a training object; the same one each time."""
         if unknown.became is None:
-            unknown.became = self.make(kind, None)
-            unknown.became.facts["assumed"] = True
+            same = [t for t in unknown.made_from if t.kind == kind]
+            if len(same) == 1 and kind in {"model", "optimizer"}:
+                # model = wrap(model): whatever that did, the parameters are most likely the same ones
+                unknown.became = same[0]
+                return same[0]
+            thing = unknown.became = self.make(kind, None)
+            thing.facts["assumed"] = True
+            if kind == "model":
+                thing.facts["parameters"] = frozenset({"?" + thing.id})
         return unknown.became
 
     def as_kind(self, value: Value, kind: str) -> Thing | None:
@@ -211,7 +224,7 @@ class Machine:
             model.id if model else None,
             scheduler.id if scheduler else None,
             loader.id if loader else None,
-            {name: value for name, value in facts.items() if value is not None},
+            {name: value for name, value in facts.items() if value is not None and not (name == "parameters" and _unclear(value))},
             self.callers,
             len(self.events),
         )
@@ -250,19 +263,33 @@ class Machine:
 
     def trace(self) -> Trace:
         """What was executed, as rules see it."""
+        if not self.complete and self.events:
+            self.emit(Kind.OPAQUE, self.events[-1].at, what="the rest of the program")
+        # what reaches a backward once does so again, past the end of this trace
+        reaching = {(e.kind, e.at, e.callers) for e in self.events if e.fact("used") or e.fact("reaches_backward")}
         for event in self.events:
-            if event.kind is Kind.FORWARD and self.complete:
-                event.facts.setdefault("used", False)
-            if event.kind is Kind.KEEP:
-                event.facts.setdefault("reaches_backward", False)
+            again = (event.kind, event.at, event.callers) in reaching
+            if event.kind is Kind.FORWARD and (again or self.complete):
+                event.facts.setdefault("used", again)
+            if event.kind is Kind.KEEP and (again or self.complete):
+                event.facts.setdefault("reaches_backward", again)
             if event.kind is Kind.BACKWARD and event.fact("retain_graph"):
                 event.facts.setdefault("second", False)
         return Trace(
             self.events,
-            [Object(t.id, t.kind, t.at, dict(t.facts)) for t in self.things.values() if t.kind != "object"],
+            [Object(t.id, t.kind, t.at, _known(t.facts)) for t in self.things.values() if t.kind != "object"],
             settings=self.settings.words(),
             complete=self.complete,
         )
+
+
+def _known(facts: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in facts.items() if value is not None and not (name == "parameters" and _unclear(value))}
+
+
+def _unclear(sets: Any) -> bool:
+    """Parameter sets of models that were only assumed: which optimizer holds them is not known."""
+    return not sets or any(name.startswith("?") for name in sets)
 
 
 def count_of(machine: Machine, value: Value) -> int | None:

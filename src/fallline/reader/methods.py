@@ -32,7 +32,7 @@ from fallline.reader.values import (
 if TYPE_CHECKING:
     from fallline.reader.calls import Call
 
-__all__ = ["backward", "call_method", "call_thing", "call_unknown", "knows", "reduce", "sync"]
+__all__ = ["backward", "call_method", "call_thing", "call_unknown", "knows", "reduce", "shaped", "sync"]
 
 
 def call_method(machine: Machine, found: Value, name: str, call: Call) -> Value:
@@ -139,6 +139,7 @@ def _criterion(machine: Machine, thing: Thing, call: Call) -> Value:
         divided=False,
         scalar=True,
         half=None,
+        depth=len(machine.loops),
     )
 
 
@@ -173,26 +174,26 @@ def _forward(machine: Machine, model: Thing, call: Call) -> Value:
         half=half,
         length=given.length,
     )
-    return _shaped(inside, result) if inside is not None else result
+    return shaped(inside, result) if inside is not None else result
 
 
-def _shaped(inside: Value, result: Tensor) -> Value:
+def shaped(inside: Value, result: Tensor) -> Value:
     """What forward returned, each tensor in it carrying this call's graph."""
     if isinstance(inside, Sequence):
-        return Sequence([_shaped(i, result) for i in inside.items], inside.born)
+        return Sequence([shaped(i, result) for i in inside.items], inside.born)
     if isinstance(inside, Mapping):
-        return Mapping({k: _shaped(v, result) for k, v in inside.items.items()}, inside.born)
+        return Mapping({k: shaped(v, result) for k, v in inside.items.items()}, inside.born)
     if isinstance(inside, Tensor):
         return replace(
             inside,
-            graph=result.graph,
+            graph=inside.graph or result.graph,
             sets=inside.sets | result.sets,
             forwards=inside.forwards | result.forwards,
             kept=inside.kept | result.kept,
         )
     if isinstance(inside, Const):
         return inside
-    return replace(result)
+    return replace(result) if result.graph is not False or result.forwards else inside
 
 
 _TELLING = frozenset(
@@ -263,6 +264,11 @@ def _half_if_asked(machine: Machine, model: Thing, call: Call) -> Value:
     for value in map(machine.settled, call.values):
         if isinstance(value, External) and value.name in {"torch.float16", "torch.half"}:
             model.facts["half"] = True
+    return model
+
+
+def _full(machine: Machine, model: Thing, call: Call) -> Value:
+    model.facts["half"] = None
     return model
 
 
@@ -426,7 +432,7 @@ def _scheduler_step(machine: Machine, scheduler: Thing, call: Call) -> Value:
         optimizer=optimizer,
         explicit=bool(call.values) or None,
         per="batch" if _in_batch(machine) else "epoch",
-        checked=tested or None,
+        checked=tested,
     )
     return NONE
 
@@ -564,7 +570,7 @@ def reduce(machine: Machine, tensor: Tensor, name: str, call: Call) -> Tensor:
     if name in {"mean", "nanmean"}:
         return replace(result, reduction="mean", scalar=True, divided=False if result.divided is None else result.divided)
     if name == "sum":
-        return replace(result, reduction=result.reduction if result.reduction == "mean" else "sum", scalar=True)
+        return replace(result, reduction=result.reduction if result.reduction == "mean" else "sum", scalar=True, depth=len(machine.loops))
     if name in {"div", "div_", "true_divide"}:
         other = call.arg(0 if isinstance(call.node.func, ast.Attribute) else 1, "other")
         if other is not None and not isinstance(machine.settled(other), Tensor):
@@ -668,7 +674,7 @@ _METHODS: dict[tuple[str, str], Callable[[Machine, Thing, Call], Value]] = {
     ("model", "to"): _moved,
     ("model", "cuda"): _moved,
     ("model", "cpu"): _moved,
-    ("model", "float"): _self,
+    ("model", "float"): _full,
     ("model", "double"): _self,
     ("model", "bfloat16"): _self,
     ("model", "half"): _half,

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-from contextlib import ExitStack
 
+from fallline.reader.evaluate import ATTRIBUTES
 from fallline.reader.machine import Machine
 from fallline.reader.values import (
     Bound,
     Class,
     Const,
-    External,
     Function,
     Mapping,
     Params,
@@ -212,4 +211,10 @@ def scan_model(thing: Thing) -> None:
     thing.facts.update(known)
 
 
-_ = (ExitStack, External)
+def _class_attribute(machine: Machine, cls: Class, name: str, node: ast.AST) -> Value:
+    method = find_method(cls.module, cls.node, name)
+    return Function(method[1], method[0]) if method is not None else Bound(cls, name)
+
+
+ATTRIBUTES[Thing] = attribute
+ATTRIBUTES[Class] = _class_attribute

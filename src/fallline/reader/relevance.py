@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from fallline.syntax import Module
 
-__all__ = ["TOKENS", "called_names", "relevant", "trains"]
+__all__ = ["TOKENS", "acts", "acts_here", "called_names", "relevant", "trains"]
 
 # A call with one of these names is, or may be, part of the protocol.
 TRIGGERS = frozenset(
@@ -15,6 +15,12 @@ TRIGGERS = frozenset(
     "accumulate no_sync no_backward_sync eval train set_epoch append manual_step optimizer_step minimize apply_gradients "
     "checkpoint detect_anomaly set_detect_anomaly requires_grad_ prepare setup initialize toggle_optimizer update "
     "get_total_norm clip_grads_with_norm_ set_requires_gradient_sync no_grad inference_mode autocast item".split()
+)
+# Of those, what changes the order of things: a switch around one of these is worth trying both ways.
+_ACTS = frozenset(
+    "backward manual_backward step zero_grad unscale_ clip_grad_norm_ clip_grad_value_ clip_grad_norm clip_gradients clip_ "
+    "accumulate no_sync no_backward_sync eval set_epoch optimizer_step minimize detect_anomaly set_detect_anomaly "
+    "get_total_norm clip_grads_with_norm_ set_requires_gradient_sync autocast GradScaler no_grad scaler.update".split()
 )
 _TRAINS = frozenset("backward manual_backward accumulate minimize training_step compute_loss".split())
 # A file with none of these makes no trace.
@@ -32,6 +38,8 @@ def called_names(node: ast.AST) -> frozenset[str]:
                     found.add(inner.func.id)
                 elif isinstance(inner.func, ast.Attribute):
                     found.add(inner.func.attr)
+                    if inner.func.attr == "update" and "scal" in ast.unparse(inner.func.value).lower():
+                        found.add("scaler.update")
                 for argument in inner.args:
                     # a closure or step function handed to something that will call it
                     if isinstance(argument, ast.Name):
@@ -48,16 +56,34 @@ def relevant(module: Module, nodes: Iterable[ast.AST], wanted: frozenset[str] = 
     return any(_reaches(module, node, wanted, set()) for node in nodes)
 
 
+def acts(module: Module, nodes: Iterable[ast.AST]) -> bool:
+    """Whether these statements do part of the protocol."""
+    return relevant(module, nodes, _ACTS)
+
+
+def acts_here(nodes: Iterable[ast.AST]) -> bool:
+    """Whether these statements themselves do part of the protocol, not through other functions."""
+    return any(not called_names(node).isdisjoint(_ACTS) for node in nodes)
+
+
 def trains(module: Module, nodes: Iterable[ast.AST]) -> bool:
     """Whether these statements run a backward pass."""
     return relevant(module, nodes, _TRAINS)
+
+
+# Names too common to tell whose method is called.
+_COMMON = frozenset(
+    "run get add close start log load save write read items keys values format join split copy to size view open print info "
+    "warning debug error exists mkdir decode encode strip replace search match group pop index count sort main build make "
+    "create reset state_dict load_state_dict parse init setdefault startswith endswith lower upper extend remove append".split()
+)
 
 
 def _reaches(module: Module, node: ast.AST, wanted: frozenset[str], seen: set[int]) -> bool:
     names = called_names(node)
     if not names.isdisjoint(wanted):
         return True
-    key = "_reaches_train" if wanted is _TRAINS else "_reaches"
+    key = "_reaches_train" if wanted is _TRAINS else "_reaches_act" if wanted is _ACTS else "_reaches"
     known = getattr(node, key, None)
     if known is not None:
         return bool(known)
@@ -65,7 +91,7 @@ def _reaches(module: Module, node: ast.AST, wanted: frozenset[str], seen: set[in
         return False
     seen.add(id(node))
     result = False
-    for name in names:
+    for name in names - _COMMON:
         for home, target in definitions(module, name):
             if _reaches(home, target, wanted, seen):
                 result = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 
@@ -84,6 +85,8 @@ def _repeatedly(machine: Machine, function: Function, node: ast.FunctionDef | as
         trained = any(e.kind is Kind.BACKWARD for e in new)
         own = {t.id for t in machine.things.values() if t.kind == "optimizer" and t.at is not None}
         stepped = {e.optimizer for e in new if e.kind is Kind.STEP}
+        if trained and not stepped:
+            machine.emit(Kind.OPAQUE, node, what="the caller, who has the gradients")
         if not trained or (stepped and stepped <= own and function.me is None):
             return
         if machine.training_loops > looping:
@@ -126,10 +129,24 @@ def _given(machine: Machine, function: Function, node: ast.FunctionDef | ast.Asy
 
 def _pair_up(machine: Machine, given: dict[str, Value]) -> None:
     """One model and one optimizer handed over together belong together."""
-    models = [t for t in map(machine.settled, given.values()) if isinstance(t, Thing) and t.kind == "model"]
-    optimizers = [t for t in map(machine.settled, given.values()) if isinstance(t, Thing) and t.kind == "optimizer"]
+    known = {name: machine.settled(value) for name, value in given.items()}
+    models = {n: t for n, t in known.items() if isinstance(t, Thing) and t.kind == "model"}
+    optimizers = {n: t for n, t in known.items() if isinstance(t, Thing) and t.kind == "optimizer"}
+    if any("parameters" in o.facts for o in optimizers.values()):
+        return
     if len(models) == 1 and len(optimizers) == 1:
-        optimizers[0].facts["parameters"] = models[0].sets
+        pairs = list(zip(optimizers.values(), models.values(), strict=True))
+    else:
+        pairs = []
+        for name, optimizer in optimizers.items():
+            rest = re.sub(r"(?i)optimizers?|optimisers?|optim|opt|_", "", name).lower()
+            fitting = [m for n, m in models.items() if rest and re.sub(r"(?i)net|model|_", "", n).lower() == rest or n.lower() == rest]
+            if len(fitting) == 1:
+                pairs.append((optimizer, fitting[0]))
+        if len(pairs) < len(optimizers):
+            return
+    for optimizer, model in pairs:
+        model.facts["parameters"] = optimizer.facts["parameters"] = frozenset({model.id})
 
 
 def _class_roots(module: Module, cls: ast.ClassDef, reached: Container[tuple[str, str]]) -> Iterator[Root]:

@@ -122,7 +122,7 @@ def _set_attribute(machine: Machine, target: ast.Attribute, value: Value, node: 
             _toggle_sync(machine, of, value, target)
             return
         if of.kind == "model" and isinstance(new, Thing) and new.kind == "model" and target.attr != "module":
-            _new_part(machine, of, new, target, node)
+            _new_part(machine, of, new, target.attr, node)
         of.attrs[target.attr] = value
         if isinstance(value, Unknown) and value.became is None and not value.hint:
             value.hint = target.attr
@@ -130,25 +130,25 @@ def _set_attribute(machine: Machine, target: ast.Attribute, value: Value, node: 
 
 def _toggle_sync(machine: Machine, model: Thing, value: Value, target: ast.Attribute) -> None:
     model.facts["wrapper"] = model.facts.get("wrapper", "ddp")
-    synced = bool(value.value) if isinstance(value, Const) else machine.settings.switch(machine.text(target), True, False)
+    synced = bool(value.value) if isinstance(value, Const) else machine.settings.switch(machine.text(target), True, 0)
     if synced:
         machine.unsynced = [m for m in machine.unsynced if m != model.id]
     elif model.id not in machine.unsynced:
         machine.unsynced.append(model.id)
 
 
-def _new_part(machine: Machine, model: Thing, part: Thing, target: ast.Attribute, node: ast.AST) -> None:
+def _new_part(machine: Machine, model: Thing, part: Thing, name: str, node: ast.AST) -> None:
     """`model.fc = nn.Linear(...)`: part of the model; too late when an optimizer already holds the old ones."""
     me = machine.frame.me
-    for name in ("batchnorm", "recurrent", "dropout", "transformer"):
-        if part.facts.get(name):
-            model.facts[name] = True
+    for layer in ("batchnorm", "recurrent", "dropout", "transformer"):
+        if part.facts.get(layer):
+            model.facts[layer] = True
     if me is model:
         part.facts["parameters"] = model.sets
         return
     holders = [t for t in machine.things.values() if t.kind == "optimizer" and not t.sets.isdisjoint(model.sets)]
     if holders and not part.sets <= model.sets and not machine.iteration:
-        machine.emit(Kind.REPLACE, node, model=model, optimizer=holders[0], what="head", parameters=model.sets, name=target.attr)
+        machine.emit(Kind.REPLACE, node, model=model, optimizer=holders[0], what="head", parameters=model.sets, name=name)
     part.facts["parameters"] = model.sets
 
 
@@ -163,6 +163,10 @@ def _set_item(machine: Machine, target: ast.Subscript, value: Value, node: ast.A
                 return
         if isinstance(value, Tensor):
             grads.keep(machine, of, value, "assign", node)
+    elif isinstance(of, Thing) and of.kind == "model":
+        new = machine.settled(value)
+        if isinstance(new, Thing) and new.kind == "model":
+            _new_part(machine, of, new, machine.text(target.slice), node)
     elif isinstance(of, Sequence) and isinstance(value, Tensor):
         grads.keep(machine, of, value, "assign", node)
 
@@ -250,13 +254,13 @@ def _match(machine: Machine, node: ast.Match) -> str | None:
     for index, case in enumerate(node.cases):
         last = index == len(node.cases) - 1
         key = f"{machine.text(node.subject)} matches case {index + 1}"
-        if last or machine.settings.switch(key, index == 0, True):
+        if last or machine.settings.switch(key, index == 0):
             return run_block(machine, case.body)
     return None
 
 
 def _assert(machine: Machine, node: ast.Assert) -> None:
-    truth(machine, node.test, True, False)
+    truth(machine, node.test, True, 0)
 
 
 def _raise(machine: Machine, node: ast.Raise) -> str:
@@ -268,6 +272,10 @@ def _delete(machine: Machine, node: ast.Delete) -> None:
     for target in node.targets:
         if isinstance(target, ast.Name):
             machine.frame.names.pop(target.id, None)
+        elif isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Slice):
+            emptied = machine.settled(evaluate(machine, target.value))
+            if isinstance(emptied, Sequence):
+                emptied.items.clear()
 
 
 _HANDLERS = {

@@ -22,22 +22,22 @@ class Settings:
 
     forced: dict[str, int] = field(default_factory=dict)
     met: dict[str, int] = field(default_factory=dict)
-    matter: set[str] = field(default_factory=set)
+    matter: dict[str, int] = field(default_factory=dict)  # choices worth flipping, and how much
 
-    def switch(self, key: str, usual: bool, matters: bool = True) -> bool:
-        """The value of a switch in this trace."""
+    def switch(self, key: str, usual: bool, matters: int = 2) -> bool:
+        """The value of a switch in this trace. `matters`: 0 not worth flipping, 1 perhaps, 2 the protocol is right here."""
         value = bool(self.forced.get(key, usual))
         self.met.setdefault(key, int(value))
         if matters:
-            self.matter.add(key)
+            self.matter[key] = max(self.matter.get(key, 0), matters)
         return value
 
-    def count(self, key: str, *, compared: bool = False) -> int:
+    def count(self, key: str, *, compared: bool = False, usual: int = USUAL_COUNT) -> int:
         """A small number for an unknown count. `compared` when a test asks whether it is one or more."""
-        value = self.forced.get("#" + key, USUAL_COUNT)
+        value = self.forced.get("#" + key, usual)
         self.met.setdefault("#" + key, value)
         if compared:
-            self.matter.add("#" + key)
+            self.matter["#" + key] = 2
         return value
 
     def words(self) -> list[str]:
@@ -61,7 +61,8 @@ def explore(first: Settings) -> Iterator[Settings]:
     seen = {_key(first.forced)}
     while queue and produced < _MOST_TRACES:
         base = queue.pop(0)
-        for key in [k for k in base.met if k in base.matter and k not in base.forced]:
+        choices = [k for k in base.met if k in base.matter and k not in base.forced]
+        for key in sorted(choices, key=lambda k: -base.matter[k]):
             forced = {**base.forced, key: _other(key, base.met[key])}
             if _key(forced) in seen or produced >= _MOST_TRACES:
                 continue

@@ -177,7 +177,7 @@ def layer(machine: Machine, call: Call, type_name: str) -> Value:
 def criterion(machine: Machine, call: Call, type_name: str) -> Thing:
     thing = machine.make("criterion", call.node, type=type_name)
     thing.facts["reduction"] = reduction_of(machine, call)
-    thing.facts["ragged"] = "ignore_index" in call.kwargs or None
+    thing.facts["ragged"] = pads(machine, call) or None
     return thing
 
 
@@ -187,6 +187,11 @@ def reduction_of(machine: Machine, call: Call) -> str | None:
         return None if call.star else "mean"
     known = machine.settled(given)
     return known.value if isinstance(known, Const) and isinstance(known.value, str) else None
+
+
+def pads(machine: Machine, call: Call) -> bool:
+    """`ignore_index` that leaves out padding: the mean is over a varying number. Blocks of fixed length have none."""
+    return "ignore_index" in call.kwargs and "pad" in machine.module.source.text.lower()
 
 
 def wrapped(machine: Machine, call: Call, how: str) -> Value:
@@ -266,10 +271,11 @@ def functional_loss(machine: Machine, call: Call, name: str) -> Tensor:
     return replace(
         result,
         reduction=reduction_of(machine, call),
-        ragged="ignore_index" in call.kwargs,
+        ragged=pads(machine, call),
         divided=False,
         scalar=True,
         half=None,
+        depth=len(machine.loops),
     )
 
 
@@ -429,7 +435,7 @@ def _checkpoint(machine: Machine, call: Call) -> Value:
     from fallline.reader.calls import call_value
 
     target = machine.settled(call.arg(0, "function") or Unknown())
-    batchnorm = target.facts.get("batchnorm") if isinstance(target, Thing) else None
+    batchnorm = target.facts.get("batchnorm") if isinstance(target, Thing) and target.facts.get("training") is not False else None
     if isinstance(target, Function):
         called = ast.dump(target.node)
         batchnorm = True if "BatchNorm" in called else None
@@ -518,6 +524,12 @@ _EFFECTS: dict[str, Callable[[Machine, Call], Value]] = {
     "torch.utils.checkpoint.checkpoint": _checkpoint,
     "torch.compile": _compiled,
     "torch.jit.script": _first,
+    "torch.nn.SyncBatchNorm.convert_sync_batchnorm": _first,
+    "torch.nn.utils.parametrizations.weight_norm": _first,
+    "torch.nn.utils.weight_norm": _first,
+    "torch.nn.utils.spectral_norm": _first,
+    "torch.nn.utils.parametrizations.spectral_norm": _first,
+    "torch.jit.trace": _first,
     "torch.stack": _stacked,
     "torch.load": _load,
     "torch.from_numpy": _as_tensor,

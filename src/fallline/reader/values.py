@@ -21,6 +21,7 @@ __all__ = [
     "Mapping",
     "Param",
     "Params",
+    "Partial",
     "Sequence",
     "Tensor",
     "Thing",
@@ -50,11 +51,12 @@ NONE = Const(None)
 class Unknown(Value):
     """Something the reader cannot see, with the words that name it. It may turn out to be a training object."""
 
-    __slots__ = ("became", "hint", "parts", "varying")
+    __slots__ = ("became", "hint", "made_from", "parts", "varying")
 
     def __init__(self, hint: str = "", *, varying: bool = False) -> None:
         self.hint = hint
         self.became: Thing | None = None
+        self.made_from: list[Thing] = []  # training objects that went into the call that returned it
         self.varying = varying
         self.parts: dict[str, Value] = {}  # attributes and items, the same each time they are asked for
 
@@ -113,6 +115,7 @@ class Tensor(Value):
     terms: int = 1
     leaf: bool = False
     scalar: bool = False
+    depth: int = 0  # how many loops were around when it was computed
 
 
 @dataclass(slots=True)
@@ -167,6 +170,15 @@ class External(Value):
     """A dotted name outside the project: `torch.optim.Adam`."""
 
     name: str
+
+
+@dataclass(slots=True)
+class Partial(Value):
+    """functools.partial: something to call, with arguments already given."""
+
+    target: Value
+    args: list[Value]
+    kwargs: dict[str, Value]
 
 
 @dataclass(slots=True)
