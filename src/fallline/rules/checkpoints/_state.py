@@ -232,7 +232,7 @@ def uses(module: Module) -> list[Used]:
             role = _role_of_object(module, node) if node is not None and name is not None else None
             if role is None or name is None or node is None:
                 continue
-            if role == "scheduler" and call.args and not _needs_state(module, node):
+            if role == "scheduler" and not _needs_state(module, node, bool(call.args)):
                 continue
             found.setdefault((role, name), Used(role, name, call))
     return list(found.values())
@@ -281,10 +281,13 @@ def _constructor(module: Module, node: ast.expr) -> tuple[ast.Call, str] | None:
     return None
 
 
-def _needs_state(module: Module, scheduler: ast.expr) -> bool:
-    """`scheduler.step(epoch)` says itself where it is; ReduceLROnPlateau remembers."""
+def _needs_state(module: Module, scheduler: ast.expr, told: bool) -> bool:
+    """A schedule that is told where it is, by step(epoch) or by last_epoch, has no state; ReduceLROnPlateau has."""
     constructor = _constructor(module, scheduler)
-    return constructor is not None and constructor[1] == _PLATEAU
+    if constructor is None:
+        return not told
+    call, name = constructor
+    return name == _PLATEAU or not (told or Module.argument(call, None, "last_epoch") is not None)
 
 
 @dataclass

@@ -186,8 +186,6 @@ def train(model, loader):
         roles = saved.roles()
         if saved.open or not _for_resuming(module, saved, roles):
             return
-        if saved.module is module and not _near_training(module, saved, used):
-            return
         missing = [u for u in used if not any(s.holds(u.name, u.role) for s in every)]
         told = list(dict.fromkeys(_TELL[u.role] for u in missing))
         if (
@@ -215,6 +213,16 @@ def train(model, loader):
 
 def _for_resuming(module: Module, saved: Saved, roles: set[str]) -> bool:
     """Saved with an optimizer, an epoch or a step, or loaded by code that restores one."""
+    for key, value in saved.entries.items():
+        if saved.role(key, value) == "optimizer" and isinstance(value, ast.Constant):
+            return False  # "optimizer": None is how an export says that it is one
+        if any(
+            isinstance(n, ast.Subscript)
+            and isinstance(n.slice, ast.Constant)
+            and isinstance(n.slice.value, str)
+            for n in ast.walk(value)
+        ):
+            return False  # copied from another checkpoint: a converter
     if roles & {"optimizer", "counter"}:
         return True
     for loaded in loads(module):
@@ -225,19 +233,6 @@ def _for_resuming(module: Module, saved: Saved, roles: set[str]) -> bool:
         }:
             return True
     return False
-
-
-def _near_training(module: Module, saved: Saved, used: list[Used]) -> bool:
-    """The file trains what it saves: not a converter that copies an old checkpoint."""
-    function = module.function(saved.call)
-    return (
-        not any(
-            isinstance(n, ast.Name) and n.id in {"checkpoint", "ckpt"}
-            for v in saved.entries.values()
-            for n in ast.walk(v)
-        )
-        or function is None
-    )
 
 
 def _numbered(saved: Saved) -> bool:

@@ -104,6 +104,8 @@ def roundtrip(thing):
             if module.constant(Module.argument(call, None, "weights_only")) is not False:
                 continue
             path = Module.argument(call, 0, "f", "url")
+            if path is not None and module.segment(path) in _own_files(module):
+                continue
             origin = (
                 "a download"
                 if module.resolve(call.func) != "torch.load"
@@ -124,6 +126,12 @@ def roundtrip(thing):
         if not isinstance(value, ast.Constant):
             return None
         return Fix("load weights only", (Editor(module).replace(value, "True"),), safe=False)
+
+
+def _own_files(module: Module) -> set[str]:
+    """The paths, as written, that this file saves to: what it made itself it may trust."""
+    paths = (Module.argument(call, 1, "f") for call in module.calls("torch.save"))
+    return {module.segment(path) for path in paths if path is not None}
 
 
 def _origin(module: Module, node: ast.expr, depth: int) -> str | None:
@@ -169,7 +177,7 @@ def _origin_of_parameter(module: Module, node: ast.Name, depth: int) -> str | No
     if function is None:
         return None
     names = [a.arg for a in function.args.posonlyargs + function.args.args]
-    if node.id not in names:
+    if node.id not in names or node.id in {"self", "cls"}:
         return None
     if any(
         _COMMANDS.search(module.segment(d).partition("(")[0].rpartition(".")[2])

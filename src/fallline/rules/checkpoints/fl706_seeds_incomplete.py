@@ -130,32 +130,21 @@ print(random.random())
     )
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
-        seeded: dict[ast.FunctionDef, set[str]] = {}
-        for call in module.calls(*_ALSO_SEEDING):
-            function = module.function(call)
-            if (
-                isinstance(function, ast.FunctionDef)
-                and _SEEDING_NAME.search(function.name)
-                and "worker" not in function.name
-            ):
-                kinds = seeded.setdefault(function, set())
-                kind = _SEEDS.get(module.resolve(call.func) or "")
-                kinds |= {kind} if kind is not None else set()
-        if not seeded or any(_DO_IT_ALL.search(name) for name in module.imports.values()):
+        seeding = {
+            f: None
+            for call in module.calls(*_ALSO_SEEDING)
+            if (f := _seeding_function(module, call)) is not None
+        }
+        if not seeding or any(_DO_IT_ALL.search(name) for name in module.imports.values()):
             return
-        everywhere = set().union(
-            *seeded.values(),
-            *(
-                {_SEEDS[n]}
-                for c in module.calls(*_SEEDS)
-                if (n := module.resolve(c.func)) is not None
-            ),
-        )
+        seeded = {
+            _SEEDS[n]
+            for call in module.calls(*_SEEDS)
+            if (n := module.resolve(call.func)) is not None
+        }
         drawn = _drawn(module)
-        for function in seeded:
-            missing = [
-                k for k in ("random", "numpy", "torch") if k in drawn and k not in everywhere
-            ]
+        for function in seeding:
+            missing = [k for k in _TELL if k in drawn and k not in seeded]
             if missing:
                 at = module.location(function)
                 header = module.source.lines[function.lineno - 1]
@@ -167,6 +156,18 @@ print(random.random())
                 )
 
 
+def _seeding_function(module: Module, call: ast.Call) -> ast.FunctionDef | None:
+    """The function around this call, where seeding is what it is for: not a worker's, not a temporary seed."""
+    function = module.function(call)
+    if (
+        not isinstance(function, ast.FunctionDef)
+        or _SEEDING_NAME.search(function.name) is None
+        or "worker" in function.name
+    ):
+        return None
+    return None if any(isinstance(n, ast.Yield) for n in ast.walk(function)) else function
+
+
 def _drawn(module: Module) -> dict[str, object]:
     """Where the global generators are drawn from, in this file and in the project's files that it imports."""
     found: dict[str, object] = {}
@@ -176,11 +177,7 @@ def _drawn(module: Module) -> dict[str, object]:
             if name is None or name.rpartition(".")[2] in _OWN_STATE:
                 continue
             kind = None
-            if (
-                name.startswith("random.")
-                and name.count(".") == 1
-                and home.imports.get("random", "random") == "random"
-            ):
+            if name.startswith("random.") and name.count(".") == 1:
                 kind = "random"
             elif name.startswith("numpy.random."):
                 kind = "numpy"

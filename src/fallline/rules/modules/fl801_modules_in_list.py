@@ -167,28 +167,22 @@ class Trainer:
     )
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
-        for cls in module.all(ast.ClassDef):
-            if not module.is_module_class(cls) or _registers_by_hand(cls):
-                continue
-            for method in cls.body:
-                if isinstance(method, ast.FunctionDef):
-                    yield from self._check_method(module, cls, method)
-
-    def _check_method(
-        self, module: Module, cls: ast.ClassDef, method: ast.FunctionDef
-    ) -> Iterator[Finding]:
-        for statement in ast.walk(method):
+        for statement in [*module.all(ast.Assign), *module.all(ast.AnnAssign)]:
             target, value = _attribute_assigned(statement)
-            if target is None or value is None:
+            if target is None or value is None or not isinstance(value, Container | ast.Name):
                 continue
             made = module.value(value)
-            if not isinstance(made, Container):
+            if not isinstance(made, Container) or not _may_hold_layers(made):
                 continue
-            if _wrapped_elsewhere(module, cls, target.attr, value):
-                continue
-            if not _holds_layers(module, cls, target.attr, value, made):
-                continue
-            if _hidden_on_purpose(module, cls, target.attr, made):
+            cls = module.class_(statement)
+            if (
+                cls is None
+                or not _holds_layers(module, cls, target.attr, value, made)
+                or not module.is_module_class(cls)
+                or _registers_by_hand(cls)
+                or _wrapped_elsewhere(module, cls, target.attr, value)
+                or _hidden_on_purpose(module, cls, target.attr, made)
+            ):
                 continue
             kind = "dict" if isinstance(made, ast.Dict | ast.DictComp) else "list"
             yield self.finding(
@@ -235,6 +229,12 @@ def _attribute_assigned(statement: ast.AST | None) -> tuple[ast.Attribute | None
     ):
         return target, statement.value
     return None, None
+
+
+def _may_hold_layers(made: Container) -> bool:
+    """Empty, or with at least one element that is made or named on the spot."""
+    items = _items(made)
+    return not items or any(isinstance(item, ast.Call | ast.Name) for item in items)
 
 
 def _is_self(node: ast.AST, name: str) -> bool:

@@ -109,7 +109,9 @@ class Abstract(nn.Module):
                 (n for n in cls.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"),
                 None,
             )
-            if init is None or not cls.bases or not module.is_module_class(cls):
+            if init is None or not cls.bases or _starts_with_super(init) or _own_call(cls):
+                continue
+            if not module.is_module_class(cls):
                 continue
             called = _init_call(module, init)
             first = _first_registration(module, init)
@@ -176,6 +178,22 @@ class Abstract(nn.Module):
         if call.args or call.keywords or not isinstance(moved, ast.Expr) or not editor.alone(moved):
             return None
         return Fix("move super().__init__() to the front", editor.move_before(moved, anchor))
+
+
+def _starts_with_super(init: ast.FunctionDef) -> bool:
+    """What nearly every __init__ does; looked at first because it is cheap."""
+    for statement in init.body[:2]:
+        call = statement.value if isinstance(statement, ast.Expr) else None
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
+            return call.func.attr == "__init__"
+        if not isinstance(statement, ast.Expr):
+            return False
+    return False
+
+
+def _own_call(cls: ast.ClassDef) -> bool:
+    """A class with its own `__call__` uses nothing that nn.Module.__init__ sets up."""
+    return any(isinstance(n, ast.FunctionDef) and n.name == "__call__" for n in cls.body)
 
 
 def _init_call(module: Module, init: ast.FunctionDef) -> ast.Call | None:

@@ -129,7 +129,9 @@ print(model(torch.ones(1, 2)))
             assert isinstance(call.func, ast.Attribute)
             receiver = call.func.value
             if is_module(module, receiver) or (
-                looks_like_model(receiver) and self._could_be_module(module, receiver)
+                looks_like_model(receiver)
+                and (call.args or call.keywords)  # cv2.dnn networks are run by net.forward()
+                and self._could_be_module(module, receiver)
             ):
                 name = module.segment(receiver)
                 yield self.finding(

@@ -264,7 +264,9 @@ def _only_queues(module: Module, statements: list[ast.stmt]) -> bool:
         name = module.resolve(call.func)
         if isinstance(call.func, ast.Attribute) and call.func.attr in _WAITS:
             return False
-        if is_module(module, call.func) or looks_like_model(call.func):
+        if _copies_to_host(module, call):
+            return False
+        if is_module(module, call.func) or (_called_like_model(module, call)):
             works = True
         elif name is not None and name.startswith("torch."):
             works = works or (
@@ -278,3 +280,18 @@ def _only_queues(module: Module, statements: list[ast.stmt]) -> bool:
         if isinstance(call.func, ast.Name) and call.func.id == "print" and call.args:
             return False
     return works
+
+
+def _called_like_model(module: Module, call: ast.Call) -> bool:
+    """`model(x)`, but not `setup_model(config)`: a name of a model, called, that is no function of this file or another."""
+    name = call.func.id if isinstance(call.func, ast.Name) else None
+    return (
+        looks_like_model(call.func) and name not in module.functions and name not in module.imports
+    )
+
+
+def _copies_to_host(module: Module, call: ast.Call) -> bool:
+    """`x.to("cpu")`, `x.to(cpu_device)`: waits for the result."""
+    if not isinstance(call.func, ast.Attribute) or call.func.attr != "to":
+        return False
+    return any("cpu" in module.segment(a).lower() for a in call.args)
