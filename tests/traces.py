@@ -5,7 +5,7 @@
     trace("Z [F B(divided)]*4 C S " * 3)      three updates of four micro-batches each
 
 A token is a letter (below) or the name of a kind; a number makes it another line of the program, `:name` says which
-optimizer (a step, a zero_grad and a scheduler have `opt` unless told), and brackets hold facts: `C(threshold=1.0)`, `B(divided)`
+optimizer (a step, a zero_grad and a scheduler have `opt` unless told; `:none` for an unknown one), and brackets hold facts: `C(threshold=1.0)`, `B(divided)`
 for True, `B(!divided)` for False. The same token, whatever its facts, is the same line each time it occurs:
 `line_of(t, "C")` says which.
 
@@ -108,6 +108,7 @@ def _event(token: str, lines: dict[str, int]) -> Event:
     name = match["name"]
     kind = LETTERS[name] if name in LETTERS else Kind(name)
     owner = match["owner"] or ("opt" if kind in OWNED else None)
+    owner = None if owner == "none" else owner
     facts = {**USUAL.get(kind, {}), **_facts(match["facts"] or "")}
     fields = {
         key: facts.pop(key) for key in ("loader", "scaler", "model", "scheduler") if key in facts

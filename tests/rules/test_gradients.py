@@ -150,6 +150,7 @@ RIGHT = [
     ("FL118", "E [D Z F B W(op=other)]*3 X "),
     ("FL118", "E [D Z F B O]*3 X "),
     ("FL118", "F B"),
+    ("FL118", "E [D Z:none F B]*3 X "),
     ("FL118", "E [D F(function=train) B(function=train)]*3 X"),
     ("FL119", "Z F B(function=closure) C(closure) S(closure) " * 3),
     ("FL119", "Z F B(function=closure) S(closure) C(threshold=inf) " * 3),

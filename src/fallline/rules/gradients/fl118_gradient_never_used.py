@@ -33,6 +33,8 @@ class GradientNeverUsed(Rule):
     def check(self, trace: Trace) -> Iterator[Finding]:
         if trace.opaque or not trace.complete or trace.all(Kind.GRAD_WRITE, Kind.GRAD_READ):
             return
+        if any(e.optimizer is None and not e.fact("parameters") for e in trace.all(Kind.ZERO_GRAD)):
+            return  # something clears that is not known: it may step as well
         for backward in first_of_each(trace.all(Kind.BACKWARD)):
             if _stepped(trace, backward) or not _whole_program(trace, backward):
                 continue
