@@ -172,6 +172,7 @@ class Object:
         scheduler: type
         loader: endless: bool, sampler: id, length: int, shuffle: bool, workers: int
         sampler: type, shuffle: bool
+        any: assumed: bool   (reader) its making was not seen; a parameter or a name stands for it
     """
 
     id: str

@@ -151,7 +151,6 @@ RIGHT = [
     ("FL118", "E [D Z F B O]*3 X "),
     ("FL118", "F B"),
     ("FL118", "E [D Z:none F B]*3 X "),
-    ("FL118", "E [D F(function=train) B(function=train)]*3 X"),
     ("FL119", "Z F B(function=closure) C(closure) S(closure) " * 3),
     ("FL119", "Z F B(function=closure) S(closure) C(threshold=inf) " * 3),
     ("FL119", "Z F B C S " * 3),
@@ -278,6 +277,13 @@ def test_batch_norm_in_training_mode() -> None:
         reported("FL128", text.replace("model=net", "model=net, !training"), objects=net) == set()
     )
     assert reported("FL128", "F(model=net) B S Z " * 3, objects=net) == set()
+
+
+def test_a_model_that_came_from_outside_may_be_stepped_there() -> None:
+    text = "E [D F(model=net) B]*3 X"
+    net = Object("net", "model", facts={"assumed": True})
+    assert reported("FL118", text) == {"B"}
+    assert reported("FL118", text, objects=(net,)) == set()
 
 
 def test_parameters_clipped_twice() -> None:

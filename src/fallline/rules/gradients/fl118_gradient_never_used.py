@@ -126,9 +126,8 @@ def _stepped(trace: Trace, backward: Event) -> bool:
 
 
 def _whole_program(trace: Trace, backward: Event) -> bool:
-    """The training loop around this backward was seen, up to the top of a script: nobody else could step."""
+    """The loop around this backward and the making of what it trains were seen: nobody else could step."""
     if trace.live:
         return True
-    script = any(not at.function for at in (backward.at, *backward.callers))
     loops = any(e.order < backward.order for e in trace.all(Kind.BATCH, Kind.EPOCH))
-    return script and loops
+    return loops and not any(o.fact("assumed") for o in trace.objects.values())
