@@ -96,6 +96,11 @@ def run(args: Namespace) -> int:
             stream.reconfigure(
                 errors="backslashreplace"
             )  # a file name need not be text in any encoding
+    import gc
+
+    # Syntax trees are many objects that live long: with the usual thresholds the collector walks them over and
+    # over, for 40 % of the time. This process ends when the files are read.
+    gc.set_threshold(50_000, 20, 100)
     from fallline.check.outcome import check
     from fallline.check.settings import load
     from fallline.report.terminal import Progress, counted
