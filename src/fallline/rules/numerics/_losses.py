@@ -15,9 +15,8 @@ from fallline.syntax import Module
 __all__ = ["LOSS_TOKENS", "dead_branch", "differentiated", "guarded", "in_loss"]
 
 _WORDS = re.compile(
-    r"loss|criterion|nll|(^|_)kl(_|d|$)|KL|entropy|divergence|objective|contrastive|elbo|likelihood|penalty"
-    r"|(^|_)[bn]?ce(_|$)|BCE|infonce|NCE|reinforce",
-    re.I,
+    r"[Ll]oss|LOSS|[Cc]riterion|nll|NLL|(^|_)kl(_|d|$)|KL|[Ee]ntropy|[Dd]ivergence|[Oo]bjective|[Cc]ontrastive"
+    r"|elbo|ELBO|[Ll]ikelihood|[Pp]enalty|(^|_)b?ce(_|$)|BCE|(^|_)(info_?)?nce(_|$)|NCE|reinforce"
 )
 # Of names that are assigned: `entropy` alone may be a threshold for sampling; where it is a loss, it goes on to one.
 _LOSS_NAME = re.compile(
@@ -69,12 +68,14 @@ def differentiated(module: Module, node: ast.AST) -> bool:
         ):
             return False
         if isinstance(up, ast.FunctionDef | ast.AsyncFunctionDef):
-            if _NOT_TRAINING.search(up.name) and not _WORDS.search(up.name):
+            if up.name.startswith("test_") or (
+                _NOT_TRAINING.search(up.name) and not _WORDS.search(up.name)
+            ):
                 return False
             if any(_no_grad(module, d) for d in up.decorator_list):
                 return False
         if isinstance(up, ast.ClassDef) and re.search(
-            r"Metric|Accuracy|Evaluator|Dataset|Transform|Sampler|Processor|Warper|Optimizer",
+            r"^Test|Metric|Accuracy|Evaluator|Dataset|Transform|Sampler|Processor|Warper|Optimizer",
             up.name,
         ):
             return False
@@ -203,10 +204,19 @@ def dead_branch(module: Module, node: ast.AST, value: ast.expr) -> bool:
             and len(up.args) == 3
         ):
             test = values_of(module).follow(up.args[0])
-            return isinstance(test, ast.Compare) and any(
-                same(side, value) for side in (test.left, *test.comparators)
+            if not isinstance(test, ast.Compare) or len(test.comparators) != 1:
+                return False
+            sides = (test.left, test.comparators[0])
+            return any(
+                same(side, value) and _is_tiny(module, other)
+                for side, other in (sides, sides[::-1])
             )
     return False
+
+
+def _is_tiny(module: Module, node: ast.expr) -> bool:
+    number = module.number(node)
+    return (number is not None and abs(number) <= 1e-2) or "eps" in module.segment(node).lower()
 
 
 def _roots(module: Module, node: ast.expr) -> set[str]:

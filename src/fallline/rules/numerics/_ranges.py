@@ -90,6 +90,10 @@ def _of_name(module: Module, node: ast.Name, depth: int) -> Range | None:
     known = range_of(module, found, depth) if found is not None else None
     if known is not None:
         return known
+    if isinstance(found, ast.BinOp | ast.Compare):
+        return (
+            None  # computed from something that is not known: a name such as exp_logits says little
+        )
     # loop variables, results that cannot be followed: the name is all there is
     lines = [_line(module, b) for b in module.bindings(node.id, module.scope(node))]
     by_name = named(node.id) if lines and not any(GUARD.search(text) for text in lines) else None
@@ -183,6 +187,11 @@ def _of_binary(module: Module, node: ast.BinOp, depth: int) -> Range | None:
         return None
     source = left.source if left.source != "constant" else right.source
     if isinstance(op, ast.Add):
+        related = "constant" not in (left.source, right.source) and _shares_values(
+            module, node.left, node.right
+        )
+        if related and not left.source == right.source == "square":
+            return None  # where one is zero the other may not be
         return Range(left.low + right.low, left.high + right.high, source)
     if isinstance(op, ast.Mult):
         return _corners(left, right, source, lambda a, b: a * b)
@@ -208,31 +217,47 @@ def _difference(
         of = receiver(module, subtracted)
         if of is not None and same(of, node.left):
             return Range(-_INF, 0.0, "x - x.max()")  # the stable softmax by hand
-    if left is None or right is None or (left.source != "constant" and _shares_names(node)):
-        # two values that are not known may be equal; nothing else is known of their difference
+    if left is not None and left.source == "constant":
         return (
             None
-            if left is not None and left.source == "constant"
-            else Range(0.0, 0.0, "difference")
+            if right is None
+            else Range(left.low - right.high, left.high - right.low, right.source)
         )
-    source = right.source if left.source == "constant" else left.source
+    if left is None or right is None or _shares_values(module, node.left, node.right):
+        # two values that are not known may be equal; nothing else is known of their difference
+        return Range(0.0, 0.0, "difference")
+    source = left.source if right.source == "constant" else "difference"
     return Range(left.low - right.high, left.high - right.low, source)
 
 
-def _shares_names(node: ast.BinOp) -> bool:
-    def names(side: ast.expr) -> set[str]:
-        return {n.id for n in ast.walk(side) if isinstance(n, ast.Name)} - {"torch", "F"}
+def _names(node: ast.AST) -> set[str]:
+    """Names and attributes, those of modules left out."""
+    found = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} - {"torch", "F", "self"}
+    return found | {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}
 
-    return not names(node.left).isdisjoint(names(node.right))
+
+def _shares_values(module: Module, left: ast.expr, right: ast.expr) -> bool:
+    """Whether two expressions are made from the same value, directly or one name further."""
+
+    def roots(side: ast.expr) -> set[str]:
+        found = {n.id: n for n in ast.walk(side) if isinstance(n, ast.Name)}
+        for name in list(found.values()):
+            behind = values_of(module).definition(name)
+            if isinstance(behind, ast.expr):
+                found |= {n.id: n for n in ast.walk(behind) if isinstance(n, ast.Name)}
+        return set(found) - set(module.imports)
+
+    return not roots(left).isdisjoint(roots(right))
 
 
 def _square(inner: Range | None, base: ast.expr) -> Range | None:
-    if inner is None and is_chosen({n.id for n in ast.walk(base) if isinstance(n, ast.Name)}):
-        return None
-    if inner is None or inner.source == "difference":
-        return Range(0.0, 0.0, "square")
+    if inner is None:
+        return None if is_chosen(_names(base)) else Range(0.0, 0.0, "square")
     ends = (inner.low**2, inner.high**2)
-    return Range(0.0 if inner.has_zero else min(ends), max(ends), inner.source)
+    source = (
+        "square" if inner.low < 0 < inner.high or inner.source == "difference" else inner.source
+    )
+    return Range(0.0 if inner.has_zero else min(ends), max(ends), source)
 
 
 def _power(module: Module, base: ast.expr, exponent: ast.expr, depth: int) -> Range | None:

@@ -17,7 +17,19 @@ from fallline.syntax import Editor, Module
 _LOGS = ("log", "log2", "log10")
 # Of these no more is known than that they may be zero somewhere, or they carry no gradient.
 _NOT_SAID = frozenset(
-    {"difference", "abs", "square", "target", "rand", "rand_like", "zeros", "randn", "std", "var"}
+    {
+        "difference",
+        "abs",
+        "square",
+        "target",
+        "rand",
+        "rand_like",
+        "zeros",
+        "randn",
+        "std",
+        "var",
+        "normalize",
+    }
 )
 
 

@@ -15,7 +15,7 @@ from fallline.syntax import Editor, Module
 
 _ROOTS = ("sqrt", "rsqrt")
 _HALVES = frozenset({0.5, -0.5})
-_NOT_SAID = frozenset({"rand", "rand_like", "randn", "zeros", "target", "difference"})
+_NOT_SAID = frozenset({"rand", "rand_like", "randn", "zeros", "target", "difference", "normalize"})
 
 
 class SqrtAtZero(Rule):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from fallline.finding import Finding, Severity
@@ -14,8 +15,21 @@ from fallline.syntax import Module
 # ln of the largest float32: exp of more is infinite.
 OVERFLOWS = 88.72
 _NOT_SAID = frozenset(
-    {"exp", "softplus", "mse_loss", "mseloss", "l1_loss", "var", "std", "randn", "target"}
+    {
+        "difference",
+        "exp",
+        "softplus",
+        "mse_loss",
+        "mseloss",
+        "l1_loss",
+        "var",
+        "std",
+        "randn",
+        "target",
+    }
 )
+# A log-variance or log-temperature is learned near zero: its exp is how it is meant to be read.
+_LOG_SCALE = re.compile(r"log_?(var|std|sigma|scale|alpha|temp|s2)|logit_scale", re.I)
 
 
 class ExpUnguarded(Rule):
@@ -123,7 +137,11 @@ contrastive_loss(x, x).backward()
             found = range_of(module, of) if of is not None else None
             if of is None or found is None or found.high <= OVERFLOWS or found.source in _NOT_SAID:
                 continue
-            if in_loss(module, call) and not guarded(module, of):
+            if (
+                in_loss(module, call)
+                and not guarded(module, of)
+                and not _LOG_SCALE.search(module.segment(of))
+            ):
                 what = (
                     found.source
                     if found.source.startswith("the ")

@@ -279,6 +279,8 @@ def _peeled(module: Module, node: ast.expr) -> tuple[ast.expr, bool]:
             return here, picked
         inner: ast.expr | None = None
         if isinstance(found, ast.Subscript):
+            if isinstance(values_of(module).follow(found.slice), ast.Compare):
+                return here, False  # p[p > 0] takes care of zeros itself
             inner, picked = found.value, True
         elif (
             isinstance(found, ast.BinOp)

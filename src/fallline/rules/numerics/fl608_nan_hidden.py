@@ -263,11 +263,7 @@ except ImportError:
             ):
                 continue
             for handler in attempt.handlers:
-                if (
-                    _catches_all(handler)
-                    and not any(_speaks(s) for s in handler.body)
-                    and not _reads(handler)
-                ):
+                if _catches_all(handler) and all(_does_nothing(s) for s in handler.body):
                     at = module.source.location(handler.type or handler, module.qualname(handler))
                     yield self.finding(
                         at,
@@ -337,8 +333,10 @@ def _catches_all(handler: ast.ExceptHandler) -> bool:
     return any(isinstance(t, ast.Name) and t.id in _SWALLOWS for t in types)
 
 
-def _reads(handler: ast.ExceptHandler) -> bool:
-    """Whether the handler looks at the exception it caught."""
-    return handler.name is not None and any(
-        isinstance(n, ast.Name) and n.id == handler.name for s in handler.body for n in ast.walk(s)
+def _does_nothing(statement: ast.stmt) -> bool:
+    """`pass`, `continue`, or clearing the gradients: nobody learns that something went wrong."""
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        return last_name(statement.value) == "zero_grad"
+    return isinstance(statement, ast.Pass | ast.Continue) or (
+        isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
     )
