@@ -2,8 +2,9 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-gpu lint docs clean
+.PHONY: demo test test-gpu lint docs bench clean
 
 demo: $(VENV)/.torch
 	@$(BIN)/fallline demo
@@ -11,6 +12,7 @@ demo: $(VENV)/.torch
 test: $(VENV)/.test lint
 	$(BIN)/python -m pytest -n 2 tests
 
+# Style, types, and documents that have drifted from the code they are made from.
 lint: $(VENV)/.test
 	$(BIN)/ruff check src tests benchmarks
 	$(BIN)/ruff format --check src tests benchmarks
@@ -21,21 +23,29 @@ lint: $(VENV)/.test
 test-gpu:
 	PYTHONPATH=src $(PYTHON) -m pytest -m gpu tests
 
+# Rule pages and the command line reference.
 docs: $(VENV)/.test
 	$(BIN)/python -m fallline.docs
+
+# Start-up, and speed side by side with other linters, which it installs into a folder of their own.
+bench: $(VENV)/.test
+	$(PIP) -c constraints.txt transformers
+	$(BIN)/python benchmarks/startup.py --write
+	$(BIN)/python benchmarks/check.py --write
 
 $(VENV)/.torch: constraints.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "fallline needs Python 3.11 or newer: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 1; }
 	@echo "Making a virtual environment in $(VENV) (once; torch takes a minute) ..."
-	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch numpy
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[rich]'
+	@$(PYTHON) -m venv $(VENV) || { echo "$(PYTHON) cannot make virtual environments: install its venv module (on Debian and Ubuntu: python3-venv)"; exit 1; }
+	@$(PIP) --upgrade pip
+	@$(PIP) -c constraints.txt torch numpy
+	@$(PIP) -c constraints.txt -e '.[rich]'
+	@$(BIN)/python -m compileall -q src
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.torch
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --group test --group lint
+	@$(PIP) -c constraints.txt --group test --group lint
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .fallline_cache
