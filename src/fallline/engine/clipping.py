@@ -1,13 +1,12 @@
 """Clipping: norms are measured once, and the gradients are multiplied once, or not at all.
 
-`measure` reads the gradients and says what they have to be multiplied with; `scale_` does it. On a CPU the numbers
+`measure` reads the gradients and says what they have to be multiplied with; `scale` does it. On a CPU the numbers
 are Python floats, because there they are known at once. On a device they stay there: the host never waits.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +17,7 @@ from fallline.engine.gradients import Parameters, Per, local, sum_over_shards
 from fallline.engine.statistics import has_kernel, moments_of
 from fallline.errors import EngineError
 
-__all__ = ["Measured", "check_threshold", "clip_grad_norm_", "measure", "scale_"]
+__all__ = ["Measured", "MeasuredByKernel", "check_threshold", "clip_grad_norm_", "measure"]
 
 _EPSILON = 1e-6  # torch's: a norm of zero must not divide
 
@@ -30,6 +29,7 @@ class Measured:
     norms: list[float] | Tensor
     coefficients: list[float] | Tensor
     multipliers: list[float] | Tensor
+    dtype: torch.dtype  # of the norms, as torch returns them
     found_inf: (
         bool | Tensor
     )  # some norm is not finite; a float32 0 or 1 on a device, as GradScaler has it
@@ -37,7 +37,61 @@ class Measured:
         None  # 1 / multiplier of a single group, as the fused optimizers want it
     )
     moments: Tensor | None = None
-    table: Any = None  # the kernel's table of these gradients
+
+    def scale(self, grads: list[Tensor], groups: tuple[int, ...]) -> None:
+        """Multiply every gradient by its group's multiplier, once; not at all where it is 1."""
+        here, multipliers = local(grads), self.multipliers
+        if isinstance(multipliers, Tensor):
+            torch._foreach_mul_(
+                here, multipliers[0] if len(multipliers) == 1 else list(multipliers[list(groups)])
+            )
+            return
+        for group, multiplier in enumerate(multipliers):
+            if multiplier != 1.0:
+                torch._foreach_mul_(
+                    [g for g, of in zip(here, groups, strict=True) if of == group], multiplier
+                )
+
+
+class MeasuredByKernel:
+    """The same from the kernel. Its numbers are views of one small tensor, made when they are asked for."""
+
+    __slots__ = ("_read", "_result", "_table", "dtype")
+
+    def __init__(self, table: Any, read: Tensor, result: Tensor) -> None:
+        self._table = table
+        self._read = read
+        self._result = result
+        self.dtype: torch.dtype = table.layout.dtype
+
+    @property
+    def moments(self) -> Tensor:
+        """Statistics of each gradient, added up from what was read."""
+        return self._table.moments(self._read) if self._read.dim() == 1 else self._read
+
+    @property
+    def norms(self) -> Tensor:
+        return self._result[0]
+
+    @property
+    def coefficients(self) -> Tensor:
+        return self._result[1]
+
+    @property
+    def multipliers(self) -> Tensor:
+        return self._result[2]
+
+    @property
+    def inverse(self) -> Tensor:
+        return self._result[3, 0]
+
+    @property
+    def found_inf(self) -> Tensor:
+        return self._result[4, 0] if self._result.shape[1] == 1 else self._result[4].amax()
+
+    def scale(self, grads: list[Tensor], groups: tuple[int, ...]) -> None:
+        """Returns at once on the device when the multiplier is 1."""
+        self._table.scale(self._result)
 
 
 @torch.no_grad()
@@ -70,20 +124,11 @@ def clip_grad_norm_(
             f"The total norm of order {float(norm_type)} for gradients from `parameters` is non-finite, so it cannot be clipped. "
             "To disable this error and scale the gradients by the non-finite norm anyway, set `error_if_nonfinite=False`"
         )
-    scale_(grads, groups, measured)
-    return _as_torch_returns(measured.norms, grads, per)
-
-
-def _as_torch_returns(norms: list[float] | Tensor, grads: Sequence[Tensor], per: Per) -> Tensor:
-    dtype = grads[0].dtype
-    for grad in grads:
-        if grad.dtype is not dtype:
-            dtype = torch.promote_types(dtype, grad.dtype)
-    if isinstance(norms, list):
-        return torch.tensor(
-            norms[0] if per == "all" else norms, dtype=dtype, device=grads[0].device
-        )
-    return (norms[0] if per == "all" else norms).to(dtype)
+    measured.scale(grads, groups)
+    norms = measured.norms if per != "all" else measured.norms[0]
+    if isinstance(norms, Tensor):
+        return norms.to(measured.dtype)
+    return torch.tensor(norms, dtype=measured.dtype, device=grads[0].device)
 
 
 def measure(
@@ -94,37 +139,16 @@ def measure(
     norm_type: float = 2.0,
     *,
     kernel: bool = True,
-) -> Measured:
+) -> Measured | MeasuredByKernel:
     """The norm of each group after multiplying by `factor`, and the one scalar (factor x clip coefficient) it needs."""
     if grads[0].is_cuda:
         return _measure_on_device(grads, groups, factor, max_norm, norm_type, kernel)
     norms = [norm * float(factor) for norm in _norms_on_host(grads, groups, norm_type)]
     coefficients = [1.0 if max_norm is None else _coefficient(norm, max_norm) for norm in norms]
     multipliers = [coefficient * float(factor) for coefficient in coefficients]
-    return Measured(norms, coefficients, multipliers, not all(map(math.isfinite, norms)))
-
-
-def scale_(grads: list[Tensor], groups: tuple[int, ...], measured: Measured) -> None:
-    """Multiply every gradient by its group's multiplier, once; not at all where it is 1."""
-    here = local(grads)
-    multipliers = measured.multipliers
-    if isinstance(multipliers, Tensor):
-        if measured.table is not None:
-            measured.table.scale(multipliers)
-        elif len(multipliers) == 1:
-            torch._foreach_mul_(here, multipliers[0])
-        else:
-            torch._foreach_mul_(here, list(multipliers[list(groups)]))
-        return
-    if len(multipliers) == 1:
-        if multipliers[0] != 1.0:
-            torch._foreach_mul_(here, multipliers[0])
-        return
-    for group, multiplier in enumerate(multipliers):
-        if multiplier != 1.0:
-            torch._foreach_mul_(
-                [g for g, of in zip(here, groups, strict=True) if of == group], multiplier
-            )
+    return Measured(
+        norms, coefficients, multipliers, _promoted(grads), not all(map(math.isfinite, norms))
+    )
 
 
 def check_threshold(name: str, value: float) -> None:
@@ -158,7 +182,7 @@ def _norm_of_each(grads: list[Tensor], norm_type: float) -> Tensor:
     if all(
         [g.dtype is dtype and g.device == first.device and g.layout is torch.strided for g in here]
     ):
-        each = torch._foreach_norm(here, norm_type, dtype=_wide(dtype))
+        each: Any = torch._foreach_norm(here, norm_type, dtype=_wide(dtype))
     else:
         wide = torch.float64 if any(g.dtype is torch.float64 for g in here) else torch.float32
         dense = [g.coalesce()._values() if g.is_sparse else g for g in here]
@@ -169,6 +193,13 @@ def _norm_of_each(grads: list[Tensor], norm_type: float) -> Tensor:
     if math.isinf(norm_type):
         return sum_over_shards(norms, grads, largest=True)
     return sum_over_shards(norms**norm_type, grads) ** (1.0 / norm_type)
+
+
+def _promoted(grads: list[Tensor]) -> torch.dtype:
+    dtype = grads[0].dtype
+    for other in {g.dtype for g in grads}:
+        dtype = torch.promote_types(dtype, other)
+    return dtype
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype | None:
@@ -182,7 +213,7 @@ def _measure_on_device(
     max_norm: float | None,
     norm_type: float,
     kernel: bool,
-) -> Measured:
+) -> Measured | MeasuredByKernel:
     host_factor, device_factor = (1.0, factor) if isinstance(factor, Tensor) else (factor, None)
     if kernel and norm_type == 2.0 and has_kernel(grads[0]):
         from fallline.engine.kernels import table_of
@@ -190,10 +221,10 @@ def _measure_on_device(
         here = local(grads)
         table = table_of(here, groups)
         if table is not None:
-            moments = table.moments() if here is grads else moments_of(grads)
-            result = table.combine(moments, host_factor, device_factor, max_norm)
-            found = result[4, 0] if table.layout.n_groups == 1 else result[4].amax()
-            return Measured(result[0], result[1], result[2], found, result[3, 0], moments, table)
+            read = table.read() if here is grads else moments_of(grads)
+            return MeasuredByKernel(
+                table, read, table.combine(read, host_factor, device_factor, max_norm)
+            )
     norms = _norm_of_each(grads, norm_type)
     each = [
         norms[[i for i, of in enumerate(groups) if of == group]] for group in range(groups[-1] + 1)
@@ -207,5 +238,10 @@ def _measure_on_device(
     multipliers = coefficients * factor
     found = (~torch.isfinite(group_norms)).any().float()
     return Measured(
-        group_norms, coefficients, multipliers, found, multipliers[0].reciprocal().float()
+        group_norms,
+        coefficients,
+        multipliers,
+        _promoted(grads),
+        found,
+        multipliers[0].reciprocal().float(),
     )

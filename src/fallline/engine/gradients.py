@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fallline.errors import EngineError
 
-__all__ = ["Per", "Parameters", "is_dtensor", "local", "sum_over_shards"]
+__all__ = ["Parameters", "Per", "is_dtensor", "local", "sum_over_shards"]
 
 Per = Literal["all", "group", "layer"]
 
@@ -29,13 +29,15 @@ class Parameters:
         tensors: Sequence[Tensor],
         groups: Sequence[str] | None = None,
     ) -> None:
-        order: Sequence[int] = list(
-            {id(p): i for i, p in reversed(list(enumerate(tensors)))}.values()
-        )[::-1]
+        if groups is None and len(set(map(id, tensors))) == len(tensors):
+            self.group_names, self.tensors, self.groups = ("",), tensors, (0,) * len(tensors)
+            self._names = names
+            return
+        order = list({id(p): i for i, p in reversed(list(enumerate(tensors)))}.values())[::-1]
         numbers = {group: i for i, group in enumerate(dict.fromkeys(groups or ()))}
         if groups is not None:
-            order = sorted(
-                order, key=lambda i: numbers[groups[i]]
+            order.sort(
+                key=lambda i: numbers[groups[i]]
             )  # stable: groups, and members, in the order given
         self.group_names = tuple(numbers) or ("",)
         self.tensors = [tensors[i] for i in order]
@@ -82,11 +84,12 @@ class Parameters:
 
     def with_gradient(self) -> tuple[list[Tensor], tuple[int, ...]]:
         """The gradients that are there, and the clip group of each, numbered without gaps."""
-        grads = [p.grad for p in self.tensors]
-        present = [g for g in grads if g is not None]
-        if len(present) == len(grads) or len(self.group_names) == 1:
+        present = [g for p in self.tensors if (g := p.grad) is not None]
+        if len(present) == len(self.tensors) or len(self.group_names) == 1:
             return present, self.groups[: len(present)]
-        used = [group for g, group in zip(grads, self.groups, strict=True) if g is not None]
+        used = [
+            group for p, group in zip(self.tensors, self.groups, strict=True) if p.grad is not None
+        ]
         number = {group: i for i, group in enumerate(dict.fromkeys(used))}
         return present, tuple([number[group] for group in used])
 
@@ -112,10 +115,9 @@ def is_dtensor(tensor: Tensor) -> bool:
 
 def local(grads: list[Tensor]) -> list[Tensor]:
     """This rank's own memory of each gradient."""
-    for grad in grads:
-        if type(grad) is not Tensor:
-            return [_local(g) if is_dtensor(g) else g for g in grads]
-    return grads
+    if set(map(type, grads)) == {Tensor}:
+        return grads
+    return [_local(g) if is_dtensor(g) else g for g in grads]
 
 
 def _local(grad: Any) -> Tensor:

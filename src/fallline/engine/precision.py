@@ -83,16 +83,9 @@ class Precision:
         scale: Tensor = self.scaler.scale(self._one)
         return scale
 
-    def record(
-        self,
-        optimizers: Iterable[torch.optim.Optimizer],
-        found_inf: bool | Tensor,
-        device: torch.device,
-    ) -> None:
+    def record(self, optimizers: Iterable[torch.optim.Optimizer], found_inf: Tensor) -> None:
         """Tell the scaler what `unscale_` would have told it, without another pass over the gradients."""
         assert self.scaler is not None
-        if not isinstance(found_inf, Tensor):
-            found_inf = torch.tensor(float(found_inf), device=device)
         for optimizer in optimizers:
             state = self.scaler._per_optimizer_states[id(optimizer)]
             state["found_inf_per_device"] = {found_inf.device: found_inf}

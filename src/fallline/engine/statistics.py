@@ -129,9 +129,9 @@ def _moments_of_local(tensors: Sequence[Tensor]) -> Tensor:
         table = table_of(filled, (0,) * len(filled)) if filled else None
         if table is not None:
             if len(filled) == len(tensors):
-                return table.moments()
+                return table.moments(table.read())
             moments = torch.zeros(len(tensors), 5, dtype=torch.float64, device=tensors[0].device)
-            moments[[i for i, t in enumerate(tensors) if t.numel()]] = table.moments()
+            moments[[i for i, t in enumerate(tensors) if t.numel()]] = table.moments(table.read())
             return moments
     return torch.stack([_moments_by_torch(t) for t in tensors])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, TypeVar
@@ -12,7 +11,8 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
-from fallline.engine.clipping import Measured, check_threshold, measure, scale_
+from fallline.engine.apply import can_fuse, step_fused, step_plain
+from fallline.engine.clipping import Measured, MeasuredByKernel, check_threshold, measure
 from fallline.engine.data import Position, Turn, batches_left, turns
 from fallline.engine.gradients import Parameters, Per, layer_of, local
 from fallline.engine.micro_batch import MicroBatch
@@ -96,6 +96,9 @@ class Stepper:
         self._position = Position()
         self._turn: Turn | None = None
         self._micro = MicroBatch(self)
+        self._finish = (
+            self._finish_gradients if clip_value is not None or noise is not None else None
+        )
         self._updated = False
         self._warned = False
 
@@ -199,21 +202,20 @@ class Stepper:
                 "backward reached no parameter of the optimizer: is the loss computed from this model's output?"
             )
 
-        # One scalar: the weight on all ranks, the loss scale, and below the clip coefficient.
+        # One scalar: the weight on all ranks, the loss scale, and the clip coefficient.
         factor = self._precision.factor(self._window.factor(), self._device)
         measured = measure(grads, groups, factor, self.clip_norm, self.norm_type)
-        if self.nonfinite == "raise" and bool(measured.found_inf):  # waits for the device
-            raise EngineError(self._nonfinite_message() + ': nonfinite="raise" asked to stop here')
-        if self.nonfinite == "apply" and self.scaler is None:
-            measured.found_inf = False
+        found_inf = self._judge(measured)
         self._report(
-            grads, factor, measured
-        )  # before the multiply: the statistics are of what was read
+            grads, factor, measured, found_inf
+        )  # before the multiply: statistics are of what was read
 
-        if self._fused(grads, measured):
-            applied = self._step_fused(measured)
+        if self._finish is None and can_fuse(self.optimizers, grads, groups):
+            applied = step_fused(self.optimizers, measured, found_inf, self._precision)
         else:
-            applied = self._step_plain(grads, groups, measured)
+            applied = step_plain(
+                self.optimizers, grads, groups, measured, found_inf, self._precision, self._finish
+            )
         if self.scaler is not None:
             self.scaler.update()
         if self.schedulers and bool(
@@ -223,73 +225,44 @@ class Stepper:
                 scheduler.step()
 
         self.attempts += 1
-        self._skipped = self._skipped + (
-            measured.found_inf
-            if isinstance(measured.found_inf, Tensor)
-            else float(measured.found_inf)
-        )
+        self._skipped = self._skipped + found_inf
         self._window.clear()
         self._updated = True
 
-    def _step_plain(self, grads: list[Tensor], groups: tuple[int, ...], measured: Measured) -> bool:
-        found = bool(
-            measured.found_inf
-        )  # waits for the device: torch's plain optimizers cannot skip there
-        if self.scaler is not None:
-            self._precision.record(self.optimizers, measured.found_inf, self._device)
-        elif found:
-            self._warn_skipped()
+    def _judge(self, measured: Measured | MeasuredByKernel) -> bool | Tensor:
+        """Whether the update must not be applied: False at once, or the device's own answer."""
+        if self.nonfinite == "apply" and self.scaler is None:
             return False
-        if not found:
-            scale_(grads, groups, measured)
-            if self.clip_value is not None:
-                here = local(grads)
-                torch._foreach_clamp_min_(here, -self.clip_value)
-                torch._foreach_clamp_max_(here, self.clip_value)
-            if self._noise is not None:
-                self._noise.add_(grads, self.attempts)
-        for optimizer in self.optimizers:
-            if self.scaler is not None:
-                self.scaler.step(optimizer)  # skips by what was recorded
-            else:
-                optimizer.step()
-        return not found
+        found_inf = measured.found_inf
+        if found_inf is True or (
+            self.nonfinite == "raise" and bool(found_inf)
+        ):  # "raise" waits for the device
+            what = f"the gradient of update {self.attempts} is not finite (`fallline run` names the operation it comes from)"
+            if self.nonfinite == "raise":
+                raise EngineError(f'{what}; nonfinite="raise" stops here')
+            if self.scaler is None and not self._warned:
+                self._warned = True
+                warnings.warn(
+                    f"{what}: it was not applied. Further ones are counted in stepper.last.skipped",
+                    stacklevel=5,
+                )
+        return found_inf
 
-    def _fused(self, grads: list[Tensor], measured: Measured) -> bool:
-        """Whether the optimizer's own kernel can multiply and skip, so that the gradients are never rewritten."""
-        return (
-            all(
-                getattr(optimizer, "_step_supports_amp_scaling", False)
-                for optimizer in self.optimizers
-            )
-            and len(measured.multipliers) == 1
-            and self.clip_value is None
-            and self._noise is None
-            and all(g.dtype is not torch.float64 for g in grads)  # its scalar is float32
-        )
+    def _finish_gradients(self, grads: list[Tensor]) -> None:
+        if self.clip_value is not None:
+            here = local(grads)
+            torch._foreach_clamp_min_(here, -self.clip_value)
+            torch._foreach_clamp_max_(here, self.clip_value)
+        if self._noise is not None:
+            self._noise.add_(grads, self.attempts)
 
-    def _step_fused(self, measured: Measured) -> bool | Tensor:
-        found, multiplier = measured.found_inf, measured.multipliers[0]
-        if not isinstance(found, Tensor):
-            found = torch.tensor(float(found), device=self._device)
-        inverse = measured.inverse
-        if inverse is None and multiplier != 1.0:
-            inverse = torch.tensor(
-                1.0 / multiplier if multiplier else math.inf, device=self._device
-            )
-        if self.scaler is not None:
-            self._precision.record(self.optimizers, found, self._device)
-        for optimizer in self.optimizers:
-            optimizer.grad_scale = inverse  # type: ignore[attr-defined]  # the contract of torch's fused optimizers
-            if self.scaler is not None:
-                self.scaler.step(optimizer)
-                continue
-            optimizer.found_inf = found  # type: ignore[attr-defined]
-            optimizer.step()
-            del optimizer.grad_scale, optimizer.found_inf  # type: ignore[attr-defined]
-        return found == 0 if isinstance(measured.found_inf, Tensor) else not measured.found_inf
-
-    def _report(self, grads: list[Tensor], factor: float | Tensor, measured: Measured) -> None:
+    def _report(
+        self,
+        grads: list[Tensor],
+        factor: float | Tensor,
+        measured: Measured | MeasuredByKernel,
+        found_inf: bool | Tensor,
+    ) -> None:
         statistics = None
         if self.keep_statistics:
             moments = measured.moments if measured.moments is not None else moments_of(grads)
@@ -298,27 +271,15 @@ class Stepper:
         if self.scaler is not None:
             scale = self._precision.scale_now(self._device)
         lr = [group["lr"] for optimizer in self.optimizers for group in optimizer.param_groups]
-        clips = self.clip_norm is not None
         self.last = UpdateReport(
-            self.attempts, self._window.count, measured, clips, scale, lr, statistics
+            self.attempts, self._window.count, measured, found_inf, scale, lr, statistics
         )
 
     # -- what can go wrong ------------------------------------------------------------------------------------------
 
-    def _nonfinite_message(self) -> str:
-        return f"the gradient of update {self.attempts} is not finite (`fallline run` names the operation that it comes from)"
-
-    def _warn_skipped(self) -> None:
-        if not self._warned:
-            self._warned = True
-            warnings.warn(
-                self._nonfinite_message() + ": it was not applied, and neither will others be",
-                stacklevel=4,
-            )
-
     def _collect(self) -> Parameters:
         """Every optimizer's parameters, each once, named as in the model."""
-        names = {}
+        names: dict[int, tuple[str, Tensor]] = {}
         for number, model in enumerate(self.models):
             prefix = f"{number}." if len(self.models) > 1 else ""
             for name, parameter in model.named_parameters():

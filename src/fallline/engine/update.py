@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fallline.engine.clipping import Measured
+from fallline.engine.clipping import Measured, MeasuredByKernel
 from fallline.engine.statistics import GradientStats
 
 __all__ = ["UpdateReport"]
@@ -19,14 +19,22 @@ class UpdateReport:
     Reading one waits for the device; not reading it costs nothing.
     """
 
-    __slots__ = ("_clips", "_lr", "_measured", "_scale", "micro_batches", "statistics", "update")
+    __slots__ = (
+        "_found_inf",
+        "_lr",
+        "_measured",
+        "_scale",
+        "micro_batches",
+        "statistics",
+        "update",
+    )
 
     def __init__(
         self,
         update: int,
         micro_batches: int,
-        measured: Measured,
-        clips: bool,
+        measured: Measured | MeasuredByKernel,
+        found_inf: bool | Tensor,
         scale: float | Tensor,
         lr: Sequence[Any],
         statistics: GradientStats | None,
@@ -35,7 +43,7 @@ class UpdateReport:
         self.micro_batches = micro_batches  # on this rank
         self.statistics = statistics
         self._measured = measured
-        self._clips = clips
+        self._found_inf = found_inf
         self._scale = scale
         self._lr = lr
 
@@ -53,12 +61,12 @@ class UpdateReport:
     def clipped(self) -> bool:
         coefficients = self.coefficient
         every = coefficients if isinstance(coefficients, list) else [coefficients]
-        return self._clips and any(c < 1.0 for c in every)
+        return any(c < 1.0 for c in every)
 
     @property
     def skipped(self) -> bool:
         """The gradient was not finite, and the update was not applied."""
-        return bool(self._measured.found_inf)
+        return bool(self._found_inf)
 
     @property
     def scale(self) -> float:

@@ -1,0 +1,330 @@
+"""The one-pass gradient kernel on a GPU: right first, then fast. One command, nothing to install:
+
+    PYTHONPATH=src python benchmarks/engine_gpu.py            # checks, then the table
+    PYTHONPATH=src python benchmarks/engine_gpu.py --checks   # only the checks (tests/engine/test_gpu.py runs the same)
+    PYTHONPATH=src python benchmarks/engine_gpu.py --sweep    # chunk, tile and warps tried against each other
+
+Needs torch and triton. Without a CUDA device it says so and ends with status 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import torch
+from engine_gpu_checks import CHECKS, DEVICE, gpt_shapes, parameters_with_grad, torch_clip
+
+import fallline
+from fallline.engine.clipping import measure
+
+SIZES: dict[str, tuple[list[tuple[int, ...]], torch.dtype]] = {
+    "GPT-2 124M fp32": (gpt_shapes(12, 768), torch.float32),
+    "GPT 1.3B fp32": (gpt_shapes(24, 2048, context=2048), torch.float32),
+    "GPT 1.3B bf16": (gpt_shapes(24, 2048, context=2048), torch.bfloat16),
+    "2,000 x 1,000 fp32": ([(1000,)] * 2000, torch.float32),
+}
+
+
+# -- time -----------------------------------------------------------------------------------------------------------
+
+
+def times(
+    variants: dict[str, Callable[[], Any]], rounds: int = 5, calls: int = 12
+) -> dict[str, float]:
+    """Median milliseconds of one call. Variants take turns in blocks of calls, so that all see the same machine."""
+    samples: dict[str, list[float]] = {name: [] for name in variants}
+    for fn in variants.values():
+        for _ in range(3):
+            fn()
+    for _ in range(rounds):
+        for name, fn in variants.items():
+            torch.cuda.synchronize()
+            events = [torch.cuda.Event(enable_timing=True) for _ in range(calls + 1)]
+            events[0].record()
+            for event in events[1:]:
+                fn()
+                event.record()
+            torch.cuda.synchronize()
+            # The first calls of a block find an empty queue and measure the host; training has a full one.
+            samples[name] += [a.elapsed_time(b) for a, b in pairwise(events[2:])]
+    return {name: statistics.median(values) for name, values in samples.items()}
+
+
+def host_microseconds(fn: Callable[[], Any], calls: int = 50) -> float:
+    torch.cuda.synchronize()
+    values = []
+    for _ in range(calls):
+        begin = time.perf_counter()
+        fn()
+        values.append(time.perf_counter() - begin)
+        torch.cuda.synchronize()
+    return statistics.median(values) * 1e6
+
+
+SHAPES = ((512, 4), (1024, 4), (1024, 8), (2048, 8), (2048, 16), (4096, 8), (4096, 16))
+SWEEP = [(chunk, tile, warps) for chunk in (32768, 65536) for tile, warps in SHAPES]
+SCALE_SWEEP = [
+    (part, tile, warps, per_sm)
+    for part, tile, warps in (
+        (1024, 1024, 4),
+        (2048, 2048, 4),
+        (2048, 2048, 8),
+        (4096, 4096, 8),
+        (8192, 4096, 8),
+        (8192, 8192, 16),
+        (16384, 2048, 8),
+        (32768, 4096, 8),
+    )
+    for per_sm in (4, 8, 16, 64)
+]
+
+
+def fastest_read(nbytes: int) -> tuple[Callable[[], Any], str]:
+    """The fastest plain read we have, so that the floor is an honest one."""
+    from plain_read import buffers, plain_read
+
+    flat, out = buffers(nbytes)
+    variants: dict[str, Callable[[], Any]] = {
+        f"chunk {c} tile {t} warps {w}": (lambda c=c, t=t, w=w: plain_read(flat, out, c, t, w))  # type: ignore[misc]
+        for c, t, w in SWEEP
+    }
+    measured = times(variants, rounds=2, calls=8)
+    best = min(measured, key=lambda name: measured[name])
+    return variants[best], best
+
+
+def falling(start: float) -> Callable[[], float]:
+    """Thresholds that fall a little with every call, so that every call has to clip."""
+    state = [start]
+
+    def following() -> float:
+        state[0] *= 0.999
+        return state[0]
+
+    return following
+
+
+def bench_clip(name: str) -> dict[str, Any]:
+    shapes, dtype = SIZES[name]
+    mine, theirs = parameters_with_grad(shapes, dtype), parameters_with_grad(shapes, dtype)
+    norm = float(torch.stack([p.grad.float().norm() for p in mine]).norm())  # type: ignore[union-attr]
+    nbytes = sum(p.grad.nbytes for p in mine)  # type: ignore[union-attr]
+    read, read_shape = fastest_read(nbytes)
+    mine_falls, their_falls = falling(norm), falling(norm)
+    idle = {
+        "torch": lambda: torch_clip(theirs, 1e9, foreach=True),
+        "fallline": lambda: fallline.clip_grad_norm_(mine, 1e9),
+        "plain read": read,
+    }
+    busy = {
+        "torch": lambda: torch_clip(theirs, their_falls(), foreach=True),
+        "fallline": lambda: fallline.clip_grad_norm_(mine, mine_falls()),
+    }
+    not_clipping = times(idle)
+    host = {n: host_microseconds(fn) for n, fn in idle.items()}
+    clipping = times(busy)
+    row = {
+        "size": name,
+        "tensors": len(shapes),
+        "bytes": nbytes,
+        "not clipping": not_clipping,
+        "clipping": clipping,
+        "host us": host,
+        "read kernel": read_shape,
+        "not clipping / torch": not_clipping["fallline"] / not_clipping["torch"],
+        "not clipping / plain read": not_clipping["fallline"] / not_clipping["plain read"],
+        "clipping / torch": clipping["fallline"] / clipping["torch"],
+    }
+    row["TB/s not clipping"] = nbytes / not_clipping["fallline"] / 1e9
+    return row
+
+
+def bench_unscale(name: str, with_step: bool) -> dict[str, Any]:
+    """GradScaler.unscale_ + clip, against the engine's: statistics + one scalar, written or left to the fused optimizer."""
+    shapes, dtype = SIZES[name]
+    mine, theirs = (
+        parameters_with_grad(shapes, dtype, with_step),
+        parameters_with_grad(shapes, dtype, with_step),
+    )
+    scaler = torch.amp.GradScaler("cuda", init_scale=1.0)
+    their_optimizer = torch.optim.AdamW(theirs, lr=1e-4, fused=True)
+    my_optimizer = torch.optim.AdamW(mine, lr=1e-4, fused=True)
+    scaler.scale(torch.ones((), device=DEVICE))
+    factor = torch.full((), 0.9999, device=DEVICE)
+    groups = (0,) * len(mine)
+
+    def unscale_and_clip() -> None:
+        scaler._per_optimizer_states.clear()  # as update() does; the scale stays 1, so that gradients keep their size
+        scaler.unscale_(their_optimizer)
+        torch_clip(theirs, 1e9, foreach=True)
+
+    def measured_only() -> Any:
+        grads = [p.grad for p in mine]
+        return measure(grads, groups, factor, 1e9)  # type: ignore[arg-type]
+
+    def measured_and_written() -> None:
+        grads = [p.grad for p in mine]
+        measure(grads, groups, factor, 1e9).scale(grads, groups)  # type: ignore[arg-type]
+
+    def their_step() -> None:
+        unscale_and_clip()
+        their_optimizer.step()
+
+    def my_step() -> None:
+        measured = measured_only()
+        my_optimizer.grad_scale, my_optimizer.found_inf = measured.inverse, measured.found_inf  # type: ignore[attr-defined]
+        my_optimizer.step()
+        del my_optimizer.grad_scale, my_optimizer.found_inf  # type: ignore[attr-defined]
+
+    if with_step:
+        result = times({"torch": their_step, "fallline": my_step}, rounds=4, calls=8)
+        return {
+            "size": name,
+            "ms": result,
+            "fallline / torch": result["fallline"] / result["torch"],
+        }
+    result = times(
+        {"torch": unscale_and_clip, "fused": measured_only, "written": measured_and_written}
+    )
+    return {
+        "size": name,
+        "ms": result,
+        "left to the fused optimizer / torch": result["fused"] / result["torch"],
+        "written / torch": result["written"] / result["torch"],
+    }
+
+
+def sweep() -> None:
+    """First the reading kernel's shape, then the writing one's with the best of the first."""
+    from fallline.engine import kernels
+
+    for name in ("GPT-2 124M fp32", "GPT 1.3B fp32", "GPT 1.3B bf16"):
+        shapes, dtype = SIZES[name]
+        parameters = parameters_with_grad(shapes, dtype)
+        read, shape = fastest_read(sum(p.grad.nbytes for p in parameters))  # type: ignore[union-attr]
+        floor = times({"read": read}, rounds=3)["read"]
+        print(f"{name}: plain read {floor:.4f} ms ({shape})")
+
+        def fresh(**values: int) -> None:
+            for key, value in values.items():
+                setattr(kernels, key, value)
+            kernels._tables.clear()
+
+        best: dict[str, float] = {}
+        for chunk, tile, warps in SWEEP:
+            fresh(_CHUNK=chunk, _TILE=tile, _WARPS=warps, _SCALE_CHUNK=chunk)
+            idle = times({"idle": lambda p=parameters: fallline.clip_grad_norm_(p, 1e9)}, 3, 10)[
+                "idle"
+            ]  # type: ignore[misc]
+            best[f"{chunk} {tile} {warps}"] = idle
+            print(
+                f"  chunk {chunk} tile {tile} warps {warps}: not clipping {idle:.4f} ({idle / floor:.2f}x read)",
+                flush=True,
+            )
+        chunk, tile, warps = map(int, min(best, key=lambda key: best[key]).split())
+        fresh(_CHUNK=chunk, _TILE=tile, _WARPS=warps)
+        falls = falling(float(fallline.clip_grad_norm_(parameters, math.inf)))
+        for part, tile, warps, per_sm in SCALE_SWEEP:
+            if part > chunk:
+                continue
+            fresh(
+                _SCALE_CHUNK=part,
+                _SCALE_TILE=tile,
+                _SCALE_WARPS=warps,
+                _SCALE_PROGRAMS=132 * per_sm,
+            )
+            busy = times(
+                {"clip": lambda p=parameters, f=falls: fallline.clip_grad_norm_(p, f())}, 3, 8
+            )["clip"]  # type: ignore[misc]
+            print(
+                f"  part {part} tile {tile} warps {warps} programs/SM {per_sm}: clipping {busy:.4f}",
+                flush=True,
+            )
+        del parameters, read
+        torch.cuda.empty_cache()
+
+
+def table() -> dict[str, Any]:
+    result: dict[str, Any] = {
+        "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "python": sys.version.split()[0],
+        "clip": [],
+        "unscale": [],
+        "step": [],
+    }
+    for name in SIZES:
+        result["clip"].append(bench_clip(name))
+        torch.cuda.empty_cache()
+    for name in ("GPT-2 124M fp32", "GPT 1.3B fp32"):
+        result["unscale"].append(bench_unscale(name, with_step=False))
+        torch.cuda.empty_cache()
+        result["step"].append(bench_unscale(name, with_step=True))
+        torch.cuda.empty_cache()
+    return result
+
+
+def show(result: dict[str, Any]) -> None:
+    print(f"{result['device']}, torch {result['torch']}; median milliseconds")
+    print(
+        "| gradients | torch | fallline | plain read | / torch (bar 0.30) | / read (bar 1.35) | torch clips | fallline clips | / torch (bar 0.75) |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|")
+    for row in result["clip"]:
+        a, b = row["not clipping"], row["clipping"]
+        print(
+            f"| {row['size']} | {a['torch']:.3f} | {a['fallline']:.3f} | {a['plain read']:.3f} | {row['not clipping / torch']:.2f} | "
+            f"{row['not clipping / plain read']:.2f} | {b['torch']:.3f} | {b['fallline']:.3f} | {row['clipping / torch']:.2f} |"
+        )
+    print(
+        "\nhost microseconds of one call:",
+        {row["size"]: {k: round(v) for k, v in row["host us"].items()} for row in result["clip"]},
+    )
+    print("unscale_ + clip:", json.dumps(result["unscale"], indent=1))
+    print("unscale_ + clip + fused AdamW step:", json.dumps(result["step"], indent=1))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--checks", action="store_true", help="only the checks")
+    parser.add_argument(
+        "--sweep", action="store_true", help="try chunk, tile and warps against each other"
+    )
+    parser.add_argument("--json", help="also write the numbers to this file")
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        print("no CUDA device here: nothing to check or to measure")
+        return 0
+    failed = 0
+    for check in CHECKS:
+        try:
+            check()
+            torch.cuda.synchronize()
+            print(f"ok    {check.__name__}", flush=True)
+        except Exception as error:
+            failed += 1
+            print(f"FAIL  {check.__name__}: {type(error).__name__}: {error}", flush=True)
+    if options.checks:
+        return int(bool(failed))
+    if options.sweep:
+        sweep()
+    result = table()
+    show(result)
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump(result, file, indent=1)
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
