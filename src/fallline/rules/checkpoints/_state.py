@@ -218,6 +218,7 @@ class Used:
     role: str
     name: str
     node: ast.AST
+    is_attribute: bool
 
 
 def uses(module: Module) -> list[Used]:
@@ -234,7 +235,7 @@ def uses(module: Module) -> list[Used]:
                 continue
             if role == "scheduler" and not _needs_state(module, node, bool(call.args)):
                 continue
-            found.setdefault((role, name), Used(role, name, call))
+            found.setdefault((role, name), Used(role, name, call, isinstance(node, ast.Attribute)))
     return list(found.values())
 
 

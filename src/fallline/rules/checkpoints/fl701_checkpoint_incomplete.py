@@ -186,7 +186,11 @@ def train(model, loader):
         roles = saved.roles()
         if saved.open or not _for_resuming(module, saved, roles):
             return
-        missing = [u for u in used if not any(s.holds(u.name, u.role) for s in every)]
+        missing = [
+            u
+            for u in used
+            if not any(s.holds(u.name, u.role) for s in every) and _concerns(module, saved, u)
+        ]
         told = list(dict.fromkeys(_TELL[u.role] for u in missing))
         if (
             "optimizer" in roles
@@ -233,6 +237,33 @@ def _for_resuming(module: Module, saved: Saved, roles: set[str]) -> bool:
         }:
             return True
     return False
+
+
+def _concerns(module: Module, saved: Saved, used: Used) -> bool:
+    """The object and the save belong to one program part: one class, one function, a global, or a caller and its helper."""
+    if saved.module is not module:
+        return True
+    saving, stepping = module.function(saved.call), module.function(used.node)
+    if saving is stepping or module.bindings(used.name, None) or module.bindings(used.name, saving):
+        return True
+    if (
+        stepping is not None
+        and saving is not None
+        and module.class_(stepping) is module.class_(saving) is not None
+    ):
+        return used.is_attribute
+    if saving is None:
+        return False
+    homes = [f for f in module.functions.values() if module.bindings(used.name, f)]
+    return any(_mentions(home, saving.name) for home in homes)
+
+
+def _mentions(tree: ast.AST, name: str) -> bool:
+    return any(
+        (isinstance(n, ast.Name) and n.id == name)
+        or (isinstance(n, ast.Attribute) and n.attr == name)
+        for n in ast.walk(tree)
+    )
 
 
 def _numbered(saved: Saved) -> bool:

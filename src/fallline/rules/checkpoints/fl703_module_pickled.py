@@ -92,7 +92,7 @@ def export(model, path, example):
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         for call in module.calls("torch.save"):
             what = Module.argument(call, 0, "obj")
-            if what is None:
+            if what is None or _is_buffer(module, Module.argument(call, 1, "f")):
                 continue
             pickled = _pickled(module, what)
             if pickled is not None:
@@ -110,6 +110,15 @@ def export(model, path, example):
             return None
         edit = Editor(module).replace(pickled, f"{module.segment(pickled)}.state_dict()")
         return Fix("save the state_dict", (edit,), safe=False)
+
+
+def _is_buffer(module: Module, where: ast.expr | None) -> bool:
+    """Pickled into memory, to be copied or measured: no file has to outlive the class."""
+    made = module.value(where) if where is not None else None
+    return isinstance(made, ast.Call) and module.resolve(made.func) in {
+        "io.BytesIO",
+        "tempfile.TemporaryFile",
+    }
 
 
 def _pickled(module: Module, what: ast.expr) -> ast.expr | None:

@@ -20,7 +20,7 @@ TANH_LAYERS = 10
 _WEIGHTS = re.compile(r"torch\.nn\.(Lazy)?(Linear|Conv(Transpose)?\dd)")
 _SIGMOID = frozenset({"torch.nn.Sigmoid", "torch.nn.functional.sigmoid"})
 _TANH = frozenset({"torch.nn.Tanh", "torch.nn.functional.tanh"})
-_KEEPS_SCALE = re.compile(rb"xavier_|glorot|orthogonal_|sparse_\(|calculate_gain")
+_KEEPS_SCALE = re.compile(r"xavier_|glorot|orthogonal_|sparse_\(|calculate_gain")
 
 
 @dataclass
@@ -185,11 +185,9 @@ class Physics(nn.Module):
     )
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
-        if not any(
-            module.resolve(n) in _SIGMOID | _TANH for n in module.all(ast.Attribute, ast.Name)
-        ):
+        if not any(True for _ in module.calls(*_SIGMOID, *_TANH)):
             return
-        tanh_counts = _KEEPS_SCALE.search(module.source.text.encode()) is None
+        tanh_counts = _KEEPS_SCALE.search(module.source.text) is None
         for call in module.calls("torch.nn.Sequential"):
             inside = module.enclosing(call, ast.Call)
             if inside is not None and module.resolve(inside.func) == "torch.nn.Sequential":
@@ -197,38 +195,17 @@ class Physics(nn.Module):
             stack = _sum(module, call.args)
             if stack.saturates(tanh_counts):
                 yield self._report(module, call, stack)
-        for function in module.all(ast.FunctionDef):
-            if function.name == "forward":
-                yield from self._check_forward(module, function, tanh_counts)
-
-    def _check_forward(
-        self, module: Module, forward: ast.FunctionDef, tanh_counts: bool
-    ) -> Iterator[Finding]:
-        """`x = torch.sigmoid(self.fc(x))`, line after line or in a loop over a ModuleList."""
-        cls = module.class_(forward)
-        if cls is None or _has_shortcut(forward):
-            return
-        first: ast.Call | None = None
-        stack = Stack()
-        for statement in ast.walk(forward):
-            call = _activation_of_layer(statement)
-            if call is None:
+        for forward, calls in _chains(module).items():
+            cls = module.class_(forward)
+            if cls is None or _has_shortcut(forward):
                 continue
-            kind = module.resolve(call.func)
-            times = _times(module, cls, statement)
-            if times is None or kind not in _SIGMOID | _TANH:
-                continue
-            first = call if first is None or call.lineno < first.lineno else first
-            stack += (
-                Stack(sigmoid=int(kind in _SIGMOID), tanh=int(kind in _TANH), weights=1) * times
-            )
-        stack.norms = sum(
-            "norm" in module.segment(n.func).lower()
-            for n in ast.walk(cls)
-            if isinstance(n, ast.Call)
-        )
-        if first is not None and stack.saturates(tanh_counts):
-            yield self._report(module, first, stack)
+            stack = Stack(norms=_norms(module, cls))
+            for call in calls:
+                kind = module.resolve(call.func)
+                once = Stack(sigmoid=int(kind in _SIGMOID), tanh=int(kind in _TANH), weights=1)
+                stack += once * (_times(module, cls, module.statement(call)) or 0)
+            if stack.saturates(tanh_counts):
+                yield self._report(module, calls[0], stack)
 
     def _report(self, module: Module, call: ast.Call, stack: Stack) -> Finding:
         parts = [
@@ -241,6 +218,24 @@ class Physics(nn.Module):
             tanh_layers=stack.tanh,
             threshold={"sigmoid": SIGMOID_LAYERS, "tanh": TANH_LAYERS},
         )
+
+
+def _chains(module: Module) -> dict[ast.FunctionDef, list[ast.Call]]:
+    """`x = torch.sigmoid(self.fc(x))`, line after line or in a loop, by the forward they are in."""
+    found: dict[ast.FunctionDef, list[ast.Call]] = {}
+    for statement in module.all(ast.Assign):
+        call = _activation_of_layer(statement)
+        if call is not None and module.resolve(call.func) in _SIGMOID | _TANH:
+            function = module.function(call)
+            if isinstance(function, ast.FunctionDef) and function.name == "forward":
+                found.setdefault(function, []).append(call)
+    return found
+
+
+def _norms(module: Module, cls: ast.ClassDef) -> int:
+    return sum(
+        "norm" in module.segment(n.func).lower() for n in ast.walk(cls) if isinstance(n, ast.Call)
+    )
 
 
 def _sum(module: Module, parts: list[ast.expr]) -> Stack:
