@@ -124,10 +124,8 @@ for update in range(80):
             return []  # nothing at all gets a gradient: another rule's mistake
         silent = [
             i
-            for i, parameter in enumerate(parameters)
-            if not frozen[i]
-            and sum(live[i]) <= (1 - self.share) * len(recent)
-            and parameter.count > 1
+            for i in range(len(parameters))
+            if not frozen[i] and sum(live[i]) <= (1 - self.share) * len(recent)
         ]
         conditional = {
             _family(p.name)

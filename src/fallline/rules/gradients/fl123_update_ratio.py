@@ -8,7 +8,7 @@ from typing import Any
 
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
-from fallline.rules._trends import Progress, median, progress, sensitivity, warming
+from fallline.rules._trends import Progress, finite, median, progress, sensitivity, warming
 
 __all__ = ["UpdateRatio"]
 
@@ -59,7 +59,8 @@ for update in range(80):
     least_updates = 50
     least_samples = 8
     share = 0.8  # of the samples
-    improvement = 0.02  # a loss that fell by this share since the start is fine
+    high_samples = 5  # in a row
+    improvement = 0.02  # a loss that fell by this share since the start moves well enough
     whole_run = (
         1e-3  # ratios summed over the run: below, nothing the updates did can show in the loss
     )
@@ -77,19 +78,21 @@ for update in range(80):
             trend = progress([loss for _, loss in track.losses()])
             if math.isnan(trend.before):
                 continue
-            if self._overwrites(ratios[-50:], trend):
-                yield self._report(
-                    track, "overwrite the weights", median(ratios[-50:]), self.high, trend
-                )
+            if (ratio := self._overwriting(ratios)) is not None and _no_better(track):
+                yield self._report(track, "overwrite the weights", ratio, self.high, trend)
             elif self._rests(track, ratios, trend):
                 yield self._report(
                     track, "hardly move the weights", median(ratios), self.low, trend
                 )
 
-    def _overwrites(self, ratios: list[float], trend: Progress) -> bool:
-        return sum(r >= self.high for r in ratios) >= self.share * len(ratios) and not trend.fell(
-            self.improvement
-        )
+    def _overwriting(self, ratios: list[float]) -> float | None:
+        """The typical ratio of a stretch of samples that are all too high; None when there is none."""
+        stretch: list[float] = []
+        for ratio in ratios:
+            stretch = [*stretch, ratio] if ratio >= self.high else []
+            if len(stretch) == self.high_samples:
+                return median(stretch)
+        return None
 
     def _rests(self, track: Any, ratios: list[float], trend: Progress) -> bool:
         """The whole run, not its end: a rate that has decayed is small on purpose."""
@@ -117,6 +120,12 @@ for update in range(80):
             optimizer=track.optimizer,
             rank=track.rank,
         )
+
+
+def _no_better(track: Any) -> bool:
+    """Whether the loss is, in the end, where it was before the first update, or above."""
+    losses = finite([loss for _, loss in track.losses()])
+    return median(losses[-max(3, len(losses) // 10) :]) >= losses[0]
 
 
 def _ratio(sample: Any) -> float | None:

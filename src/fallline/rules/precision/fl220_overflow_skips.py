@@ -62,7 +62,7 @@ for update in range(100):
     rate = 0.05  # unexplained skips per update
     least_skips = 5
     least_updates = 30
-    calibrated = 5  # applied updates in a row that end the search for the first scale
+    calibrated = 2  # applied updates in a row that end the search for the first scale
 
     def check_series(self, run: Any) -> Iterator[Finding]:
         for track in run.tracks:

@@ -1,0 +1,303 @@
+"""Charts as plain HTML and SVG, drawn here so that the page needs no script and no network.
+
+The SVG holds only lines and areas and is stretched to any width; all text is HTML at its normal size, so a chart reads
+as well at 400 pixels as at 1280.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any
+
+__all__ = ["Area", "Chart", "Line", "Mark", "extremes", "number", "running_median"]
+
+POINTS = 600  # per line; more cannot be seen
+Point = tuple[float, float]
+
+
+def number(value: float | None) -> str:
+    """Short, for people: 0.00123, 1.2e-07, 12,345."""
+    if value is None or value != value:
+        return "–" if value is None else "NaN"
+    if math.isinf(value):
+        return "Inf" if value > 0 else "-Inf"
+    size = abs(value)
+    if size == 0:
+        return "0"
+    if size >= 1e6 or size < 1e-4:
+        mantissa, _, exponent = f"{value:.2e}".partition("e")
+        return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
+    if size >= 1000 and value == int(value):
+        return f"{int(value):,}"
+    return f"{value:.4g}"
+
+
+def extremes(points: Sequence[Point], limit: int = POINTS) -> list[Point]:
+    """At most `limit` points that keep the smallest and the largest of every stretch, so that no spike is lost."""
+    if len(points) <= limit:
+        return list(points)
+    kept: list[Point] = []
+    buckets = limit // 2
+    for bucket in range(buckets):
+        stretch = points[len(points) * bucket // buckets : len(points) * (bucket + 1) // buckets]
+        low, high = min(stretch, key=_y), max(stretch, key=_y)
+        kept += [low] if low == high else sorted((low, high))
+    return kept
+
+
+def _y(point: Point) -> float:
+    return point[1]
+
+
+def running_median(points: Sequence[Point], parts: int = 60) -> list[Point]:
+    """The course of a noisy series: one median for each of `parts` stretches."""
+    size = max(1, len(points) // parts)
+    course = []
+    for start in range(0, len(points), size):
+        stretch = points[start : start + size]
+        middle = sorted(y for _, y in stretch)[len(stretch) // 2]
+        course.append((sum(x for x, _ in stretch) / len(stretch), middle))
+    return course
+
+
+@dataclass(slots=True)
+class Line:
+    """One line of a chart. `colour` is the name of a CSS variable."""
+
+    name: str
+    points: Sequence[Point]
+    colour: str
+    dashed: bool = False
+    faint: bool = False
+    shown: bool = True  # in the legend and under the pointer
+
+
+@dataclass(slots=True)
+class Area:
+    """The space between two lines."""
+
+    name: str
+    colour: str
+    low: Sequence[Point]
+    high: Sequence[Point]
+
+
+@dataclass(slots=True)
+class Mark:
+    """A vertical line at one update: a finding, a skipped step."""
+
+    at: float
+    label: str = ""
+    colour: str = "error"
+
+
+@dataclass(slots=True)
+class Chart:
+    """One chart. `y_log` where values span orders of magnitude."""
+
+    title: str
+    lines: list[Line] = field(default_factory=list)
+    areas: list[Area] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
+    note: str = ""
+    unit: str = ""
+    y_log: bool | None = None  # None: decided by the values
+    from_zero: bool = False
+    x_name: str = "update"
+    x_labels: Sequence[str] = ()  # under the x positions 0, 1, 2, ..., instead of numbers
+
+    def html(self) -> str:
+        values = [y for line in self.lines for _, y in line.points if math.isfinite(y)]
+        values += [y for area in self.areas for part in (area.low, area.high) for _, y in part]
+        xs = [x for line in self.lines for x, _ in line.points] or [
+            x for a in self.areas for x, _ in a.high
+        ]
+        if not values or not xs:
+            return ""
+        y = _Axis.over(values, self.y_log, self.from_zero)
+        x = _Axis(min(xs), max(xs) if max(xs) > min(xs) else min(xs) + 1, False)
+        body = "".join(
+            [
+                _grid(y),
+                *(_area(a, x, y) for a in self.areas),
+                *(_line(line, x, y) for line in self.lines),
+            ]
+        )
+        return (
+            f'<figure class="chart" data-chart="{escape(_data(self, x, y))}">'
+            f"<figcaption><h3>{escape(self.title)}</h3>{_legend(self)}</figcaption>"
+            f'<div class="plot"><div class="y-axis" aria-hidden="true">{_y_labels(y, self.unit)}</div>'
+            f'<div class="canvas" role="img" aria-label="{escape(_spoken(self, values))}">'
+            f'<svg viewBox="0 0 1000 1000" preserveAspectRatio="none" aria-hidden="true">{body}</svg>'
+            f"{_marks(self.marks, x)}{_lost(self.lines, x)}"
+            '<div class="cursor" hidden></div><div class="tip" hidden></div></div>'
+            f'<div class="x-axis" aria-hidden="true">{_x_labels(x, self)}</div></div>'
+            + (f'<p class="note">{escape(self.note)}</p>' if self.note else "")
+            + "</figure>"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    low: float
+    high: float
+    log: bool
+
+    @classmethod
+    def over(cls, values: Sequence[float], log: bool | None, from_zero: bool) -> _Axis:
+        low, high = min(values), max(values)
+        positive = [v for v in values if v > 0]
+        if log is None:
+            log = low > 0 and high / low > 50
+        if log and positive:
+            low, high = min(positive), max(positive)
+            room = max((math.log10(high) - math.log10(low)) * 0.06, 0.03)
+            return cls(10 ** (math.log10(low) - room), 10 ** (math.log10(high) + room), True)
+        room = (high - low) * 0.06 or abs(high) * 0.1 or 1.0
+        bottom = 0.0 if from_zero and low >= 0 else low - room
+        return cls(bottom, high + room, False)
+
+    def place(self, value: float) -> float:
+        """0 at the low end, 1 at the high end."""
+        if self.log:
+            value = math.log10(max(value, self.low))
+            return (value - math.log10(self.low)) / (math.log10(self.high) - math.log10(self.low))
+        return (value - self.low) / (self.high - self.low)
+
+    def ticks(self, most: int) -> list[float]:
+        if self.log:
+            first, last = math.ceil(math.log10(self.low)), math.floor(math.log10(self.high))
+            if last - first >= 1:
+                stride = max(1, math.ceil((last - first + 1) / most))
+                return [10.0**k for k in range(first, last + 1, stride)]
+        raw = (self.high - self.low) / most
+        size = 10.0 ** math.floor(math.log10(raw))
+        step = next(size * m for m in (1, 2, 2.5, 5, 10) if size * m >= raw)
+        lowest, highest = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
+        return [k * step for k in range(lowest, highest + 1)]
+
+
+def _grid(y: _Axis) -> str:
+    lines = "".join(f"M0 {_at(y, t):.0f}H1000" for t in y.ticks(4))
+    return f'<path class="grid" d="{lines}"/>'
+
+
+def _at(y: _Axis, value: float) -> float:
+    return 1000 * (1 - y.place(value))
+
+
+def _path(points: Sequence[Point], x: _Axis, y: _Axis) -> str:
+    """Breaks where a value is not finite; one lonely point becomes a short dash that can be seen."""
+    runs: list[list[str]] = [[]]
+    for px, py in extremes(points):
+        if math.isfinite(py):
+            runs[-1].append(f"{1000 * x.place(px):.1f} {_at(y, py):.1f}")
+        elif runs[-1]:
+            runs.append([])
+    return "".join(f"M{'L'.join(run)}" if len(run) > 1 else f"M{run[0]}h4" for run in runs if run)
+
+
+def _line(line: Line, x: _Axis, y: _Axis) -> str:
+    looks = " ".join(
+        name for name, on in (("line", True), ("dashed", line.dashed), ("faint", line.faint)) if on
+    )
+    return f'<path class="{looks}" style="stroke:var(--{line.colour})" d="{_path(line.points, x, y)}"/>'
+
+
+def _area(area: Area, x: _Axis, y: _Axis) -> str:
+    forth = "L".join(f"{1000 * x.place(px):.1f} {_at(y, py):.1f}" for px, py in area.high)
+    back = "L".join(f"{1000 * x.place(px):.1f} {_at(y, py):.1f}" for px, py in reversed(area.low))
+    return f'<path class="area" style="fill:var(--{area.colour})" d="M{forth}L{back}Z"/>'
+
+
+def _marks(marks: Sequence[Mark], x: _Axis) -> str:
+    return "".join(
+        f'<i class="mark" style="left:{100 * x.place(m.at):.2f}%;--c:var(--{m.colour})">'
+        + (
+            f"<b{' class=left' if x.place(m.at) > 0.8 else ''}>{escape(m.label)}</b>"
+            if m.label
+            else ""
+        )
+        + "</i>"
+        for m in marks
+        if x.low <= m.at <= x.high
+    )
+
+
+def _lost(lines: Sequence[Line], x: _Axis) -> str:
+    """A tick at the bottom for each value that is not finite, a few dozen at most."""
+    lost = sorted(
+        {px for line in lines if line.shown for px, py in line.points if not math.isfinite(py)}
+    )
+    shown = lost[:: max(1, len(lost) // 60)]
+    return "".join(
+        f'<i class="lost" title="not finite" style="left:{100 * x.place(px):.2f}%"></i>'
+        for px in shown
+    )
+
+
+def _y_labels(y: _Axis, unit: str) -> str:
+    return "".join(
+        f'<span style="top:{100 * (1 - y.place(t)):.2f}%">{escape(number(t) + unit)}</span>'
+        for t in y.ticks(4)
+    )
+
+
+def _x_labels(x: _Axis, chart: Chart) -> str:
+    if chart.x_labels:
+        last = max(1, len(chart.x_labels) - 1)
+        spots = sorted({0, last // 2, last})
+        shown = [(float(k), chart.x_labels[min(k, len(chart.x_labels) - 1)]) for k in spots]
+    else:
+        shown = [(t, number(t)) for t in x.ticks(5) if t == int(t)]
+    spans = "".join(
+        f'<span class="{"first" if x.place(k) < 0.04 else "last" if x.place(k) > 0.9 else ""}" '
+        f'style="left:{100 * x.place(k):.2f}%">{escape(label)}</span>'
+        for k, label in shown
+    )
+    return f"{spans}<em>{escape(chart.x_name)}</em>"
+
+
+def _legend(chart: Chart) -> str:
+    named = [(line.name, line.colour, line.dashed) for line in chart.lines if line.shown]
+    named += [(area.name, area.colour, False) for area in chart.areas if area.name]
+    if len(named) < 2:
+        return ""
+    keys = "".join(
+        f'<span><i class="key{" dashed" if dashed else ""}" style="--c:var(--{colour})"></i>{escape(name)}</span>'
+        for name, colour, dashed in named
+    )
+    return f'<span class="legend">{keys}</span>'
+
+
+def _spoken(chart: Chart, values: Sequence[float]) -> str:
+    """What a screen reader says instead of the picture."""
+    return f"{chart.title}: from {number(min(values))} to {number(max(values))}{chart.unit}"
+
+
+def _data(chart: Chart, x: _Axis, y: _Axis) -> str:
+    """What the script needs to show values under the pointer."""
+    import json
+
+    def pairs(points: Sequence[Point]) -> list[list[Any]]:
+        return [
+            [_round(px), _round(py) if math.isfinite(py) else None] for px, py in extremes(points)
+        ]
+
+    lines = [
+        {"n": line.name, "c": line.colour, "p": pairs(line.points)}
+        for line in chart.lines
+        if line.shown
+    ]
+    return json.dumps(
+        {"x": [x.low, x.high], "y": [y.low, y.high, int(y.log)], "u": chart.unit, "xn": chart.x_name,
+         "xl": list(chart.x_labels), "l": lines},
+        separators=(",", ":"),
+    )  # fmt: skip
+
+
+def _round(value: float) -> float:
+    return float(f"{value:.4g}") if value != int(value) else int(value)

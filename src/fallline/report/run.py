@@ -1,0 +1,229 @@
+"""A run in a terminal: what it was, how it went, what was found."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fallline.finding import Finding
+from fallline.report.charts import number
+from fallline.report.terminal import SEVERITY_STYLE, Paint, counted
+from fallline.watcher.series import Series, Track
+
+__all__ = ["Excerpt", "Overview", "excerpt", "overview", "summary", "verdict"]
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """The few numbers that everybody asks for first. None: not known."""
+
+    updates: int
+    skipped: int
+    first_loss: float | None
+    last_loss: float | None
+    norm: float | None  # median
+    threshold: float | None
+    clipped: float | None  # share of the updates that were clipped
+    rate: float | None
+    scale: float | None
+    update_seconds: float | None  # median
+    memory: int | None
+    duration: float | None
+    status: str
+
+
+def overview(series: Series, track: Track | None) -> Overview:
+    """Of one optimizer; of nothing when the run made no update."""
+    rows = track.rows if track is not None else []
+    totals = track.totals if track is not None else {}
+    losses = [r.loss for r in rows if r.loss is not None]
+    norms = sorted(n for _, n in (track.norms() if track is not None else []) if math.isfinite(n))
+    seconds = sorted(sum(r.seconds.values()) for r in rows if r.seconds)
+    meta = series.meta
+    ended = meta.get("ended") or (rows[-1].time if rows else None)
+    clips = totals.get("clips", 0)
+    tail = losses[-max(1, min(20, len(losses) // 10)) :]
+    return Overview(
+        updates=totals.get("updates", len(rows)),
+        skipped=totals.get("skipped", 0),
+        first_loss=losses[0] if losses else None,
+        last_loss=sorted(tail, key=_nan_last)[len(tail) // 2] if tail else None,
+        norm=norms[len(norms) // 2] if norms else None,
+        threshold=next(
+            (r.clip_threshold for r in reversed(rows) if r.clip_threshold is not None), None
+        ),
+        clipped=totals.get("clipped", 0) / clips if clips else None,
+        rate=rows[-1].lr if rows else None,
+        scale=next((r.scale for r in reversed(rows) if r.scale is not None), None),
+        update_seconds=seconds[len(seconds) // 2] if seconds else None,
+        memory=max((r.memory for r in rows if r.memory is not None), default=None),
+        duration=ended - meta["started"] if ended and "started" in meta else None,
+        status=status_of(series),
+    )
+
+
+def _nan_last(value: float) -> tuple[bool, float]:
+    return (value != value, value)
+
+
+def status_of(series: Series) -> str:
+    """How the run ended, in words."""
+    states = {rank.status for rank in series.ranks}
+    if len(states) == 1:
+        return states.pop() or "did not end by itself: killed, or still running"
+    return "; ".join(
+        f"rank {r.number}: {r.status or 'killed, or still running'}" for r in series.ranks[:8]
+    )
+
+
+def verdict(findings: list[Finding]) -> str:
+    """`2 errors and 1 warning`; `nothing wrong was found`."""
+    kinds = [f.severity.value for f in findings]
+    nouns = (("error", "error"), ("warning", "warning"), ("info", "note"))
+    parts = [counted(kinds.count(kind), noun) for kind, noun in nouns if kind in kinds]
+    if not parts:
+        return "nothing wrong was found"
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def seconds_text(seconds: float | None) -> str:
+    if seconds is None:
+        return "–"
+    if seconds < 1:
+        return f"{1000 * seconds:.3g} ms"
+    if seconds < 100:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
+
+def bytes_text(count: float | None) -> str:
+    if count is None:
+        return "–"
+    return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
+
+
+def summary(series: Series, findings: list[Finding], paint: Paint) -> str:
+    """What `fallline report` prints."""
+    lines = [paint(str(series.meta.get("script") or series.folder or "run"), "bold")]
+    main = _longest(series)
+    seen = overview(series, main)
+    started = series.meta.get("started")
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(started)) if started else ""
+    about = [
+        when,
+        seconds_text(seen.duration) if seen.duration else "",
+        counted(len(series.ranks), "rank") if len(series.ranks) > 1 else "",
+        seen.status,
+    ]
+    lines.append(paint("  " + " · ".join(part for part in about if part), "dim"))
+    for track in [t for t in series.tracks if t.rank == (main.rank if main else 0)]:
+        lines += ["", *_track_lines(series, track, paint)]
+    if main is None:
+        lines += ["", "  The run made no update of an optimizer."]
+    lines += ["", *_finding_lines(findings, paint)]
+    return "\n".join(lines) + "\n"
+
+
+def _longest(series: Series) -> Track | None:
+    return max(series.tracks, key=lambda t: (-t.rank, len(t.rows)), default=None)
+
+
+def _track_lines(series: Series, track: Track, paint: Paint) -> list[str]:
+    seen = overview(series, track)
+    rows = [
+        (
+            "updates",
+            f"{seen.updates:,}" + (f", {seen.skipped:,} of them skipped" if seen.skipped else ""),
+        ),
+        ("loss", f"{number(seen.first_loss)} → {number(seen.last_loss)}"),
+        ("gradient norm", f"{number(seen.norm)} in the middle" + _clip_text(seen)),
+        ("learning rate", number(seen.rate)),
+    ]
+    if seen.scale is not None:
+        rows.append(("loss scale", number(seen.scale)))
+    rows += [
+        ("time per update", seconds_text(seen.update_seconds) + _shares(track)),
+        ("memory", bytes_text(seen.memory)),
+    ]
+    name = f"{track.optimizer} ({track.type})" if track.type else track.optimizer
+    return [
+        f"  {paint(name, 'bold')}",
+        *(f"    {paint(f'{label:<16}', 'dim')}{text}" for label, text in rows),
+    ]
+
+
+def _clip_text(seen: Overview) -> str:
+    if seen.clipped is None or seen.threshold is None:
+        return ""
+    return f", clipped at {number(seen.threshold)} in {seen.clipped:.0%} of the updates"
+
+
+def _shares(track: Track) -> str:
+    totals: dict[str, float] = {}
+    for row in track.rows:
+        for part, seconds in row.seconds.items():
+            totals[part] = totals.get(part, 0.0) + seconds
+    whole = sum(totals.values())
+    if not whole:
+        return ""
+    return (
+        " ("
+        + ", ".join(
+            f"{part} {seconds / whole:.0%}"
+            for part, seconds in totals.items()
+            if seconds / whole >= 0.005
+        )
+        + ")"
+    )
+
+
+def _finding_lines(findings: list[Finding], paint: Paint) -> list[str]:
+    lines = [f"  {paint(verdict(findings).capitalize() + '.', 'bold')}"]
+    for finding in sorted(findings, key=lambda f: f.severity.rank):
+        code = paint(finding.code, SEVERITY_STYLE[finding.severity.value])
+        lines += [
+            "",
+            f"  {code} {paint(finding.name, 'bold')}: {finding.message}",
+            f"    {paint('-->', 'blue')} {finding.at}",
+        ]
+        lines += [
+            f"    {paint(f'{n:>5} |', 'blue')} {text}"
+            for n, text, hit in excerpt(finding, around=0).lines
+            if hit
+        ]
+    return lines
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """Lines of the user's source around a finding: (line number, text, whether it is the line itself)."""
+
+    lines: list[tuple[int, str, bool]]
+    changed: bool = False  # the file is newer than the run
+
+
+def excerpt(
+    finding: Finding, around: int = 3, folder: Any = None, ended: float | None = None
+) -> Excerpt:
+    """Empty when the source is not there (any more)."""
+    path = Path(finding.at.path)
+    if not path.is_absolute() and folder:
+        path = Path(folder) / path
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        changed = bool(ended and path.stat().st_mtime > ended)
+    except OSError:
+        return Excerpt([])
+    first, last = max(1, finding.at.line - around), min(len(text), finding.at.line + around)
+    return Excerpt(
+        [
+            (n, text[n - 1].replace("\t", "    "), n == finding.at.line)
+            for n in range(first, last + 1)
+        ],
+        changed,
+    )

@@ -1,0 +1,67 @@
+"""What a run folder says in the end: the findings of all ranks, from events and from numbers. Needs no torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fallline.errors import RunError
+from fallline.finding import Finding
+from fallline.rule import all_rules
+from fallline.verdict import merge, settle
+from fallline.watcher.series import Series, read_run
+
+__all__ = ["conclude", "findings_of", "measured", "write_findings"]
+
+WAIT_FOR_RANKS = 10.0
+
+
+def conclude(folder: Path, *, wait: bool = False) -> list[Finding]:
+    """Judge the run in this folder and write findings.json. `wait`: for ranks that have not ended yet."""
+    series = _all_ranks(folder) if wait else read_run(folder)
+    found = findings_of(series)
+    write_findings(folder, found)
+    return found
+
+
+def findings_of(series: Series) -> list[Finding]:
+    """What was found while the run went on, and what its numbers show."""
+    recorded = [f for rank in series.ranks for f in rank.findings]
+    return settle(merge([*recorded, *measured(series)]))
+
+
+def measured(series: Series) -> Iterator[Finding]:
+    """The findings of the numeric rules."""
+    for rule in all_rules():
+        if rule._defines("check_series"):
+            yield from rule.check_series(series)
+
+
+def write_findings(folder: Path, found: list[Finding]) -> Path:
+    """findings.json, whole or not at all."""
+    target = folder / "findings.json"
+    fresh = folder / f".findings.{os.getpid()}.json"
+    try:
+        fresh.write_text(
+            json.dumps([f.as_dict() for f in found], indent=2, default=str, allow_nan=True) + "\n"
+        )
+        fresh.replace(target)
+    except OSError as error:
+        fresh.unlink(missing_ok=True)
+        raise RunError(f"cannot write {target}: {error}") from error
+    return target
+
+
+def _all_ranks(folder: Path) -> Series:
+    """The run once every rank has ended, or after a while without the ones that have not."""
+    deadline = time.monotonic() + WAIT_FOR_RANKS
+    while True:
+        series = read_run(folder)
+        ended: Any = sum(1 for r in series.ranks if r.status)
+        if ended >= series.world or time.monotonic() > deadline:
+            return series
+        time.sleep(0.1)
