@@ -40,6 +40,8 @@ def run_for(machine: Machine, node: ast.For | ast.AsyncFor) -> str | None:
     matters = relevant(machine.module, node.body)
     if not matters and stream.kind in {"data", "many"}:
         stream = Stream("once", stream.item, 1)
+    if stream.kind == "items" and trains(machine.module, node.body):
+        stream.kind = "exact"  # a list of batches
 
     def begin(index: int) -> None:
         assign_to(machine, node.target, stream.item(index), node.target)

@@ -339,6 +339,22 @@ def _zero_grad(machine: Machine, optimizer: Thing, call: Call) -> Value:
     return NONE
 
 
+def _add_group(machine: Machine, optimizer: Thing, call: Call) -> Value:
+    """New parameters for an optimizer: what was replaced before is held again."""
+    from fallline.reader.torch_api import parameter_sets
+
+    added = parameter_sets(machine, call.arg(0, "param_group"))
+    if added is None:
+        optimizer.facts.pop("parameters", None)
+    elif optimizer.sets:
+        optimizer.facts["parameters"] = optimizer.sets | added
+    for event in machine.events:
+        if event.kind is Kind.REPLACE and event.fact("what") == "head":
+            event.kind = Kind.GRAD_READ
+            event.facts = {"what": "value"}
+    return NONE
+
+
 def _step(machine: Machine, optimizer: Thing, call: Call) -> Value:
     from fallline.reader.calls import call_function
 
@@ -699,6 +715,7 @@ _METHODS: dict[tuple[str, str], Callable[[Machine, Thing, Call], Value]] = {
     ("criterion", "parameters"): _parameters,
     ("optimizer", "zero_grad"): _zero_grad,
     ("optimizer", "step"): _step,
+    ("optimizer", "add_param_group"): _add_group,
     ("scaler", "scale"): _scale,
     ("scaler", "unscale_"): _unscale,
     ("scaler", "step"): _scaler_step,

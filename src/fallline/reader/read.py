@@ -51,6 +51,7 @@ def read_data(
     started = time.perf_counter()
     if nothing_to_find(path, data):
         return Reading(path, [])
+    project.trim()
     try:
         module = project.add(Source.from_bytes(path, data))
     except UnreadableError as error:

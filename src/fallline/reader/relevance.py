@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from fallline.syntax import Module
 
-__all__ = ["TOKENS", "acts", "acts_here", "called_names", "relevant", "trains"]
+__all__ = ["TOKENS", "acts", "acts_here", "begins", "called_names", "relevant", "trains"]
 
 # A call with one of these names is, or may be, part of the protocol.
 TRIGGERS = frozenset(
@@ -23,6 +23,11 @@ _ACTS = frozenset(
     "get_total_norm clip_grads_with_norm_ set_requires_gradient_sync autocast GradScaler no_grad scaler.update".split()
 )
 _TRAINS = frozenset("backward manual_backward accumulate minimize training_step compute_loss".split())
+# What an execution on paper is begun for.
+_BEGINS = frozenset(
+    "backward manual_backward step training_step compute_loss eval accumulate minimize unscale_ clip_grad_norm_ "
+    "clip_grad_value_ zero_grad".split()
+)
 # A file with none of these makes no trace.
 TOKENS = (b"backward(", b"training_step", b"compute_loss", b".eval(", b"optimizer", b".step(")
 
@@ -38,6 +43,8 @@ def called_names(node: ast.AST) -> frozenset[str]:
                     found.add(inner.func.id)
                 elif isinstance(inner.func, ast.Attribute):
                     found.add(inner.func.attr)
+                    if isinstance(inner.func.value, ast.Name):
+                        found.add(f"{inner.func.value.id}.{inner.func.attr}")
                     if inner.func.attr == "update" and "scal" in ast.unparse(inner.func.value).lower():
                         found.add("scaler.update")
                 for argument in inner.args:
@@ -66,6 +73,11 @@ def acts_here(nodes: Iterable[ast.AST]) -> bool:
     return any(not called_names(node).isdisjoint(_ACTS) for node in nodes)
 
 
+def begins(module: Module, nodes: Iterable[ast.AST]) -> bool:
+    """Whether these statements are worth executing for their own sake."""
+    return relevant(module, nodes, _BEGINS)
+
+
 def trains(module: Module, nodes: Iterable[ast.AST]) -> bool:
     """Whether these statements run a backward pass."""
     return relevant(module, nodes, _TRAINS)
@@ -83,7 +95,7 @@ def _reaches(module: Module, node: ast.AST, wanted: frozenset[str], seen: set[in
     names = called_names(node)
     if not names.isdisjoint(wanted):
         return True
-    key = "_reaches_train" if wanted is _TRAINS else "_reaches_act" if wanted is _ACTS else "_reaches"
+    key = _KEYS[id(wanted)]
     known = getattr(node, key, None)
     if known is not None:
         return bool(known)
@@ -102,6 +114,9 @@ def _reaches(module: Module, node: ast.AST, wanted: frozenset[str], seen: set[in
     return result
 
 
+_KEYS = {id(TRIGGERS): "_reaches", id(_ACTS): "_reaches_act", id(_TRAINS): "_reaches_train", id(_BEGINS): "_reaches_begin"}
+
+
 def definitions(module: Module, name: str) -> list[tuple[Module, ast.AST]]:
     """Functions and methods of the project that a simple name may mean from this module."""
     by_name = getattr(module, "_by_simple_name", None)
@@ -113,16 +128,11 @@ def definitions(module: Module, name: str) -> list[tuple[Module, ast.AST]]:
             by_name.setdefault(qualified.rpartition(".")[2], []).append((module, cls))
         module._by_simple_name = by_name  # type: ignore[attr-defined]
     if name not in by_name:
-        found: list[tuple[Module, ast.AST]] = []
-        if name in module.imports and module.project is not None:
-            there = module.project.find(module.imports[name], module)
-            if there is not None:
-                found = [there]
-        elif module.project is not None:
-            for dotted in module.imports.values():
-                home = module.project.find_module(dotted, module) if "." not in dotted or dotted.count(".") < 6 else None
-                if home is not None and home is not module and name in home.functions:
-                    found = [(home, home.functions[name])]
-                    break
-        by_name[name] = found
+        base, _, last = name.partition(".")
+        there = None
+        if base in module.imports and module.project is not None:
+            dotted = f"{module.imports[base]}.{last}" if last else module.imports[base]
+            if module.project.may_hold(dotted, module, TOKENS):
+                there = module.project.find(dotted, module)
+        by_name[name] = [there] if there is not None else []
     return by_name[name]  # type: ignore[no-any-return]

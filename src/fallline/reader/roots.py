@@ -12,7 +12,7 @@ from fallline.reader.calls import Call, call_function
 from fallline.reader.machine import Machine, Stop
 from fallline.reader.methods import backward, emit_step
 from fallline.reader.objects import find_method
-from fallline.reader.relevance import called_names, relevant
+from fallline.reader.relevance import begins, called_names
 from fallline.reader.statements import run_block
 from fallline.reader.values import Class, Const, Function, Params, Sequence, Tensor, Thing, Unknown, Value, kind_by_name
 from fallline.syntax import Module
@@ -39,7 +39,7 @@ class Root:
 def roots_of(module: Module, reached: Container[tuple[str, str]]) -> Iterator[Root]:
     """The places to begin in this file. What was executed meanwhile is not begun again."""
     body = [s for s in module.tree.body if not isinstance(s, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom)]
-    if relevant(module, body):
+    if begins(module, body):
         yield Root("", lambda machine: _script(machine, module))
     for cls in module.classes.values():
         yield from _class_roots(module, cls, reached)
@@ -50,7 +50,7 @@ def roots_of(module: Module, reached: Container[tuple[str, str]]) -> Iterator[Ro
 
 def _uncalled(module: Module) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
     """Plain functions that matter; those that others in this file call come last."""
-    plain = [f for name, f in module.functions.items() if module.class_(f) is None and module.function(f) is None and relevant(module, f.body)]
+    plain = [f for name, f in module.functions.items() if module.class_(f) is None and module.function(f) is None and begins(module, f.body)]
     called = set()
     for function in plain:
         called |= called_names(function) - {function.name}
@@ -163,7 +163,7 @@ def _class_roots(module: Module, cls: ast.ClassDef, reached: Container[tuple[str
         return
     if module.is_function_class(cls) or any("optim." in b for b in module.bases(cls)):
         return
-    wanted = [m for m in methods if m.name not in {"__init__", "forward", "compute_loss"} and relevant(module, m.body)]
+    wanted = [m for m in methods if m.name not in {"__init__", "forward", "compute_loss"} and begins(module, m.body)]
     called: set[str] = set()
     for method in wanted:
         called |= called_names(method) - {method.name}

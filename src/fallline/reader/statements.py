@@ -98,7 +98,9 @@ def _replaced(machine: Machine, name: str, value: Value, node: ast.AST) -> None:
     old = machine.frame.names.get(name)
     if isinstance(old, Thing) and old.kind == "model" and new.sets and old.sets and new.sets.isdisjoint(old.sets):
         held = any(t.kind == "optimizer" and not t.sets.isdisjoint(old.sets) for t in machine.things.values())
-        if held and not machine.iteration and new.at is not None:
+        here = machine.place(node)
+        made_here = isinstance(node, ast.Assign) and new.at is not None and here.line <= new.at.line <= (here.end_line or 0)
+        if held and not machine.iteration and made_here:
             machine.emit(Kind.REPLACE, node, model=new, what="recreated", parameters=old.sets, name=name)
 
 

@@ -45,7 +45,7 @@ class Settings:
         return [
             f"{key[1:]} = {value}" if key.startswith("#") else f"{key} is {'true' if value else 'false'}"
             for key, value in self.met.items()
-            if key in self.matter
+            if self.matter.get(key, 0) > 1
         ]
 
 

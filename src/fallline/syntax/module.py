@@ -54,6 +54,7 @@ class Module:
         self.name = name
         self._by_type: dict[type, list[Any]] = {}
         self._resolved: dict[int, str | None] = {}
+        self._bases: dict[int, set[str]] = {}
         self._index()
 
     # -- the index ---------------------------------------------------------------------------------------------
@@ -81,6 +82,12 @@ class Module:
                 elif isinstance(value, ast.AST) and not isinstance(value, ast.expr_context):
                     value.parent = node  # type: ignore[attr-defined]
                     push(value)
+
+    def release(self) -> None:
+        """Let go of the links upwards, so that the tree is freed at once and not by the garbage collector."""
+        for nodes in self._by_type.values():
+            for node in nodes:
+                node.__dict__.pop("parent", None)
 
     def all(self, *kinds: type[Node]) -> list[Node]:
         """Every node of these types, in source order within each type."""
@@ -263,7 +270,11 @@ class Module:
 
     def bases(self, node: ast.ClassDef) -> set[str]:
         """Dotted names of all base classes that can be seen, through classes of the project too."""
+        known = self._bases.get(id(node))
+        if known is not None:
+            return known
         found: set[str] = set()
+        self._bases[id(node)] = found
         queue: list[tuple[Module, ast.ClassDef]] = [(self, node)]
         seen: set[int] = set()
         while queue:

@@ -40,12 +40,17 @@ class Project:
         known = self._modules.pop(path, None)
         self._text += len(source.text) - (len(known.source.text) if known is not None else 0)
         self._modules[path] = module
+        return module
+
+    def trim(self) -> None:
+        """Drop the oldest trees when there are many. Only between files: what is being read must stay whole."""
         for old in list(self._modules):
-            if self._text <= _MOST_TEXT or old == path:
+            if self._text <= _MOST_TEXT:
                 break
             dropped = self._modules.pop(old)
-            self._text -= len(dropped.source.text) if dropped is not None else 0
-        return module
+            if dropped is not None:
+                self._text -= len(dropped.source.text)
+                dropped.release()
 
     def _name(self, path: str) -> str:
         """The dotted name of a file, counted from the outermost folder that is a package, or from a root."""
@@ -87,6 +92,28 @@ class Project:
             self._found[key] = self._search(dotted, os.path.dirname(here))
         path = self._found[key]
         return self.module_at(path) if path else None
+
+    def may_hold(self, dotted: str, near: Module, tokens: tuple[bytes, ...]) -> bool:
+        """Whether the file a dotted name leads to is worth parsing: it holds one of the tokens, or passes names on."""
+        if dotted.partition(".")[0] in _FOREIGN:
+            return False
+        folder = os.path.dirname(os.path.abspath(near.path))
+        for name in (dotted, dotted.rpartition(".")[0]):
+            if not name:
+                continue
+            key = (name, folder)
+            if key not in self._found:
+                self._found[key] = self._search(name, folder)
+            path = self._found[key]
+            if path is not None:
+                if path in self._modules or path.endswith("__init__.py"):
+                    return True
+                try:
+                    data = Path(path).read_bytes()
+                except OSError:
+                    return False
+                return any(token in data for token in tokens)
+        return True
 
     def _search(self, dotted: str, folder: str) -> str | None:
         relative = dotted.replace(".", os.sep)
