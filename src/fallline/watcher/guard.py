@@ -50,8 +50,12 @@ class Guard:
 
     def clipped(self, norm: Tensor, event: Event) -> None:
         number = event.facts.get("parameters")
-        if number is not None:
-            self._measured = (norm, self.session.objects.members(number))
+        if number is None:
+            return
+        self._measured = (norm, self.session.objects.members(number))
+        # with a scaler an overflow is expected, and the scaler skips the step
+        if norm.device.type == "cpu" and not self.session.scaling and not bool(torch.isfinite(norm)):
+            self.session.origin.clip_spread(event, float(norm))
 
     def check(self, optimizer: torch.optim.Optimizer, index: int) -> None:
         """Gradients are complete: hold the step back when one of them is not finite."""

@@ -1,14 +1,359 @@
-"""Placeholder"""
+"""When a loss, gradient, parameter or input is NaN or Inf: which operation made it, in which module, at which line.
+
+On a CPU every loss is looked at before its backward and a few small gradients after it, which costs microseconds; on an
+accelerator both wait for the guard's look before the step. When something is found, the micro-batch is replayed under a
+trace. What can be said without a replay is said, together with what is missing.
+"""
+
 from __future__ import annotations
-from typing import Any
+
+import math
+import weakref
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from fallline.event import Event, Location
+from fallline.watcher.frames import place
+from fallline.watcher.objects import learning_rate, unwrap
+from fallline.watcher.origin_trace import BackwardTrace, ForwardTrace, Modules, Story, describe, first_bad, plain_name, tensors_in
+from fallline.watcher.replay import Capture, Gone, Reached, Replay, as_it_was, prepare
+
+from fallline.watcher.source import line_of
+
+if TYPE_CHECKING:
+    from fallline.watcher.session import Session
+
 __all__ = ["Origin"]
+
+# A run that has gone bad goes bad at every update: these many are looked into.
+MOST_REPLAYS = 3
+PROBES = 8
+PROBE_ELEMENTS = 4_096
+WHOLE_BELOW = 1_000_000
+
+
 class Origin:
-    def __init__(self, session: Any) -> None:
+    """Watches one process for the first non-finite number, and finds where it was born."""
+
+    def __init__(self, session: Session) -> None:
         self.session = session
-        self.live_graphs = None
-    def before_forward(self, module: Any, args: Any, kwargs: Any, event: Any) -> None: ...
-    def before_backward(self, loss: Any, value: Any, event: Any) -> None: ...
-    def after_backward(self, event: Any) -> None: ...
-    def after_step(self, optimizer: Any, index: int, event: Any) -> None: ...
-    def gradients_bad(self, optimizer: Any, index: int) -> None: ...
-    def later(self, flag: Any) -> None: ...
+        self.capture: Capture | None = None
+        self.observed: list[dict[str, Any]] = []
+        self.live_graphs: int | None = None
+        self._replays = 0
+        self._told: set[Any] = set()
+        self._loss: tuple[Tensor, Event] | None = None
+        self._backward: Event | None = None
+        self._lost = False  # the loss of the last backward was not finite: its gradients are not news
+        self._probes: dict[int, tuple[int, list[weakref.ref[Tensor]]]] = {}
+        self._made_bad: dict[int, tuple[int, Location, str]] = {}  # parameter → (update, line, optimizer)
+        self._rates: dict[str, deque[tuple[int, float]]] = {}
+
+    # -- what is kept, and what is looked at -------------------------------------------------------------------
+
+    def before_forward(self, module: nn.Module, args: Any, kwargs: Any, event: Event) -> None:
+        capture = self.capture
+        if capture is None or capture.over:
+            capture = self.capture = Capture.begin()
+        if len(capture.calls) < 64:
+            device = next((p.device.type for p in module.parameters()), "cpu")
+            capture.add(module, args, kwargs, device)
+
+    def before_backward(self, loss: Tensor, value: Any, event: Event) -> None:
+        if self.capture is not None:
+            self.capture.end()
+        self._backward, self._lost = event, False
+        if not isinstance(value, Tensor) or value.numel() != 1 or not value.is_floating_point():
+            return
+        if value.device.type == "cpu":
+            if not math.isfinite(value.item()):
+                self._lost = True
+                self.loss_bad(loss, event)
+        elif value.device.type != "meta":
+            self._loss = (value.detach(), event)
+
+    def after_backward(self, event: Event) -> None:
+        """A look at a few small gradients: a NaN from any operation arrives there, and the frame is still alive."""
+        if event.facts.get("scaled") or self._lost or self._replays >= MOST_REPLAYS:
+            return
+        for probe in self._probe():
+            gradient = probe.grad
+            if gradient is not None and gradient.device.type == "cpu" and not math.isfinite(float(gradient.detach().sum())):
+                if not bool(torch.isfinite(gradient).all()):
+                    self.gradient_bad(event, probe)
+                return
+
+    def _probe(self) -> list[Tensor]:
+        model = next(iter(self.capture.models), None) if self.capture is not None else None
+        if model is None:
+            return []
+        known = self._probes.get(id(model))
+        if known is None:
+            small = [p for p in model.parameters() if p.requires_grad and p.layout is torch.strided and p.numel() <= PROBE_ELEMENTS and not p.is_complex()]
+            small = small[:: max(1, len(small) // PROBES)][:PROBES]
+            known = self._probes[id(model)] = (0, [weakref.ref(p) for p in small])
+        return [p for ref in known[1] if (p := ref()) is not None]
+
+    def after_step(self, optimizer: torch.optim.Optimizer, index: int, event: Event) -> None:
+        """Remember the learning rate, and the update after which a parameter was no longer finite."""
+        name = event.optimizer or ""
+        rate = learning_rate(optimizer)
+        rates = self._rates.setdefault(name, deque(maxlen=16))
+        if rate is not None and (not rates or rates[-1][1] != rate):
+            rates.append((index, rate))
+        if self._made_bad:
+            return
+        parameters = [p for g in optimizer.param_groups for p in g["params"] if p.device.type == "cpu"]
+        if sum(p.numel() for p in parameters) > WHOLE_BELOW:
+            parameters = [p for p in parameters if p.numel() <= PROBE_ELEMENTS][:PROBES]
+        if not parameters:
+            return
+        from fallline.watcher.guard import all_finite
+
+        if not all_finite([p.detach() for p in parameters]):
+            for p in parameters:
+                if not bool(torch.isfinite(p.detach()).all()):
+                    self._made_bad[id(p)] = (index, event.at, name)
+
+    def gradients_bad(self, optimizer: torch.optim.Optimizer, index: int) -> None:
+        """The guard has found a gradient that is not finite."""
+        if self._loss is not None:
+            (loss, event), self._loss = self._loss, None
+            if not bool(torch.isfinite(loss)):  # the guard has waited for the device already
+                self.loss_bad(loss, event)
+                return
+        if self._lost:
+            return
+        bad = next(
+            (p for g in optimizer.param_groups for p in g["params"] if p.grad is not None and not bool(torch.isfinite(p.grad).all())), None
+        )
+        if self._backward is not None and bad is not None:
+            self.gradient_bad(self._backward, bad)
+
+    def later(self, flag: Tensor) -> None:
+        """A flag on the device that nobody waits for."""
+
+    # -- what is said ------------------------------------------------------------------------------------------
+
+    def loss_bad(self, loss: Tensor, event: Event) -> None:
+        """The loss is not finite before its backward."""
+        known = {"FL620", "FL622", "FL623"} & {o["code"] for o in self.observed}
+        if self._replays >= MOST_REPLAYS or (known and ("site", event.at.line) in self._told):
+            return
+        self._told.add(("site", event.at.line))
+        poisoned = self._poisoned()
+        if poisoned is not None:
+            self._observe("FL622", event, poisoned)
+            return
+        story, way, missing = self._replay_forward()
+        if story is None:
+            story, missing = self._from_graph(loss), missing or "the replay did not make it happen again"
+        facts: dict[str, Any] = {"value": str(float(loss.detach())), "replayed": way or None}
+        if story is None:
+            facts["missing"] = missing
+            self._observe("FL620", event, facts)
+            return
+        code = {"parameter": "FL622", "buffer": "FL622", "input": "FL623"}.get(story.leaf or "", "FL620")
+        if way != "statements" and missing and story.at is None:
+            facts["missing"] = missing
+        self._observe(code, event, self._facts(story) | facts, story.at)
+
+    def gradient_bad(self, event: Event, parameter: Tensor) -> None:
+        """The loss is finite, this parameter's gradient is not."""
+        if self._replays >= MOST_REPLAYS or ("gradient", event.at.line) in self._told:
+            return
+        self._told.add(("gradient", event.at.line))
+        name = self._name_of(parameter)
+        story, way, missing = self._replay_backward()
+        facts: dict[str, Any] = {"parameter": name, "replayed": way or None}
+        if parameter.grad is not None:
+            facts["gradient"] = describe(parameter.grad)
+        if story is None:
+            facts["missing"] = missing or "the replay did not make it happen again"
+            self._observe("FL621", event, facts)
+            return
+        self._observe("FL621", event, self._facts(story) | facts, story.at)
+
+    def clip_spread(self, event: Event, norm: float) -> None:
+        """FL127: clipping has met a non-finite norm and made every gradient useless."""
+        update = self._update(event)
+        lost = any(o["step"] == update and o["code"] != "FL621" for o in self.observed)  # nothing was left to spread to
+        if ("clip", event.at.line) not in self._told and not lost:
+            self._told.add(("clip", event.at.line))
+            self._observe("FL127", event, {"norm": str(norm), "threshold": event.facts.get("threshold")})
+
+    def _facts(self, story: Story) -> dict[str, Any]:
+        facts: dict[str, Any] = {"op": story.op or None, "module": story.module or "", "inputs": story.inputs}
+        facts["result"] = story.result
+        if story.leaf is not None:
+            facts |= {"tensor": story.name, "index": story.index, "kind": story.leaf}
+        if story.leaf in ("parameter", "buffer") and story.name:
+            facts["parameter"] = story.name
+            facts["module"] = story.name.rpartition(".")[0]
+        return {k: v for k, v in facts.items() if v is not None}
+
+    def _observe(self, code: str, event: Event, facts: dict[str, Any], at: Location | None = None) -> None:
+        session = self.session
+        at = at or facts.pop("at", None) or event.at
+        seen = {
+            "code": code,
+            "path": at.path,
+            "line": at.line,
+            "column": at.column,
+            "function": at.function,
+            "step": facts.pop("step", None) if "step" in facts else self._update(event),
+            "rank": session.rank,
+            "backward": f"{event.at.path}:{event.at.line}",
+            **{k: v for k, v in facts.items() if v is not None},
+        }
+        jump = self._rate_jump()
+        if jump is not None:
+            seen["learning_rate"] = jump
+        self.observed.append(seen)
+        session.open().describe("observed", self.observed)
+
+    def _update(self, event: Event) -> int:
+        """The update in progress, counted from 0, of the optimizer that this loss belongs to."""
+        session = self.session
+        number = event.facts.get("parameters")
+        if isinstance(number, int):
+            reached = session.objects.members(number)
+            for name, held in session.objects.optimizer_sets.items():
+                if reached & session.objects.members(held):
+                    return session.counts.get(name, 0)
+        return max(session.counts.values(), default=0)
+
+    def _rate_jump(self) -> dict[str, Any] | None:
+        """The learning rate was raised a hundredfold or more lately."""
+        for rates in self._rates.values():
+            for (_, before), (index, after) in zip(list(rates)[:-1], list(rates)[1:], strict=True):
+                if before > 0 and after / before >= 100:
+                    return {"update": index, "from": before, "to": after}
+        return None
+
+    def _poisoned(self) -> dict[str, Any] | None:
+        """A parameter that was not finite before the forward pass began."""
+        if self.capture is None:
+            return None
+        for model in self.capture.models:
+            for name, p in unwrap(model).named_parameters():
+                if p.is_floating_point() and p.layout is torch.strided and not bool(torch.isfinite(p.detach()).all()):
+                    return self._poisoned_facts(name, p)
+        return None
+
+    def _poisoned_facts(self, name: str, parameter: Tensor) -> dict[str, Any]:
+        facts: dict[str, Any] = {
+            "parameter": name,
+            "module": name.rpartition(".")[0],
+            "index": first_bad(parameter.detach()),
+            "result": describe(parameter),
+        }
+        made = self._made_bad.get(id(parameter))
+        if made is not None:
+            facts |= {"step": made[0], "at": made[1], "op": "step", "optimizer": made[2]}
+        elif (steps := max(self.session.counts.values(), default=0)) == 0:
+            facts |= {"step": 0, "op": "init", "note": "it was there before the first update"}
+        else:
+            facts |= {"step": steps - 1, "op": "step", "note": "the last update before it was noticed"}
+        return facts
+
+    def _name_of(self, parameter: Tensor) -> str | None:
+        for _, model in self.session.objects.models():
+            for name, p in model.named_parameters():
+                if p is parameter:
+                    return name
+        return None
+
+    # -- replays -----------------------------------------------------------------------------------------------
+
+    def _prepared(self) -> Replay:
+        self._replays += 1
+        if self.capture is None:
+            return Replay(None, missing="no model was called: there is nothing to run again")
+        return prepare(self.capture)
+
+    def _replay_forward(self) -> tuple[Story | None, str, str]:
+        replay = self._prepared()
+        if replay.run is None or self.capture is None:
+            return None, "", replay.missing
+        try:
+            with as_it_was(self.capture, self.session):
+                modules = Modules(unwrap(m) for m in self.capture.models)
+                trace = ForwardTrace(modules, replay.names)
+                with modules.followed(), trace:
+                    loss = replay.run()
+        except Gone:
+            return None, replay.way, "an input of the model is no longer there"
+        except (Exception, Reached) as error:
+            return None, replay.way, f"the replay failed: {type(error).__name__}: {error}"
+        return _worst(trace, loss), replay.way, replay.missing
+
+    def _replay_backward(self) -> tuple[Story | None, str, str]:
+        replay = self._prepared()
+        if replay.run is None or self.capture is None:
+            return None, "", replay.missing
+        if replay.way == "modules":
+            return None, "", replay.missing
+        modules = Modules(unwrap(m) for m in self.capture.models)
+        try:
+            with as_it_was(self.capture, self.session):
+                with modules.followed(), torch.autograd.set_detect_anomaly(True, check_nan=False):
+                    loss = replay.run()
+                if not isinstance(loss, Tensor) or loss.grad_fn is None:
+                    return None, replay.way, "the replay gave no loss"
+                return BackwardTrace(modules, saved=not self.session.checkpoints).run(loss), replay.way, ""
+        except Gone:
+            return None, replay.way, "an input of the model is no longer there"
+        except (Exception, Reached) as error:
+            return None, replay.way, f"the replay failed: {type(error).__name__}: {error}"
+
+    def _from_graph(self, loss: Tensor) -> Story | None:
+        """Without a replay: the operation at the root of the loss's own graph whose saved inputs are finite."""
+        node: Any = loss.grad_fn
+        where = place(3)
+        for _ in range(64):
+            if node is None:
+                return None
+            saved = _saved(node)
+            if saved and all(bool(torch.isfinite(t).all()) for t in saved) and _makes_bad(plain_name(node.name()), saved):
+                op = plain_name(node.name())
+                at = line_of(op, where.at) if where is not None else None
+                return Story(op, at, None, inputs=[describe(t) for t in saved])
+            node = next((n for n, _ in node.next_functions if n is not None), None)
+        return None
+
+
+def _worst(trace: ForwardTrace, loss: Any) -> Story | None:
+    """The story of the loss; of the first output that is not finite, where only the models were run."""
+    for tensor in tensors_in(loss):
+        story = trace.story(tensor)
+        if story is not None and not bool(torch.isfinite(tensor).all()):
+            return story
+    return None
+
+
+def _saved(node: Any) -> list[Tensor]:
+    found = []
+    for name in ("_saved_self", "_saved_other", "_saved_exponent"):
+        try:
+            value = getattr(node, name)
+        except (AttributeError, RuntimeError):
+            continue
+        if isinstance(value, Tensor) and value.is_floating_point():
+            found.append(value)
+    return found
+
+
+def _makes_bad(op: str, saved: list[Tensor]) -> bool:
+    """Whether the operation, on what it saved, gives a non-finite result."""
+    function = getattr(torch, op, None)
+    if function is None:
+        return False
+    try:
+        with torch.no_grad():
+            return not bool(torch.isfinite(function(*saved)).all())
+    except Exception:
+        return False

@@ -302,6 +302,11 @@ class Session(Teller):
         self.by_hand.stepped(self.steps)
         self._judge.stepped()
 
+    @property
+    def scaling(self) -> bool:
+        """The gradients of this update come from a scaled loss."""
+        return self._scale is not None
+
     def _scale_value(self) -> float | None:
         scale = self._scale
         if not isinstance(scale, Tensor):

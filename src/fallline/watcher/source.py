@@ -11,7 +11,7 @@ from types import CodeType, FrameType
 
 from fallline.event import Event, Location
 
-__all__ = ["attribute_at", "boundary_of", "enclosing", "over_modules", "parsed", "statement_at"]
+__all__ = ["attribute_at", "boundary_of", "enclosing", "line_of", "over_modules", "parsed", "statement_at"]
 
 
 @lru_cache(maxsize=64)
@@ -87,6 +87,31 @@ def over_modules(at: Location) -> bool:
     loops = [up for up in enclosing(statement) if isinstance(up, ast.For)] if statement is not None else []
     names = {"modules", "children", "named_modules", "named_children"}
     return any(isinstance(n, ast.Attribute) and n.attr in names for loop in loops for n in ast.walk(loop.iter))
+
+
+_OPERATORS: dict[str, type[ast.operator]] = {
+    "div": ast.Div, "mul": ast.Mult, "sub": ast.Sub, "add": ast.Add, "pow": ast.Pow, "matmul": ast.MatMult
+}  # fmt: skip
+
+
+def line_of(op: str, before: Location) -> Location | None:
+    """The one line above, in the same loop or function, that can be this operation; None when there are several."""
+    statement = statement_at(before.path, before.line)
+    if statement is None:
+        return None
+    around = [up for up in enclosing(statement) if isinstance(up, ast.For | ast.While | ast.FunctionDef | ast.Module)]
+    found = set()
+    for node in ast.walk(around[0]) if around else ():
+        line = getattr(node, "lineno", 0)
+        if not 0 < line <= before.line:
+            continue
+        if isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if name == op:
+                found.add(line)
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, _OPERATORS.get(op, ast.FloorDiv)):
+            found.add(line)
+    return Location(before.path, found.pop(), function=before.function) if len(found) == 1 else None
 
 
 def attribute_at(frame: FrameType, name: str) -> ast.Attribute | None:

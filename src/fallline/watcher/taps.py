@@ -18,6 +18,8 @@ from torch import nn
 from torch.optim import Optimizer, lr_scheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from fallline.watcher.replay import Reached
+
 if TYPE_CHECKING:
     from fallline.watcher.session import Session
 
@@ -83,6 +85,8 @@ class Taps:
 
         def method(original: Wrapped) -> Wrapped:
             def backward(self: Any, *args: Any, **kwargs: Any) -> Any:
+                if session.replaying:
+                    raise Reached(self)
                 if session.off:
                     return original(self, *args, **kwargs)
                 named = dict(zip(("gradient", "retain_graph", "create_graph", "inputs"), args, strict=False)) | kwargs
@@ -92,6 +96,8 @@ class Taps:
 
         def function(original: Wrapped) -> Wrapped:
             def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+                if session.replaying:
+                    raise Reached(tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None))
                 if session.off or session.in_backward:
                     return original(tensors, *args, **kwargs)
                 names = ("grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")

@@ -56,6 +56,7 @@ class Teller:
         self.autocast_pending: list[tuple[HalfWatch, Any]] = []
         self.seconds = dict.fromkeys(("data", "forward", "backward", "step"), 0.0)
         self.steps = 0
+        self.checkpoints = 0
         self.all_reduces = 0
         self._scalers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._iterators: weakref.WeakKeyDictionary[Any, tuple[weakref.ref[Any], list[Any]]] = weakref.WeakKeyDictionary()
@@ -388,6 +389,7 @@ class Teller:
             self.emit(Kind.MODE, where, model=known or self.objects.model(module, where.at), mode="train" if mode else "eval")
 
     def checkpointed(self, function: Any) -> None:
+        self.checkpoints += 1
         where = place(3)
         if where is not None:
             modules = modules_in(function)

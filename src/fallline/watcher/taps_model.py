@@ -34,7 +34,8 @@ def install(taps: Taps) -> None:
 def _call(session: Session, original: Wrapped) -> Wrapped:
     # Called for every module of every forward pass: the way past it must stay a few hundred nanoseconds.
     def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if session.inside or session.off:
+        # in_backward: a checkpointed block is computed again
+        if session.inside or session.off or session.in_backward:
             return original(self, *args, **kwargs)
         return session.forward(original, self, args, kwargs)
 

@@ -1,0 +1,39 @@
+"""What a live run saw happen once, such as the birth of a NaN: facts that the watcher writes beside the numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from fallline.event import Location
+
+__all__ = ["located", "observed", "ranges"]
+
+_PLACE = ("code", "path", "line", "column", "function")
+
+
+def observed(run: Any, code: str) -> Iterator[dict[str, Any]]:
+    """The observations of this code, of all ranks; the first of each place."""
+    seen: set[tuple[str, int]] = set()
+    for rank in run.ranks:
+        for entry in rank.meta.get("observed") or ():
+            key = (entry["path"], entry["line"])
+            if entry["code"] == code and key not in seen:
+                seen.add(key)
+                yield entry
+
+
+def located(entry: dict[str, Any]) -> tuple[Location, dict[str, Any]]:
+    """Where it was, and the rest as evidence."""
+    at = Location(entry["path"], entry["line"], entry.get("column", 1), function=entry.get("function", ""))
+    return at, {k: v for k, v in entry.items() if k not in _PLACE}
+
+
+def ranges(entry: dict[str, Any]) -> str:
+    """What went into the operation, in a few words."""
+    parts = []
+    for given in (entry.get("inputs") or ())[:2]:
+        if "min" in given:
+            name = given.get("name", "input")
+            parts.append(f"{name} from {given['min']:.4g} to {given['max']:.4g}")
+    return "; ".join(parts)

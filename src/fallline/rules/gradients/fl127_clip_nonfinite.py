@@ -1,0 +1,31 @@
+"""FL127 clip-nonfinite: clipping met a NaN or Inf and spread it to every gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from fallline.finding import Finding, Severity
+from fallline.rule import Rule
+from fallline.rules._observed import located, observed
+
+
+class ClipNonfinite(Rule):
+    code = "FL127"
+    name = "clip-nonfinite"
+    severity = Severity.ERROR
+    what = "The norm that clipping computed was NaN or Inf, so it multiplied every gradient by NaN or by zero."
+    why = (
+        "One NaN among the gradients makes the norm NaN, and the clip turns all gradients into NaN (measured: 90 of 90 parameters after the "
+        "step). One Inf turns every finite gradient into zero. Without the clip only the affected parameters would have been lost."
+    )
+    instead = "Pass `error_if_nonfinite=True` to `clip_grad_norm_`, or skip the step when the norm is not finite; then find the operation that made it (FL620, FL621)."
+
+    def check_series(self, run: Any) -> Iterator[Finding]:
+        for entry in observed(run, self.code):
+            at, evidence = located(entry)
+            yield self.finding(
+                at,
+                f"Clipping met a gradient norm of {entry.get('norm')} at update {entry.get('step')} and spread it to every gradient it was given.",
+                **evidence,
+            )

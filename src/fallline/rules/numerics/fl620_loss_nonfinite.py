@@ -1,0 +1,48 @@
+"""FL620 loss-nonfinite: the loss is NaN or Inf before backward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from fallline.finding import Finding, Severity
+from fallline.rule import Rule
+from fallline.rules._observed import located, observed, ranges
+
+
+class LossNonfinite(Rule):
+    code = "FL620"
+    name = "loss-nonfinite"
+    severity = Severity.ERROR
+    what = "The loss was NaN or Inf before its backward; the finding names the first operation whose result was not finite."
+    why = (
+        "Every gradient of a non-finite loss is non-finite, and one such step destroys the model: all parameters that it reaches become "
+        "NaN. Lowering the learning rate or clipping hides the operation that caused it and does not change it."
+    )
+    instead = (
+        "Look at the named operation and at the range of what went into it. Use the fused, stable form where there is one "
+        "(`cross_entropy`, `binary_cross_entropy_with_logits`, `logsumexp`), or bound the input away from the pole with `clamp_min`."
+    )
+    references = ("https://docs.pytorch.org/docs/stable/notes/numerical_accuracy.html",)
+
+    def check_series(self, run: Any) -> Iterator[Finding]:
+        for entry in observed(run, self.code):
+            at, evidence = located(entry)
+            yield self.finding(at, self._message(entry), **evidence)
+
+    @staticmethod
+    def _message(entry: dict[str, Any]) -> str:
+        value, step = entry.get("value", "not finite"), entry.get("step")
+        if not entry.get("op"):
+            return f"The loss is {value} at update {step}. Which operation made it could not be found: {entry.get('missing', 'nothing could be run again')}."
+        inside = f" in module {entry['module']}" if entry.get("module") else ""
+        given = ranges(entry)
+        cause = _rate(entry)
+        return f"The loss is {value} at update {step}: the first non-finite result is that of {entry['op']}{inside}{f' ({given})' if given else ''}.{cause}"
+
+
+def _rate(entry: dict[str, Any]) -> str:
+    jump = entry.get("learning_rate")
+    if not jump:
+        return ""
+    return f" The learning rate went from {jump['from']:g} to {jump['to']:g} at update {jump['update']}."

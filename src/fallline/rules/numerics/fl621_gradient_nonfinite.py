@@ -1,0 +1,44 @@
+"""FL621 gradient-nonfinite: the loss is finite, a gradient is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from fallline.finding import Finding, Severity
+from fallline.rule import Rule
+from fallline.rules._observed import located, observed, ranges
+
+
+class GradientNonfinite(Rule):
+    code = "FL621"
+    name = "gradient-nonfinite"
+    severity = Severity.ERROR
+    what = "The loss was finite and a gradient was not; the finding names the forward operation whose backward made it."
+    why = (
+        "Some operations have a value where they have no derivative: `sqrt` and `norm` at zero, `log` in the branch that `where` drops, "
+        "a power below one. The loss looks healthy, and the step that follows turns parameters into NaN."
+    )
+    instead = (
+        "Keep the input of the named operation away from the point where its derivative is infinite: `sqrt(x.clamp_min(1e-12))`, or "
+        "`where` on the input as well as on the result."
+    )
+
+    def check_series(self, run: Any) -> Iterator[Finding]:
+        for entry in observed(run, self.code):
+            at, evidence = located(entry)
+            yield self.finding(at, self._message(entry), **evidence)
+
+    @staticmethod
+    def _message(entry: dict[str, Any]) -> str:
+        first = entry.get("parameter")
+        reached = f" It reached the gradient of {first}." if first else ""
+        if not entry.get("op"):
+            missing = entry.get("missing", "nothing could be run again")
+            return f"A gradient is not finite at update {entry.get('step')} although the loss is. Which operation made it could not be found: {missing}.{reached}"
+        inside = f" in module {entry['module']}" if entry.get("module") else ""
+        given = ranges(entry)
+        return (
+            f"The loss is finite at update {entry.get('step')} and the backward of {entry['op']}{inside} is not"
+            f"{f' ({given})' if given else ''}.{reached}"
+        )

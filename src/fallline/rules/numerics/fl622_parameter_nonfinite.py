@@ -1,0 +1,36 @@
+"""FL622 parameter-nonfinite: parameters were NaN or Inf before the forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from fallline.finding import Finding, Severity
+from fallline.rule import Rule
+from fallline.rules._observed import located, observed
+
+
+class ParameterNonfinite(Rule):
+    code = "FL622"
+    name = "parameter-nonfinite"
+    severity = Severity.ERROR
+    what = "A parameter (or a buffer such as BatchNorm's running statistics) was NaN or Inf before the forward pass; the finding names the update that made it so."
+    why = "The loss, the data and the code of the forward pass are then innocent: whatever is computed with that parameter is NaN, for ever."
+    instead = (
+        "Go back to a checkpoint from before the named update, and look at what it applied: its learning rate, its gradient norm, its "
+        "loss scale. `fallline run` keeps non-finite gradients out of the model; a finite gradient times a huge learning rate it cannot."
+    )
+
+    def check_series(self, run: Any) -> Iterator[Finding]:
+        for entry in observed(run, self.code):
+            at, evidence = located(entry)
+            yield self.finding(at, self._message(entry), **evidence)
+
+    @staticmethod
+    def _message(entry: dict[str, Any]) -> str:
+        name = entry.get("parameter") or "a parameter"
+        jump = entry.get("learning_rate")
+        cause = f" The learning rate went from {jump['from']:g} to {jump['to']:g} at update {jump['update']}." if jump else ""
+        if entry.get("op") == "init":
+            return f"{name} is not finite and was not before the first update: it was made or loaded so."
+        return f"{name} is not finite since update {entry.get('step')}; everything computed with it is lost.{cause}"

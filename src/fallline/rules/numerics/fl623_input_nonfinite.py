@@ -1,0 +1,31 @@
+"""FL623 input-nonfinite: the batch itself holds NaN or Inf."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from fallline.finding import Finding, Severity
+from fallline.rule import Rule
+from fallline.rules._observed import located, observed
+
+
+class InputNonfinite(Rule):
+    code = "FL623"
+    name = "input-nonfinite"
+    severity = Severity.ERROR
+    what = "A NaN or Inf in the batch reached the loss; the finding names the tensor and the index of its first bad element."
+    why = "No change of the model or of the optimizer helps: one bad row makes the loss of its whole batch, and every gradient, NaN."
+    instead = "Find the sample in the data set by the index given. Clean the data, or mask the values out with `torch.where` before anything is computed with them."
+
+    def check_series(self, run: Any) -> Iterator[Finding]:
+        for entry in observed(run, self.code):
+            at, evidence = located(entry)
+            yield self.finding(at, self._message(entry), **evidence)
+
+    @staticmethod
+    def _message(entry: dict[str, Any]) -> str:
+        name = entry.get("tensor") or "an input"
+        index = f"[{', '.join(map(str, entry['index']))}]" if entry.get("index") else ""
+        met = f"; the first operation that met it is {entry['op']}" if entry.get("op") else ""
+        return f"{name} holds a non-finite value at {index or 'some index'} at update {entry.get('step')}, and it reached the loss{met}."

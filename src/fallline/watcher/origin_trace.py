@@ -1,0 +1,339 @@
+"""Finds the first operation that made a number non-finite: forward, by looking at every result; backward, at every node.
+
+Infinities that a program writes on purpose (a mask filled with -inf) are meant as long as nothing turns them into NaN. What
+`where`, softmax or a slice drops again never reaches the loss and is not reported: each tensor carries the story of
+its own non-finite values, and only the loss's story counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as global_hooks
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fallline.event import Location
+from fallline.watcher.frames import is_user_file, place, shown_path
+
+__all__ = ["BackwardTrace", "ForwardTrace", "Modules", "Story", "describe", "first_bad", "plain_name", "tensors_in"]
+
+_PLAIN = {
+    "addmm": "linear", "mm": "matmul", "bmm": "matmul", "baddbmm": "matmul", "mv": "matmul", "dot": "matmul",
+    "_to_copy": "to", "to_copy": "to", "linalg_vector_norm": "norm", "native_dropout": "dropout",
+    "_native_batch_norm_legit": "batch_norm", "cudnn_batch_norm": "batch_norm", "native_group_norm": "group_norm",
+    "_fused_rms_norm": "rms_norm", "convolution": "conv", "embedding_dense": "embedding", "_embedding_bag": "embedding_bag",
+    "_foreach_norm": "norm", "native_norm": "norm", "_weight_norm_interface": "weight_norm",
+}  # fmt: skip
+_MEANT = frozenset({"masked_fill", "masked_fill_", "full", "full_like", "fill", "fill_", "new_full", "scalar_tensor", "lift_fresh"})
+
+
+def plain_name(name: str) -> str:
+    """`aten::_log_softmax` → log_softmax, `SqrtBackward0` → sqrt, as people write the operation."""
+    name = name.rpartition("::")[2].partition(".")[0]
+    match = re.fullmatch(r"(.+?)Backward\d*", name)
+    if match:
+        camel = match[1]
+        if camel in _CUSTOM_NAMES:
+            return camel
+        name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", camel).lower()
+    if name in _PLAIN:
+        return _PLAIN[name]
+    if name.startswith(("_scaled_dot_product", "scaled_dot_product")):
+        return "scaled_dot_product_attention"
+    name = name.removeprefix("_").removeprefix("native_").removesuffix("_forward").rstrip("_")
+    return _PLAIN.get(name, name)
+
+
+_CUSTOM_NAMES: set[str] = set()  # torch.autograd.Function classes keep their own spelling
+
+
+@dataclass(slots=True)
+class Story:
+    """Where the non-finite values of a tensor come from."""
+
+    op: str
+    at: Location | None
+    module: str | None
+    inputs: list[dict[str, Any]] = field(default_factory=list)
+    result: dict[str, Any] = field(default_factory=dict)
+    meant: bool = False
+    leaf: str | None = None  # "parameter" | "buffer" | "input": they were there before any operation
+    name: str | None = None  # of that leaf
+    index: list[int] | None = None  # of its first non-finite element
+    order: int = 0
+
+
+class Modules:
+    """Which module is running, by path; and which stretch of the graph each of them made."""
+
+    def __init__(self, roots: Iterable[nn.Module]) -> None:
+        self.names: dict[int, str] = {}
+        self.tensors: dict[int, tuple[str, str]] = {}
+        for root in roots:
+            for name, module in root.named_modules():
+                self.names.setdefault(id(module), name)
+            for name, parameter in root.named_parameters():
+                self.tensors.setdefault(storage(parameter), ("parameter", name))
+            for name, buffer in root.named_buffers():
+                self.tensors.setdefault(storage(buffer), ("buffer", name))
+        self._stack: list[tuple[int, int]] = []
+        self._spans: list[tuple[int, int, str]] = []
+
+    @contextmanager
+    def followed(self) -> Iterator[None]:
+        handles = [
+            global_hooks.register_module_forward_pre_hook(self._enter),
+            global_hooks.register_module_forward_hook(self._leave, always_call=True),
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _enter(self, module: nn.Module, args: Any) -> None:
+        self._stack.append((id(module), torch.autograd._get_sequence_nr()))  # type: ignore[attr-defined]
+
+    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        while self._stack:
+            key, started = self._stack.pop()
+            if key == id(module):
+                name = self.names.get(key)
+                if name is not None:
+                    self._spans.append((started, torch.autograd._get_sequence_nr(), name))  # type: ignore[attr-defined]
+                return
+
+    @property
+    def current(self) -> str | None:
+        return next((self.names[key] for key, _ in reversed(self._stack) if key in self.names), None)
+
+    def of_node(self, number: int) -> str | None:
+        """The innermost module in which this node of the graph was made."""
+        spans = [s for s in self._spans if s[0] <= number < s[1]]
+        return min(spans, key=lambda s: s[1] - s[0])[2] if spans else None
+
+
+class ForwardTrace(TorchDispatchMode):
+    """Looks at the result of every operation and tells each non-finite tensor's story."""
+
+    def __init__(self, modules: Modules, inputs: dict[int, str]) -> None:
+        super().__init__()
+        self.modules = modules
+        self.inputs = inputs  # storage → what the user calls it
+        self.stories: dict[int, Story | None] = {}
+        self._count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = [t for t in tensors_in((args, kwargs)) if _numeric(t)]
+        known = [self._story_of(t) for t in given]
+        before = [describe(t) for t in given[:4]] if len(given) <= 8 else []
+        result = func(*args, **(kwargs or {}))
+        for output in tensors_in(result):
+            if _numeric(output):
+                self._judge(func, output, given, known, before, (args, kwargs))
+        return result
+
+    def story(self, tensor: Tensor) -> Story | None:
+        return self.stories.get(storage(tensor))
+
+    def _story_of(self, tensor: Tensor) -> Story | None:
+        key = storage(tensor)
+        if key in self.stories:
+            return self.stories[key]
+        found = None
+        if key and not bool(torch.isfinite(tensor).all()):
+            kind, name = self.modules.tensors.get(key, ("input", self.inputs.get(key, "")))
+            meant = kind != "parameter" and not bool(torch.isnan(tensor).any()) and not bool((tensor == torch.inf).any())
+            found = Story("", None, None, meant=meant, leaf=kind, name=name or None, index=first_bad(tensor), result=describe(tensor))
+        self.stories[key] = found
+        return found
+
+    def _judge(self, func: Any, output: Tensor, given: list[Tensor], known: list[Story | None], before: list[dict[str, Any]], arguments: Any) -> None:
+        key = storage(output)
+        shared = any(storage(t) == key for t in given)
+        if shared and not func._schema.is_mutable:
+            return  # a view: its story is that of what it shows
+        fine = bool(torch.isfinite(output).all())
+        if fine:
+            if not shared:
+                self.stories[key] = None
+            return
+        self._count += 1
+        name = func._schema.name
+        told = [s for s in known if s is not None]
+        bad = [s for s in told if not s.meant]
+        if bad:
+            first = min(bad, key=lambda s: s.order)
+            if first.leaf is not None and first.at is None:
+                self._place(first, name, before, output)  # the first operation that met it
+            self.stories[key] = first
+            return
+        deliberate = bool(told) or plain_base(name) in _MEANT or _infinite_scalar(arguments)
+        story = Story("", None, None, order=self._count)
+        if deliberate and not bool(torch.isnan(output).any()):
+            story.meant = True
+        self._place(story, name, before, output)
+        self.stories[key] = story
+
+    def _place(self, story: Story, name: str, before: list[dict[str, Any]], output: Tensor) -> None:
+        where = place(3)
+        story.op = plain_name(name)
+        story.at = where.at if where is not None else None
+        story.module = self.modules.current
+        story.inputs = before
+        story.order = story.order or self._count
+        if story.leaf is None:
+            story.result = describe(output)
+
+
+class BackwardTrace:
+    """Runs a loss's backward without touching any `.grad`, and finds the first node that makes a finite gradient non-finite."""
+
+    def __init__(self, modules: Modules, *, saved: bool = True) -> None:
+        self.modules = modules
+        self.saved = saved  # False: looking at saved tensors would recompute a checkpointed block
+        self.found: Story | None = None
+        self._held: list[Any] = []
+
+    def run(self, loss: Tensor) -> Story | None:
+        nodes, leaves = _graph(loss)
+        for node in nodes:
+            if type(node).__name__ != "AccumulateGrad":
+                if isinstance(node, torch.autograd.function.BackwardCFunction):
+                    _CUSTOM_NAMES.add(type(node).__name__.removesuffix("Backward"))
+                self._held.append(node.register_hook(self._hook(node)))
+        try:
+            torch.autograd.grad(loss, leaves, torch.ones_like(loss), allow_unused=True)
+        finally:
+            for handle in self._held:
+                handle.remove()
+        return self.found
+
+    def _hook(self, node: Any) -> Any:
+        def look(made: tuple[Any, ...], given: tuple[Any, ...]) -> None:
+            if self.found is not None or all(_finite(g) for g in made):
+                return
+            if not all(_finite(g) for g in given):
+                return
+            self.found = self._tell(node, made, given)
+
+        return look
+
+    def _tell(self, node: Any, made: tuple[Any, ...], given: tuple[Any, ...]) -> Story:
+        saved = []
+        for name in dir(node) if self.saved else ():
+            if name.startswith("_saved_"):
+                try:
+                    value = getattr(node, name)
+                except (RuntimeError, AttributeError):
+                    continue
+                if isinstance(value, Tensor) and _numeric(value):
+                    saved.append({"name": name.removeprefix("_saved_"), **describe(value)})
+        bad = next(g for g in made if isinstance(g, Tensor) and not _finite(g))
+        return Story(
+            plain_name(node.name()),
+            _forward_line(node),
+            self.modules.of_node(node._sequence_nr()),
+            inputs=[*saved, *({"name": "incoming gradient", **describe(g)} for g in given if isinstance(g, Tensor))],
+            result=describe(bad),
+        )
+
+
+def _forward_line(node: Any) -> Location | None:
+    """The user's line that made this node, from the traceback that anomaly mode left on it."""
+    for entry in reversed(node.metadata.get("traceback_") or ()):
+        for line in reversed(entry.strip().splitlines()):
+            match = re.match(r'\s*File "(.+)", line (\d+), in (.*)', line)
+            if match and is_user_file(match[1]):
+                function = "" if match[3] == "<module>" else match[3]
+                return Location(shown_path(match[1]), int(match[2]), function=function)
+    return None
+
+
+def _graph(loss: Tensor) -> tuple[list[Any], list[Tensor]]:
+    nodes: list[Any] = []
+    leaves: list[Tensor] = []
+    seen = {loss.grad_fn}
+    stack = [loss.grad_fn]
+    while stack:
+        node = stack.pop()
+        if node is None:
+            continue
+        nodes.append(node)
+        variable = getattr(node, "variable", None)
+        if isinstance(variable, Tensor):
+            leaves.append(variable)
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                stack.append(following)
+    return nodes, leaves
+
+
+def describe(tensor: Tensor) -> dict[str, Any]:
+    """Shape, type and range of a tensor, as evidence."""
+    with torch.no_grad():
+        plain = tensor.detach()
+        if plain.is_complex():
+            plain = torch.view_as_real(plain)
+        found: dict[str, Any] = {"shape": list(tensor.shape), "dtype": str(tensor.dtype)[6:]}
+        values = plain[torch.isfinite(plain)] if plain.is_floating_point() else plain.reshape(-1)
+        if values.numel():
+            found["min"], found["max"] = float(values.min()), float(values.max())
+        if plain.is_floating_point():
+            nans, infs = int(torch.isnan(plain).sum()), int(torch.isinf(plain).sum())
+            if nans:
+                found["nan"] = nans
+            if infs:
+                found["inf"] = infs
+    return found
+
+
+def first_bad(tensor: Tensor) -> list[int] | None:
+    """The index of the first element that is NaN or Inf."""
+    where = (~torch.isfinite(tensor)).nonzero()
+    return [int(i) for i in where[0]] if len(where) else None
+
+
+def storage(tensor: Tensor) -> int:
+    try:
+        return int(tensor.untyped_storage().data_ptr())
+    except (RuntimeError, NotImplementedError):
+        return 0
+
+
+def plain_base(name: str) -> str:
+    return name.rpartition("::")[2].partition(".")[0]
+
+
+def _numeric(tensor: Tensor) -> bool:
+    return (tensor.is_floating_point() or tensor.is_complex()) and tensor.layout is torch.strided and tensor.device.type != "meta"
+
+
+def _finite(value: Any) -> bool:
+    return not isinstance(value, Tensor) or not _numeric(value) or bool(torch.isfinite(value).all())
+
+
+def _infinite_scalar(arguments: Any) -> bool:
+    return any(isinstance(v, float) and v in (float("inf"), float("-inf")) for v in _flat(arguments))
+
+
+def _flat(thing: Any) -> Iterator[Any]:
+    if isinstance(thing, list | tuple):
+        for item in thing:
+            yield from _flat(item)
+    elif isinstance(thing, dict):
+        for item in thing.values():
+            yield from _flat(item)
+    else:
+        yield thing
+
+
+def tensors_in(thing: Any) -> Iterator[Tensor]:
+    return (t for t in _flat(thing) if isinstance(t, Tensor))

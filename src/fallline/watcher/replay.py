@@ -1,0 +1,330 @@
+"""Runs a failing micro-batch once more, exactly as it was: same inputs, randomness, modes and autocast, nothing left changed.
+
+What is kept for that during training is small: references to what the models were called with, and the state of the random
+generators before the first call. Three ways, best first: the user's own statements from the model call to the backward;
+the user's function that a framework called (`training_step`); the model calls alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fallline.watcher.frames import is_user_file, user_frames
+from fallline.watcher.objects import unwrap, wrapper_of
+from fallline.watcher.replay_region import region
+
+__all__ = ["Capture", "Reached", "Replay"]
+
+
+class Reached(BaseException):
+    """The replay has come to the backward; carries the loss. Not an Exception: user code must not catch it."""
+
+    def __init__(self, loss: Any) -> None:
+        super().__init__()
+        self.loss = loss
+
+
+@dataclass
+class Call:
+    """One call of a model. Results of other computations are held weakly: the graph must die when the user lets it."""
+
+    module: weakref.ref[nn.Module]
+    args: Any
+    kwargs: Any
+    autocast: tuple[str, torch.dtype] | None
+    frames: list[tuple[int, CodeType, int]]
+    training: bool = True
+
+
+@dataclass
+class Capture:
+    """One micro-batch: the model calls since the last backward."""
+
+    random: Any
+    calls: list[Call] = field(default_factory=list)
+    function: tuple[CodeType, tuple[Any, ...]] | None = None
+    over: bool = False
+    end_frames: dict[tuple[int, CodeType], int] = field(default_factory=dict)  # where the backward was called from
+
+    @classmethod
+    def begin(cls) -> Capture:
+        devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+        return cls((torch.get_rng_state(), devices))
+
+    def add(self, module: nn.Module, args: Any, kwargs: Any, device: str) -> None:
+        frames = user_frames(4)
+        if not self.calls and frames:
+            self.function = called_by_framework(frames[0])
+        enabled = torch.is_autocast_enabled(device)
+        self.calls.append(
+            Call(
+                weakref.ref(module),
+                hold(args),
+                hold(kwargs),
+                (device, torch.get_autocast_dtype(device)) if enabled else None,
+                [(id(f), f.f_code, f.f_lineno) for f in frames],
+                module.training,
+            )
+        )
+
+    def end(self) -> None:
+        """The backward has come."""
+        self.over = True
+        self.end_frames = {(id(f), f.f_code): f.f_lineno for f in user_frames(4)}
+
+    @property
+    def models(self) -> list[nn.Module]:
+        found = [c.module() for c in self.calls]
+        return list({id(m): m for m in found if m is not None}.values())
+
+    @property
+    def sharded(self) -> bool:
+        """Models whose forward pass talks to other ranks cannot be run again by one of them."""
+        return any((wrapper_of(m) or "").startswith("fsdp") for m in self.models)
+
+
+@dataclass
+class Replay:
+    """How a micro-batch can be run again. `run()` returns its loss (or last output), `missing` says why not."""
+
+    run: Callable[[], Any] | None
+    way: str = ""
+    missing: str = ""
+    names: dict[int, str] = field(default_factory=dict)
+
+
+class Weak:
+    """A tensor with a graph, as long as someone else holds it."""
+
+    __slots__ = ("ref",)
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.ref = weakref.ref(tensor)
+
+
+def hold(thing: Any) -> Any:
+    if isinstance(thing, Tensor):
+        return thing if thing.grad_fn is None else Weak(thing)
+    if isinstance(thing, tuple) and type(thing) is tuple:
+        return tuple(map(hold, thing))
+    if type(thing) is list:
+        return [hold(x) for x in thing]
+    if type(thing) is dict:
+        return {k: hold(v) for k, v in thing.items()}
+    return thing
+
+
+class Gone(Exception):
+    """An input of a model call is no longer there."""
+
+
+def take(thing: Any) -> Any:
+    if isinstance(thing, Weak):
+        tensor = thing.ref()
+        if tensor is None:
+            raise Gone
+        return tensor
+    if type(thing) in (tuple, list):
+        return type(thing)(map(take, thing))
+    if type(thing) is dict:
+        return {k: take(v) for k, v in thing.items()}
+    return thing
+
+
+def called_by_framework(frame: FrameType) -> tuple[CodeType, tuple[Any, ...]] | None:
+    """The user's function and its arguments, when a framework called it (Lightning's training_step)."""
+    outer = frame.f_back
+    if outer is None or is_user_file(outer.f_code.co_filename) or "lightning" not in outer.f_code.co_filename:
+        return None
+    code = frame.f_code
+    names = code.co_varnames[: code.co_argcount]
+    values = frame.f_locals
+    return (code, tuple(values[n] for n in names)) if all(n in values for n in names) else None
+
+
+def prepare(capture: Capture) -> Replay:
+    """The best way to run this micro-batch again from where we stand now."""
+    if not capture.calls:
+        return Replay(None, missing="no model was called: there is nothing to run again")
+    if capture.sharded:
+        return Replay(None, missing="the model is sharded over ranks: one rank cannot run it again alone")
+    here = _common_frame(capture)
+    why = ""
+    if here is not None:
+        frame, first, last = here
+        names = dict(frame.f_locals)
+        lines = {line for c in capture.calls for key, code, line in c.frames if key == id(frame) and code is frame.f_code}
+        found = region(frame.f_code.co_filename, frame.f_code.co_name, first, last, lines, names)
+        if found.code is not None:
+            scope = {**frame.f_globals, **{k: _copied(v) for k, v in names.items()}}
+            return Replay(lambda: _execute(found, scope), "statements", names=_named(names))
+        why = found.missing
+    if capture.function is not None:
+        code, args = capture.function
+        method = getattr(args[0], code.co_name, None) if args else None
+        if callable(method):
+            return Replay(lambda: _loss_of(method(*args[1:])), "function", names=_named({"batch": args[1:]}))
+    return Replay(lambda: _call_models(capture), "modules", missing=why or "the code that computes the loss has returned")
+
+
+def _common_frame(capture: Capture) -> tuple[FrameType, int, int] | None:
+    """The innermost frame of the user's code that called both the model and, now, the backward."""
+    first = {key: (code, line) for key, code, line in capture.calls[0].frames}
+    for frame in user_frames(2):
+        known = first.get(id(frame))
+        last = capture.end_frames.get((id(frame), frame.f_code))
+        if known is not None and known[0] is frame.f_code and last is not None:
+            same_call = known[1] == last and not _directly(frame, capture)
+            return None if same_call else (frame, known[1], max(last, known[1]))
+    return None
+
+
+def _directly(frame: FrameType, capture: Capture) -> bool:
+    """Whether the model is called from this very frame: `model(x).sum().backward()`, not `trainer.fit()`."""
+    return capture.calls[0].frames[0][0] == id(frame)
+
+
+def _execute(found: Any, scope: dict[str, Any]) -> Any:
+    kept = []
+    for owner, attribute in found.targets:
+        with contextlib.suppress(Exception):
+            thing = eval(owner, scope)
+            kept.append((thing, attribute, getattr(thing, attribute)))
+    try:
+        exec(found.code, scope)
+    except Reached as reached:
+        return reached.loss
+    finally:
+        for thing, attribute, value in kept:
+            with contextlib.suppress(Exception):
+                setattr(thing, attribute, value)
+    raise Gone
+
+
+def _loss_of(result: Any) -> Any:
+    return result.get("loss") if isinstance(result, dict) else result
+
+
+def _call_models(capture: Capture) -> Any:
+    output = None
+    for call in capture.calls:
+        module = call.module()
+        if module is None:
+            raise Gone
+        context = torch.autocast(call.autocast[0], call.autocast[1]) if call.autocast else contextlib.nullcontext()
+        with context:
+            output = module(*take(call.args), **take(call.kwargs))
+    return output
+
+
+def _copied(value: Any) -> Any:
+    return value.copy() if type(value) in (list, dict, set) else value
+
+
+def _named(values: dict[str, Any]) -> dict[int, str]:
+    """Storage → what the user calls the tensor."""
+    found: dict[int, str] = {}
+
+    def note(name: str, value: Any, depth: int = 0) -> None:
+        if isinstance(value, Tensor):
+            with contextlib.suppress(RuntimeError, NotImplementedError):
+                found.setdefault(value.untyped_storage().data_ptr(), name)
+        elif depth < 3 and isinstance(value, list | tuple):
+            for i, item in enumerate(value[:16]):
+                note(f"{name}[{i}]", item, depth + 1)
+        elif depth < 3 and isinstance(value, dict):
+            for key, item in list(value.items())[:32]:
+                note(f"{name}[{key!r}]", item, depth + 1)
+
+    for name, value in values.items():
+        note(name, value)
+    return found
+
+
+@contextlib.contextmanager
+def as_it_was(capture: Capture, session: Any) -> Iterator[None]:
+    """Randomness, buffers and output set aside; taps silent; models called with what they were called with."""
+    random_now = (torch.get_rng_state(), torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None)
+    buffers = [(m, name, b) for root in capture.models for m in root.modules() for name, b in m._buffers.items() if b is not None]
+    stance: Any = contextlib.nullcontext()
+    if "torch._dynamo" in sys.modules and hasattr(torch.compiler, "set_stance"):
+        stance = torch.compiler.set_stance("force_eager")
+    off, replaying = session.off, session.replaying
+    call = nn.Module.__call__
+    try:
+        session.off = session.replaying = True
+        _set_random(capture.random)
+        for module, name, buffer in buffers:
+            # swapped, not changed: a graph that waits for its backward may have saved the original
+            module._buffers[name] = buffer.clone()
+        nn.Module.__call__ = _replayed_call(call, capture)  # type: ignore[method-assign]
+        quiet = io.StringIO()
+        with contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet), stance, _quiet_frameworks(), torch.enable_grad():
+            yield
+    finally:
+        nn.Module.__call__ = call  # type: ignore[method-assign]
+        for module, name, buffer in buffers:
+            module._buffers[name] = buffer
+        _set_random(random_now)
+        session.off, session.replaying = off, replaying
+
+
+def _set_random(state: Any) -> None:
+    torch.set_rng_state(state[0])
+    if state[1] is not None:
+        torch.cuda.set_rng_state_all(state[1])
+
+
+def _replayed_call(original: Any, capture: Capture) -> Any:
+    """Models get the inputs they really had; a DDP model runs without its wrapper, which would talk to other ranks."""
+    waiting = list(capture.calls)
+    depth = [0]
+
+    def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if depth[0] or not waiting:
+            return original(self, *args, **kwargs)
+        call = waiting[0]
+        if call.module() is self:
+            waiting.pop(0)
+            with contextlib.suppress(Gone):
+                args, kwargs = take(call.args), take(call.kwargs)
+            if wrapper_of(self) == "ddp":
+                self = unwrap(self)
+            depth[0] += 1
+            try:
+                return original(self, *args, **kwargs)
+            finally:
+                depth[0] -= 1
+        return original(self, *args, **kwargs)
+
+    return __call__
+
+
+@contextlib.contextmanager
+def _quiet_frameworks() -> Iterator[None]:
+    """Lightning's self.log must not log the replayed batch a second time."""
+    patched: list[tuple[Any, str, Any]] = []
+    for name in ("lightning.pytorch.core.module", "pytorch_lightning.core.module"):
+        module = sys.modules.get(name)
+        cls = getattr(module, "LightningModule", None)
+        if cls is not None:
+            for method in ("log", "log_dict"):
+                patched.append((cls, method, cls.__dict__[method]))
+                setattr(cls, method, lambda self, *args, **kwargs: None)
+    try:
+        yield
+    finally:
+        for cls, method, original in patched:
+            setattr(cls, method, original)
+
+

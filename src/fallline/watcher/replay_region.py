@@ -1,0 +1,189 @@
+"""The statements of the user's own loop that lead from the model call to the backward, ready to be run once more.
+
+A replay must not repeat what the loop does besides computing the loss. So only the statements that the loss depends on are
+taken: assignments it needs, in-place changes of what it needs, and the model calls themselves; printing, logging,
+counting and clearing are left out. Where that cannot be told, there is no region and no replay.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["Region", "region"]
+
+_PURE_CALLS = frozenset({"range", "zip", "enumerate", "len", "reversed", "list", "tuple", "sorted"})
+_PURE_METHODS = frozenset({"chunk", "split", "unbind", "items", "values", "keys", "size", "shape", "parameters", "modules"})
+_LEAVING = (ast.Return, ast.Break, ast.Continue, ast.Raise, ast.Global, ast.Nonlocal, ast.Delete)
+_BLOCKS = ("body", "orelse", "finalbody")
+
+
+@dataclass
+class Region:
+    """Compiled statements, and the attributes and items they assign, which have to be put back afterwards."""
+
+    code: Any
+    targets: list[tuple[str, str]] = field(default_factory=list)  # (expression of the object, attribute)
+    missing: str = ""
+
+
+def region(path: str, function: str, first: int, last: int, calls: Iterable[int], names: dict[str, Any]) -> Region:
+    """From the statement of line `first` to the one of line `last`; `calls` are the lines of the model calls."""
+    source = "".join(linecache.getlines(path))
+    if not source:
+        return Region(None, missing="the source file is not there")
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return Region(None, missing="the source file has changed")
+    block = _common_block(tree, first, last)
+    if block is None:
+        return Region(None, missing="the model call and the backward do not stand in one block")
+    chosen = [s for s in block if s.lineno <= last and _end(s) >= first]
+    for node in (n for s in chosen for n in ast.walk(s)):
+        if isinstance(node, ast.Yield | ast.YieldFrom | ast.Await | ast.AsyncFor | ast.AsyncWith):
+            return Region(None, missing="the code between model call and backward yields")
+    slicer = _Slicer(set(calls), last, names)
+    kept = slicer.block(chosen)
+    if slicer.refused:
+        return Region(None, missing=slicer.refused)
+    module = ast.Module(kept, [])
+    ast.fix_missing_locations(module)
+    try:
+        code = compile(module, path, "exec")
+    except (SyntaxError, ValueError) as error:
+        return Region(None, missing=f"the code cannot be run again: {error}")
+    targets = [
+        (ast.unparse(n.value), n.attr)
+        for s in kept
+        for n in ast.walk(s)
+        if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store) and not any(isinstance(c, ast.Call) for c in ast.walk(n))
+    ]
+    return Region(code, targets)
+
+
+def _end(statement: ast.stmt) -> int:
+    return statement.end_lineno or statement.lineno
+
+
+def _common_block(tree: ast.Module, first: int, last: int) -> list[ast.stmt] | None:
+    """The innermost block whose statements cover both lines."""
+    best: list[ast.stmt] | None = None
+    for node in ast.walk(tree):
+        for name in (*_BLOCKS, "handlers"):
+            block = getattr(node, name, None)
+            if not isinstance(block, list) or not block or not isinstance(block[0], ast.stmt):
+                continue
+            holds = [any(s.lineno <= line <= _end(s) for s in block) for line in (first, last)]
+            if all(holds):
+                best = block  # walk goes outside in: the last one found is the innermost on this path
+    return best
+
+
+class _Slicer:
+    """Keeps what the last statement needs, walking backwards."""
+
+    def __init__(self, calls: set[int], last: int, names: dict[str, Any]) -> None:
+        self.calls = calls
+        self.last = last
+        self.names = names
+        self.needed: set[str] = set()
+        self.refused = ""
+
+    def block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
+        kept: list[ast.stmt] = []
+        for statement in reversed(statements):
+            if statement.lineno > self.last or isinstance(statement, _LEAVING):
+                continue
+            found = self._keep(statement)
+            if found is not None:
+                kept.append(found)
+        return kept[::-1]
+
+    def _keep(self, statement: ast.stmt) -> ast.stmt | None:
+        if any(hasattr(statement, name) for name in _BLOCKS) and not isinstance(statement, ast.FunctionDef | ast.ClassDef):
+            return self._compound(statement)
+        ends = statement.lineno <= self.last <= _end(statement)
+        calls = any(statement.lineno <= line <= _end(statement) for line in self.calls)
+        writes = {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        writes |= _attribute_roots(statement)
+        if isinstance(statement, ast.FunctionDef | ast.ClassDef):
+            writes = {statement.name}
+        if not (ends or calls or writes & self.needed or self._in_place(statement)):
+            return None
+        self._needs(statement)
+        return statement
+
+    def _compound(self, statement: Any) -> ast.stmt | None:
+        if isinstance(statement, ast.For | ast.While):
+            inside = any(statement.lineno <= line <= _end(statement) for line in (*self.calls, self.last))
+            if inside and not self._repeatable(statement):
+                self.refused = self.refused or "the model is called in a loop that cannot be run again"
+                return None
+        kept = False
+        for name in reversed(_BLOCKS):
+            block = getattr(statement, name, None)
+            if isinstance(block, list):
+                found = self.block(block)
+                kept = kept or bool(found)
+                setattr(statement, name, found)
+        if not kept:
+            return None
+        if not statement.body:
+            statement.body = [ast.Pass()]
+        for name in ("test", "iter", "items", "target"):
+            part = getattr(statement, name, None)
+            for node in part if isinstance(part, list) else [part] if part is not None else ():
+                self._needs(node)
+        return statement  # type: ignore[no-any-return]
+
+    def _repeatable(self, loop: Any) -> bool:
+        if isinstance(loop, ast.While):
+            return False
+        for node in ast.walk(loop.iter):
+            if isinstance(node, ast.Call):
+                func = node.func
+                if isinstance(func, ast.Name) and func.id not in _PURE_CALLS:
+                    return False
+                if isinstance(func, ast.Attribute) and func.attr not in _PURE_METHODS:
+                    return False
+        names = {n.id for n in ast.walk(loop.iter) if isinstance(n, ast.Name)} - _PURE_CALLS
+        return all(_listlike(self.names.get(n)) for n in names)
+
+    def _in_place(self, statement: ast.stmt) -> bool:
+        """`loss.mul_(0.5)`: changes something that is needed."""
+        if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
+            return False
+        func = statement.value.func
+        if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) and func.value.id in self.needed:
+            if func.attr in ("append", "extend"):
+                return True  # losses collected in a list; the replay works on copies of lists
+            return func.attr.endswith("_") and not func.attr.startswith("_") and func.attr != "zero_"
+        return False
+
+    def _needs(self, node: ast.AST) -> None:
+        self.needed |= {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+            self.needed.add(node.target.id)
+
+
+def _attribute_roots(statement: ast.stmt) -> set[str]:
+    """`self.loss = ...` writes to self."""
+    found = set()
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store):
+            here: ast.AST = node
+            while isinstance(here, ast.Attribute | ast.Subscript):
+                here = here.value
+            if isinstance(here, ast.Name):
+                found.add(here.id)
+    return found
+
+
+def _listlike(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, int | list | tuple | dict | range | torch.Tensor | torch.nn.ModuleList)
