@@ -153,6 +153,23 @@ def test_master_copies_are_not_half() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        ("FL206", f"Z F(autocast=bfloat16) {B} {S} G"),
+        ("FL207", "Z F(autocast=float16) B S"),
+        ("FL208", f"Z F B(scaled, half_parameters) {S} G"),
+    ],
+)
+def test_a_scaler_that_was_only_assumed_proves_nothing(code: str, text: str) -> None:
+    rule = rule_by_code(code)
+    assert rule is not None
+    made = trace(text)
+    assert list(rule.check(made))
+    made.settings = ("scaler is not None is true",)
+    assert not list(rule.check(made))
+
+
 def test_a_live_run_that_crashes_shows_only_its_beginning() -> None:
     assert found("FL204", f"Z F {B} {S} Z F {B}", complete=False, live=True) == {"S"}
     assert found("FL202", f"Z F {B} U C U2", complete=False, live=True) == {"U2"}

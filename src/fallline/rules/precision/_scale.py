@@ -9,6 +9,7 @@ from fallline.event import Event, Kind, Trace
 
 __all__ = [
     "Scale",
+    "assumed",
     "feeding",
     "handled",
     "named",
@@ -121,6 +122,11 @@ def handled(trace: Trace, backward: Event) -> bool:
         if event.kind in {Kind.STEP, Kind.BACKWARD}:
             break
     return False
+
+
+def assumed(trace: Trace) -> bool:
+    """Whether there is a scaler at all was a switch of this trace: it may not go with the type of the forward pass."""
+    return any("scaler" in setting for setting in trace.settings)
 
 
 def named(trace: Trace, optimizer: str | None) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from fallline.event import Kind, Trace
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
-from fallline.rules.precision._scale import feeding
+from fallline.rules.precision._scale import assumed, feeding
 from fallline.rules.precision._specimen import AMP
 
 
@@ -33,7 +33,7 @@ scaler = torch.amp.GradScaler("cuda", enabled=dtype == torch.float16)
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         for event in trace.all(Kind.BACKWARD):
-            if event.fact("scaled") is True:
+            if event.fact("scaled") is True and not assumed(trace):
                 types = {f.fact("autocast") for f in feeding(trace, event)} - {"off"}
                 if types == {"bfloat16"}:
                     yield self.finding(

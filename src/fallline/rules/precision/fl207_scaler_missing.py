@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from fallline.event import Kind, Trace
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
-from fallline.rules.precision._scale import feeding, handled
+from fallline.rules.precision._scale import assumed, feeding, handled
 from fallline.rules.precision._specimen import AMP
 
 
@@ -37,6 +37,8 @@ scaler.update()
     facts = ("22", "25")
 
     def check(self, trace: Trace) -> Iterator[Finding]:
+        if assumed(trace):
+            return
         used = {id(b) for update in trace.updates for b in update.backwards}
         for event in trace.all(Kind.BACKWARD):
             if event.fact("scaled") is not False or id(event) not in used or handled(trace, event):

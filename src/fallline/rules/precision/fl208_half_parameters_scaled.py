@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from fallline.event import Kind, Trace
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
-from fallline.rules.precision._scale import optimizers
+from fallline.rules.precision._scale import assumed, optimizers
 from fallline.rules.precision._specimen import AMP
 
 
@@ -32,6 +32,8 @@ with torch.autocast("cuda", dtype=torch.float16):
 ```"""
 
     def check(self, trace: Trace) -> Iterator[Finding]:
+        if assumed(trace):
+            return
         for event in trace.all(Kind.BACKWARD):
             # master copies: the optimizer holds other parameters than the half ones
             stepped = any(trace.concerns(event, o) for o in optimizers(trace))
