@@ -92,6 +92,7 @@ RIGHT = [
     ("FL104", "[F B]*2 S O Z " * 3),
     ("FL104", "F [B]*3 S Z " * 3),
     ("FL104", "D(loader=a) F B D(loader=b) F B S Z " * 3),
+    ("FL104", "D(loader=a) D(loader=b) F B F B S Z " * 3),
     ("FL104", "[F B]*2 S(via=framework) Z " * 3),
     ("FL105", "[F B(divided)]*2 S Z " * 3),
     ("FL105", "F B1 R(what=input) Z F B2 S Z2 " * 3),

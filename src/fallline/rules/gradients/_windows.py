@@ -183,28 +183,34 @@ def share(found: Iterable[Window], among: Iterable[Window]) -> bool:
     return total > 0 and sum(1 for _ in found) / total >= HABIT
 
 
+@dataclass(frozen=True, slots=True)
+class _Fed:
+    """What a backward was fed with: the loaders its update has drawn from, and how many forward passes there were."""
+
+    loaders: frozenset[str | None]
+    forwards: int
+
+
 def _windows_of(trace: Trace, optimizer: str | None) -> list[Window]:
     updates = {u.step.order: u for u in trace.updates_of(optimizer)}
     made: list[Window] = []
     alive: list[Event] = []
     shared: list[Event] = []
     wiped: list[Wipe] = []
-    fed: dict[
-        int, tuple[str | None, int]
-    ] = {}  # what came before each backward: the loader, and how many forwards
-    loader: str | None = None
+    fed: dict[int, _Fed] = {}
+    loaders: frozenset[str | None] = frozenset()
     forwards = 0
     for event in trace.events:
         if event.order in updates:
             alive = alive or shared
             made.append(Window(updates[event.order], alive, _micro_batches(alive, fed), wiped))
-            alive, shared, wiped = [], [], []
+            alive, shared, wiped, fed, loaders = [], [], [], {}, frozenset()
         elif event.kind is Kind.BATCH:
-            loader = event.loader or loader
+            loaders |= {event.loader}
         elif event.kind is Kind.FORWARD:
             forwards += 1
         elif event.kind is Kind.BACKWARD:
-            fed[event.order] = (loader, forwards)
+            fed[event.order] = _Fed(loaders, forwards)
             if trace.concerns(event, optimizer):
                 alive.append(event)
         elif event.kind is Kind.STEP:
@@ -220,7 +226,7 @@ def _windows_of(trace: Trace, optimizer: str | None) -> list[Window]:
     return made
 
 
-def _micro_batches(alive: list[Event], fed: dict[int, tuple[str | None, int]]) -> list[Event]:
+def _micro_batches(alive: list[Event], fed: dict[int, _Fed]) -> list[Event]:
     """Of these backward passes, those of one loss over successive micro-batches; empty when there is one only."""
     if len(alive) < 2:
         return []
@@ -228,8 +234,8 @@ def _micro_batches(alive: list[Event], fed: dict[int, tuple[str | None, int]]) -
     micro = [b for b in alive if same_loss(b) == loss]
     if count < 2 or any(b.fact("second") for b in micro):
         return []
-    (loader, first), (_, second) = fed[micro[0].order], fed[micro[1].order]
-    if first == second and first > 0:
+    first, second = fed[micro[0].order], fed[micro[1].order]
+    if first.forwards == second.forwards and first.forwards > 0:
         return []  # several losses of one forward pass, collected in a loop
-    # One loss on several tasks' data is a sum on purpose.
-    return micro if all(fed[b.order][0] == loader for b in micro) else []
+    several = len(fed[micro[-1].order].loaders) > 1
+    return [] if several else micro  # one loss on several tasks' data is a sum on purpose
