@@ -134,7 +134,7 @@ class Chart:
             f'<svg viewBox="0 0 1000 1000" preserveAspectRatio="none" aria-hidden="true">{body}</svg>'
             f"{_marks(self.marks, x)}{_lost(self.lines, x)}"
             '<div class="cursor" hidden></div><div class="tip" hidden></div></div>'
-            f'<div class="x-axis" aria-hidden="true">{_x_labels(x, self)}</div></div>'
+            f'<div class="x-axis{" named" if self.x_labels else ""}" aria-hidden="true">{_x_labels(x, self)}</div></div>'
             + (f'<p class="note">{escape(self.note)}</p>' if self.note else "")
             + "</figure>"
         )

@@ -38,7 +38,7 @@ def _card(series: Series, finding: Finding) -> str:
         f'<article class="finding" style="--c:var(--{finding.severity.value})"><div><h3><span class="code">{escape(finding.code)}</span>'
         f'<span>{escape(finding.name)}</span><span class="name">{finding.severity.value}</span></h3>'
         f'<p class="message">{escape(finding.message)}</p><p class="place">{escape(str(finding.at))}</p></div>'
-        f"{_source(series, finding)}<div>{_evidence(finding.evidence)}{advice}</div></article>"
+        f"{_source(series, finding)}<div>{_evidence(series, finding.evidence)}{advice}</div></article>"
     )
 
 
@@ -58,8 +58,11 @@ def _source(series: Series, finding: Finding) -> str:
     return f'<pre tabindex="0" aria-label="source of the finding"><code>{lines}</code></pre>{note}'
 
 
-def _evidence(evidence: dict[str, Any]) -> str:
-    shown = [(k, v) for k, v in evidence.items() if k not in _HIDDEN and v is not None and v != ""]
+def _evidence(series: Series, evidence: dict[str, Any]) -> str:
+    """What was measured; which rank and which optimizer only where there are several."""
+    hidden = _HIDDEN | ({"rank"} if len(series.ranks) < 2 else set())
+    hidden |= {"optimizer"} if len({t.optimizer for t in series.tracks}) < 2 else set()
+    shown = [(k, v) for k, v in evidence.items() if k not in hidden and v is not None and v != ""]
     if not shown:
         return ""
     items = "".join(

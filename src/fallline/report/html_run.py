@@ -54,10 +54,12 @@ def _course(name: str, points: list[Point], colour: str) -> list[Line]:
 
 def _loss(track: Track, findings: list[Finding]) -> Chart:
     marks = [
-        Mark(f.evidence["step"], f.code, f.severity.value)
+        Mark(float(f.evidence["step"]), f.code, f.severity.value)
         for f in findings
         if f.severity.value != "info"
         and isinstance(f.evidence.get("step"), int)
+        and f.evidence["step"]
+        < track.rows[-1].index - 5  # what holds to the end has no moment to point at
         and f.evidence.get("optimizer", track.optimizer) == track.optimizer
     ]
     return Chart(
@@ -173,7 +175,12 @@ def _heat(track: Track) -> str:
     wanted = _matrices(parameters)
     columns = [s.column("norm") for s in samples]
     rows = [[_log(column[i]) for column in columns] for i in wanted]
-    return heat_map([parameters[i].name for i in wanted], [s.index for s in samples], rows)
+    return heat_map(_names(parameters, wanted), [s.index for s in samples], rows)
+
+
+def _names(parameters: list[ParameterInfo], wanted: list[int]) -> list[str]:
+    """Without the ".weight" that most of them end with."""
+    return [parameters[i].name.removesuffix(".weight") for i in wanted]
 
 
 def _log(norm: float) -> float | None:
@@ -203,7 +210,7 @@ def _flow(track: Track) -> Chart | None:
         note="Root mean square of the gradient of each matrix, from the input (left) to the output (right).",
         y_log=True,
         x_name="layer",
-        x_labels=[parameters[i].name for i in wanted],
+        x_labels=_names(parameters, wanted),
     )
 
 

@@ -36,7 +36,7 @@ border:1px solid var(--line);border-radius:10px;overflow:hidden}
 .tile{background:var(--panel);padding:12px 16px}
 .tile dt{font-size:12.5px;color:var(--soft)}
 .tile dd{margin:2px 0 0;font-size:19px;font-weight:600;letter-spacing:-.01em;overflow-wrap:anywhere}
-.tile dd small{font-size:12.5px;font-weight:400;color:var(--soft);letter-spacing:0}
+.tile dd small{display:block;font-size:12.5px;font-weight:400;color:var(--soft);letter-spacing:0}
 .finding{background:var(--panel);border:1px solid var(--line);border-radius:10px;margin:0 0 14px;overflow:hidden;border-left:4px solid var(--c)}
 .finding>div{padding:14px 18px}
 .finding h3{font-size:15px;display:flex;flex-wrap:wrap;gap:2px 10px;align-items:baseline;font-weight:500}
@@ -60,6 +60,7 @@ pre span.hit{background:color-mix(in srgb,var(--c) 13%,transparent);box-shadow:i
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,440px),1fr));gap:14px}
 .chart{margin:0;background:var(--panel);border:1px solid var(--line);border-radius:10px;padding:14px 16px 10px;min-width:0}
 .charts .wide{grid-column:1/-1}
+.charts>.chart:not(.wide):nth-child(odd):last-child,.charts>.chart:not(.wide):nth-child(odd):has(+.wide){grid-column:1/-1}
 figcaption{display:flex;flex-wrap:wrap;justify-content:space-between;gap:4px 16px;align-items:baseline;margin-bottom:10px}
 .legend{display:flex;flex-wrap:wrap;gap:2px 14px;font-size:12.5px;color:var(--soft);align-items:center}
 .legend span{display:inline-flex;gap:6px;align-items:center}
@@ -82,7 +83,7 @@ figcaption{display:flex;flex-wrap:wrap;justify-content:space-between;gap:4px 16p
 .line.dashed{stroke-dasharray:5 4}
 .area{opacity:.85}
 .mark{position:absolute;top:0;bottom:0;width:0;border-left:1.5px dashed var(--c)}
-.mark b{position:absolute;top:-2px;left:4px;font-size:11px;font-weight:600;color:var(--c);background:var(--panel);padding:0 3px;border-radius:3px;white-space:nowrap}
+.mark b{font-style:normal;position:absolute;top:-2px;left:4px;font-size:11px;font-weight:600;color:var(--c);background:var(--panel);padding:0 3px;border-radius:3px;white-space:nowrap}
 .mark b.left{left:auto;right:4px}
 .lost{position:absolute;bottom:0;width:2px;height:10px;background:var(--error);transform:translateX(-1px)}
 .cursor{position:absolute;top:0;bottom:0;width:1px;background:var(--soft);opacity:.6;pointer-events:none}
@@ -108,7 +109,7 @@ th{color:var(--soft);font-weight:500;border-top:0}
 td .slow{color:var(--warning);font-weight:600}
 footer{margin-top:40px;color:var(--soft);font-size:12.5px}
 @media (max-width:560px){main{padding:20px 14px 40px}h1{font-size:20px}.chart{padding:12px 12px 8px}.plot{grid-template-columns:44px minmax(0,1fr);grid-template-rows:170px 22px}
-.tile{padding:10px 12px}.tiles{grid-template-columns:repeat(2,1fr)}.tile dd{font-size:17px}.finding>div{padding:12px 14px}pre span{padding:0 14px}pre span i{width:2.4em;margin-right:.9em}
+.tile{padding:10px 12px}.tiles{grid-template-columns:repeat(2,1fr)}.tile dd{font-size:17px}.tile:last-child:nth-child(odd){grid-column:1/-1}.x-axis.named span:not(.first):not(.last){display:none}.x-axis.named span{max-width:48%;overflow:hidden;text-overflow:ellipsis}.finding>div{padding:12px 14px}pre span{padding:0 14px}pre span i{width:2.4em;margin-right:.9em}
 .map{grid-template-columns:96px minmax(0,1fr)}.verdict{padding:12px 14px;flex-wrap:wrap;gap:2px 12px}th,td{padding:7px 12px}}
 @media print{body{background:#fff}.chart,.finding{break-inside:avoid}}
 """

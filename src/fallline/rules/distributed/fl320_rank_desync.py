@@ -96,9 +96,10 @@ dist.destroy_process_group()
         agreed = max((i for i in common if i < index), default=None)
         return self.finding(
             first.at,
-            f"ranks have drifted apart: before update {index}, {name} differs between rank {first.rank} and rank {rank} by "
+            f"Ranks have drifted apart: before update {index}, {name} differs between rank {first.rank} and rank {rank} by "
             f"{gap:.2g} of its size"
-            + ("" if agreed is None else f"; before update {agreed} they still agreed"),
+            + ("" if agreed is None else f"; before update {agreed} they still agreed")
+            + ".",
             step=index,
             parameter=name,
             gap=gap,

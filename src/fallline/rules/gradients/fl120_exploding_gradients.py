@@ -117,8 +117,8 @@ for update in range(60):
     ) -> Finding:
         return self.finding(
             track.at,
-            f"gradients exploded at update {index}: norm {norm:.3g} is {norm / recent:.0f} times the recent {recent:.3g}, "
-            f"and the loss went from {_shown(harm['loss_before'])} to {_shown(harm['loss_after'])}",
+            f"Gradients exploded at update {index}: norm {norm:.3g} is {norm / recent:.0f} times the recent {recent:.3g}, "
+            f"and the loss went from {_shown(harm['loss_before'])} to {_shown(harm['loss_after'])}. Clip the norm before the step, or lower the learning rate.",
             step=index,
             norm=norm,
             recent_norm=recent,

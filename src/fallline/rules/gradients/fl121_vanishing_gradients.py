@@ -87,8 +87,8 @@ for update in range(80):
             ratio, early, late = sorted(large)[len(large) // 2]
             yield self.finding(
                 track.at,
-                f"gradients vanish on the way back: '{early}' gets {ratio:.2g} times less than '{late}', "
-                f"and the loss has not improved ({trend.before:.4g} → {trend.after:.4g})",
+                f"Gradients vanish on the way back: '{early}' gets {ratio:.2g} times less than '{late}', "
+                f"and the loss has not improved ({trend.before:.4g} → {trend.after:.4g}). Add residual connections or normalisation.",
                 step=recent[-1].index,
                 ratio=ratio,
                 threshold=self.factor,

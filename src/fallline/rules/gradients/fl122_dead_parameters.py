@@ -90,7 +90,7 @@ for update in range(80):
                 yield self.finding(
                     track.at,
                     f"{_list(dead)} got no gradient in updates {first} to {recent[-1].index}: {_plural(len(dead))} "
-                    "the loss does not reach, or whose units died",
+                    "the loss does not reach, or whose units died. Use them in forward, or set requires_grad_(False).",
                     step=recent[-1].index,
                     parameters=dead[:50],
                     count=len(dead),

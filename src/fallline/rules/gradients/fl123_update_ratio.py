@@ -109,8 +109,8 @@ for update in range(80):
     ) -> Finding:
         return self.finding(
             track.at,
-            f"the updates {verdict}: their size is {ratio:.2g} of the weights' (about 1e-3 is usual), and the loss does not "
-            f"fall ({trend.before:.4g} → {trend.after:.4g})",
+            f"The updates {verdict}: their size is {ratio:.2g} of the weights' (about 1e-3 is usual), and the loss does not "
+            f"fall ({trend.before:.4g} → {trend.after:.4g}). Change the learning rate.",
             step=track.samples[-1].index,
             ratio=ratio,
             threshold=limit,

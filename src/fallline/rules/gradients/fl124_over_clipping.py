@@ -85,9 +85,9 @@ for update in range(80):
                 f"{clipped:.0%} of the last {len(recent)} updates were clipped: the median norm {median(norms):.3g} is "
                 f"{median(norms) / threshold:.3g} times the threshold {threshold:g}"
                 + (
-                    f" ({track.type} divides the length out)"
+                    f" ({track.type} divides the length out)."
                     if invariant
-                    else ", which now sets the step size"
+                    else ", which now sets the step size. Raise it, so that only outliers are clipped."
                 ),
                 severity=Severity.INFO if invariant else None,
                 step=track.rows[-1].index,

@@ -70,7 +70,7 @@ for update in range(240):
             threshold = measured[-1][1]
             yield self.finding(
                 track.at,
-                f"clipping never bound in {len(measured)} updates: the largest norm {max(norms):.3g} is below the threshold {threshold:g}",
+                f"Clipping never bound in {len(measured)} updates: the largest norm {max(norms):.3g} is below the threshold {threshold:g}.",
                 step=track.rows[-1].index,
                 max_norm=threshold,
                 largest_norm=max(norms),

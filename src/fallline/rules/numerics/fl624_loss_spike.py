@@ -77,7 +77,7 @@ for update in range(120):
                 count = f" ({len(spikes)} spikes in the run)" if len(spikes) > 1 else ""
                 yield self.finding(
                     track.loss_at,
-                    f"the loss spiked at update {index}: {loss:.4g}, where the recent level was {level:.4g}{count}",
+                    f"The loss spiked at update {index}: {loss:.4g}, where the recent level was {level:.4g}{count}. Look at the batch of that update.",
                     step=index,
                     loss=loss,
                     recent_loss=level,

@@ -81,9 +81,9 @@ for update in range(150):
             rate = track.rows[-1].lr
             yield self.finding(
                 track.loss_at,
-                f"the loss has not moved in {track.rows[-1].index + 1} updates ({trend.before:.4g} → {trend.after:.4g}), though the "
+                f"The loss has not moved in {track.rows[-1].index + 1} updates ({trend.before:.4g} → {trend.after:.4g}), though the "
                 f"gradients agree on a direction (cosine {median(signals):.2f})"
-                + ("" if rate is None else f"; learning rate {rate:g}"),
+                + ("." if rate is None else f"; the learning rate is {rate:g}."),
                 step=track.rows[-1].index,
                 loss_before=trend.before,
                 loss_after=trend.after,

@@ -77,7 +77,8 @@ for update in range(100):
                 continue
             yield self.finding(
                 track.at,
-                f"the scaler skipped {skips} of {len(rows)} updates; growing its scale explains {growths} of them",
+                f"The scaler skipped {skips} of {len(rows)} updates; growing its scale explains {growths} of them. "
+                "Find the operation that overflows, or use bfloat16.",
                 step=rows[-1].index,
                 skipped=skips,
                 explained=growths,

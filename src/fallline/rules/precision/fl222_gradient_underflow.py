@@ -69,8 +69,8 @@ for update in range(40):
             zeros, tiny = median([z for z, _ in low]), median([t for _, t in low])
             yield self.finding(
                 track.at,
-                f"gradients underflow in float16: {zeros:.0%} of the values are zero, and {tiny:.0%} of the others are below the "
-                "smallest normal number",
+                f"Gradients underflow in float16: {zeros:.0%} of the values are zero, and {tiny:.0%} of the others are below the "
+                "smallest normal number. Scale the loss, or use bfloat16.",
                 step=track.samples[-1].index,
                 zeros=zeros,
                 tiny=tiny,

@@ -1,0 +1,122 @@
+"""Make the pictures under docs/images: a small training run, watched, and its report in headless Chromium.
+
+    python scripts/screenshots.py            # needs Debian's chromium, or CHROMIUM=/path/to/it
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+IMAGES = HERE.parent / "docs" / "images"
+# name, width, height, dark
+SHOTS = (
+    ("report-wide-light", 1280, 3420, False),
+    ("report-wide-dark", 1280, 3420, True),
+    ("report-narrow-light", 400, 4700, False),
+    ("report-narrow-dark", 400, 4700, True),
+)
+
+SCRIPT = """\
+import torch
+from torch import nn
+from torch.nn.utils import clip_grad_norm_
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(64, 48)
+        layer = nn.TransformerEncoderLayer(48, 4, 96, dropout=0.1, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 3)
+        self.critic = nn.Linear(48, 48)
+        self.head = nn.Linear(48, 8)
+
+    def forward(self, tokens):
+        hidden = self.encoder(self.embedding(tokens)).mean(1)
+        return self.head(hidden)
+
+
+class Tokens(torch.utils.data.Dataset):
+    def __len__(self):
+        return 16 * 600
+
+    def __getitem__(self, index):
+        generator = torch.Generator().manual_seed(index)
+        tokens = torch.randint(0, 64, (16,), generator=generator)
+        return tokens, (tokens < 32).sum() // 2 % 8
+
+
+model = Model()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.08, total_steps=600)
+loss_function = nn.CrossEntropyLoss()
+
+for update, (tokens, labels) in enumerate(torch.utils.data.DataLoader(Tokens(), batch_size=16)):
+    loss = loss_function(model(tokens), labels)
+    if update == 410:
+        loss = loss * 40  # a broken batch
+    optimizer.zero_grad()
+    loss.backward()
+    clip_grad_norm_(model.parameters(), 0.25)
+    optimizer.step()
+    scheduler.step()
+"""
+
+
+def browser() -> str | None:
+    """The Chromium to use, where there is one."""
+    return os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+def shoot(chromium: str, page: Path, target: Path, width: int, height: int, dark: bool) -> None:
+    """One picture of a page. The window of headless Chromium cannot be narrower than 500 pixels, so a frame is."""
+    with tempfile.TemporaryDirectory() as profile:
+        frame = Path(profile) / "frame.html"
+        frame.write_text(
+            f'<body style="margin:0"><iframe src="{page.as_uri()}" style="border:0;width:{width}px;height:{height}px"></iframe>'
+        )
+        flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"]
+        flags += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
+        flags += [f"--user-data-dir={profile}/data", f"--window-size={max(width, 500)},{height}", f"--screenshot={target}"]
+        if dark:
+            flags += ["--blink-settings=preferredColorScheme=0"]
+        subprocess.run([chromium, *flags, frame.as_uri()], check=True, capture_output=True, timeout=120)
+
+
+def make_run(folder: Path) -> Path:
+    """Run the script above under `fallline run`; the run folder."""
+    script = folder / "train.py"
+    script.write_text(SCRIPT)
+    run = folder / "run"
+    command = [sys.executable, "-m", "fallline", "run", "--out", str(run), "train.py"]
+    subprocess.run(command, cwd=folder, check=True)
+    subprocess.run([sys.executable, "-m", "fallline", "report", str(run)], cwd=folder, check=True)
+    return run
+
+
+def main() -> int:
+    chromium = browser()
+    if chromium is None:
+        print("no chromium found: apt-get install chromium, or set CHROMIUM", file=sys.stderr)
+        return 1
+    IMAGES.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        run = make_run(Path(folder))
+        for name, width, height, dark in SHOTS:
+            target = IMAGES / f"{name}.png"
+            shoot(chromium, run / "report.html", target, width, height, dark)
+            print(target.relative_to(HERE.parent))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
