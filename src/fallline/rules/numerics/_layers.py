@@ -184,6 +184,9 @@ def output_of(
     """The operation that makes what a model returns when it is called."""
     if depth > _DEEPEST:
         return None
+    if isinstance(callee, ast.Name) and callee.id == "self":
+        home = module.class_(callee)  # self(x) in a LightningModule
+        return _of_forward(module, home, depth, element) if home is not None else None
     made = callee if isinstance(callee, ast.Call) else values_of(module).model(callee)
     if not isinstance(made, ast.Call):
         return None
@@ -191,7 +194,24 @@ def output_of(
     if name is not None and name.startswith("torch.nn."):
         return _of_layer(module, made, name.rpartition(".")[2], call, depth)
     cls = _class_of(module, made.func, name)
-    return _of_forward(cls[0], cls[1], depth, element) if cls is not None else None
+    if cls is not None:
+        return _of_forward(cls[0], cls[1], depth, element)
+    return _of_factory(module, made, call, depth, element)
+
+
+def _of_factory(
+    module: Module, made: ast.Call, call: ast.Call, depth: int, element: int | None
+) -> Made | None:
+    """`model = build_model()`: what the function returns."""
+    function = module.functions.get(made.func.id) if isinstance(made.func, ast.Name) else None
+    if function is None:
+        return None
+    returned = [
+        r.value
+        for r in module.all(ast.Return)
+        if module.function(r) is function and r.value is not None
+    ]
+    return output_of(module, returned[0], call, depth + 1, element) if len(returned) == 1 else None
 
 
 def _of_layer(

@@ -119,6 +119,10 @@ def _reaches_loss(module: Module, node: ast.AST, flows: int) -> bool:
             return True
     if flows == 0:
         return False
+    if isinstance(up, ast.Return):
+        function = module.function(up)
+        calls = values_of(module).calls_of(function) if function is not None else []
+        return any(_reaches_loss(module, call, flows - 1) for call in calls[:8])
     scope = module.scope(node)
     names = {t.id for t in targets if isinstance(t, ast.Name)}
     for name in names:
@@ -189,6 +193,30 @@ def guarded(module: Module, node: ast.expr) -> bool:
         if any(
             isinstance(n, ast.Name) and n.id in names for n in ast.walk(test)
         ) and not _SHAPE_TEST.search(module.segment(test)):
+            return True
+    return any(_changed_in_place(module, name, function, before) for name in names)
+
+
+def _changed_in_place(module: Module, name: str, function: ast.AST | None, before: int) -> bool:
+    """`x[x < eps] = eps` or `x.clamp_(min=eps)` before this line."""
+    for target in module.all(ast.Subscript):
+        if (
+            isinstance(target.ctx, ast.Store)
+            and isinstance(target.value, ast.Name)
+            and target.value.id == name
+        ):
+            if target.lineno <= before and module.function(target) is function:
+                return True
+    for call in module.method_calls(
+        "clamp_", "clamp_min_", "masked_fill_", "add_", "fill_", "clip_"
+    ):
+        on = call.func.value if isinstance(call.func, ast.Attribute) else None
+        if (
+            isinstance(on, ast.Name)
+            and on.id == name
+            and call.lineno <= before
+            and module.function(call) is function
+        ):
             return True
     return False
 

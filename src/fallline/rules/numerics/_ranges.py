@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 from collections.abc import Callable
 
 from fallline.rules.numerics._evidence import (
@@ -42,6 +43,7 @@ __all__ = ["Range", "range_of"]
 
 _INF = math.inf
 _DEEPEST = 24
+_DIVERGENCE = re.compile(r"(^|[_.])(kl|js)|KL|JS|[Dd]ivergence|[Ee]ntropy")
 
 
 def range_of(module: Module, node: ast.expr, depth: int = 0) -> Range | None:
@@ -85,7 +87,7 @@ def _of_name(module: Module, node: ast.Name, depth: int) -> Range | None:
     if isinstance(found, ast.arg):
         known = _joined([range_of(module, p, depth + 1) for p in values.passed(found)])
         if known is None or known.source in MADE_UP:
-            return named(found.arg) or known
+            return named(found.arg) or _distribution(module, found) or known
         return known
     known = range_of(module, found, depth) if found is not None else None
     if known is not None:
@@ -96,10 +98,22 @@ def _of_name(module: Module, node: ast.Name, depth: int) -> Range | None:
         )
     # loop variables, results that cannot be followed: the name is all there is
     lines = [_line(module, b) for b in module.bindings(node.id, module.scope(node))]
-    by_name = named(node.id) if lines and not any(GUARD.search(text) for text in lines) else None
+    by_name = named(node.id) if not any(GUARD.search(text) for text in lines) else None
     if by_name is not None and by_name.source.startswith("the mask"):
         return None if any(NEVER_EMPTY.search(text) for text in lines) else by_name
     return by_name
+
+
+def _distribution(module: Module, argument: ast.arg) -> Range | None:
+    """`p` and `q` of a divergence or an entropy are probabilities."""
+    function = module.function(argument)
+    if (
+        argument.arg in {"p", "q", "p1", "p2", "px", "qx"}
+        and function is not None
+        and _DIVERGENCE.search(module.qualname(function))
+    ):
+        return Range(0.0, 1.0, f"the probabilities `{argument.arg}`")
+    return None
 
 
 def _line(module: Module, binding: ast.AST) -> str:
@@ -225,8 +239,19 @@ def _difference(
         )
     if left is None or right is None or _shares_values(module, node.left, node.right):
         # two values that are not known may be equal; nothing else is known of their difference
-        return Range(0.0, 0.0, "difference")
-    source = left.source if right.source == "constant" else "difference"
+        return Range(
+            0.0, 0.0, "square" if left is not None and left.source == "square" else "difference"
+        )
+    if right.source == "constant":
+        source = left.source
+    elif left.source.startswith("the ") or right.source.startswith("the "):
+        source = (
+            f"the difference `{' '.join(module.segment(node).split())[:40]}`"
+            if hasattr(node, "parent")
+            else "difference"
+        )
+    else:
+        source = "difference"
     return Range(left.low - right.high, left.high - right.low, source)
 
 
@@ -388,6 +413,11 @@ def _summed(module: Module, node: ast.Call, of: ast.expr | None, depth: int) -> 
     return Range(low, _INF if inner.high > 0 else inner.high, inner.source)
 
 
+def _counted(module: Module, node: ast.Call, of: ast.expr | None, depth: int) -> Range | None:
+    inner = range_of(module, of, depth) if of is not None else None
+    return Range(0.0, _INF, inner.source) if inner is not None and inner.has_zero else None
+
+
 def _absolute(module: Module, node: ast.Call, of: ast.expr | None, depth: int) -> Range | None:
     inner = range_of(module, of, depth) if of is not None else None
     if inner is None or inner.source == "difference":
@@ -492,6 +522,7 @@ _SPECIAL: dict[str, Callable[[Module, ast.Call, ast.expr | None, int], Range | N
     "max": _maximum,
     "matmul": _matmul,
     "mm": _matmul,
+    "count_nonzero": _counted,
     **dict.fromkeys(SUMMED, _summed),
     **dict.fromkeys(_OPERATORS, _arithmetic),
 }

@@ -145,6 +145,14 @@ class Values:
 
     # -- across calls ------------------------------------------------------------------------------------------
 
+    def calls_of(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.Call]:
+        """Calls in this file of a function, of a method by its name, or of an object whose forward this is."""
+        cls = self.module.parent(function)
+        calls = self._calls.get(function.name, [])
+        if not isinstance(cls, ast.ClassDef):
+            return [c for c in calls if isinstance(c.func, ast.Name)]
+        return self._instance_calls(cls) if function.name in {"forward", "__call__"} else calls
+
     @cached_property
     def _calls(self) -> dict[str, list[ast.Call]]:
         """By the plain name that is called, or the last part of it."""
@@ -168,24 +176,15 @@ class Values:
             return []
         names = [a.arg for a in [*function.args.posonlyargs, *function.args.args]]
         position = names.index(argument.arg) if argument.arg in names else -1
-        calls = self._calls.get(function.name, [])
-        cls = self.module.parent(function)
-        if not isinstance(cls, ast.ClassDef):
-            calls = [c for c in calls if isinstance(c.func, ast.Name)]
-        else:
-            position -= (
-                0
-                if any(
-                    isinstance(d, ast.Name) and d.id == "staticmethod"
-                    for d in function.decorator_list
-                )
-                else 1
-            )
-            calls = self._instance_calls(cls) if function.name in {"forward", "__call__"} else calls
+        static = any(
+            isinstance(d, ast.Name) and d.id == "staticmethod" for d in function.decorator_list
+        )
+        if isinstance(self.module.parent(function), ast.ClassDef) and not static:
+            position -= 1
         if position < 0:
             return []
         found = []
-        for call in calls:
+        for call in self.calls_of(function):
             value = self.module.argument(call, position, argument.arg)
             if value is None or self.module.has_star(call):
                 return []

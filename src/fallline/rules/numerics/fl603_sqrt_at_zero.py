@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from fallline.finding import Finding, Fix, Severity
@@ -15,6 +16,7 @@ from fallline.syntax import Editor, Module
 
 _ROOTS = ("sqrt", "rsqrt")
 _HALVES = frozenset({0.5, -0.5})
+_GIVEN = re.compile(r"(^|_)(gt|targets?|labels?|true)($|_)")
 _NOT_SAID = frozenset({"rand", "rand_like", "randn", "zeros", "target", "difference", "normalize"})
 
 
@@ -37,7 +39,7 @@ Keep the argument above zero, or use the operation that knows about zero.
 - `torch.sqrt(x + 1e-12)` or `x.clamp(min=1e-12).sqrt()`"""
     fix_safety = "Safe: the absolute value is the same number; a bound of 1e-12 changes the root by at most 1e-6."
     facts = ("sqrt-zero",)
-    tokens = (b"sqrt", b"0.5", b".5")
+    tokens = (b"sqrt", b"0.5", b".5", b"create_graph")
     wrong = (
         """\
 import torch
@@ -85,6 +87,19 @@ class Magnitude(nn.Module):
 
 
 Magnitude()(torch.zeros(3, requires_grad=True), torch.zeros(3)).sum().backward()
+""",
+        """\
+import torch
+
+
+def force_loss(positions, wanted):
+    distance = torch.norm(positions[0] - positions[1])  # FL603
+    energy = distance**3
+    (forces,) = torch.autograd.grad(energy, positions, create_graph=True)
+    return (forces - wanted).square().mean()
+
+
+force_loss(torch.zeros(2, 3, requires_grad=True), torch.zeros(2, 3)).backward()
 """,
     )
     right = (
@@ -162,7 +177,11 @@ print(rmse_metric(torch.zeros(3), torch.zeros(3)))
             found = None if dead else range_of(module, of)
             if not dead and (found is None or not found.has_zero or found.source in _NOT_SAID):
                 continue
-            if _has_gradient(module, root) and (dead or not guarded(module, of)):
+            if (
+                _has_gradient(module, root)
+                and not _only_targets(of)
+                and (dead or not guarded(module, of))
+            ):
                 yield self.finding(module.location(root), _message(module, of, found))
         yield from self._second_derivatives(module)
 
@@ -226,6 +245,12 @@ def _has_gradient(module: Module, node: ast.expr) -> bool:
         and module.is_module_class(cls)
         and differentiated(module, node)
     )
+
+
+def _only_targets(of: ast.expr) -> bool:
+    """What is given with the data takes no gradient."""
+    names = {n.id for n in ast.walk(of) if isinstance(n, ast.Name) and n.id != "torch"}
+    return bool(names) and all(_GIVEN.search(name) for name in names)
 
 
 def _norms_in(module: Module, outputs: ast.expr) -> Iterator[ast.Call]:

@@ -47,7 +47,15 @@ _KEEPS = frozenset(
     }
 )
 _CLAMPS = frozenset({"clamp", "clamp_min", "clip", "add"})
-_CLOSED = frozenset({"torch.nn.functional.nll_loss", "torch.nn.functional.kl_div"})
+_CLOSED = frozenset(
+    {
+        "torch.nn.functional.nll_loss",
+        "torch.nn.functional.kl_div",
+        "torch.nn.NLLLoss",
+        "torch.nn.KLDivLoss",
+    }
+)
+_PRODUCTS = frozenset({"mul", "multiply", "dot", "einsum"})
 
 
 class HandWrittenCrossEntropy(Rule):
@@ -304,6 +312,14 @@ def _peeled(module: Module, node: ast.expr) -> tuple[ast.expr, bool]:
                 if isinstance(product, ast.BinOp) and isinstance(product.op, ast.Mult):
                     side = product.left if _softmax(module, product.left) else product.right
                     inner, picked = side, True
+        elif isinstance(found, ast.BinOp) and isinstance(found.op, ast.Div):
+            exp, whole = _unpicked(module, found.left)
+            inside = (
+                receiver(module, exp)
+                if isinstance(exp, ast.Call) and last_name(exp) == "exp"
+                else None
+            )
+            picked = picked or whole or (inside is not None and _unpicked(module, inside)[1])
         if inner is None:
             return here, picked
         here = inner
@@ -329,15 +345,32 @@ def _logits(module: Module, node: ast.expr) -> ast.expr | None:
     found = values_of(module).follow(node)
     if not (isinstance(found, ast.BinOp) and isinstance(found.op, ast.Div)):
         return None
-    top, bottom = values_of(module).follow(found.left), values_of(module).follow(found.right)
+    top, _ = _unpicked(module, found.left)
+    bottom = values_of(module).follow(found.right)
     if not (isinstance(top, ast.Call) and last_name(top) == "exp" and isinstance(bottom, ast.Call)):
         return None
     summed = receiver(module, bottom) if last_name(bottom) == "sum" else None
-    if summed is None or not (
-        same(summed, found.left) or same(values_of(module).follow(summed), top)
-    ):
+    whole = values_of(module).follow(summed) if summed is not None else None
+    if not (isinstance(whole, ast.Call) and last_name(whole) == "exp"):
         return None
-    return receiver(module, top)
+    above, below = receiver(module, top), receiver(module, whole)
+    if above is None or below is None:
+        return None
+    return below if same(_unpicked(module, above)[0], _unpicked(module, below)[0]) else None
+
+
+def _unpicked(module: Module, node: ast.expr) -> tuple[ast.AST, bool]:
+    """The whole of which some entries are taken: `logits` of `logits[range(n), y]`."""
+    here, picked = values_of(module).follow(node), False
+    while True:
+        inner: ast.expr | None = None
+        if isinstance(here, ast.Subscript):
+            inner = here.value
+        elif isinstance(here, ast.Call) and last_name(here) in _PICKS | _KEEPS:
+            inner = receiver(module, here)
+        if inner is None:
+            return here, picked
+        here, picked = values_of(module).follow(inner), True
 
 
 def _harmless(module: Module, logits: ast.expr, of: ast.expr) -> bool:
@@ -382,13 +415,21 @@ def _picks(module: Module, place: ast.expr, probabilities: ast.expr) -> bool:
             return module.number(other) is None and not same(other, probabilities)
         if isinstance(up, ast.Call):
             name = last_name(up)
-            if name in _PICKS or module.resolve(up.func) in _CLOSED or "nll" in name.lower():
+            if name in _PICKS or name in _PRODUCTS or _closes(module, up):
                 return True
             if isinstance(up.func, ast.Attribute) and up.func is child and name in _KEEPS:
                 child = up
                 continue
         return False
     return False
+
+
+def _closes(module: Module, call: ast.Call) -> bool:
+    """nll_loss and its kin, which pick or weigh inside."""
+    if module.resolve(call.func) in _CLOSED or "nll" in last_name(call).lower():
+        return True
+    made = call.func if isinstance(call.func, ast.Call) else values_of(module).model(call.func)
+    return isinstance(made, ast.Call) and module.resolve(made.func) in _CLOSED
 
 
 def _rebuilt(module: Module, of: ast.expr, probabilities: ast.expr, stable: str) -> str | None:

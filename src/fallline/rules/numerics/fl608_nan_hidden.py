@@ -194,6 +194,7 @@ except ImportError:
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         yield from self._replaced_by_function(module)
         yield from self._replaced_under_test(module)
+        yield from self._replaced_in_expression(module)
         yield from self._replaced_by_mask(module)
         yield from self._swallowed(module)
 
@@ -205,6 +206,9 @@ except ImportError:
             up = module.parent(call)
             if what is None and isinstance(up, ast.Assign):
                 what = _loss_or_gradient(up.targets[0])
+            if what is None and isinstance(up, ast.Return):
+                function = module.function(call)
+                what = "loss" if function is not None and _LOSS.search(function.name) else None
             if what is not None and differentiated(module, call):
                 yield self.finding(module.location(call), f"nan_to_num hides a non-finite {what}")
         for call in operations(module, "where", "masked_fill", "masked_fill_"):
@@ -235,6 +239,25 @@ except ImportError:
                         module.location(statement),
                         f"a non-finite {what} is replaced without a word",
                     )
+
+    def _replaced_in_expression(self, module: Module) -> Iterator[Finding]:
+        """`loss = loss if torch.isfinite(loss) else 0`."""
+        for choice in module.all(ast.IfExp):
+            of = _tested_in(module, choice.test)
+            what = _loss_or_gradient(of)
+            if (
+                what is None
+                or of is None
+                or not isinstance(module.parent(choice), ast.Assign | ast.Return)
+            ):
+                continue
+            kept = any(
+                module.segment(s) == module.segment(of) for s in (choice.body, choice.orelse)
+            )
+            if kept and differentiated(module, choice):
+                yield self.finding(
+                    module.location(choice), f"a non-finite {what} is replaced without a word"
+                )
 
     def _replaced_by_mask(self, module: Module) -> Iterator[Finding]:
         """`loss[torch.isnan(loss)] = 0`, `p.grad[p.grad != p.grad] = 0`."""
@@ -294,7 +317,14 @@ def _tested(module: Module, node: ast.expr) -> ast.expr | None:
         return _tested(module, node.operand)
     if isinstance(node, ast.Call):
         if last_name(node) in _TESTS:
-            return receiver(module, node) or (node.args[0] if node.args else None)
+            of = receiver(module, node) or (node.args[0] if node.args else None)
+            while (
+                isinstance(of, ast.Call)
+                and isinstance(of.func, ast.Attribute)
+                and of.func.attr in {"item", "detach", "sum"}
+            ):
+                of = of.func.value  # math.isnan(loss.item())
+            return of
         if last_name(node) in {"any", "all", "item", "bool"} and isinstance(
             node.func, ast.Attribute
         ):
