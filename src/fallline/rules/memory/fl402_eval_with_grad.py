@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 
-from fallline.event import Kind, Trace
+from fallline.event import Event, Kind, Trace
 from fallline.finding import Finding, Fix, Severity
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
@@ -152,12 +153,18 @@ for x in torch.utils.data.DataLoader(torch.randn(32, 4), batch_size=8):
     )
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        for event in trace.all(Kind.FORWARD):
-            if (
-                event.fact("training") is False
-                and event.fact("grad") is True
-                and event.fact("used") is False
-            ):
+        told: set[str] = (
+            set()
+        )  # functions whose evaluation was reported since the last change of mode
+        wasted = [e for e in trace.all(Kind.FORWARD) if _builds_for_nothing(e)]
+        # one forward pass of a program that trains nothing costs nobody anything
+        trains = any(e.kind in (Kind.BACKWARD, Kind.STEP) for e in trace.events)
+        places = Counter(e.at for e in wasted)
+        for event in sorted([*wasted, *trace.all(Kind.MODE)], key=lambda e: e.order):
+            if event.kind is Kind.MODE:
+                told.clear()
+            elif event.at.function not in told and (trains or places[event.at] > 1):
+                told.add(event.at.function)
                 yield self.finding(
                     event,
                     "The model is evaluated while autograd records: every activation is kept for a backward that never comes. Use torch.no_grad().",
@@ -177,6 +184,14 @@ for x in torch.utils.data.DataLoader(torch.randn(32, 4), batch_size=8):
         outermost = _evaluation_loop(module, statement)
         edits = editor.wrap(outermost, f"with {no_grad}():") if outermost is not None else None
         return Fix("evaluate without recording", edits) if edits is not None else None
+
+
+def _builds_for_nothing(forward: Event) -> bool:
+    return (
+        forward.fact("training") is False
+        and forward.fact("grad") is True
+        and forward.fact("used") is False
+    )
 
 
 def _trains(tree: ast.AST) -> bool:

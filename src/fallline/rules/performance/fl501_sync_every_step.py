@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator
 
 from fallline.event import Event, Kind, Location, Trace
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
+from fallline.rules.performance._iterations import on_every_iteration
 
 _WHAT = {
     "item": ".item()",
     "cpu": ".cpu()",
     "numpy": ".numpy()",
     "tolist": ".tolist()",
-    "print": "printing a tensor",
+    "print": "Printing a tensor",
     "float": "float(tensor)",
 }
 
@@ -134,31 +134,10 @@ for epoch in range(2):
         for event in trace.all(Kind.SYNC):
             if event.fact("device") not in {None, "cpu"} and not event.fact("per_parameter"):
                 by_place[event.at].append(event)
-        iterations = _iterations(trace)
         for events in by_place.values():
-            touched = {i for e in events if (i := _iteration_of(e, iterations)) is not None}
-            # every training iteration that was seen: a log every 100 steps is fine
-            if len(touched) > 1 and len(touched) >= max(touched) - min(touched) + 1:
-                what = _WHAT.get(str(events[0].fact("what")), "fetching a value")
+            if on_every_iteration(trace, events):
+                what = _WHAT.get(str(events[0].fact("what")), "Fetching a value")
                 yield self.finding(
                     events[0],
                     f"{what} on every iteration makes Python wait for the device each time. Sum up on the device and fetch now and then.",
                 )
-
-
-def _iterations(trace: Trace) -> list[tuple[int, int]]:
-    """The training iterations, as spans of event order: from one batch (or backward) to the next, with a backward inside."""
-    starts = [e.order for e in trace.all(Kind.BATCH)] or [e.order for e in trace.all(Kind.BACKWARD)]
-    ends = [*starts[1:], len(trace.events)]
-    backwards = [e.order for e in trace.all(Kind.BACKWARD)]
-    spans = []
-    for start, end in zip(starts, ends, strict=False):
-        first = bisect_left(backwards, start)
-        if first < len(backwards) and backwards[first] < end:
-            spans.append((start, end))
-    return spans
-
-
-def _iteration_of(event: Event, iterations: list[tuple[int, int]]) -> int | None:
-    index = bisect_left(iterations, (event.order, -1)) - 1
-    return index if index >= 0 and event.order < iterations[index][1] else None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 
-from fallline.event import Kind, Trace
+from fallline.event import Event, Kind, Location, Trace
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
+from fallline.rules.performance._iterations import on_every_iteration
 
 
 class PerParameterSync(Rule):
@@ -115,13 +117,13 @@ for name, p in model.named_parameters():
     )
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        backwards = [e.order for e in trace.all(Kind.BACKWARD)]
+        by_place: dict[Location, list[Event]] = defaultdict(list)
         for event in trace.all(Kind.SYNC):
-            if not event.fact("per_parameter") or event.fact("device") == "cpu":
-                continue
-            # inside training: a backward before it and one after it
-            if any(o < event.order for o in backwards) and any(o > event.order for o in backwards):
+            if event.fact("per_parameter") and event.fact("device") != "cpu":
+                by_place[event.at].append(event)
+        for events in by_place.values():
+            if on_every_iteration(trace, events):
                 yield self.finding(
-                    event,
+                    events[0],
                     "One wait for the device per parameter, on every iteration. Compute the norms together and fetch once.",
                 )

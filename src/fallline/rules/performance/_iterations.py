@@ -1,0 +1,34 @@
+"""What happens on every training iteration, as opposed to now and then."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+
+from fallline.event import Event, Kind, Trace
+
+__all__ = ["on_every_iteration"]
+
+
+def on_every_iteration(trace: Trace, events: Iterable[Event]) -> bool:
+    """Whether these events fall into each of several training iterations in a row: a log every 100 steps does not."""
+    iterations = _iterations(trace)
+    touched = {i for e in events if (i := _iteration_of(e, iterations)) is not None}
+    return len(touched) > 1 and len(touched) == max(touched) - min(touched) + 1
+
+
+def _iterations(trace: Trace) -> list[tuple[int, int]]:
+    """Spans of event order from one batch (or backward, where no loader is seen) to the next, with a backward inside."""
+    backwards = [e.order for e in trace.all(Kind.BACKWARD)]
+    starts = [e.order for e in trace.all(Kind.BATCH)] or backwards
+    spans = []
+    for start, end in zip(starts, [*starts[1:], len(trace.events)], strict=True):
+        first = bisect_left(backwards, start)
+        if first < len(backwards) and backwards[first] < end:
+            spans.append((start, end))
+    return spans
+
+
+def _iteration_of(event: Event, iterations: list[tuple[int, int]]) -> int | None:
+    index = bisect_left(iterations, (event.order, -1)) - 1
+    return index if index >= 0 and event.order < iterations[index][1] else None
