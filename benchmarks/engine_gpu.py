@@ -69,22 +69,9 @@ def host_microseconds(fn: Callable[[], Any], calls: int = 50) -> float:
     return statistics.median(values) * 1e6
 
 
-SHAPES = ((512, 4), (1024, 4), (1024, 8), (2048, 8), (2048, 16), (4096, 8), (4096, 16))
+SHAPES = ((512, 4), (1024, 8), (2048, 8), (2048, 16))
 SWEEP = [(chunk, tile, warps) for chunk in (32768, 65536) for tile, warps in SHAPES]
-SCALE_SWEEP = [
-    (part, tile, warps, per_sm)
-    for part, tile, warps in (
-        (1024, 1024, 4),
-        (2048, 2048, 4),
-        (2048, 2048, 8),
-        (4096, 4096, 8),
-        (8192, 4096, 8),
-        (8192, 8192, 16),
-        (16384, 2048, 8),
-        (32768, 4096, 8),
-    )
-    for per_sm in (4, 8, 16, 64)
-]
+SCALE_SWEEP = [(4096, 8), (8192, 16), (16384, 16), (32768, 16), (32768, 32)]
 
 
 def fastest_read(nbytes: int) -> tuple[Callable[[], Any], str]:
@@ -204,7 +191,7 @@ def bench_unscale(name: str, with_step: bool) -> dict[str, Any]:
 
 def sweep() -> None:
     """First the reading kernel's shape, then the writing one's with the best of the first."""
-    from fallline.engine import kernels
+    from fallline.engine import tables
 
     for name in ("GPT-2 124M fp32", "GPT 1.3B fp32", "GPT 1.3B bf16"):
         shapes, dtype = SIZES[name]
@@ -215,12 +202,13 @@ def sweep() -> None:
 
         def fresh(**values: int) -> None:
             for key, value in values.items():
-                setattr(kernels, key, value)
-            kernels._tables.clear()
+                setattr(tables, key, value)
+            tables._tables.clear()
+            tables._known.clear()
 
         best: dict[str, float] = {}
         for chunk, tile, warps in SWEEP:
-            fresh(_CHUNK=chunk, _TILE=tile, _WARPS=warps, _SCALE_CHUNK=chunk)
+            fresh(_CHUNK=chunk, _TILE=tile, _WARPS=warps)
             idle = times({"idle": lambda p=parameters: fallline.clip_grad_norm_(p, 1e9)}, 3, 10)[
                 "idle"
             ]  # type: ignore[misc]
@@ -232,20 +220,18 @@ def sweep() -> None:
         chunk, tile, warps = map(int, min(best, key=lambda key: best[key]).split())
         fresh(_CHUNK=chunk, _TILE=tile, _WARPS=warps)
         falls = falling(float(fallline.clip_grad_norm_(parameters, math.inf)))
-        for part, tile, warps, per_sm in SCALE_SWEEP:
-            if part > chunk:
-                continue
-            fresh(
-                _SCALE_CHUNK=part,
-                _SCALE_TILE=tile,
-                _SCALE_WARPS=warps,
-                _SCALE_PROGRAMS=132 * per_sm,
+        for tile, warps in SCALE_SWEEP:
+            fresh(_SCALE_TILE=tile, _SCALE_WARPS=warps)
+            measured = times(
+                {
+                    "idle": lambda p=parameters: fallline.clip_grad_norm_(p, 1e9),  # type: ignore[misc]
+                    "clip": lambda p=parameters, f=falls: fallline.clip_grad_norm_(p, f()),  # type: ignore[misc]
+                },
+                3,
+                8,
             )
-            busy = times(
-                {"clip": lambda p=parameters, f=falls: fallline.clip_grad_norm_(p, f())}, 3, 8
-            )["clip"]  # type: ignore[misc]
             print(
-                f"  part {part} tile {tile} warps {warps} programs/SM {per_sm}: clipping {busy:.4f}",
+                f"  scale tile {tile} warps {warps}: not clipping {measured['idle']:.4f}, clipping {measured['clip']:.4f}",
                 flush=True,
             )
         del parameters, read

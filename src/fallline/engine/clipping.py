@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from fallline.engine.gradients import Parameters, Per, local, sum_over_shards
-from fallline.engine.statistics import has_kernel, moments_of
+from fallline.engine.statistics import has_kernel, moments_of, triton_installed
 from fallline.errors import EngineError
 
 __all__ = ["Measured", "MeasuredByKernel", "check_threshold", "clip_grad_norm_", "measure"]
@@ -56,10 +57,10 @@ class Measured:
 class MeasuredByKernel:
     """The same from the kernel. Its numbers are views of one small tensor, made when they are asked for."""
 
-    __slots__ = ("_read", "_result", "_table", "dtype")
+    __slots__ = ("_read", "_result", "dtype", "table")
 
     def __init__(self, table: Any, read: Tensor, result: Tensor) -> None:
-        self._table = table
+        self.table = table
         self._read = read
         self._result = result
         self.dtype: torch.dtype = table.layout.dtype
@@ -67,7 +68,7 @@ class MeasuredByKernel:
     @property
     def moments(self) -> Tensor:
         """Statistics of each gradient, added up from what was read."""
-        return self._table.moments(self._read) if self._read.dim() == 1 else self._read
+        return self.table.moments(self._read) if self._read.dim() == 1 else self._read
 
     @property
     def norms(self) -> Tensor:
@@ -91,10 +92,9 @@ class MeasuredByKernel:
 
     def scale(self, grads: list[Tensor], groups: tuple[int, ...]) -> None:
         """Returns at once on the device when the multiplier is 1."""
-        self._table.scale(self._result)
+        self.table.scale(self._result)
 
 
-@torch.no_grad()
 def clip_grad_norm_(
     parameters: Any,
     max_norm: float,
@@ -112,13 +112,34 @@ def clip_grad_norm_(
     torch's operations instead of the kernel.
     """
     check_threshold("max_norm", max_norm)
-    chosen = Parameters.of(parameters, per)
-    grads, groups = chosen.with_gradient()
-    if not grads:
-        return torch.tensor(0.0) if per == "all" else torch.zeros(0)
-    measured = measure(
-        grads, groups, 1.0, float(max_norm), float(norm_type), kernel=foreach is not False
-    )
+    if not isinstance(parameters, (Tensor, nn.Module, Optimizer)):
+        parameters = list(parameters)  # it may be a generator
+        if per == "all" and norm_type == 2.0 and foreach is not False and triton_installed():
+            from fallline.engine.tables import recall
+
+            table = recall(parameters)
+            if table is not None:
+                known = MeasuredByKernel(table, *table.measure(1.0, None, float(max_norm)))
+                return _clip(known, [], (0,), per, norm_type, error_if_nonfinite)
+    with torch.no_grad():
+        grads, groups = Parameters.of(parameters, per).with_gradient()
+        if not grads:
+            return torch.tensor(0.0) if per == "all" else torch.zeros(0)
+        measured = measure(
+            grads, groups, 1.0, float(max_norm), float(norm_type), kernel=foreach is not False
+        )
+        if (
+            isinstance(measured, MeasuredByKernel)
+            and isinstance(parameters, list)
+            and len(grads) == len(parameters)
+        ):
+            from fallline.engine.tables import remember
+
+            remember(parameters, grads, measured.table)
+        return _clip(measured, grads, groups, per, norm_type, error_if_nonfinite)
+
+
+def _clip(measured: Measured | MeasuredByKernel, grads: list[Tensor], groups: tuple[int, ...], per: Per, norm_type: float, error_if_nonfinite: bool) -> Tensor:  # fmt: skip
     if error_if_nonfinite and bool(measured.found_inf):  # waits for the device, as torch's does
         raise RuntimeError(
             f"The total norm of order {float(norm_type)} for gradients from `parameters` is non-finite, so it cannot be clipped. "
@@ -127,7 +148,7 @@ def clip_grad_norm_(
     measured.scale(grads, groups)
     norms = measured.norms if per != "all" else measured.norms[0]
     if isinstance(norms, Tensor):
-        return norms.to(measured.dtype)
+        return norms if norms.dtype is measured.dtype else norms.to(measured.dtype)
     return torch.tensor(norms, dtype=measured.dtype, device=grads[0].device)
 
 
@@ -216,14 +237,16 @@ def _measure_on_device(
 ) -> Measured | MeasuredByKernel:
     host_factor, device_factor = (1.0, factor) if isinstance(factor, Tensor) else (factor, None)
     if kernel and norm_type == 2.0 and has_kernel(grads[0]):
-        from fallline.engine.kernels import table_of
+        from fallline.engine.tables import table_of
 
         here = local(grads)
         table = table_of(here, groups)
         if table is not None:
-            read = table.read() if here is grads else moments_of(grads)
+            if here is grads:
+                return MeasuredByKernel(table, *table.measure(host_factor, device_factor, max_norm))
+            moments = moments_of(grads)  # of the whole gradients, of which this rank holds shards
             return MeasuredByKernel(
-                table, read, table.combine(read, host_factor, device_factor, max_norm)
+                table, moments, table.combine(moments, host_factor, device_factor, max_norm)
             )
     norms = _norm_of_each(grads, norm_type)
     each = [

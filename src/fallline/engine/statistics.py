@@ -12,7 +12,14 @@ from torch import Tensor
 
 from fallline.engine.gradients import Parameters, local, sum_over_shards
 
-__all__ = ["GradientStats", "gradient_stats", "has_kernel", "moments_of"]
+__all__ = [
+    "GradientStats",
+    "gradient_stats",
+    "has_kernel",
+    "moments_of",
+    "stats_of",
+    "triton_installed",
+]
 
 SUM, SQUARES, LARGEST, ZEROS, NONFINITE = range(5)
 
@@ -123,7 +130,7 @@ def moments_of(grads: list[Tensor]) -> Tensor:
 
 def _moments_of_local(tensors: Sequence[Tensor]) -> Tensor:
     if has_kernel(tensors[0]):
-        from fallline.engine.kernels import table_of
+        from fallline.engine.tables import table_of
 
         filled = [t for t in tensors if t.numel()]  # a rank may hold no row of a small parameter
         table = table_of(filled, (0,) * len(filled)) if filled else None
@@ -159,7 +166,7 @@ def _moments_by_torch(tensor: Tensor) -> Tensor:
 
 
 @cache
-def _triton_installed() -> bool:
+def triton_installed() -> bool:
     from importlib.util import find_spec
 
     return find_spec("triton") is not None
@@ -167,4 +174,4 @@ def _triton_installed() -> bool:
 
 def has_kernel(tensor: Tensor) -> bool:
     """Whether the one-pass kernel can be tried: a CUDA tensor, and Triton installed (it comes with torch for CUDA)."""
-    return tensor.is_cuda and _triton_installed()
+    return tensor.is_cuda and triton_installed()
