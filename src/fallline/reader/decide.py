@@ -112,6 +112,11 @@ def _compared(machine: Machine, node: ast.Compare, usual: bool, matters: int) ->
         known = _both_known(op, left, right)
         if known is not None:
             return known, left.varying or right.varying
+    if isinstance(op, ast.Eq | ast.NotEq):
+        for one, other in ((left, right), (right, left)):
+            if isinstance(one, Unknown) and one.hint and isinstance(other, Const) and isinstance(other.value, str):
+                same = machine.settings.equals(_words(one.hint), [other.value], usual is isinstance(op, ast.Eq), matters)
+                return same is isinstance(op, ast.Eq), False
     if isinstance(op, ast.In | ast.NotIn):
         return _contained(machine, op, left, right, node, usual, matters)
     for one, other in ((left, right), (right, left)):
@@ -181,6 +186,10 @@ def _contained(
             return (left.value in [i.value for i in right.items if isinstance(i, Const)]) is inside, left.varying
         if isinstance(right, Mapping) and right.items:
             return (left.value in right.items) is inside, left.varying
+    if isinstance(left, Unknown) and left.hint and isinstance(right, Sequence) and right.items and not right.open:
+        choices = [i.value for i in right.items if isinstance(i, Const) and isinstance(i.value, str)]
+        if len(choices) == len(right.items):
+            return machine.settings.equals(_words(left.hint), choices, usual is inside, matters) is inside, False
     text = _words(f"{_said(machine, left, node.left)} in {_said(machine, right, node.comparators[0])}")
     value = machine.settings.switch(text, usual is inside, matters)
     return value is inside, False

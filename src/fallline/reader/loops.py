@@ -204,6 +204,9 @@ def _thing(machine: Machine, value: Thing, node: ast.For | ast.AsyncFor | None) 
         return Stream("data", lambda i: Tensor(False), machine_length(machine, value), value)
     if value.kind == "object" and value.cls is not None:
         value.kind = "loader"  # an object of the project that is gone over gives batches
+        body = ast.dump(value.cls[1])
+        if "StopIteration" in body or "While(test=Constant(value=True)" in body:
+            facts["endless"] = True
         return Stream("data", lambda i: Tensor(False), machine_length(machine, value), value)
     return Stream("once", lambda i: Unknown(), 1)
 

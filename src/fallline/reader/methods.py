@@ -8,9 +8,10 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from fallline.event import Event, Kind
+from fallline.event import Event, Kind, Location
 from fallline.reader import frameworks, grads
 from fallline.reader.machine import Machine
+from fallline.reader.relevance import acts_here
 from fallline.reader.values import (
     NONE,
     Bound,
@@ -21,6 +22,7 @@ from fallline.reader.values import (
     Mapping,
     Param,
     Params,
+    Partial,
     Sequence,
     Tensor,
     Thing,
@@ -153,7 +155,7 @@ def _forward(machine: Machine, model: Thing, call: Call) -> Value:
         identity = machine.things.get(outer, model) if isinstance(outer, str) else model
         event = machine.emit(
             Kind.FORWARD,
-            call.node,
+            _outside(machine, call.node),
             model=identity,
             training=model.facts.get("training"),
             grad=machine.recording,
@@ -175,6 +177,16 @@ def _forward(machine: Machine, model: Thing, call: Call) -> Value:
         length=given.length,
     )
     return shaped(inside, result) if inside is not None else result
+
+
+def _outside(machine: Machine, node: ast.AST) -> Location:
+    """Where a model is called from: for a part called in one of the model's own methods, where that method was called."""
+    depth = 0
+    for frame, function in zip(reversed(machine.frames), reversed(machine.calling), strict=False):
+        if frame.me is None or frame.me.kind != "model" or acts_here([function]):
+            break
+        depth += 1
+    return machine.callers[-depth] if 0 < depth <= len(machine.callers) else machine.place(node)
 
 
 def shaped(inside: Value, result: Tensor) -> Value:
@@ -356,23 +368,26 @@ def _add_group(machine: Machine, optimizer: Thing, call: Call) -> Value:
 
 
 def _step(machine: Machine, optimizer: Thing, call: Call) -> Value:
-    from fallline.reader.calls import call_function
-
     if not frameworks.stepping(machine, optimizer):
         return NONE
     closure = machine.settled(call.arg(0, "closure") or NONE)
-    is_closure = isinstance(closure, Function)
+    is_closure = isinstance(closure, Function | Partial)
     result: Value = NONE
-    if isinstance(closure, Function):
-        result = _closed(machine, closure, call, call_function)
+    if is_closure:
+        result = _closed(machine, closure, call)
+    elif not (isinstance(closure, Const) and closure.value is None):
+        machine.emit(Kind.OPAQUE, call.node, what="the closure")
     emit_step(machine, optimizer, call.node, "framework" if optimizer.facts.get("accelerator") else "direct", closure=is_closure or None)
     return result
 
 
-def _closed(machine: Machine, closure: Function, call: Call, run: Callable[..., Value]) -> Value:
+def _closed(machine: Machine, closure: Value, call: Call) -> Value:
+    from fallline.reader.calls import Call as Made
+    from fallline.reader.calls import call_value
+
     machine.frames[-1].closing, before = True, machine.frames[-1].closing
     try:
-        return run(machine, closure, [], {}, call.node)
+        return call_value(machine, closure, Made(call.node, [], {}))
     finally:
         machine.frames[-1].closing = before
 

@@ -12,7 +12,7 @@ from fallline.reader.calls import Call, call_function
 from fallline.reader.machine import Machine, Stop
 from fallline.reader.methods import backward, emit_step
 from fallline.reader.objects import find_method
-from fallline.reader.relevance import begins, called_names
+from fallline.reader.relevance import begins, called_names, trains
 from fallline.reader.statements import run_block
 from fallline.reader.values import Class, Const, Function, Params, Sequence, Tensor, Thing, Unknown, Value, kind_by_name
 from fallline.syntax import Module
@@ -72,6 +72,9 @@ def _function(machine: Machine, module: Module, node: ast.FunctionDef | ast.Asyn
 
 def _repeatedly(machine: Machine, function: Function, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
     """Call a function as its unknown caller would: again, if it trains what it was given."""
+    if not trains(function.module, [node]) and "eval" not in called_names(node):
+        # a helper that neither trains nor evaluates: its caller decides whether autograd records
+        machine.recording = False
     given = _given(machine, function, node)
     skip = 1 if function.me is not None else 0
     names = [a.arg for a in [*node.args.posonlyargs, *node.args.args]][skip:]

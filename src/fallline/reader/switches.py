@@ -7,7 +7,7 @@ every further one flips what made a difference.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 __all__ = ["Settings", "explore"]
@@ -23,6 +23,8 @@ class Settings:
     forced: dict[str, int] = field(default_factory=dict)
     met: dict[str, int] = field(default_factory=dict)
     matter: dict[str, int] = field(default_factory=dict)  # choices worth flipping, and how much
+    _values: dict[str, object] = field(default_factory=dict)  # unknown text → the value it has in this trace
+    _not: dict[str, set[object]] = field(default_factory=dict)  # and those it has not
 
     def switch(self, key: str, usual: bool, matters: int = 2) -> bool:
         """The value of a switch in this trace. `matters`: 0 not worth flipping, 1 perhaps, 2 the protocol is right here."""
@@ -39,6 +41,21 @@ class Settings:
         if compared:
             self.matter["#" + key] = 2
         return value
+
+    def equals(self, key: str, wanted: Collection[object], usual: bool, matters: int = 2) -> bool:
+        """Whether something unknown is one of these values: it has one value, so it cannot be two of them."""
+        if key in self._values:
+            return self._values[key] in wanted
+        left = [value for value in wanted if value not in self._not.get(key, ())]
+        if not left:
+            return False
+        said = " or ".join(repr(value) for value in wanted)
+        chosen = self.switch(f"{key} == {said}"[:120], usual, matters)
+        if chosen:
+            self._values[key] = left[0]
+        else:
+            self._not.setdefault(key, set()).update(wanted)
+        return chosen
 
     def words(self) -> list[str]:
         """The settings as a person would say them."""
