@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
@@ -47,14 +46,14 @@ def run(args: argparse.Namespace) -> int:
     from fallline.report.html import write_page
     from fallline.report.run import summary
     from fallline.report.terminal import Paint, wants_colour
-    from fallline.watcher.conclude import findings_of, write_findings
+    from fallline.watcher.conclude import findings_of, findings_text, write_findings
     from fallline.watcher.series import read_run
 
     series = read_run(args.folder)
     findings = findings_of(series)
     problems = []
     if args.output_format == "json":
-        print(json.dumps([f.as_dict() for f in findings], indent=2, default=str))
+        print(findings_text(findings))
     else:
         print(summary(series, findings, Paint(wants_colour(args.color, sys.stdout))), end="")
     try:

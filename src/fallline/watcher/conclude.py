@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,17 +17,20 @@ from fallline.rule import all_rules
 from fallline.verdict import merge, settle
 from fallline.watcher.series import Series, read_run
 
-__all__ = ["conclude", "findings_of", "measured", "write_findings"]
+__all__ = ["conclude", "findings_of", "findings_text", "measured", "write_findings"]
 
 WAIT_FOR_RANKS = 10.0
 
 
-def conclude(folder: Path, *, wait: bool = False) -> list[Finding]:
-    """Judge the run in this folder and write findings.json. `wait`: for ranks that have not ended yet."""
+def conclude(folder: Path, *, wait: bool = False) -> tuple[Series, list[Finding]]:
+    """Judge the run in this folder and write findings.json; the run and its findings.
+
+    `wait`: for ranks that have not ended yet.
+    """
     series = _all_ranks(folder) if wait else read_run(folder)
     found = findings_of(series)
     write_findings(folder, found)
-    return found
+    return series, found
 
 
 def findings_of(series: Series) -> list[Finding]:
@@ -38,7 +43,23 @@ def measured(series: Series) -> Iterator[Finding]:
     """The findings of the numeric rules."""
     for rule in all_rules():
         if rule._defines("check_series"):
-            yield from rule.check_series(series)
+            try:
+                yield from list(rule.check_series(series))
+            except Exception as error:  # a rule that fails must not take the others with it
+                print(f"fallline: rule {rule.code} failed ({error!r})", file=sys.stderr)
+
+
+def findings_text(found: list[Finding]) -> str:
+    """Findings as strict JSON: a NaN in the evidence becomes the text "NaN"."""
+    return json.dumps([_strict(f.as_dict()) for f in found], indent=2, default=str, allow_nan=False)
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
+    if isinstance(value, dict):
+        return {str(k): _strict(v) for k, v in value.items()}
+    return [_strict(v) for v in value] if isinstance(value, list | tuple) else value
 
 
 def write_findings(folder: Path, found: list[Finding]) -> Path:
@@ -46,9 +67,7 @@ def write_findings(folder: Path, found: list[Finding]) -> Path:
     target = folder / "findings.json"
     fresh = folder / f".findings.{os.getpid()}.json"
     try:
-        fresh.write_text(
-            json.dumps([f.as_dict() for f in found], indent=2, default=str, allow_nan=True) + "\n"
-        )
+        fresh.write_text(findings_text(found) + "\n")
         fresh.replace(target)
     except OSError as error:
         fresh.unlink(missing_ok=True)

@@ -1,29 +1,23 @@
-"""Judging a run while it goes on and when it ends, beside the training thread; and findings.json."""
+"""Judging a run while it goes on and when it ends, beside the training thread."""
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fallline.errors import RunError
 from fallline.event import Trace
 from fallline.finding import Finding
 from fallline.rule import Rule, all_rules
-from fallline.verdict import judge, merge, settle
-from fallline.watcher.series import Series, read_run
+from fallline.verdict import judge
 from fallline.watcher.taps_trace import build_trace
 
 if TYPE_CHECKING:
     from fallline.watcher.recorder import UpdateRow
     from fallline.watcher.session import Session
 
-__all__ = ["Judge", "conclude"]
+__all__ = ["Judge"]
 
 # After so many updates the events are judged for the first times; later when something new was kept.
 AFTER = frozenset({4, 20, 100})
@@ -58,6 +52,8 @@ class Judge:
 
     def listen(self, row: UpdateRow) -> None:
         """Called by the recorder's thread for every row whose numbers have arrived."""
+        if self.session.live is not None:
+            self.session.live.row(row)
 
     def _work(self) -> None:
         while True:
@@ -98,39 +94,3 @@ class Judge:
         if self.session.log.events:
             self.session.open()
             self._look(complete)
-
-
-def conclude(folder: Path, *, wait: bool = False) -> list[Finding]:
-    """The findings of a run folder, of all ranks, from events and from numbers; written to findings.json."""
-    series = _all_ranks(folder) if wait else read_run(folder)
-    found = settle(merge([*_recorded(series), *_measured(series)]))
-    text = json.dumps([f.as_dict() for f in found], indent=2, default=str)
-    fresh = folder / f".findings.{os.getpid()}.json"
-    try:
-        fresh.write_text(text + "\n")
-        fresh.replace(folder / "findings.json")
-    except OSError as error:
-        raise RunError(f"cannot write {folder / 'findings.json'}: {error}") from error
-    return found
-
-
-def _recorded(series: Series) -> Iterator[Finding]:
-    for rank in series.ranks:
-        yield from rank.findings
-
-
-def _measured(series: Series) -> Iterator[Finding]:
-    for rule in all_rules():
-        if rule._defines("check_series"):
-            yield from rule.check_series(series)
-
-
-def _all_ranks(folder: Path) -> Series:
-    """The run once every rank has ended, or after a while without the ones that have not."""
-    deadline = time.monotonic() + WAIT_FOR_RANKS
-    while True:
-        series = read_run(folder)
-        ended = sum(1 for r in series.ranks if r.status)
-        if ended >= series.world or time.monotonic() > deadline:
-            return series
-        time.sleep(0.1)

@@ -65,11 +65,15 @@ def _begin(settings: dict[str, Any]) -> None:
     """torch has just been imported: put the taps in place."""
     global _session
     try:
+        from fallline.watcher.live import LiveLine
         from fallline.watcher.session import Options, Session
 
-        meta = {k: settings[k] for k in ("script", "argv", "cwd")}
+        meta = {k: settings[k] for k in ("script", "argv", "cwd")} | versions()
         _session = Session(Options(Path(settings["out"]), settings["budget"], settings["guard"], meta))
-        _session.start()
+        session = _session
+        session.start()
+        if session.rank == 0:
+            session.live = LiveLine.on_terminal(lambda: session.findings)
     except Exception as error:
         print(f"fallline: cannot watch this run ({type(error).__name__}: {error}); it goes on unwatched", file=sys.stderr)
 
@@ -80,6 +84,8 @@ def _end(settings: dict[str, Any], status: str) -> None:
     folder = Path(settings["out"])
     try:
         if session is not None:
+            if session.live is not None:
+                session.live.stop()
             session.finish(status)
             if session.recorder is not None:
                 folder = session.recorder.folder
@@ -93,12 +99,23 @@ def _end(settings: dict[str, Any], status: str) -> None:
 
 
 def _conclude(folder: Path) -> None:
-    from fallline.watcher.judge import conclude
+    from fallline.report.run import summary
+    from fallline.report.terminal import Paint, wants_colour
+    from fallline.watcher.conclude import conclude
 
-    found = conclude(folder, wait=True)
-    for finding in found:
-        print(f"fallline: {finding.at.path}:{finding.at.line}: {finding.code} {finding.message}", file=sys.stderr)
-    print(f"fallline: {folder}", file=sys.stderr)
+    series, found = conclude(folder, wait=True)
+    text = summary(series, found, Paint(wants_colour("auto", sys.stderr)))
+    print(f"\n{text}\n  fallline report {folder}", file=sys.stderr)
+
+
+def versions() -> dict[str, str]:
+    """What the run ran on, for the report."""
+    import platform
+
+    import torch
+
+    accelerator = {"accelerator": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
+    return {"torch": torch.__version__, "python": platform.python_version(), **accelerator}
 
 
 # -- processes that the script spawns --------------------------------------------------------------------------

@@ -42,7 +42,6 @@ class Origin:
         self.session = session
         self.capture: Capture | None = None
         self.observed: list[dict[str, Any]] = []
-        self.live_graphs: int | None = None
         self._replays = 0
         self._told: set[Any] = set()
         self._loss: tuple[Tensor, Event] | None = None
@@ -214,6 +213,12 @@ class Origin:
             seen["learning_rate"] = jump
         self.observed.append(seen)
         session.open().describe("observed", self.observed)
+
+    def note(self, code: str, at: Location, facts: dict[str, Any]) -> None:
+        """Something that was seen and is not about a number."""
+        seen = {"code": code, "path": at.path, "line": at.line, "column": at.column, "function": at.function, "rank": self.session.rank}
+        self.observed.append(seen | facts)
+        self.session.open().describe("observed", self.observed)
 
     def _update(self, event: Event) -> int:
         """The update in progress, counted from 0, of the optimizer that this loss belongs to."""

@@ -152,6 +152,7 @@ class Recorder:
             batch = self._drain()
             if batch:
                 self._guarded(lambda batch=batch: self._write(batch))  # type: ignore[misc]
+                self._tell(batch)
             if ending:
                 break
             self._wake.wait(FLUSH_SECONDS)
@@ -173,9 +174,20 @@ class Recorder:
         for what, thing in batch:
             if what == "update":
                 _resolve(thing)
-                if self._listen is not None:
-                    self._listen(thing)
         return batch
+
+    def _tell(self, batch: list[tuple[str, Any]]) -> None:
+        """Hand the rows on, after they are safe on disk."""
+        listen = self._listen
+        if listen is None:
+            return
+        try:
+            for what, thing in batch:
+                if what == "update":
+                    listen(thing)
+        except Exception as error:
+            self._listen = None
+            print(f"fallline: the live line failed ({error!r}) and is off", file=sys.stderr)
 
     def _write(self, batch: list[tuple[str, Any]]) -> None:
         store = self._store

@@ -256,13 +256,12 @@ def _row(found: dict[str, Any], places: dict[int, Location]) -> UpdateRow:
 
 
 def _event(body: dict[str, Any]) -> Event:
-    facts = {
-        k: frozenset(v) if k == "parameters" and isinstance(v, list) else v
-        for k, v in body["facts"].items()
-    }
-    for name in ("boundary",):
-        if isinstance(facts.get(name), list):
-            facts[name] = _location(facts[name])
+    facts: dict[str, Any] = dict(body["facts"])
+    if isinstance(facts.get("parameters"), list):
+        facts["parameters"] = frozenset(facts["parameters"])
+    boundary = facts.get("boundary")
+    if isinstance(boundary, list):
+        facts["boundary"] = _location(boundary)
     return Event(
         Kind(body["kind"]),
         _location(body["at"]),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,9 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from fallline.event import Event, Location
-from fallline.watcher.frames import Place, place
+from fallline.finding import Finding
+from fallline.watcher.frames import place
 from fallline.watcher.guard import Guard
-from fallline.watcher.memory import live_bytes
+from fallline.watcher.live import LiveLine
+from fallline.watcher.memory import LiveGraphs, live_bytes
 from fallline.watcher.numbers import Numbers, describe_parameters
 from fallline.watcher.origin import Origin
 from fallline.watcher.recorder import Recorder, UpdateRow
@@ -57,6 +58,8 @@ class Session(Teller):
         self.guard = Guard(self, options.guard)
         self.origin = Origin(self)
         self.recorder: Recorder | None = None
+        self.live: LiveLine | None = None  # where a person looks at a terminal
+        self.graphs = LiveGraphs()
         self.rank, self.world = rank_and_world()
         self.counts: dict[str, int] = {}  # updates by optimizer
         self.failed: str | None = None
@@ -88,10 +91,16 @@ class Session(Teller):
             return
         self.off = True
         self.taps.remove()
+        self.safely(self.owners.look)
         self.safely(self._judge.finish, status in ("finished", "exit 0"))
         if self.recorder is not None:
             self.recorder.describe("guard", {"mode": self.guard.mode, "skipped": self.guard.skipped})
             self.recorder.close(status)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What the rules over events have found so far."""
+        return self._judge.findings
 
     def safely(self, handler: Callable[..., Any], *args: Any) -> Any:
         """Run our own part. When it fails the taps fall silent, stderr says so once, and training goes on."""
@@ -132,6 +141,7 @@ class Session(Teller):
             self.seconds["forward"] += now() - started
             if not self.off:
                 self.safely(self.forward_done, event, output)
+                self.safely(self.graphs.note, output)
             return output
         finally:
             self.inside = False
@@ -161,6 +171,7 @@ class Session(Teller):
         if isinstance(value, Tensor) and value.numel() == 1:
             self._losses.append(value.detach())
         self._loss_at = event.at
+        self.graphs.note(loss)
         if isinstance(loss, Tensor):
             self.origin.before_backward(loss, value, event)
         return event
@@ -285,7 +296,7 @@ class Session(Teller):
             grad_norm=self.guard.norm,
             seconds=dict(self.seconds),
             memory=self._memory,
-            graphs=self.origin.live_graphs,
+            graphs=self.graphs.alive,
             micro_batches=max(1, len(self._losses)),
             all_reduces=self.all_reduces if self.world > 1 else None,
         )
@@ -300,6 +311,7 @@ class Session(Teller):
         self._losses, self._clip, self._scale = [], {}, None
         self._step_started, self.all_reduces = 0.0, 0
         self.by_hand.stepped(self.steps)
+        self.owners.stepped(event)
         self._judge.stepped()
 
     @property
@@ -343,6 +355,7 @@ class Session(Teller):
         models = [m for m, s in self.objects.model_sets.items() if held & self.objects.members(s)]
         wrapper = next((w for m in models if (w := self.objects.described[m].facts.get("wrapper"))), None)
         facts = {"kind": "optimizer", "type": type(optimizer).__name__, "model": models[0] if models else None, "wrapper": wrapper}
+        facts["device"] = next((p.device.type for g in optimizer.param_groups for p in g["params"]), None)
         self.open().describe(name, facts)
 
 

@@ -67,7 +67,7 @@ for update in range(120):
         for track in run.tracks:
             rows = track.rows[-2000:]
             found = self._graphs(track, rows) or self._bytes(
-                track, rows, bool(run.meta.get("accelerator"))
+                track, rows, track.facts.get("device") == "cuda"
             )
             if found is not None:
                 yield found
