@@ -312,6 +312,7 @@ class Session(Teller):
         self._step_started, self.all_reduces = 0.0, 0
         self.by_hand.stepped(self.steps)
         self.owners.stepped(event)
+        self.kept.stepped()
         self._judge.stepped()
 
     @property

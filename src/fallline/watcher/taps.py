@@ -47,6 +47,7 @@ class Taps:
         taps_model.install(self)
         taps_data.install(self)
         self.session.by_hand.install(self)
+        self.session.owners.install(self)
 
     def remove(self) -> None:
         for undo in reversed(self._undo):

@@ -5,6 +5,7 @@ The state here is only what is needed to tell one event from another; nothing ke
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 import weakref
@@ -20,7 +21,9 @@ from fallline.watcher.frames import Place, place
 from fallline.watcher.log import EventLog
 from fallline.watcher.objects import Objects, learning_rate, unwrap, wrapper_of
 from fallline.watcher.taps_grad import GradientTap
+from fallline.watcher.taps_kept import KeptGraphs
 from fallline.watcher.taps_loss import facts_of, reached, root_marker
+from fallline.watcher.taps_owners import Owners
 
 __all__ = ["Teller"]
 
@@ -68,7 +71,10 @@ class Teller:
         self._last_backward: Event | None = None
         self._lock = threading.Lock()
         self._half: dict[int, bool] = {}
+        self._wrapped: dict[int, weakref.ref[nn.Module]] = {}
         self.by_hand = GradientTap(self)  # type: ignore[arg-type]
+        self.kept = KeptGraphs(self)
+        self.owners = Owners(self)  # type: ignore[arg-type]
 
     # -- the means ---------------------------------------------------------------------------------------------
 
@@ -108,6 +114,8 @@ class Teller:
         where = place(3)
         model = self.objects.model(module, where.at if where else None)
         wrapper = wrapper_of(module)
+        if wrapper == "fsdp1":
+            self.wrapped(module)
         held = module if wrapper else self._ddp_around(module)
         sync = getattr(held, "require_backward_grad_sync", None) if held is not None else None
         grad = torch.is_grad_enabled()
@@ -126,11 +134,15 @@ class Teller:
 
     def _ddp_around(self, module: nn.Module) -> nn.Module | None:
         """The DDP model whose inside this module is, when it was called past the wrapper."""
-        reference = self._wrapped.get(id(module)) if self._wrapped else None
+        reference = self._wrapped.get(id(module))
         around = reference() if reference is not None else None
         return around if around is not None and getattr(around, "module", None) is module else None
 
-    _wrapped: dict[int, weakref.ref[nn.Module]] = {}
+    def wrapped(self, around: nn.Module) -> None:
+        """A model was put into DDP or FSDP1."""
+        inner = getattr(around, "module", None)
+        if isinstance(inner, nn.Module):
+            self._wrapped[id(inner)] = weakref.ref(around)
 
     def forward_done(self, event: Event, output: Any) -> None:
         if not event.facts.get("grad"):
@@ -142,6 +154,7 @@ class Teller:
             mark = Mark(event)
             if root_marker(tensor, MARK, mark):
                 weakref.finalize(mark, _unused, event).atexit = False
+                self.kept.output(mark, event)
 
     # -- backward ----------------------------------------------------------------------------------------------
 
@@ -177,6 +190,7 @@ class Teller:
         )
         self._window = []
         self._last_backward = event
+        self.kept.loss(loss, event)
         return event
 
     def _parameters(self, loss: Tensor, where: Place) -> int | None:
@@ -197,6 +211,9 @@ class Teller:
             return None
         held = sorted((leaf for leaf in leaves if isinstance(leaf, nn.Parameter) or self._held(leaf)), key=id)
         number = self._reached[key] = self.objects.parameters(held)
+        model = next((m for n, m in self.objects.models() if self._window and n == self._window[-1].model), None)
+        teachers = {f.model for f in self._window if f.model and f.facts.get("training") is False}
+        self.owners.reached(held, model, teachers)
         self._half[number] = any(leaf.dtype is torch.float16 for leaf in held)
         return number if self.objects.members(number) else None
 
@@ -222,8 +239,17 @@ class Teller:
 
     def _normalised(self, facts: dict[str, Any], framework: str | None) -> None:
         """A framework between the user and backward has divided already: that division is not the user's."""
-        if framework is not None and framework != "fabric":
+        if framework is None or framework == "fabric":
+            return
+        count = accumulation_of(framework)
+        if framework != "accelerate" or count is None:
             facts["normalised"] = framework
+            facts.pop("divided", None)
+            facts.pop("divisor", None)
+        elif count > 1:
+            facts["normalised"] = framework
+            facts["divisor"] = facts.get("divisor", 1.0) / count
+            facts["divided"] = facts["divisor"] > 1.0001
 
     def gradients_taken(self) -> None:
         """torch.autograd.grad: gradients that go into other values."""
@@ -280,8 +306,15 @@ class Teller:
             threshold=limit,
             parameters=self.objects.parameters(listed) if listed else None,
             closure=self.in_closure or None,
-            local_shards=any(type(p).__name__ == "FlatParameter" for p in listed) or None,
+            local_shards=self._sharded(listed) or None,
         )
+
+    def _sharded(self, parameters: list[Any]) -> bool:
+        """Parts of parameters that FSDP1 has spread over ranks."""
+        if not any(getattr(p, "_is_flat_param", False) or getattr(p, "_fsdp_flattened", False) for p in parameters):
+            return False
+        around = [m for ref in self._wrapped.values() if (m := ref()) is not None and wrapper_of(m) == "fsdp1"]
+        return any(getattr(getattr(m, "sharding_strategy", None), "name", "") != "NO_SHARD" for m in around) or not around
 
     # -- loss scaling, schedulers ------------------------------------------------------------------------------
 
@@ -364,6 +397,7 @@ class Teller:
         if entry is not None and loader is not None:
             entry[1][1] = False
             self.emit(Kind.EPOCH_END, where, loader=self.loader_id(loader))
+            self.kept.pass_over()
 
     def sampler_made(self, sampler: Any) -> None:
         where = place(3)
@@ -446,6 +480,18 @@ def autocast_dtype(device: str) -> str | None:
         return str(torch.get_autocast_dtype(device))[6:]
     except RuntimeError:  # a device without autocast
         return None
+
+
+def accumulation_of(framework: str) -> int | None:
+    """How many micro-batches Accelerate accumulates, from the frame that calls backward."""
+    frame: Any = sys._getframe(4)
+    while frame is not None:
+        if framework in frame.f_code.co_filename and frame.f_code.co_name == "backward":
+            count = getattr(frame.f_locals.get("self"), "gradient_accumulation_steps", None)
+            if isinstance(count, int):
+                return count
+        frame = frame.f_back
+    return None
 
 
 def first_tensor(output: Any) -> Tensor | None:

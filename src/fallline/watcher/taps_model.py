@@ -24,6 +24,7 @@ def install(taps: Taps) -> None:
     taps.patch(nn.Module, "train", lambda original: _train(session, original))
     taps.patch(nn.Module, "zero_grad", lambda original: _zero_grad(session, original))
     taps.patch(torch.utils.checkpoint, "checkpoint", lambda original: _checkpoint(session, original))
+    taps.patch(nn.parallel.DistributedDataParallel, "__init__", lambda original: _wrap(session, original))
     anomaly = torch.autograd.anomaly_mode
     taps.patch(anomaly.detect_anomaly, "__enter__", lambda original: _told(session, original, session.anomaly))
     taps.patch(anomaly.set_detect_anomaly, "__init__", lambda original: _anomaly(session, original))
@@ -40,6 +41,15 @@ def _call(session: Session, original: Wrapped) -> Wrapped:
         return session.forward(original, self, args, kwargs)
 
     return __call__
+
+
+def _wrap(session: Session, original: Wrapped) -> Wrapped:
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if not session.off:
+            session.safely(session.wrapped, self)
+
+    return __init__
 
 
 def _train(session: Session, original: Wrapped) -> Wrapped:

@@ -1,0 +1,33 @@
+"""FL126 parameters-not-optimized: parameters receive gradients but belong to no optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from fallline.finding import Finding, Severity
+from fallline.rule import Rule
+from fallline.rules._observed import located, observed
+
+
+class ParametersNotOptimized(Rule):
+    code = "FL126"
+    name = "parameters-not-optimized"
+    severity = Severity.ERROR
+    what = "Parameters received gradients update after update, belonged to no optimizer, and never changed."
+    why = (
+        "They stay at their random start while the rest of the model trains around them. It happens when a layer is added after the optimizer was built, "
+        "when parameter groups are written by hand, or when the optimizer was given another copy of the model."
+    )
+    instead = "Build the optimizer last, from all of `model.parameters()`; freeze what must not train with `requires_grad_(False)`, which also saves its gradients."
+
+    def check_series(self, run: Any) -> Iterator[Finding]:
+        for entry in observed(run, self.code):
+            at, evidence = located(entry)
+            names = entry.get("parameters") or []
+            more = f" and {entry['count'] - 3} more" if entry.get("count", 0) > 3 else ""
+            yield self.finding(
+                at,
+                f"{', '.join(names[:3])}{more} receive gradients, but no optimizer holds them: they are never updated.",
+                **evidence,
+            )

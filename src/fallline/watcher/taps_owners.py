@@ -1,0 +1,139 @@
+"""Which optimizer owns which parameter: parameters that get gradients and belong to none, models replaced after the optimizer."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as global_hooks
+
+from fallline.event import Event, Kind, Location
+from fallline.watcher.frames import Place, place
+
+if TYPE_CHECKING:
+    from fallline.watcher.session import Session
+    from fallline.watcher.taps import Taps
+
+__all__ = ["Owners"]
+
+PATIENCE = 3  # updates: an optimizer may be made later, an update by hand may come at the end of the epoch
+MOST = 256
+
+
+class Owners:
+    """Compares what backward reaches with what optimizers hold."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._made: weakref.WeakKeyDictionary[nn.Module, Place] = weakref.WeakKeyDictionary()
+        self._stray: dict[int, tuple[weakref.ref[Tensor], Tensor, int]] = {}  # serial → parameter, probe, update
+        self._told: set[Any] = set()
+        self._replaced = False  # a finding of its own: FL306
+
+    def install(self, taps: Taps) -> None:
+        session = self.session
+
+        def registered(module: nn.Module, name: str, new: Any) -> None:
+            if not session.off and session.objects.optimizer_sets and isinstance(new, nn.Module):
+                session.safely(self._registered, module, name, new)
+
+        taps.on_removal(global_hooks.register_module_module_registration_hook(registered).remove)
+
+        def init(original: Any) -> Any:
+            def __init__(self: nn.Module, *args: Any, **kwargs: Any) -> None:
+                original(self, *args, **kwargs)
+                if session.objects.optimizer_sets and not session.off and not session.inside:
+                    session.safely(owners.module_made, self)
+
+            return __init__
+
+        owners = self
+        taps.patch(nn.Module, "__init__", init)
+
+    def module_made(self, module: nn.Module) -> None:
+        """A model made after an optimizer: remember where, outside of any constructor."""
+        where = place(3)
+        if where is None:
+            return
+        spots = (where.at, *where.callers)
+        outside = next((i for i, spot in enumerate(spots) if not spot.function.endswith("__init__")), None)
+        if outside is not None:
+            self._made[module] = Place(spots[outside], spots[outside + 1 :])
+
+    def _registered(self, module: nn.Module, name: str, new: nn.Module) -> None:
+        """`model.head = nn.Linear(...)` when an optimizer already holds the old head."""
+        old = module._modules.get(name)
+        if not isinstance(old, nn.Module) or old is new:
+            return
+        objects = self.session.objects
+        gone = {objects.serial(p) for p in old.parameters()} - {objects.serial(p) for p in new.parameters()}
+        for holder, number in objects.optimizer_sets.items():
+            where = place(4)
+            if gone & objects.members(number) and where is not None:
+                self._replaced = True
+                self.session.emit(Kind.REPLACE, where, what="head", optimizer=holder, parameters=objects.parameters(old.parameters()))
+
+    def reached(self, leaves: list[Tensor], event_model: nn.Module | None, teachers: set[str]) -> None:
+        """A backward reaches these parameters. Models that run in eval mode are teachers: not trained on purpose."""
+        objects = self.session.objects
+        if not objects.optimizer_sets:
+            return
+        owned = frozenset().union(*(objects.members(n) for n in objects.optimizer_sets.values()))
+        frozen = frozenset().union(*(objects.members(objects.model_sets[t]) for t in teachers))
+        serials = {s: p for p in leaves if (s := objects.serial(p)) not in frozen}
+        stray = serials.keys() - owned
+        if stray and not serials.keys() & owned:
+            self._recreated(event_model, serials)
+        for serial in list(stray)[:MOST]:
+            if serial not in self._stray and len(self._stray) < MOST:
+                parameter = serials[serial]
+                self._stray[serial] = (weakref.ref(parameter), _probe(parameter), self.session.steps)
+
+    def _recreated(self, model: nn.Module | None, serials: Any) -> None:
+        """Nothing that this backward reaches is held by any optimizer, and the model is younger than one of them."""
+        made = self._made.get(model) if model is not None else None
+        alive = self.session.objects.optimizers()
+        if made is None or not alive or ("recreated", made.at) in self._told:
+            return
+        self._told.add(("recreated", made.at))
+        self._replaced = True
+        name, _ = alive[-1]
+        objects = self.session.objects
+        self.session.emit(Kind.REPLACE, made, what="recreated", optimizer=name, parameters=objects.optimizer_sets[name])
+
+    def stepped(self, event: Event) -> None:
+        if self._stray and self.session.steps in (PATIENCE + 1, 20, 100):
+            self.look()
+
+    def look(self) -> None:
+        """Parameters that got gradients, belong to no optimizer and have not moved either: FL126."""
+        session = self.session
+        if not session.counts or self._replaced:
+            return
+        owned = frozenset().union(*(session.objects.members(n) for n in session.objects.optimizer_sets.values()))
+        left = []
+        for serial, (reference, before, step) in self._stray.items():
+            parameter = reference()
+            if parameter is None or serial in owned or session.steps - step < PATIENCE:
+                continue
+            if torch.equal(before, _probe(parameter)):
+                left.append(serial)
+        if left and "FL126" not in self._told:
+            self._told.add("FL126")
+            names = session.objects.parameter_names(left)
+            at = self._optimizer_line()
+            session.origin.note("FL126", at, {"parameters": list(names)[:64], "count": len(names), "step": max(session.counts.values()) - 1})
+
+    def _optimizer_line(self) -> Location:
+        for name in self.session.objects.optimizer_sets:
+            at = self.session.objects.described[name].at
+            if at is not None:
+                return at
+        return Location("<unknown>", 1)
+
+
+def _probe(parameter: Tensor) -> Tensor:
+    with torch.no_grad():
+        return parameter.detach().reshape(-1)[:16].clone()
