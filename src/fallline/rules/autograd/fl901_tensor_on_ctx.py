@@ -17,16 +17,15 @@ class TensorOnCtx(Rule):
     severity = Severity.WARNING
     what = "Looks for inputs or outputs of an autograd Function stored as attributes of ctx."
     why = """\
-An output kept on ctx is never freed: the output holds the graph node, the node holds ctx, ctx holds the output.
+An attribute gives a wrong gradient without a word when the tensor is changed in place before backward; a saved tensor raises.
 
-save_for_backward breaks that circle. It also notices when a saved tensor was changed in place before backward (an attribute gives a wrong gradient without a word), and it is
-what saved-tensor hooks, activation offloading and second derivatives work with."""
+An output kept on ctx also makes a circle (output, graph node, ctx, output): its memory is freed only when the garbage collector happens to run, not when
+the last reference goes. And saved-tensor hooks, with which activations are offloaded or checkpointed, see only what was saved."""
     instead = """\
 Save tensors with ctx.save_for_backward and read them from ctx.saved_tensors.
 
 - inputs and outputs: `ctx.save_for_backward(x, weight)`, then `x, weight = ctx.saved_tensors` in backward
 - numbers, shapes and flags belong on ctx: `ctx.stride = stride`"""
-    facts = ("ctx-leak",)
     references = (
         "https://docs.pytorch.org/docs/stable/notes/extending.html#extending-torch-autograd",
     )

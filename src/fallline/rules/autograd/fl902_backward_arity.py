@@ -31,7 +31,6 @@ ignored; a surplus gradient is an error."""
 Return one value for each input of forward (ctx not counted), None for those without a gradient.
 
 `return grad_input, grad_weight, None` for `forward(ctx, x, weight, stride)`"""
-    facts = ("backward-arity",)
     references = (
         "https://docs.pytorch.org/docs/stable/notes/extending.html#extending-torch-autograd",
     )

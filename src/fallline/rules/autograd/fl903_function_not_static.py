@@ -28,7 +28,6 @@ Decorate each of them with @staticmethod and call the function with apply.
 
 `@staticmethod` above `def forward(ctx, x)`, and `MyFunction.apply(x)`"""
     fix_safety = "Safe where the first argument is not self and the class is not instantiated."
-    facts = ("function-static",)
     references = (
         "https://docs.pytorch.org/docs/stable/notes/extending.html#extending-torch-autograd",
     )

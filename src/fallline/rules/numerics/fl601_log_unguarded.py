@@ -54,7 +54,7 @@ Take the logarithm where it is stable.
     fix_safety = (
         "Safe: log_softmax and logsigmoid are the same function, computed without underflow."
     )
-    facts = ("log-epsilon", "where-log")
+    facts = ("55", "57", "60", "68")
     tokens = (b"log(", b"log2(", b"log10(")
     wrong = (
         """\

@@ -38,7 +38,7 @@ Keep the denominator away from zero.
 - a value of either sign: divide by something that is not predicted, such as `target.abs().clamp(min=1e-3)`
 - under a condition: choose the denominator first, `x / torch.where(n > 0, n, 1)`"""
     fix_safety = "Safe: a count of at least 1 is unchanged."
-    facts = ("mask-empty", "division-epsilon")
+    facts = ("56", "63", "65")
     tokens = LOSS_TOKENS
     wrong = (
         """\

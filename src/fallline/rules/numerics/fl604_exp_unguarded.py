@@ -47,7 +47,7 @@ Stay in log space, or bound the argument.
 
 - `torch.logsumexp(x, dim)` for `log(sum(exp(x)))`; `F.softplus(x)` for `log(1 + exp(x))`; `torch.softmax(x, dim)` for `exp(x) / sum(exp(x))`
 - `torch.exp(x - x.amax(dim, keepdim=True))`, or `torch.exp(x.clamp(max=20))`"""
-    facts = ("exp-overflow",)
+    facts = ("12", "13", "16", "64")
     tokens = (b"exp(", b"expm1(", b"exp2(")
     wrong = (
         """\
@@ -64,6 +64,7 @@ energy_loss(torch.full((2, 3), 100.0, requires_grad=True)).backward()
 import torch
 
 model = torch.nn.Linear(4, 1)
+torch.nn.init.ones_(model.weight)
 inputs, counts = 400 * torch.ones(8, 4), torch.ones(8, 1)
 log_rate = model(inputs)
 loss = (log_rate.exp() - counts * log_rate).mean()  # FL604

@@ -47,7 +47,6 @@ Give the loss the logits, and squash only where probabilities are read.
 - a model that must return probabilities: return `log_softmax` and use `nll_loss`, or use `binary_cross_entropy` after a sigmoid
 - targets may well be probabilities; `log_softmax` before `cross_entropy` changes nothing"""
     fix_safety = "Safe: the logits reach the loss as it expects them. Where the model itself ends in a softmax, the layer is not touched."
-    facts = ("double-softmax",)
     tokens = (
         b"cross_entropy",
         b"CrossEntropy",

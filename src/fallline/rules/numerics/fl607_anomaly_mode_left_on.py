@@ -28,7 +28,7 @@ class AnomalyModeLeftOn(Rule):
         "Looks for training under torch.autograd.detect_anomaly or after set_detect_anomaly(True)."
     )
     why = """\
-Every forward operation records a Python stack trace and every backward operation checks its result for NaN: training runs at a fraction of its speed.
+Every forward operation records a Python stack trace and every backward operation checks its result for NaN: a small network trains six times slower.
 
 It was switched on to find one NaN. It finds NaN only in the backward pass, does not notice infinities, and stops the run where a step could be skipped."""
     instead = """\
@@ -37,7 +37,7 @@ Switch it on for one failing batch, and off again.
 - behind a switch: `torch.autograd.set_detect_anomaly(args.debug)`
 - `fallline run train.py` watches at about 1 % of the step time and names the operation, module and line of the first non-finite value, forward or backward"""
     fix_safety = "Safe: anomaly mode changes no result."
-    facts = ("anomaly-cost",)
+    facts = ("68",)
     wrong = (
         """\
 import torch
