@@ -165,7 +165,8 @@ class Object:
 
     kind: "optimizer" | "model" | "scaler" | "scheduler" | "loader" | "sampler"
     facts, where known:
-        optimizer: type ("SGD", "Adam", ...), parameters: frozenset of parameter-set names, lr
+        optimizer: type ("SGD", "Adam", ...), parameters: frozenset of parameter-set names, lr,
+               born: int     how many events came before it was made: they do not concern it
         model: type, wrapper ("ddp" | "fsdp1" | "fsdp2"), batchnorm: bool, recurrent: bool, transformer: bool,
                half: bool, dropout: bool
         scaler: enabled: bool
@@ -179,6 +180,7 @@ class Object:
     kind: str
     at: Location | None = None
     facts: dict[str, Any] = field(default_factory=dict)
+    born: int = 0  # how many events there were before it was made
 
     def fact(self, name: str) -> Any:
         """The fact, or None where it is not known."""
@@ -293,7 +295,10 @@ class Trace:
         """Whether this event touches what this optimizer steps; unknown counts as yes."""
         if event.optimizer is not None and optimizer is not None:
             return event.optimizer == optimizer
-        held = self.objects[optimizer].fact("parameters") if optimizer in self.objects else None
+        owner = self.object(optimizer)
+        if owner is not None and event.order < owner.born:
+            return False
+        held = owner.fact("parameters") if owner is not None else None
         touched = event.fact("parameters")
         if not held or not touched or event.kind is Kind.STEP:
             return True

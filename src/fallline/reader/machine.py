@@ -131,6 +131,7 @@ class Machine:
         """A new training object."""
         number = self._numbers[kind] = self._numbers.get(kind, 0) + 1
         thing = Thing(kind, f"{kind}#{number}", self.place(node) if node is not None else None, facts)
+        thing.born = len(self.events)
         if kind == "model":
             facts.setdefault("parameters", frozenset({thing.id}))
         self.things[thing.id] = thing
@@ -277,7 +278,7 @@ class Machine:
                 event.facts.setdefault("second", False)
         return Trace(
             self.events,
-            [Object(t.id, t.kind, t.at, _known(t.facts)) for t in self.things.values() if t.kind != "object"],
+            [Object(t.id, t.kind, t.at, _known(t.facts), t.born) for t in self.things.values() if t.kind != "object"],
             settings=self.settings.words(),
             complete=self.complete,
         )

@@ -85,6 +85,7 @@ class Thing(Value):
     facts: dict[str, Any] = field(default_factory=dict)
     attrs: dict[str, Value] = field(default_factory=dict)
     cls: tuple[Module, ast.ClassDef] | None = None
+    born: int = 0  # how many events there were before it was made
 
     @property
     def sets(self) -> frozenset[str]:
