@@ -208,3 +208,12 @@ def test_the_harm_depends_on_the_optimizer(optimizer: str, words: str) -> None:
 def test_one_cause_one_code(text: str, code: str) -> None:
     ours = {f.code for f in judge(trace(text)) if f.code.startswith("FL2")}
     assert ours == {code}
+
+
+def test_what_came_before_an_optimizer_does_not_concern_it() -> None:
+    first = "Z:a F B(scaled) S:a(via=scaler) G " * 2
+    optimizers = {"a": {"parameters": frozenset("M")}, "b": {"parameters": frozenset("M"), "born": 10}}
+    text = (first + first.replace(":a", ":b")).replace("B(scaled)", "B(scaled, parameters=M)")
+    assert found("FL213", text, optimizers) == set()
+    del optimizers["b"]["born"]
+    assert found("FL213", text, optimizers) == {"G"}
