@@ -165,8 +165,7 @@ class Object:
 
     kind: "optimizer" | "model" | "scaler" | "scheduler" | "loader" | "sampler"
     facts, where known:
-        optimizer: type ("SGD", "Adam", ...), parameters: frozenset of parameter-set names, lr,
-               born: int     how many events came before it was made: they do not concern it
+        optimizer: type ("SGD", "Adam", ...), parameters: frozenset of parameter-set names, lr
         model: type, wrapper ("ddp" | "fsdp1" | "fsdp2"), batchnorm: bool, recurrent: bool, transformer: bool,
                half: bool, dropout: bool
         scaler: enabled: bool

@@ -212,8 +212,10 @@ def test_one_cause_one_code(text: str, code: str) -> None:
 
 def test_what_came_before_an_optimizer_does_not_concern_it() -> None:
     first = "Z:a F B(scaled) S:a(via=scaler) G " * 2
-    optimizers = {"a": {"parameters": frozenset("M")}, "b": {"parameters": frozenset("M"), "born": 10}}
     text = (first + first.replace(":a", ":b")).replace("B(scaled)", "B(scaled, parameters=M)")
-    assert found("FL213", text, optimizers) == set()
-    del optimizers["b"]["born"]
-    assert found("FL213", text, optimizers) == {"G"}
+    made = trace(text, {"a": {"parameters": frozenset("M")}, "b": {"parameters": frozenset("M")}})
+    rule = rule_by_code("FL213")
+    assert rule is not None
+    assert codes(rule, made) == {"G"}
+    made.objects["b"].born = 10
+    assert codes(rule, made) == set()

@@ -109,7 +109,7 @@ def _union(machine: Machine, values: list[Value]) -> frozenset[str] | None:
 
 def optimizer(machine: Machine, call: Call, type_name: str) -> Thing:
     given = call.arg(0, "params", "parameters")
-    thing = machine.make("optimizer", call.node, type=type_name, born=len(machine.events))
+    thing = machine.make("optimizer", call.node, type=type_name)
     sets = parameter_sets(machine, given)
     if sets is not None:
         thing.facts["parameters"] = sets

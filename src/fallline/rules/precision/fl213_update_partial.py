@@ -10,6 +10,8 @@ from fallline.rule import Rule
 from fallline.rules.precision._scale import on, optimizers, reaches, same_scaler
 from fallline.rules.precision._specimen import AMP
 
+_ENDS = frozenset({Kind.STEP, Kind.ZERO_GRAD, Kind.OPAQUE})
+
 
 class UpdatePartial(Rule):
     code = "FL213"
@@ -157,22 +159,21 @@ def _unchecked(trace: Trace, update: Event) -> bool:
 
 
 def _between(trace: Trace, update: Event, optimizer: str | None) -> bool:
-    """The same loss is scaled and added to this optimizer's gradients before and after the update."""
+    """The same loss is scaled and added to this optimizer's gradients before and after the update, up to its step."""
     earlier: set[object] = set()
     for event in reversed(trace.events[: update.order]):
-        if event.kind in {Kind.STEP, Kind.ZERO_GRAD, Kind.OPAQUE} and trace.concerns(
-            event, optimizer
-        ):
+        if event.kind in _ENDS and trace.concerns(event, optimizer):
             break
         if _adds(trace, event, update, optimizer):
             earlier.add(event.fact("site") or event.at)
+    again = False
     for event in trace.events[update.order + 1 :]:
-        if event.kind in {Kind.STEP, Kind.ZERO_GRAD, Kind.OPAQUE} and trace.concerns(
-            event, optimizer
-        ):
-            break
-        if _adds(trace, event, update, optimizer) and (event.fact("site") or event.at) in earlier:
-            return True
+        if event.kind in _ENDS and trace.concerns(event, optimizer):
+            return again and event.kind is Kind.STEP
+        same = (
+            _adds(trace, event, update, optimizer) and (event.fact("site") or event.at) in earlier
+        )
+        again = again or same
     return False
 
 
