@@ -10,11 +10,10 @@ import gc
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 from fallline.reader.read import SECONDS_PER_FILE, Reading, read_data, read_deferred, unreadable
 from fallline.reader.relevance import TOKENS
@@ -36,13 +35,18 @@ def read_paths(
     jobs: int = 1,
     on_file: Callable[[Reading], None] | None = None,
     among: Sequence[str] = (),
+    given: Mapping[str, bytes] | None = None,
 ) -> list[Reading]:
-    """The readings of these files as one project, in the order given. `among` are all files of the project, if more."""
+    """The readings of these files as one project, in the order given.
+
+    `among` are all files of the project, if more; `given` is what files hold that are not on disk so, read in this process.
+    """
     chosen = tuple(rules) if rules is not None else all_rules()
-    callers = _callers(among or paths)
+    project = Project(roots or [os.getcwd()], given)
+    callers = _callers(among or paths, project)
     jobs = min(jobs, max(1, len(paths) // 4))
-    if jobs <= 1:
-        worker = _Worker(roots, chosen, callers)
+    if jobs <= 1 or given:
+        worker = _Worker(project, chosen, callers)
         readings = []
         with _no_collection():
             for path in paths:
@@ -73,12 +77,12 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _callers(paths: Sequence[str]) -> dict[bytes, tuple[str, ...]]:
+def _callers(paths: Sequence[str], project: Project) -> dict[bytes, tuple[str, ...]]:
     """Name → files that call or import something of that name, among files that can train."""
     found: dict[bytes, set[str]] = {}
     for path in paths:
         try:
-            data = Path(path).read_bytes()
+            data = project.data(path)
         except OSError:
             continue
         if not any(token in data for token in TOKENS):
@@ -116,8 +120,8 @@ def _was_reached(path: str, name: str, reached: set[tuple[str, str]]) -> bool:
 class _Worker:
     """Reads files of one project in one process."""
 
-    def __init__(self, roots: Sequence[str], rules: tuple[Rule, ...], callers: dict[bytes, tuple[str, ...]]) -> None:
-        self.project = Project(roots or [os.getcwd()])
+    def __init__(self, project: Project, rules: tuple[Rule, ...], callers: dict[bytes, tuple[str, ...]]) -> None:
+        self.project = project
         self.rules = rules
         self.callers = callers
 
@@ -130,7 +134,7 @@ class _Worker:
             return bool(files)
 
         try:
-            reading = read_data(path, Path(path).read_bytes(), self.project, self.rules, defers=defers)
+            reading = read_data(path, self.project.data(path), self.project, self.rules, defers=defers)
         except OSError as error:
             return Reading(path, [unreadable(path, UnreadableError(f"cannot be read: {error.strerror or error}"))])
         return replace(reading, touched=reading.touched | others) if others else reading
@@ -149,7 +153,7 @@ def _start(roots: tuple[str, ...], codes: tuple[str, ...], callers: dict[bytes, 
     global _worker
     gc.disable()  # see _no_collection
     rules = tuple(rule for code in codes if (rule := rule_by_code(code)) is not None)
-    _worker = _Worker(roots, rules, callers)
+    _worker = _Worker(Project(roots or [os.getcwd()]), rules, callers)
 
 
 def _read(path: str) -> Reading:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from fallline.syntax.module import Module
@@ -27,8 +27,10 @@ _FOREIGN = frozenset(
 class Project:
     """Parsed files on demand. Nothing is imported or executed; a missing file is simply not found."""
 
-    def __init__(self, roots: Iterable[str] = ()) -> None:
+    def __init__(self, roots: Iterable[str] = (), given: Mapping[str, bytes] | None = None) -> None:
+        """`given` holds the content of files that differ from what is on disk, such as a fix being tried."""
         self.roots = [os.path.abspath(r) for r in roots]
+        self._given = {os.path.abspath(path): data for path, data in (given or {}).items()}
         self._modules: dict[str, Module | None] = {}
         self._text = 0
         self._found: dict[tuple[str, str], str | None] = {}
@@ -70,12 +72,16 @@ class Project:
         if full not in self._modules:
             self._modules[full] = None
             try:
-                if os.path.getsize(full) <= _LARGEST:
-                    data = Path(full).read_bytes()
-                    self.add(Source.from_bytes(self._shown(full), data))
+                if full in self._given or os.path.getsize(full) <= _LARGEST:
+                    self.add(Source.from_bytes(self._shown(full), self.data(full)))
             except (OSError, UnreadableError, ValueError):
                 pass
         return self._modules[full]
+
+    def data(self, path: str) -> bytes:
+        """The content of a file. Raises OSError."""
+        given = self._given.get(os.path.abspath(path))
+        return Path(path).read_bytes() if given is None else given
 
     def _shown(self, full: str) -> str:
         """Paths are shown as the user gave their root: relative below the working directory."""
