@@ -213,7 +213,8 @@ def _by_mistake(trace: Trace, window: Window, wipe: Wipe) -> bool:
 
 
 def _certain(trace: Trace, clear: Event) -> bool:
-    """With several optimizers it must be known whose gradients were cleared."""
-    return (
-        len(trace.optimizers) == 1 or clear.optimizer is not None or bool(clear.fact("parameters"))
-    )
+    """A zero_grad() of an optimizer or a model. `.grad = None` on chosen parameters is how people freeze layers."""
+    if clear.optimizer is None and clear.model is None:
+        return False
+    known = clear.optimizer is not None or bool(clear.fact("parameters"))
+    return known or len(trace.optimizers) == 1
