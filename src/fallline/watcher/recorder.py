@@ -88,6 +88,11 @@ class Recorder:
         self.folder = Path(folder)
         try:
             self.folder = claim_folder(Path(folder), rank, world)
+            if self.folder != Path(folder) and rank == 0:
+                print(
+                    f"fallline: {folder} already holds a run; this one goes to {self.folder}",
+                    file=sys.stderr,
+                )
         except OSError as error:
             self._warn(error)
         described = {
