@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from fallline.event import Kind
+from fallline.reader.call import Call
 from fallline.reader.evaluate import merged
 from fallline.reader.machine import Machine
 from fallline.reader.values import (
@@ -15,7 +15,7 @@ from fallline.reader.values import (
     Class,
     Const,
     Context,
-    Function,
+    External,
     Mapping,
     Param,
     Params,
@@ -26,9 +26,6 @@ from fallline.reader.values import (
     Unknown,
     Value,
 )
-
-if TYPE_CHECKING:
-    from fallline.reader.calls import Call
 
 __all__ = ["call"]
 
@@ -44,7 +41,12 @@ def call(machine: Machine, name: str, call: Call) -> Value | None:
     handler = _BUILTINS.get(name)
     if handler is not None:
         return handler(machine, call)
-    if name in _PASS_THROUGH or name.rpartition(".")[2] in {"tqdm", "track", "progress_bar", "islice"}:
+    if name in _PASS_THROUGH or name.rpartition(".")[2] in {
+        "tqdm",
+        "track",
+        "progress_bar",
+        "islice",
+    }:
         return _through(machine, call, name)
     return None
 
@@ -55,8 +57,12 @@ def _iterator(machine: Machine, call: Call, wrap: str, of: list[Value], **facts:
 
 def _range(machine: Machine, call: Call) -> Value:
     inner = call.node.args[0] if call.node.args else None
-    of_loader = isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name) and inner.func.id == "len"
-    return _iterator(machine, call, "range", [machine.settled(a) for a in call.args], of_loader=of_loader)
+    of_loader = (
+        isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name) and inner.func.id == "len"
+    )
+    return _iterator(
+        machine, call, "range", [machine.settled(a) for a in call.args], of_loader=of_loader
+    )
 
 
 def _enumerate(machine: Machine, call: Call) -> Value:
@@ -70,8 +76,7 @@ def _zip(machine: Machine, call: Call) -> Value:
 
 
 def _cycle(machine: Machine, call: Call) -> Value:
-    loader = machine.make("loader", call.node, endless=True)
-    return loader
+    return machine.make("loader", call.node, endless=True)
 
 
 def _through(machine: Machine, call: Call, name: str) -> Value:
@@ -79,7 +84,11 @@ def _through(machine: Machine, call: Call, name: str) -> Value:
         return _range(machine, call)
     value = machine.settled(call.arg(0, "iterable", "sequence", "obj") or Unknown())
     if isinstance(value, Thing) and value.kind == "model" and name.startswith("copy."):
-        copy = machine.make("model", call.node, **{k: v for k, v in value.facts.items() if k not in {"parameters", "of", "wrapped_by"}})
+        copy = machine.make(
+            "model",
+            call.node,
+            **{k: v for k, v in value.facts.items() if k not in {"parameters", "of", "wrapped_by"}},
+        )
         copy.cls, copy.attrs = value.cls, dict(value.attrs)
         copy.facts["copy"] = True
         return copy
@@ -114,7 +123,11 @@ def _next(machine: Machine, call: Call) -> Value:
         machine.emit(Kind.BATCH, call.node, loader=value, endless=True)
         return Tensor(False)
     if isinstance(value, Thing) and value.kind == "iterator":
-        return Sequence([Const(0, True), Tensor(False)]) if value.facts["wrap"] == "enumerate" else Tensor(False)
+        return (
+            Sequence([Const(0, True), Tensor(False)])
+            if value.facts["wrap"] == "enumerate"
+            else Tensor(False)
+        )
     return Unknown("batch")
 
 
@@ -133,13 +146,17 @@ def _sum(machine: Machine, call: Call) -> Value:
 def _number(machine: Machine, call: Call) -> Value:
     value = machine.settled(call.args[0]) if call.args else Const(0)
     if isinstance(value, Tensor):
-        from fallline.reader.methods import sync
+        from fallline.reader.tensors import sync
 
         sync(machine, value, "item", call.node)
         return Unknown()
     if isinstance(value, Const):
         try:
-            convert = int if isinstance(call.node.func, ast.Name) and call.node.func.id == "int" else float
+            convert = (
+                int
+                if isinstance(call.node.func, ast.Name) and call.node.func.id == "int"
+                else float
+            )
             return Const(convert(value.value), value.varying)
         except (TypeError, ValueError, OverflowError):
             return Unknown()
@@ -152,7 +169,7 @@ def _bool(machine: Machine, call: Call) -> Value:
 
 
 def _print(machine: Machine, call: Call) -> Value:
-    from fallline.reader.methods import sync
+    from fallline.reader.tensors import sync
 
     for value in map(machine.settled, call.args):
         if isinstance(value, Tensor):
@@ -190,8 +207,6 @@ def _hasattr(machine: Machine, call: Call) -> Value:
 
 
 def _isinstance(machine: Machine, call: Call) -> Value:
-    from fallline.reader.values import External
-
     of = machine.settled(call.args[0]) if call.args else Unknown()
     wanted = machine.settled(call.args[1]) if len(call.args) > 1 else Unknown()
     if isinstance(of, Thing) and of.kind == "model" and isinstance(wanted, External):
@@ -201,13 +216,17 @@ def _isinstance(machine: Machine, call: Call) -> Value:
             return Const(of.facts.get("wrapper") == "dp")
     if isinstance(of, Thing) and isinstance(wanted, Class) and of.cls is not None:
         return Const(of.cls[1] is wanted.node)
-    if isinstance(wanted, External) and wanted.name in {"builtins.list", "builtins.tuple", "builtins.dict"} and isinstance(of, Thing | Tensor):
+    if (
+        isinstance(wanted, External)
+        and wanted.name in {"builtins.list", "builtins.tuple", "builtins.dict"}
+        and isinstance(of, Thing | Tensor)
+    ):
         return Const(False)
     return Unknown(machine.text(call.node))
 
 
 def _chain(machine: Machine, call: Call) -> Value:
-    from fallline.reader.torch_api import parameter_sets
+    from fallline.reader.builders import parameter_sets
 
     sets = [parameter_sets(machine, v) for v in call.args]
     if sets and all(s is not None for s in sets):
@@ -216,8 +235,7 @@ def _chain(machine: Machine, call: Call) -> Value:
 
 
 def _filter(machine: Machine, call: Call) -> Value:
-    value = machine.settled(call.args[-1]) if call.args else Unknown()
-    return value
+    return machine.settled(call.args[-1]) if call.args else Unknown()
 
 
 def _dict(machine: Machine, call: Call) -> Value:
@@ -225,7 +243,9 @@ def _dict(machine: Machine, call: Call) -> Value:
 
 
 def _list(machine: Machine, call: Call) -> Value:
-    return _through(machine, call, "builtins.list") if call.args else Sequence([], machine.iteration)
+    return (
+        _through(machine, call, "builtins.list") if call.args else Sequence([], machine.iteration)
+    )
 
 
 def _null(machine: Machine, call: Call) -> Value:

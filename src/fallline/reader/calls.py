@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import re
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from fallline.event import Kind
-from fallline.reader import frameworks, methods, objects, torch_api
+from fallline.reader import builders, frameworks, methods, models, objects, torch_api
+from fallline.reader.call import Call
 from fallline.reader.contexts import decorated
 from fallline.reader.evaluate import HANDLERS, evaluate, merged
 from fallline.reader.machine import Frame, Machine
@@ -29,42 +30,28 @@ from fallline.reader.values import (
     kind_by_name,
 )
 
-__all__ = ["Call", "call", "call_function", "call_value"]
+__all__ = ["call", "call_function", "call_value", "derived"]
 
 _DEEPEST = 14
 _LARGE = 12  # statements above which a function that only computes is not run
 # A call that cannot be seen into and is named so may do the protocol's work.
-_WORKS = re.compile(r"(?i)backward|step|optimi|train|accelerat|scal|update|clip|minimi|closure|engine")
-_HARMLESS = re.compile(r"(?i)log|print|save|checkpoint|state|summary|format|len|meter|metric|wandb|write|adjust|learning_rate|lr$|set_lr|get_|is_|isinstance|hasattr|str|repr|type|record|scheduler|show|plot|warn|assert|copy|progress|desc|postfix|to_device|initialize$|freeze|count|info|debug|register")
-
-
-@dataclass(slots=True)
-class Call:
-    """A call with its arguments evaluated."""
-
-    node: ast.Call
-    args: list[Value]
-    kwargs: dict[str, Value]
-    star: bool = False  # arguments hidden behind * or **
-
-    def arg(self, position: int | None, *names: str) -> Value | None:
-        for name in names:
-            if name in self.kwargs:
-                return self.kwargs[name]
-        if position is not None and position < len(self.args):
-            return self.args[position]
-        return None
-
-    @property
-    def values(self) -> list[Value]:
-        return [*self.args, *self.kwargs.values()]
+_WORKS = re.compile(
+    r"(?i)backward|step|optimi|train|accelerat|scal|update|clip|minimi|closure|engine"
+)
+_HARMLESS = re.compile(
+    r"(?i)log|print|save|checkpoint|state|summary|format|len|meter|metric|wandb|write|adjust|learning_rate|lr$|set_lr|get_|is_|isinstance|hasattr|str|repr|type|record|scheduler|show|plot|warn|assert|copy|progress|desc|postfix|to_device|initialize$|freeze|count|info|debug|register"
+)
 
 
 def call(machine: Machine, node: ast.Call) -> Value:
     """The value of a call, with whatever events it makes."""
     function = node.func
     if isinstance(function, ast.Attribute):
-        if isinstance(function.value, ast.Call) and isinstance(function.value.func, ast.Name) and function.value.func.id == "super":
+        if (
+            isinstance(function.value, ast.Call)
+            and isinstance(function.value.func, ast.Name)
+            and function.value.func.id == "super"
+        ):
             return _super(machine, node, function.attr)
         receiver = machine.settled(evaluate(machine, function.value))
         if not isinstance(receiver, External | Class):
@@ -109,15 +96,17 @@ def call_value(machine: Machine, found: Value, call: Call) -> Value:
     if isinstance(target, External):
         return _external(machine, target.name, call)
     if isinstance(target, Thing):
-        return methods.call_thing(machine, target, call)
+        return models.call_thing(machine, target, call)
     if isinstance(target, Bound):
         return methods.call_method(machine, target.of, target.name, call)
     if isinstance(target, Partial):
-        given = Call(call.node, [*target.args, *call.args], {**target.kwargs, **call.kwargs}, call.star)
+        given = Call(
+            call.node, [*target.args, *call.args], {**target.kwargs, **call.kwargs}, call.star
+        )
         return call_value(machine, target.target, given)
     if isinstance(target, Unknown):
         return _unknown(machine, target, call)
-    return _derived(call)
+    return derived(call)
 
 
 def _external(machine: Machine, name: str, call: Call) -> Value:
@@ -127,7 +116,7 @@ def _external(machine: Machine, name: str, call: Call) -> Value:
     if found is not None:
         return found
     _maybe_opaque(machine, name, call)
-    return _derived(call, machine)
+    return derived(call, machine)
 
 
 def _method(machine: Machine, receiver: Value, name: str, node: ast.Call) -> Value:
@@ -136,7 +125,11 @@ def _method(machine: Machine, receiver: Value, name: str, node: ast.Call) -> Val
         attribute = objects.attribute(machine, receiver, name, node.func)
         if isinstance(attribute, Bound):
             return methods.call_method(machine, receiver, name, _arguments(machine, node))
-        if isinstance(attribute, Unknown) and attribute.became is None and methods.knows(receiver, name):
+        if (
+            isinstance(attribute, Unknown)
+            and attribute.became is None
+            and methods.knows(receiver, name)
+        ):
             return methods.call_method(machine, receiver, name, _arguments(machine, node))
         return call_value(machine, attribute, _arguments(machine, node))
     if isinstance(receiver, Unknown):
@@ -164,13 +157,19 @@ def _super(machine: Machine, node: ast.Call, name: str) -> Value:
         for base_module, base in objects._bases(module, cls):
             method = objects.find_method(base_module, base, name)
             if method is not None:
-                return call_function(machine, Function(method[1], method[0], None, me), call.args, call.kwargs, node)
+                return call_function(
+                    machine, Function(method[1], method[0], None, me), call.args, call.kwargs, node
+                )
     if name == "__init__" and me.kind == "optimizer" and call.args:
-        me.facts["parameters"] = torch_api.parameter_sets(machine, call.args[0])
+        me.facts["parameters"] = builders.parameter_sets(machine, call.args[0])
         return NONE
     if name in {"__init__", "__setattr__"}:
         return NONE
-    return methods.call_method(machine, me, name, call) if methods.knows(me, name) else frameworks.super_call(machine, me, name, call)
+    return (
+        methods.call_method(machine, me, name, call)
+        if methods.knows(me, name)
+        else frameworks.super_call(machine, me, name, call)
+    )
 
 
 def call_function(
@@ -182,9 +181,9 @@ def call_function(
         return Unknown()
     key = (id(body), id(node))
     if key in machine.results:
-        return methods.shaped(machine.results[key], _tensor_of(args, kwargs))
+        return models.shaped(machine.results[key], _tensor_of(args, kwargs))
     if _passed_over(machine, function, [*args, *kwargs.values()]):
-        return methods.shaped(Unknown(), replace(_tensor_of(args, kwargs), divided=None))
+        return models.shaped(Unknown(), replace(_tensor_of(args, kwargs), divided=None))
     name = function.module.qualname(body)
     machine.reached.add((function.module.path, name))
     machine.touched.add(function.module.path)
@@ -217,7 +216,9 @@ def call_function(
         machine.callers = outer
 
 
-def _bind(machine: Machine, function: Function, frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> None:
+def _bind(
+    machine: Machine, function: Function, frame: Frame, args: list[Value], kwargs: dict[str, Value]
+) -> None:
     spec = function.node.args
     names = [a.arg for a in [*spec.posonlyargs, *spec.args]]
     given = list(args)
@@ -238,9 +239,15 @@ def _bind(machine: Machine, function: Function, frame: Frame, args: list[Value],
             rest[name] = value
     if spec.kwarg is not None:
         frame.names[spec.kwarg.arg] = Mapping(rest, machine.iteration)
-    defaults = [*([None] * (len(spec.posonlyargs) + len(spec.args) - len(spec.defaults))), *spec.defaults]
+    defaults = [
+        *([None] * (len(spec.posonlyargs) + len(spec.args) - len(spec.defaults))),
+        *spec.defaults,
+    ]
     all_names = [a.arg for a in [*spec.posonlyargs, *spec.args]]
-    pairs = [*zip(all_names, defaults, strict=True), *zip(keyword_only, spec.kw_defaults, strict=True)]
+    pairs = [
+        *zip(all_names, defaults, strict=True),
+        *zip(keyword_only, spec.kw_defaults, strict=True),
+    ]
     for name, default in pairs:
         if name in frame.names:
             continue
@@ -256,7 +263,9 @@ def _passed_over(machine: Machine, function: Function, given: list[Value]) -> bo
     node = function.node
     large = getattr(node, "_large", None)
     if large is None:
-        large = sum(isinstance(n, ast.stmt) for n in ast.walk(node)) > _LARGE and not acts(function.module, [node])
+        large = sum(isinstance(n, ast.stmt) for n in ast.walk(node)) > _LARGE and not acts(
+            function.module, [node]
+        )
         node._large = large  # type: ignore[union-attr]
     if not large:
         return False
@@ -268,13 +277,17 @@ def _passed_over(machine: Machine, function: Function, given: list[Value]) -> bo
     )
 
 
-_PROTOCOL = frozenset({"model", "optimizer", "scaler", "scheduler", "accelerator", "fabric", "engine", "criterion"})
+_PROTOCOL = frozenset(
+    {"model", "optimizer", "scaler", "scheduler", "accelerator", "fabric", "engine", "criterion"}
+)
 
 
 def _only_computes(function: Function, result: Value) -> bool:
     """The call had no effect that a second one could have differently: its result can be used again."""
     if isinstance(result, Sequence):
-        return all(isinstance(item, Tensor) for item in result.items) and _only_computes(function, Tensor())
+        return all(isinstance(item, Tensor) for item in result.items) and _only_computes(
+            function, Tensor()
+        )
     if not isinstance(result, Tensor):
         return False
     node = function.node
@@ -307,7 +320,9 @@ def _generates(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
             if isinstance(here, ast.Yield | ast.YieldFrom):
                 known = True
                 break
-            if not isinstance(here, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+            if not isinstance(
+                here, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
+            ):
                 stack += ast.iter_child_nodes(here)
         node._generates = known  # type: ignore[union-attr]
     return bool(known)
@@ -319,7 +334,10 @@ def _generator(machine: Machine, function: Function, node: ast.AST) -> Value:
     assert not isinstance(body, ast.Lambda)
     if any("contextmanager" in ast.unparse(d) for d in body.decorator_list):
         return function
-    endless = any(isinstance(n, ast.While) and isinstance(n.test, ast.Constant) and n.test.value for n in ast.walk(body))
+    endless = any(
+        isinstance(n, ast.While) and isinstance(n.test, ast.Constant) and n.test.value
+        for n in ast.walk(body)
+    )
     loader = machine.make("loader", node, endless=endless or None)
     loader.facts["generator"] = True
     return loader
@@ -329,12 +347,18 @@ def _unknown(machine: Machine, target: Unknown, call: Call) -> Value:
     """Something we cannot see is called: by its name perhaps a model or a loss, else opaque if it was given the protocol."""
     kind = kind_by_name(target.hint)
     tensors = [v for v in call.values if isinstance(machine.settled(v), Tensor)]
-    if kind == "model" and not target.hint.rpartition(".")[2][:4].lower() in {"make", "get_", "buil", "load", "crea"}:
-        return methods.call_thing(machine, machine.become(target, "model"), call)
+    if kind == "model" and target.hint.rpartition(".")[2][:4].lower() not in {
+        "make",
+        "get_",
+        "buil",
+        "load",
+        "crea",
+    }:
+        return models.call_thing(machine, machine.become(target, "model"), call)
     if kind == "criterion" and tensors:
-        return methods.call_thing(machine, machine.become(target, "criterion"), call)
+        return models.call_thing(machine, machine.become(target, "criterion"), call)
     _maybe_opaque(machine, target.hint, call)
-    return _derived(call, machine)
+    return derived(call, machine)
 
 
 def _maybe_opaque(machine: Machine, name: str, call: Call) -> None:
@@ -343,11 +367,15 @@ def _maybe_opaque(machine: Machine, name: str, call: Call) -> None:
     given = [v for v in values if isinstance(v, Thing) and v.kind in {"optimizer", "scaler"}]
     closures = [v for v in values if isinstance(v, Function)]
     losses = [v for v in values if isinstance(v, Tensor) and v.graph and v.forwards]
-    if (given and not _HARMLESS.search(last)) or (losses and _WORKS.search(last)) or (closures and _WORKS.search(last)):
+    if (
+        (given and not _HARMLESS.search(last))
+        or (losses and _WORKS.search(last))
+        or (closures and _WORKS.search(last))
+    ):
         machine.emit(Kind.OPAQUE, call.node, what=last)
 
 
-def _derived(call: Call, machine: Machine | None = None) -> Value:
+def derived(call: Call, machine: Machine | None = None) -> Value:
     """The result of a call we know nothing about: a tensor if tensors went in."""
     result: Tensor | None = None
     for value in call.values:
@@ -356,10 +384,14 @@ def _derived(call: Call, machine: Machine | None = None) -> Value:
     if result is None:
         unknown = Unknown()
         if machine is not None:
-            unknown.made_from = [t for t in map(machine.settled, call.values) if isinstance(t, Thing)]
+            unknown.made_from = [
+                t for t in map(machine.settled, call.values) if isinstance(t, Thing)
+            ]
         return unknown
     # how it reduces and scales is not known any more
-    return replace(result, reduction=None, divided=None if not result.divided else True, scaler=result.scaler)
+    return replace(
+        result, reduction=None, divided=None if not result.divided else True, scaler=result.scaler
+    )
 
 
 HANDLERS[ast.Call] = call

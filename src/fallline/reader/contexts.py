@@ -82,11 +82,19 @@ def decorated(machine: Machine, function: Function, stack: ExitStack) -> None:
     for decorator in node.decorator_list:
         target = decorator.func if isinstance(decorator, ast.Call) else decorator
         name = function.module.resolve(target) or ""
-        if name in {"torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad", "torch.set_grad_enabled", "torch.enable_grad"} or name.endswith(
-            "autocast"
-        ):
+        if name in {
+            "torch.no_grad",
+            "torch.inference_mode",
+            "torch.autograd.no_grad",
+            "torch.set_grad_enabled",
+            "torch.enable_grad",
+        } or name.endswith("autocast"):
             with machine.entered(machine.module_frame(function.module)):
-                value = evaluate(machine, decorator) if isinstance(decorator, ast.Call) else Context("grad", False)
+                value = (
+                    evaluate(machine, decorator)
+                    if isinstance(decorator, ast.Call)
+                    else Context("grad", False)
+                )
             enter(machine, stack, value, decorator)
         elif _turns_off_grad(function, target):
             enter(machine, stack, Context("grad", False), decorator)
@@ -99,9 +107,16 @@ def _turns_off_grad(function: Function, target: ast.expr) -> bool:
         body: ast.AST | None = module.functions[target.id]
     else:
         name = module.resolve(target)
-        found = module.project.find(name, module) if name is not None and module.project is not None else None
+        found = (
+            module.project.find(name, module)
+            if name is not None and module.project is not None
+            else None
+        )
         body = found[1] if found is not None else None
-    return body is not None and any(isinstance(n, ast.Attribute) and n.attr in {"no_grad", "inference_mode"} for n in ast.walk(body))
+    return body is not None and any(
+        isinstance(n, ast.Attribute) and n.attr in {"no_grad", "inference_mode"}
+        for n in ast.walk(body)
+    )
 
 
 def generator_contexts(machine: Machine, function: Function) -> list[Context]:
@@ -112,7 +127,12 @@ def generator_contexts(machine: Machine, function: Function) -> list[Context]:
         return found
     for inner in ast.walk(node):
         if isinstance(inner, ast.With) and any(isinstance(n, ast.Yield) for n in ast.walk(inner)):
-            frame = Frame(function.module, node.name, function.scope or machine.module_frame(function.module), function.me)
+            frame = Frame(
+                function.module,
+                node.name,
+                function.scope or machine.module_frame(function.module),
+                function.me,
+            )
             for argument in node.args.args:
                 frame.names[argument.arg] = Unknown(argument.arg)
             with machine.entered(frame):

@@ -15,7 +15,9 @@ from fallline.reader.values import Const, Mapping, Param, Sequence, Tensor, Unkn
 
 __all__ = ["decide", "truth"]
 
-_MADE = re.compile(r"scaler|optim|sched|sampler|autocast|amp|ctx|context|^model$|^net$|ddp|loader|accelerator|fabric|sync")
+_MADE = re.compile(
+    r"scaler|optim|sched|sampler|autocast|amp|ctx|context|^model$|^net$|ddp|loader|accelerator|fabric|sync"
+)
 _JUMPS = (ast.Raise, ast.Return, ast.Continue, ast.Break)
 _COMPARE: dict[type, Any] = {
     ast.Eq: operator.eq,
@@ -59,13 +61,26 @@ def _binds(body: list[ast.stmt]) -> bool:
         if isinstance(statement, ast.Assign | ast.AugAssign):
             targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
             for target in targets:
-                last = target.attr if isinstance(target, ast.Attribute) else target.id if isinstance(target, ast.Name) else ""
-                if _MADE.search(last.lower()) or (last.lower().endswith("loss") and isinstance(statement.value, ast.BinOp | ast.Constant | ast.Name | ast.Attribute)):
+                last = (
+                    target.attr
+                    if isinstance(target, ast.Attribute)
+                    else target.id
+                    if isinstance(target, ast.Name)
+                    else ""
+                )
+                if _MADE.search(last.lower()) or (
+                    last.lower().endswith("loss")
+                    and isinstance(
+                        statement.value, ast.BinOp | ast.Constant | ast.Name | ast.Attribute
+                    )
+                ):
                     return True
     return False
 
 
-def truth(machine: Machine, node: ast.expr, usual: bool = True, matters: int = 2) -> tuple[bool, bool]:
+def truth(
+    machine: Machine, node: ast.expr, usual: bool = True, matters: int = 2
+) -> tuple[bool, bool]:
     """The value of a test in this trace, and whether it depends on the iteration.
 
     `usual` is the value taken first where it is not known.
@@ -88,7 +103,9 @@ def truth(machine: Machine, node: ast.expr, usual: bool = True, matters: int = 2
     return _truthy(machine, evaluate(machine, node), node, usual, matters)
 
 
-def _truthy(machine: Machine, found: Value, node: ast.expr, usual: bool, matters: int) -> tuple[bool, bool]:
+def _truthy(
+    machine: Machine, found: Value, node: ast.expr, usual: bool, matters: int
+) -> tuple[bool, bool]:
     value = machine.settled(found)
     if isinstance(value, Const):
         return bool(value.value), value.varying
@@ -104,9 +121,18 @@ def _truthy(machine: Machine, found: Value, node: ast.expr, usual: bool, matters
 
 def _compared(machine: Machine, node: ast.Compare, usual: bool, matters: int) -> tuple[bool, bool]:
     op = node.ops[0]
-    left, right = machine.settled(evaluate(machine, node.left)), machine.settled(evaluate(machine, node.comparators[0]))
-    if isinstance(op, ast.Is | ast.IsNot | ast.Eq | ast.NotEq) and isinstance(right, Const) and right.value is None:
-        is_none, varying = _is_none(machine, left, node.left, usual is isinstance(op, ast.Is | ast.Eq), matters)
+    left, right = (
+        machine.settled(evaluate(machine, node.left)),
+        machine.settled(evaluate(machine, node.comparators[0])),
+    )
+    if (
+        isinstance(op, ast.Is | ast.IsNot | ast.Eq | ast.NotEq)
+        and isinstance(right, Const)
+        and right.value is None
+    ):
+        is_none, varying = _is_none(
+            machine, left, node.left, usual is isinstance(op, ast.Is | ast.Eq), matters
+        )
         return is_none is isinstance(op, ast.Is | ast.Eq), varying
     if isinstance(left, Const) and isinstance(right, Const):
         known = _both_known(op, left, right)
@@ -114,8 +140,15 @@ def _compared(machine: Machine, node: ast.Compare, usual: bool, matters: int) ->
             return known, left.varying or right.varying
     if isinstance(op, ast.Eq | ast.NotEq):
         for one, other in ((left, right), (right, left)):
-            if isinstance(one, Unknown) and one.hint and isinstance(other, Const) and isinstance(other.value, str):
-                same = machine.settings.equals(_words(one.hint), [other.value], usual is isinstance(op, ast.Eq), matters)
+            if (
+                isinstance(one, Unknown)
+                and one.hint
+                and isinstance(other, Const)
+                and isinstance(other.value, str)
+            ):
+                same = machine.settings.equals(
+                    _words(one.hint), [other.value], usual is isinstance(op, ast.Eq), matters
+                )
                 return same is isinstance(op, ast.Eq), False
     if isinstance(op, ast.In | ast.NotIn):
         return _contained(machine, op, left, right, node, usual, matters)
@@ -133,7 +166,13 @@ def _compared(machine: Machine, node: ast.Compare, usual: bool, matters: int) ->
             pair = (count, number) if one is left else (number, count)
             return bool(_COMPARE[op.__class__](*pair)), other.varying
     for one, other in ((left, right), (right, left)):
-        if isinstance(one, Unknown) and SIZED.search(one.hint) and isinstance(other, Const) and other.varying and isinstance(other.value, int):
+        if (
+            isinstance(one, Unknown)
+            and SIZED.search(one.hint)
+            and isinstance(other, Const)
+            and other.varying
+            and isinstance(other.value, int)
+        ):
             size = machine.settings.count(one.hint, usual=SIZE)
             pair = (size, other.value) if one is left else (other.value, size)
             if op.__class__ in _COMPARE:
@@ -141,11 +180,17 @@ def _compared(machine: Machine, node: ast.Compare, usual: bool, matters: int) ->
     if isinstance(op, ast.NotEq | ast.IsNot):
         same = machine.settings.switch(_pair(machine, node, left, right), not usual, matters)
         return not same, False
-    text = _pair(machine, node, left, right) if isinstance(op, ast.Eq | ast.Is) else _words(machine.text(node))
+    text = (
+        _pair(machine, node, left, right)
+        if isinstance(op, ast.Eq | ast.Is)
+        else _words(machine.text(node))
+    )
     return machine.settings.switch(text, usual, matters), False
 
 
-def _is_none(machine: Machine, value: Value, node: ast.expr, usual: bool, matters: int) -> tuple[bool, bool]:
+def _is_none(
+    machine: Machine, value: Value, node: ast.expr, usual: bool, matters: int
+) -> tuple[bool, bool]:
     if isinstance(value, Const):
         return value.value is None, value.varying
     if isinstance(value, Unknown):
@@ -178,25 +223,51 @@ def _both_known(op: ast.cmpop, left: Const, right: Const) -> bool | None:
 
 
 def _contained(
-    machine: Machine, op: ast.cmpop, left: Value, right: Value, node: ast.Compare, usual: bool, matters: int
+    machine: Machine,
+    op: ast.cmpop,
+    left: Value,
+    right: Value,
+    node: ast.Compare,
+    usual: bool,
+    matters: int,
 ) -> tuple[bool, bool]:
     inside = isinstance(op, ast.In)
     if isinstance(left, Const):
-        if isinstance(right, Sequence) and all(isinstance(i, Const) for i in right.items) and not right.open:
-            return (left.value in [i.value for i in right.items if isinstance(i, Const)]) is inside, left.varying
+        if (
+            isinstance(right, Sequence)
+            and all(isinstance(i, Const) for i in right.items)
+            and not right.open
+        ):
+            return (
+                left.value in [i.value for i in right.items if isinstance(i, Const)]
+            ) is inside, left.varying
         if isinstance(right, Mapping) and right.items:
             return (left.value in right.items) is inside, left.varying
-    if isinstance(left, Unknown) and left.hint and isinstance(right, Sequence) and right.items and not right.open:
-        choices = [i.value for i in right.items if isinstance(i, Const) and isinstance(i.value, str)]
+    if (
+        isinstance(left, Unknown)
+        and left.hint
+        and isinstance(right, Sequence)
+        and right.items
+        and not right.open
+    ):
+        choices = [
+            i.value for i in right.items if isinstance(i, Const) and isinstance(i.value, str)
+        ]
         if len(choices) == len(right.items):
-            return machine.settings.equals(_words(left.hint), choices, usual is inside, matters) is inside, False
-    text = _words(f"{_said(machine, left, node.left)} in {_said(machine, right, node.comparators[0])}")
+            return machine.settings.equals(
+                _words(left.hint), choices, usual is inside, matters
+            ) is inside, False
+    text = _words(
+        f"{_said(machine, left, node.left)} in {_said(machine, right, node.comparators[0])}"
+    )
     value = machine.settings.switch(text, usual is inside, matters)
     return value is inside, False
 
 
 def _pair(machine: Machine, node: ast.Compare, left: Value, right: Value) -> str:
-    return _words(f"{_said(machine, left, node.left)} == {_said(machine, right, node.comparators[0])}")
+    return _words(
+        f"{_said(machine, left, node.left)} == {_said(machine, right, node.comparators[0])}"
+    )
 
 
 def _said(machine: Machine, value: Value, node: ast.expr) -> str:
@@ -219,7 +290,10 @@ def _compare_value(machine: Machine, node: ast.Compare) -> Value:
     right = machine.settled(evaluate(machine, node.comparators[0]))
     if any(isinstance(v, Tensor) for v in (left, right)):
         return Tensor(False)
-    if any(isinstance(v, Unknown) and not COUNTED.search(v.hint) and not SIZED.search(v.hint) for v in (left, right)):
+    if any(
+        isinstance(v, Unknown) and not COUNTED.search(v.hint) and not SIZED.search(v.hint)
+        for v in (left, right)
+    ):
         equal = isinstance(node.ops[0], ast.Eq)
         return Unknown(_pair(machine, node, left, right) if equal else _words(machine.text(node)))
     value, varying = truth(machine, node, True, 0)

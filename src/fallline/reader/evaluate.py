@@ -104,10 +104,16 @@ def _tensor_attribute(machine: Machine, value: Tensor, name: str, node: ast.AST)
             grads.read(machine, frozenset(), "input", node)
         return Tensor(False, grad_of=value.sets or frozenset({"?"}), leaf=True)
     if name == "data":
-        return replace(value, graph=False, kept=frozenset(), forwards=frozenset()) if value.grad_of is None else value
+        return (
+            replace(value, graph=False, kept=frozenset(), forwards=frozenset())
+            if value.grad_of is None
+            else value
+        )
     if name == "loss":
         # a framework model's own loss: a mean over its batch
-        return replace(value, reduction=value.reduction or ("mean" if value.forwards else None), scalar=True)
+        return replace(
+            value, reduction=value.reduction or ("mean" if value.forwards else None), scalar=True
+        )
     if name in {"shape", "device", "dtype", "ndim", "names"}:
         return Unknown(name)
     if name in {"logits", "T", "mT", "real", "imag", "last_hidden_state"}:
@@ -116,10 +122,14 @@ def _tensor_attribute(machine: Machine, value: Tensor, name: str, node: ast.AST)
 
 
 def _binary(machine: Machine, node: ast.BinOp) -> Value:
-    return combine(machine, evaluate(machine, node.left), evaluate(machine, node.right), node.op, node)
+    return combine(
+        machine, evaluate(machine, node.left), evaluate(machine, node.right), node.op, node
+    )
 
 
-def combine(machine: Machine, first: Value, second: Value, op: ast.operator, node: ast.AST) -> Value:
+def combine(
+    machine: Machine, first: Value, second: Value, op: ast.operator, node: ast.AST
+) -> Value:
     """Two values under an arithmetic operator."""
     a, b = machine.settled(first), machine.settled(second)
     if isinstance(a, Tensor) or isinstance(b, Tensor):
@@ -131,7 +141,11 @@ def combine(machine: Machine, first: Value, second: Value, op: ast.operator, nod
     if isinstance(a, Params) and isinstance(b, Params):
         return Params(a.sets | b.sets)
     if isinstance(a, Sequence) and isinstance(op, ast.Mult):
-        times = b.value if isinstance(b, Const) and isinstance(b.value, int) and 0 < b.value <= 64 else 0
+        times = (
+            b.value
+            if isinstance(b, Const) and isinstance(b.value, int) and 0 < b.value <= 64
+            else 0
+        )
         return Sequence(a.items * (times or 1), machine.iteration, open=not times)
     return _with_unknown(machine, a, b, op, node)
 
@@ -156,11 +170,15 @@ def _with_unknown(machine: Machine, a: Value, b: Value, op: ast.operator, node: 
     for value in (a, b):
         if isinstance(value, Const) and isinstance(value.value, int | float):
             counts.append(value)
-        elif isinstance(value, Unknown) and value.hint and (
-            COUNTED.search(value.hint) or (isinstance(op, ast.Mod) and value is b)
+        elif (
+            isinstance(value, Unknown)
+            and value.hint
+            and (COUNTED.search(value.hint) or (isinstance(op, ast.Mod) and value is b))
         ):
             counts.append(Const(machine.settings.count(value.hint)))
-    if len(counts) == 2 and (isinstance(op, ast.Mod) or any(isinstance(v, Unknown) for v in (a, b))):
+    if len(counts) == 2 and (
+        isinstance(op, ast.Mod) or any(isinstance(v, Unknown) for v in (a, b))
+    ):
         return _arithmetic(counts[0], counts[1], op)
     varying = any(isinstance(v, Const) and v.varying for v in (a, b))
     text = machine.text(node) if isinstance(node, ast.expr) else ""
@@ -179,7 +197,9 @@ def _tensors(machine: Machine, a: Value, b: Value, op: ast.operator, node: ast.A
             return replace(both, terms=a.terms)
         if isinstance(op, ast.Add | ast.Sub):
             return replace(both, terms=a.terms + b.terms if a is not b else a.terms)
-        return replace(both, masked=a.masked or b.masked or _is_mask(node), terms=max(a.terms, b.terms))
+        return replace(
+            both, masked=a.masked or b.masked or _is_mask(node), terms=max(a.terms, b.terms)
+        )
     tensor, other = (a, b) if isinstance(a, Tensor) else (b, a)
     assert isinstance(tensor, Tensor)
     if isinstance(op, ast.Div) and tensor is a:
@@ -197,17 +217,33 @@ def divided(machine: Machine, tensor: Tensor, by: Value, node: ast.AST) -> Tenso
     """A tensor divided by a number."""
     if isinstance(by, Const) and by.value in (1, 1.0):
         return replace(tensor)
-    text = machine.text(node.right) if isinstance(node, ast.BinOp) else machine.text(node.value) if isinstance(node, ast.AugAssign) else ""
+    text = (
+        machine.text(node.right)
+        if isinstance(node, ast.BinOp)
+        else machine.text(node.value)
+        if isinstance(node, ast.AugAssign)
+        else ""
+    )
     if isinstance(by, Unknown) and by.hint and not text:
         text = by.hint
-    number = float(by.value) if isinstance(by, Const) and isinstance(by.value, int | float) else None
-    return replace(tensor, divided=True, divisor=number, divided_by=" ".join(text.split()), divided_at=machine.place(node))
+    number = (
+        float(by.value) if isinstance(by, Const) and isinstance(by.value, int | float) else None
+    )
+    return replace(
+        tensor,
+        divided=True,
+        divisor=number,
+        divided_by=" ".join(text.split()),
+        divided_at=machine.place(node),
+    )
 
 
 def _weighted(machine: Machine, tensor: Tensor, by: Value, node: ast.AST) -> Tensor:
     if isinstance(by, Const) and isinstance(by.value, int | float):
         if 0 < abs(by.value) < 1:
-            return replace(tensor, divided=True, divisor=1 / by.value, divided_at=machine.place(node))
+            return replace(
+                tensor, divided=True, divisor=1 / by.value, divided_at=machine.place(node)
+            )
         return replace(tensor)
     if isinstance(by, Unknown) and by.hint.startswith("1"):
         return replace(tensor, divided=True, divided_by=by.hint, divided_at=machine.place(node))
@@ -258,7 +294,11 @@ def _unary(machine: Machine, node: ast.UnaryOp) -> Value:
         if isinstance(value, Unknown):
             return Unknown(f"not {value.hint}")
         return Const(False)
-    if isinstance(value, Const) and isinstance(node.op, ast.USub) and isinstance(value.value, int | float):
+    if (
+        isinstance(value, Const)
+        and isinstance(node.op, ast.USub)
+        and isinstance(value.value, int | float)
+    ):
         return Const(-value.value, value.varying)
     return value
 
@@ -319,7 +359,11 @@ def _subscript(machine: Machine, node: ast.Subscript) -> Value:
             return found if found is not None else Unknown(str(key.value))
         return next(iter(value.items.values()), Unknown())
     if isinstance(value, Sequence):
-        if isinstance(key, Const) and isinstance(key.value, int) and -len(value.items) <= key.value < len(value.items):
+        if (
+            isinstance(key, Const)
+            and isinstance(key.value, int)
+            and -len(value.items) <= key.value < len(value.items)
+        ):
             return value.items[key.value]
         if isinstance(node.slice, ast.Slice):
             return value
@@ -329,13 +373,19 @@ def _subscript(machine: Machine, node: ast.Subscript) -> Value:
     if isinstance(value, Thing) and value.kind == "model":
         return value
     if isinstance(value, Unknown):
-        return value.part(str(key.value)) if isinstance(key, Const) and isinstance(key.value, str) else value.part("[]")
+        return (
+            value.part(str(key.value))
+            if isinstance(key, Const) and isinstance(key.value, str)
+            else value.part("[]")
+        )
     if isinstance(value, Bound) and isinstance(value.of, Tensor):
         return value.of
     return Unknown()
 
 
-def _comprehension(machine: Machine, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Value:
+def _comprehension(
+    machine: Machine, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
+) -> Value:
     from fallline.reader.loops import stream_of
     from fallline.reader.statements import assign_to
 

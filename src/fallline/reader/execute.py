@@ -63,7 +63,14 @@ def _executed(project: Project, root: Root, settings: Settings, deadline: float)
     return machine
 
 
-def _run(project: Project, root: Root, settings: Settings, length: int, deadline: float, expected: tuple[int, ...]) -> Machine:
+def _run(
+    project: Project,
+    root: Root,
+    settings: Settings,
+    length: int,
+    deadline: float,
+    expected: tuple[int, ...],
+) -> Machine:
     machine = Machine(project, settings, length, deadline, expected)
     try:
         root.run(machine)

@@ -6,27 +6,22 @@ Their rules are carried out as they are: inside `accelerator.accumulate` a prepa
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from fallline.event import Kind
+from fallline.reader.call import Call
 from fallline.reader.machine import Machine, count_of
 from fallline.reader.values import (
     NONE,
     Const,
     Context,
-    Function,
     Sequence,
     Tensor,
     Thing,
     Unknown,
     Value,
 )
-
-if TYPE_CHECKING:
-    from fallline.reader.calls import Call
 
 __all__ = ["accumulating", "attribute", "call", "method", "stepping", "super_call"]
 
@@ -36,7 +31,11 @@ def call(machine: Machine, name: str, call: Call) -> Value | None:
     last = name.rpartition(".")[2]
     if name.startswith("accelerate.") and last == "Accelerator":
         given = call.kwargs.get("gradient_accumulation_steps")
-        window = count_of(machine, machine.settled(given)) if given is not None else (None if call.star else 1)
+        window = (
+            count_of(machine, machine.settled(given))
+            if given is not None
+            else (None if call.star else 1)
+        )
         if "gradient_accumulation_plugin" in call.kwargs:
             window = None
         return machine.make("accelerator", call.node, window=window, seen=0, syncing=True)
@@ -44,11 +43,41 @@ def call(machine: Machine, name: str, call: Call) -> Value | None:
         return machine.make("fabric", call.node)
     if name == "deepspeed.initialize":
         engine = machine.make("engine", call.node)
-        return Sequence([engine, machine.make("optimizer", call.node, engine=True), machine.make("loader", call.node), Unknown("scheduler")])
-    if name.startswith(("transformers.", "timm.", "torchvision.models", "open_clip", "diffusers", "peft.", "segmentation_models_pytorch")):
-        if last in {"from_pretrained", "create_model", "get_peft_model", "from_config"} or name.startswith("torchvision.models."):
+        return Sequence(
+            [
+                engine,
+                machine.make("optimizer", call.node, engine=True),
+                machine.make("loader", call.node),
+                Unknown("scheduler"),
+            ]
+        )
+    if name.startswith(
+        (
+            "transformers.",
+            "timm.",
+            "torchvision.models",
+            "open_clip",
+            "diffusers",
+            "peft.",
+            "segmentation_models_pytorch",
+        )
+    ):
+        if last in {
+            "from_pretrained",
+            "create_model",
+            "get_peft_model",
+            "from_config",
+        } or name.startswith("torchvision.models."):
             base = machine.settled(call.args[0]) if call.args and last == "get_peft_model" else None
-            return base if isinstance(base, Thing) else machine.make("model", call.node, type=name.split(".")[-2] if last == "from_pretrained" else last)
+            return (
+                base
+                if isinstance(base, Thing)
+                else machine.make(
+                    "model",
+                    call.node,
+                    type=name.split(".")[-2] if last == "from_pretrained" else last,
+                )
+            )
     if name.startswith("apex.amp"):
         machine.emit(Kind.OPAQUE, call.node, what=last)
         return Sequence([*call.args[:2]]) if last == "initialize" else Unknown()
@@ -75,7 +104,11 @@ def accumulating(machine: Machine, accelerator: Thing) -> Iterator[None]:
     last = next((e.fact("last") for e in reversed(machine.events) if e.kind is Kind.BATCH), False)
     facts["syncing"] = facts["seen"] % window == 0 or bool(last)
     facts["inside"] = True
-    models = [t.id for t in machine.things.values() if t.facts.get("accelerator") == accelerator.id and t.kind == "model"]
+    models = [
+        t.id
+        for t in machine.things.values()
+        if t.facts.get("accelerator") == accelerator.id and t.kind == "model"
+    ]
     if not facts["syncing"]:
         machine.unsynced += models
     if facts["syncing"]:
@@ -94,7 +127,13 @@ def attribute(machine: Machine, thing: Thing, name: str) -> Value | None:
         if name == "gradient_accumulation_steps":
             window = thing.facts.get("window")
             return Const(window) if window is not None else Unknown("gradient_accumulation_steps")
-        if name in {"is_main_process", "is_local_main_process", "device", "num_processes", "optimizer_step_was_skipped"}:
+        if name in {
+            "is_main_process",
+            "is_local_main_process",
+            "device",
+            "num_processes",
+            "optimizer_step_was_skipped",
+        }:
             return Unknown(f"accelerator.{name}")
     if thing.kind == "engine" and name in {"module", "optimizer"}:
         return thing if name == "module" else machine.make("optimizer", None, engine=True)
@@ -115,10 +154,16 @@ def method(machine: Machine, thing: Thing, name: str, call: Call) -> Value | Non
 
 
 def _accelerator(machine: Machine, accelerator: Thing, name: str, call: Call) -> Value | None:
-    from fallline.reader.methods import backward
+    from fallline.reader.tensors import backward
     from fallline.reader.torch_api import clip
 
-    if name in {"prepare", "prepare_model", "prepare_optimizer", "prepare_data_loader", "prepare_scheduler"}:
+    if name in {
+        "prepare",
+        "prepare_model",
+        "prepare_optimizer",
+        "prepare_data_loader",
+        "prepare_scheduler",
+    }:
         prepared = [_prepared(machine, accelerator, machine.settled(v)) for v in call.args]
         return prepared[0] if len(prepared) == 1 else Sequence(prepared)
     if name == "backward":
@@ -137,7 +182,14 @@ def _accelerator(machine: Machine, accelerator: Thing, name: str, call: Call) ->
         # a no-op while gradients are not synchronised; unscales by itself
         if accelerator.facts.get("inside") and not accelerator.facts.get("syncing"):
             return Tensor(False)
-        return clip(machine, call, "norm" if "norm" in name else "value", call.arg(0, "parameters"), call.arg(1, "max_norm", "clip_value"), unscaled=True)
+        return clip(
+            machine,
+            call,
+            "norm" if "norm" in name else "value",
+            call.arg(0, "parameters"),
+            call.arg(1, "max_norm", "clip_value"),
+            unscaled=True,
+        )
     if name in {"unwrap_model"}:
         return call.args[0] if call.args else Unknown()
     if name in {"gather", "gather_for_metrics", "reduce", "pad_across_processes"}:
@@ -158,8 +210,9 @@ def _prepared(machine: Machine, accelerator: Thing, value: Value) -> Value:
 
 
 def _fabric(machine: Machine, fabric: Thing, name: str, call: Call) -> Value | None:
-    from fallline.reader.methods import backward
-    from fallline.reader.torch_api import clip, enabled_of
+    from fallline.reader.builders import enabled_of
+    from fallline.reader.tensors import backward
+    from fallline.reader.torch_api import clip
 
     if name in {"setup", "setup_module", "setup_optimizers", "setup_dataloaders"}:
         given = [machine.settled(v) for v in call.args]
@@ -185,7 +238,7 @@ def _fabric(machine: Machine, fabric: Thing, name: str, call: Call) -> Value | N
 
 
 def _engine(machine: Machine, engine: Thing, name: str, call: Call) -> Value | None:
-    from fallline.reader.methods import backward
+    from fallline.reader.tensors import backward
 
     if name == "backward":
         backward(machine, machine.settled(call.arg(0, "loss") or Unknown()), call, "deepspeed")
@@ -201,7 +254,7 @@ def _engine(machine: Machine, engine: Thing, name: str, call: Call) -> Value | N
 
 def _lightning(machine: Machine, module: Thing, name: str, call: Call) -> Value | None:
     """Methods that a LightningModule inherits."""
-    from fallline.reader.methods import backward
+    from fallline.reader.tensors import backward
     from fallline.reader.torch_api import clip
 
     if name == "optimizers":
@@ -218,8 +271,22 @@ def _lightning(machine: Machine, module: Thing, name: str, call: Call) -> Value 
         backward(machine, machine.settled(call.arg(0, "loss") or Unknown()), call)
         return NONE
     if name == "clip_gradients":
-        return clip(machine, call, "norm", call.arg(0, "optimizer"), call.arg(None, "gradient_clip_val"), unscaled=True)
-    if name in {"log", "log_dict", "toggle_optimizer", "untoggle_optimizer", "save_hyperparameters", "print"}:
+        return clip(
+            machine,
+            call,
+            "norm",
+            call.arg(0, "optimizer"),
+            call.arg(None, "gradient_clip_val"),
+            unscaled=True,
+        )
+    if name in {
+        "log",
+        "log_dict",
+        "toggle_optimizer",
+        "untoggle_optimizer",
+        "save_hyperparameters",
+        "print",
+    }:
         return NONE
     return None
 
@@ -228,13 +295,15 @@ def super_call(machine: Machine, me: Thing, name: str, call: Call) -> Value:
     """A method of a base class outside the project."""
     if name == "compute_loss":
         model = machine.settled(call.arg(0, "model") or Unknown())
-        graph = Tensor(True, model.sets if isinstance(model, Thing) else frozenset(), reduction="mean", scalar=True)
+        graph = Tensor(
+            True,
+            model.sets if isinstance(model, Thing) else frozenset(),
+            reduction="mean",
+            scalar=True,
+        )
         wanted = call.kwargs.get("return_outputs")
         outputs = Tensor(True)
         return Sequence([graph, outputs]) if isinstance(wanted, Const) and wanted.value else graph
     if name in {"training_step", "train", "optimizer_step", "step", "backward"}:
         machine.emit(Kind.OPAQUE, call.node, what=f"super().{name}")
     return Unknown()
-
-
-_ = (ast, Function)

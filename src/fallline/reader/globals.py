@@ -23,7 +23,7 @@ BUILTINS = frozenset(
 def find(machine: Machine, module: Module, name: str) -> Value:
     """A module's own function, class, import or constant; unknown, with its name, otherwise."""
     if name in module.functions:
-        return Function(module.functions[name], module)  # type: ignore[arg-type]
+        return Function(module.functions[name], module)
     if name in module.classes:
         return Class(module.classes[name], module)
     if name in module.imports:
@@ -65,7 +65,13 @@ def _constant(machine: Machine, module: Module, target: ast.Name, name: str) -> 
     if key in machine._looking or module.scope(target) is not None:
         return Unknown(name)
     up = module.parent(target)
-    value = up.value if isinstance(up, ast.Assign) and up.targets[0] is target else up.value if isinstance(up, ast.AnnAssign) else None
+    value = (
+        up.value
+        if isinstance(up, ast.Assign) and up.targets[0] is target
+        else up.value
+        if isinstance(up, ast.AnnAssign)
+        else None
+    )
     if value is None:
         return Unknown(name)
     machine._looking.add(key)

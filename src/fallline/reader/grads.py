@@ -32,7 +32,11 @@ def read(machine: Machine, sets: frozenset[str], what: str, node: ast.AST) -> No
     """`p.grad.norm()` and its kin. The same line counts once in an iteration."""
     place = machine.place(node)
     for event in reversed(machine.events[-6:]):
-        if event.kind is Kind.GRAD_READ and event.at.line == place.line and event.at.path == place.path:
+        if (
+            event.kind is Kind.GRAD_READ
+            and event.at.line == place.line
+            and event.at.path == place.path
+        ):
             return
     machine.emit(Kind.GRAD_READ, node, what=what, parameters=sets or None)
 
@@ -42,9 +46,16 @@ def used(machine: Machine, value: Value, sets: frozenset[str], node: ast.AST) ->
     machine.emit(Kind.GRAD_READ, node, what="use", parameters=sets or None)
 
 
-def keep(machine: Machine, container: Sequence | Mapping, tensor: Tensor, how: str, node: ast.AST) -> Tensor:
+def keep(
+    machine: Machine, container: Sequence | Mapping, tensor: Tensor, how: str, node: ast.AST
+) -> Tensor:
     """A tensor goes into a container; a leak when it still has its graph and the container outlives the iteration."""
-    if not tensor.graph or not machine.iteration or container.born == machine.iteration or tensor.grad_of is not None:
+    if (
+        not tensor.graph
+        or not machine.iteration
+        or container.born == machine.iteration
+        or tensor.grad_of is not None
+    ):
         return tensor
     event = machine.emit(Kind.KEEP, node, how=how, parameters=tensor.sets or None)
     return replace(tensor, kept=tensor.kept | {event.order})
@@ -54,7 +65,10 @@ def accumulate(machine: Machine, node: ast.AugAssign, value: Tensor, new: Tensor
     """`total += loss`, where total is older than this iteration."""
     if not value.graph or not machine.iteration:
         return new
-    if isinstance(node.target, ast.Name) and machine.frame.fresh.get(node.target.id) == machine.iteration:
+    if (
+        isinstance(node.target, ast.Name)
+        and machine.frame.fresh.get(node.target.id) == machine.iteration
+    ):
         return new
     event = machine.emit(Kind.KEEP, node, how="add", parameters=value.sets or None)
     return replace(new, kept=new.kept | {event.order})

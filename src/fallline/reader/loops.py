@@ -15,7 +15,18 @@ from fallline.reader.counts import COUNTED, SIZE, SIZED, small
 from fallline.reader.evaluate import evaluate
 from fallline.reader.machine import Machine
 from fallline.reader.relevance import relevant, trains
-from fallline.reader.values import Const, Mapping, Param, Params, Sequence, Tensor, Thing, Unknown, Value, kind_by_name
+from fallline.reader.values import (
+    Const,
+    Mapping,
+    Param,
+    Params,
+    Sequence,
+    Tensor,
+    Thing,
+    Unknown,
+    Value,
+    kind_by_name,
+)
 
 __all__ = ["Stream", "run_for", "run_while", "stream_of"]
 
@@ -56,14 +67,18 @@ def run_while(machine: Machine, node: ast.While) -> str | None:
     def begin(index: int) -> None:
         return None
 
-    return _repeat(machine, node, Stream("many", lambda i: Const(i)), begin, lambda: _still(machine, node.test))
+    return _repeat(
+        machine, node, Stream("many", lambda i: Const(i)), begin, lambda: _still(machine, node.test)
+    )
 
 
 def _still(machine: Machine, test: ast.expr) -> bool:
     """Whether a while goes on, as far as is known."""
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
         return all(_still(machine, part) for part in test.values)
-    value = evaluate(machine, test) if not isinstance(test, ast.Compare) else _compare(machine, test)
+    value = (
+        evaluate(machine, test) if not isinstance(test, ast.Compare) else _compare(machine, test)
+    )
     if isinstance(value, Const):
         return bool(value.value)
     return True
@@ -96,7 +111,9 @@ def _repeat(
     loader = stream.loader
     endless = bool(loader and loader.facts.get("endless"))
     if loader is not None and stream.kind == "data":
-        machine.emit(Kind.EPOCH, node.iter if not isinstance(node, ast.While) else node.test, loader=loader)
+        machine.emit(
+            Kind.EPOCH, node.iter if not isinstance(node, ast.While) else node.test, loader=loader
+        )
     jump: str | None = None
     index = 0
     backwards = machine.backwards
@@ -108,9 +125,13 @@ def _repeat(
                 break
             before = (machine.training_loops, machine.data_loops)
             machine.iterations += 1
-            machine.iteration = machine.iterations if stream.kind in {"data", "many", "exact"} else outer
+            machine.iteration = (
+                machine.iterations if stream.kind in {"data", "many", "exact"} else outer
+            )
             if loader is not None and stream.kind == "data":
-                last = index == stream.count - 1 if stream.count is not None and not endless else False
+                last = (
+                    index == stream.count - 1 if stream.count is not None and not endless else False
+                )
                 machine.emit(
                     Kind.BATCH,
                     node.target if not isinstance(node, ast.While) else node.test,
@@ -136,7 +157,11 @@ def _repeat(
             machine.training_loops += index > 1
             machine.data_loops += stream.kind == "data"
     if loader is not None and stream.kind == "data" and not endless and jump is None:
-        machine.emit(Kind.EPOCH_END, node.iter if not isinstance(node, ast.While) else node.test, loader=loader)
+        machine.emit(
+            Kind.EPOCH_END,
+            node.iter if not isinstance(node, ast.While) else node.test,
+            loader=loader,
+        )
     if jump == RETURN:
         return RETURN
     if jump != BREAK and node.orelse:
@@ -172,7 +197,9 @@ def stream_of(machine: Machine, found: Value, node: ast.For | ast.AsyncFor | Non
     if isinstance(value, Thing):
         return _thing(machine, value, node)
     if isinstance(value, Tensor):
-        return Stream("items", lambda i: Tensor(value.graph, value.sets, value.forwards), 2, soft=True)
+        return Stream(
+            "items", lambda i: Tensor(value.graph, value.sets, value.forwards), 2, soft=True
+        )
     if isinstance(value, Unknown):
         return _unknown(machine, value, node)
     return Stream("once", lambda i: Unknown(), 1)
@@ -187,15 +214,25 @@ def _thing(machine: Machine, value: Thing, node: ast.For | ast.AsyncFor | None) 
         if wrap == "range":
             return _range(machine, value)
         inner = [stream_of(machine, v, node) for v in facts["of"]]
-        lead = next((s for s in inner if s.kind == "data"), next((s for s in inner if s.count is None), inner[0]))
+        lead = next(
+            (s for s in inner if s.kind == "data"),
+            next((s for s in inner if s.count is None), inner[0]),
+        )
         counts = [s.count for s in inner if s.count is not None and not s.soft]
         counts = counts or [s.count for s in inner if s.count is not None]
         count = lead.count if lead.kind == "data" else (min(counts) if counts else None)
         if wrap == "enumerate":
             start = facts.get("start", 0)
-            return Stream(lead.kind, lambda i: Sequence([Const(i + start, True), lead.item(i)]), lead.count, lead.loader)
+            return Stream(
+                lead.kind,
+                lambda i: Sequence([Const(i + start, True), lead.item(i)]),
+                lead.count,
+                lead.loader,
+            )
         if wrap == "zip":
-            return Stream(lead.kind, lambda i: Sequence([s.item(i) for s in inner]), count, lead.loader)
+            return Stream(
+                lead.kind, lambda i: Sequence([s.item(i) for s in inner]), count, lead.loader
+            )
         return lead
     if value.kind in {"model", "criterion"}:
         # for layer in model: parts of the same parameters
@@ -231,7 +268,9 @@ def _bound(machine: Machine, value: Value, stepped: bool) -> int | None:
     if isinstance(value, Const) and isinstance(value.value, int):
         return value.value
     if isinstance(value, Unknown) and value.became is None:
-        if COUNTED.search(value.hint) and not any(w in value.hint.lower() for w in ("epoch", "num_", "iter", "every")):
+        if COUNTED.search(value.hint) and not any(
+            w in value.hint.lower() for w in ("epoch", "num_", "iter", "every")
+        ):
             return machine.settings.count(value.hint)
         if stepped and SIZED.search(value.hint):
             return machine.settings.count(value.hint, usual=SIZE)
@@ -249,7 +288,11 @@ def _unknown(machine: Machine, value: Unknown, node: ast.For | ast.AsyncFor | No
     if kind == "loader" or training:
         thing = machine.become(value, "loader")
         return Stream("data", lambda i: Tensor(False), machine_length(machine, thing), thing)
-    return Stream("many" if node is not None and relevant(machine.module, node.body) else "once", lambda i: Unknown(), None if node is not None and relevant(machine.module, node.body) else 1)
+    return Stream(
+        "many" if node is not None and relevant(machine.module, node.body) else "once",
+        lambda i: Unknown(),
+        None if node is not None and relevant(machine.module, node.body) else 1,
+    )
 
 
 def machine_length(machine: Machine, loader: Thing) -> int:

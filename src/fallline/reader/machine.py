@@ -38,7 +38,9 @@ class Frame:
     outer: Frame | None = None
     me: Thing | None = None
     names: dict[str, Value] = field(default_factory=dict)
-    fresh: dict[str, int] = field(default_factory=dict)  # name → iteration in which it was last assigned
+    fresh: dict[str, int] = field(
+        default_factory=dict
+    )  # name → iteration in which it was last assigned
     closing: bool = False  # the body of a closure given to optimizer.step
     globals: set[str] = field(default_factory=set)
 
@@ -47,12 +49,19 @@ class Machine:
     """One execution on paper."""
 
     def __init__(
-        self, project: Project, settings: Settings, length: int, deadline: float, expected: tuple[int, ...] = ()
+        self,
+        project: Project,
+        settings: Settings,
+        length: int,
+        deadline: float,
+        expected: tuple[int, ...] = (),
     ) -> None:
         self.project = project
         self.settings = settings
         self.length = length  # batches of a loader whose length is not known
-        self.expected = expected  # accumulation windows that an earlier trace of the same program had
+        self.expected = (
+            expected  # accumulation windows that an earlier trace of the same program had
+        )
         self.deadline = deadline
         self.fuel = _FUEL
         self.complete = True
@@ -68,7 +77,9 @@ class Machine:
         self.recording = True  # autograd records
         self.autocast: list[str | None] = ["off"]
         self.unsynced: list[str] = []  # ids of models inside no_sync
-        self.tests: list[tuple[Location, bool, str]] = []  # the ifs around: place, depends on iteration, text
+        self.tests: list[
+            tuple[Location, bool, str]
+        ] = []  # the ifs around: place, depends on iteration, text
         self.iteration = 0
         self.iterations = 0
         self.loops: list[str] = []  # kinds of the loops around (see loops.Stream), innermost last
@@ -80,7 +91,9 @@ class Machine:
         self.backwards = 0
         self.training_loops = 0  # loops with a backward in them that have ended
         self.data_loops = 0  # those over a loader
-        self.results: dict[tuple[int, int], Value] = {}  # of calls that only compute: (function, call) → result
+        self.results: dict[
+            tuple[int, int], Value
+        ] = {}  # of calls that only compute: (function, call) → result
         self._module_frames: dict[str, Frame] = {}
         self._numbers: dict[str, int] = {}
         self.pending = 0  # backward passes since the last step
@@ -123,14 +136,18 @@ class Machine:
     def site(self, node: ast.AST) -> str:
         """The identity of a call with the calls that led to it."""
         at = self.place(node)
-        return " < ".join([f"{at.path}:{at.line}:{at.column}", *(str(c) for c in reversed(self.callers))])
+        return " < ".join(
+            [f"{at.path}:{at.line}:{at.column}", *(str(c) for c in reversed(self.callers))]
+        )
 
     # -- things ------------------------------------------------------------------------------------------------
 
     def make(self, kind: str, node: ast.AST | None, **facts: Any) -> Thing:
         """A new training object."""
         number = self._numbers[kind] = self._numbers.get(kind, 0) + 1
-        thing = Thing(kind, f"{kind}#{number}", self.place(node) if node is not None else None, facts)
+        thing = Thing(
+            kind, f"{kind}#{number}", self.place(node) if node is not None else None, facts
+        )
         thing.born = len(self.events)
         if kind == "model":
             facts.setdefault("parameters", frozenset({thing.id}))
@@ -225,7 +242,11 @@ class Machine:
             model.id if model else None,
             scheduler.id if scheduler else None,
             loader.id if loader else None,
-            {name: value for name, value in facts.items() if value is not None and not (name == "parameters" and _unclear(value))},
+            {
+                name: value
+                for name, value in facts.items()
+                if value is not None and not (name == "parameters" and _unclear(value))
+            },
             self.callers,
             len(self.events),
         )
@@ -267,7 +288,11 @@ class Machine:
         if not self.complete and self.events:
             self.emit(Kind.OPAQUE, self.events[-1].at, what="the rest of the program")
         # what reaches a backward once does so again, past the end of this trace
-        reaching = {(e.kind, e.at, e.callers) for e in self.events if e.fact("used") or e.fact("reaches_backward")}
+        reaching = {
+            (e.kind, e.at, e.callers)
+            for e in self.events
+            if e.fact("used") or e.fact("reaches_backward")
+        }
         for event in self.events:
             again = (event.kind, event.at, event.callers) in reaching
             if event.kind is Kind.FORWARD and (again or self.complete):
@@ -278,14 +303,22 @@ class Machine:
                 event.facts.setdefault("second", False)
         return Trace(
             self.events,
-            [Object(t.id, t.kind, t.at, _known(t.facts), t.born) for t in self.things.values() if t.kind != "object"],
+            [
+                Object(t.id, t.kind, t.at, _known(t.facts), t.born)
+                for t in self.things.values()
+                if t.kind != "object"
+            ],
             settings=self.settings.words(),
             complete=self.complete,
         )
 
 
 def _known(facts: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in facts.items() if value is not None and not (name == "parameters" and _unclear(value))}
+    return {
+        name: value
+        for name, value in facts.items()
+        if value is not None and not (name == "parameters" and _unclear(value))
+    }
 
 
 def _unclear(sets: Any) -> bool:
@@ -295,7 +328,11 @@ def _unclear(sets: Any) -> bool:
 
 def count_of(machine: Machine, value: Value) -> int | None:
     """A whole number for a value: itself, or a small assumed one where the name says it is a count."""
-    if isinstance(value, Const) and isinstance(value.value, int) and not isinstance(value.value, bool):
+    if (
+        isinstance(value, Const)
+        and isinstance(value.value, int)
+        and not isinstance(value.value, bool)
+    ):
         return value.value
     if isinstance(value, Unknown) and value.became is None and value.hint:
         return machine.settings.count(value.hint)

@@ -26,7 +26,9 @@ __all__ = ["attribute", "construct", "find_method", "scan_model"]
 _RECURRENT = frozenset({"LSTM", "GRU", "RNN", "LSTMCell", "GRUCell", "RNNCell"})
 
 
-def find_method(module: Module, cls: ast.ClassDef, name: str) -> tuple[Module, ast.FunctionDef | ast.AsyncFunctionDef] | None:
+def find_method(
+    module: Module, cls: ast.ClassDef, name: str
+) -> tuple[Module, ast.FunctionDef | ast.AsyncFunctionDef] | None:
     """A method of a class or of its bases in the project."""
     seen: set[int] = set()
     queue: list[tuple[Module, ast.ClassDef]] = [(module, cls)]
@@ -50,7 +52,9 @@ def _bases(home: Module, cls: ast.ClassDef) -> list[tuple[Module, ast.ClassDef]]
             found.append((home, home.classes[target.id]))
             continue
         name = home.resolve(target)
-        there = home.project.find(name, home) if name is not None and home.project is not None else None
+        there = (
+            home.project.find(name, home) if name is not None and home.project is not None else None
+        )
         if there is not None and isinstance(there[1], ast.ClassDef):
             found.append((there[0], there[1]))
     return found
@@ -72,7 +76,9 @@ def attribute(machine: Machine, thing: Thing, name: str, node: ast.AST) -> Value
         special = frameworks.attribute(machine, thing, name)
     if special is not None:
         return special
-    if thing.kind == "object" or (thing.kind == "model" and kind_by_name(name) is not None and thing.cls is not None):
+    if thing.kind == "object" or (
+        thing.kind == "model" and kind_by_name(name) is not None and thing.cls is not None
+    ):
         # set somewhere we cannot see (a base class, a decorator): unknown, but the same each time
         value = Unknown(f"self.{name}" if thing is machine.frame.me else name)
         thing.attrs[name] = value
@@ -87,7 +93,10 @@ def _from_class(machine: Machine, thing: Thing, name: str, node: ast.AST) -> Val
     if method is not None:
         home, function = method
         value = Function(function, home, None, thing)
-        if any(isinstance(d, ast.Name) and d.id in {"property", "cached_property"} for d in function.decorator_list):
+        if any(
+            isinstance(d, ast.Name) and d.id in {"property", "cached_property"}
+            for d in function.decorator_list
+        ):
             from fallline.reader.calls import call_function
 
             return call_function(machine, value, [], {}, node)
@@ -95,9 +104,16 @@ def _from_class(machine: Machine, thing: Thing, name: str, node: ast.AST) -> Val
             value.me = None
         return value
     for item in cls.body:
-        if isinstance(item, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in item.targets):
+        if isinstance(item, ast.Assign) and any(
+            isinstance(t, ast.Name) and t.id == name for t in item.targets
+        ):
             return _class_level(machine, module, item.value)
-        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name) and item.target.id == name and item.value is not None:
+        if (
+            isinstance(item, ast.AnnAssign)
+            and isinstance(item.target, ast.Name)
+            and item.target.id == name
+            and item.value is not None
+        ):
             return _class_level(machine, module, item.value)
     return None
 
@@ -147,7 +163,9 @@ def _bypass(machine: Machine, model: Thing) -> Thing:
     return inner
 
 
-def construct(machine: Machine, cls: Class, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
+def construct(
+    machine: Machine, cls: Class, args: list[Value], kwargs: dict[str, Value], node: ast.AST
+) -> Value:
     """An instance of a class of the project, its `__init__` run."""
     from fallline.reader.calls import call_function
 
@@ -163,7 +181,9 @@ def construct(machine: Machine, cls: Class, args: list[Value], kwargs: dict[str,
         kind = "loader"
     elif any(b.startswith("torch.utils.data.") and b.endswith("Dataset") for b in bases):
         kind = "dataset"
-    if kind == "model" and (cls.node.name.endswith(("Loss", "Criterion")) or cls.node.name.lower().endswith("loss")):
+    if kind == "model" and (
+        cls.node.name.endswith(("Loss", "Criterion")) or cls.node.name.lower().endswith("loss")
+    ):
         kind = "criterion"
     thing = machine.make(kind, node)
     thing.cls = (cls.module, cls.node)
@@ -173,7 +193,11 @@ def construct(machine: Machine, cls: Class, args: list[Value], kwargs: dict[str,
     if kind == "optimizer":
         thing.facts["parameters"] = _sets_of(machine, args[0]) if args else None
     inside = machine.inside_model
-    machine.inside_model += kind in {"model", "criterion", "dataset"} and "LightningModule" not in str(bases)
+    machine.inside_model += kind in {
+        "model",
+        "criterion",
+        "dataset",
+    } and "LightningModule" not in str(bases)
     try:
         method = find_method(cls.module, cls.node, "__init__")
         if method is not None:
@@ -184,7 +208,7 @@ def construct(machine: Machine, cls: Class, args: list[Value], kwargs: dict[str,
 
 
 def _sets_of(machine: Machine, value: Value) -> frozenset[str] | None:
-    from fallline.reader.torch_api import parameter_sets
+    from fallline.reader.builders import parameter_sets
 
     return parameter_sets(machine, value)
 

@@ -55,7 +55,9 @@ def read_paths(
                     on_file(readings[-1])
             return _finish(readings, worker.deferred)
     codes = tuple(rule.code for rule in chosen)
-    with ProcessPoolExecutor(jobs, initializer=_start, initargs=(tuple(roots), codes, callers)) as pool:
+    with ProcessPoolExecutor(
+        jobs, initializer=_start, initargs=(tuple(roots), codes, callers)
+    ) as pool:
         readings = []
         size = max(1, min(16, len(paths) // (jobs * 4)))
         for reading in pool.map(_read, paths, chunksize=size):
@@ -93,14 +95,18 @@ def _callers(paths: Sequence[str], project: Project) -> dict[bytes, tuple[str, .
     return {name: tuple(sorted(files)) for name, files in found.items()}
 
 
-def _finish(readings: list[Reading], run: Callable[[str, tuple[str, ...], set[tuple[str, str]]], Reading]) -> list[Reading]:
+def _finish(
+    readings: list[Reading], run: Callable[[str, tuple[str, ...], set[tuple[str, str]]], Reading]
+) -> list[Reading]:
     """Begin what was left to other files and not reached by any."""
     reached: set[tuple[str, str]] = set()
     for reading in readings:
         reached |= reading.reached
     finished = []
     for reading in readings:
-        left = tuple(sorted(n for n in reading.deferred if not _was_reached(reading.path, n, reached)))
+        left = tuple(
+            sorted(n for n in reading.deferred if not _was_reached(reading.path, n, reached))
+        )
         if left:
             rest = run(reading.path, left, {r for r in reached if r[0] == reading.path})
             reading = replace(
@@ -120,7 +126,9 @@ def _was_reached(path: str, name: str, reached: set[tuple[str, str]]) -> bool:
 class _Worker:
     """Reads files of one project in one process."""
 
-    def __init__(self, project: Project, rules: tuple[Rule, ...], callers: dict[bytes, tuple[str, ...]]) -> None:
+    def __init__(
+        self, project: Project, rules: tuple[Rule, ...], callers: dict[bytes, tuple[str, ...]]
+    ) -> None:
         self.project = project
         self.rules = rules
         self.callers = callers
@@ -134,22 +142,31 @@ class _Worker:
             return bool(files)
 
         try:
-            reading = read_data(path, self.project.data(path), self.project, self.rules, defers=defers)
+            reading = read_data(
+                path, self.project.data(path), self.project, self.rules, defers=defers
+            )
         except OSError as error:
-            return Reading(path, [unreadable(path, UnreadableError(f"cannot be read: {error.strerror or error}"))])
+            return Reading(
+                path,
+                [unreadable(path, UnreadableError(f"cannot be read: {error.strerror or error}"))],
+            )
         return replace(reading, touched=reading.touched | others) if others else reading
 
     def deferred(self, path: str, names: tuple[str, ...], reached: set[tuple[str, str]]) -> Reading:
         module = self.project.module_at(path)
         if module is None:
             return Reading(path, [])
-        return read_deferred(module, self.rules, time.perf_counter() + SECONDS_PER_FILE, names, reached)
+        return read_deferred(
+            module, self.rules, time.perf_counter() + SECONDS_PER_FILE, names, reached
+        )
 
 
 _worker: _Worker | None = None
 
 
-def _start(roots: tuple[str, ...], codes: tuple[str, ...], callers: dict[bytes, tuple[str, ...]]) -> None:
+def _start(
+    roots: tuple[str, ...], codes: tuple[str, ...], callers: dict[bytes, tuple[str, ...]]
+) -> None:
     global _worker
     gc.disable()  # see _no_collection
     rules = tuple(rule for code in codes if (rule := rule_by_code(code)) is not None)

@@ -28,15 +28,21 @@ class Reading:
     findings: list[Finding]
     touched: frozenset[str] = field(default=frozenset())
     seconds: float = 0.0
-    reached: frozenset[tuple[str, str]] = field(default=frozenset())  # functions that ran, by path and name
+    reached: frozenset[tuple[str, str]] = field(
+        default=frozenset()
+    )  # functions that ran, by path and name
     deferred: frozenset[str] = field(default=frozenset())  # roots left to the files that call them
     failures: tuple[str, ...] = ()  # what went wrong in fallline itself
 
 
-def read_text(text: str | bytes, path: str = "<text>", rules: Iterable[Rule] | None = None) -> list[Finding]:
+def read_text(
+    text: str | bytes, path: str = "<text>", rules: Iterable[Rule] | None = None
+) -> list[Finding]:
     """The findings of one file given as text."""
     data = text.encode() if isinstance(text, str) else text
-    return read_data(path, data, Project(), tuple(rules) if rules is not None else all_rules()).findings
+    return read_data(
+        path, data, Project(), tuple(rules) if rules is not None else all_rules()
+    ).findings
 
 
 def read_data(
@@ -62,14 +68,19 @@ def read_data(
 
 
 def read_module(
-    module: Module, rules: Sequence[Rule], deadline: float, defers: Callable[[str], bool] = lambda name: False
+    module: Module,
+    rules: Sequence[Rule],
+    deadline: float,
+    defers: Callable[[str], bool] = lambda name: False,
 ) -> Reading:
     """The findings of one parsed file, with fixes."""
     raw = module.source.text.encode(errors="replace")
     found: list[Finding] = []
     failures: list[str] = []
     for rule in rules:
-        if rule._defines("check_syntax") and (not rule.tokens or any(t in raw for t in rule.tokens)):
+        if rule._defines("check_syntax") and (
+            not rule.tokens or any(t in raw for t in rule.tokens)
+        ):
             try:
                 found += rule.check_syntax(module)
             except Exception as error:  # one rule's mistake must not cost the others' findings
@@ -84,7 +95,9 @@ def read_module(
             return False
         return True
 
-    found += _judged(module, rules, deadline, failures, reached=reached, touched=touched, wanted=wanted)
+    found += _judged(
+        module, rules, deadline, failures, reached=reached, touched=touched, wanted=wanted
+    )
     found = settle(merge(found))
     _add_fixes(found, module, rules, failures)
     return Reading(
@@ -97,17 +110,38 @@ def read_module(
     )
 
 
-def read_deferred(module: Module, rules: Sequence[Rule], deadline: float, names: Iterable[str], reached: set[tuple[str, str]]) -> Reading:
+def read_deferred(
+    module: Module,
+    rules: Sequence[Rule],
+    deadline: float,
+    names: Iterable[str],
+    reached: set[tuple[str, str]],
+) -> Reading:
     """The findings of roots that were left to other files and that none of them reached."""
     failures: list[str] = []
     touched: set[str] = set()
     left = frozenset(names)
-    found = _judged(module, rules, deadline, failures, reached=reached, touched=touched, wanted=lambda root: root.name in left)
+    found = _judged(
+        module,
+        rules,
+        deadline,
+        failures,
+        reached=reached,
+        touched=touched,
+        wanted=lambda root: root.name in left,
+    )
     _add_fixes(found, module, rules, failures)
-    return Reading(module.path, settle(merge(found)), frozenset(touched - {module.path}), failures=tuple(failures))
+    return Reading(
+        module.path,
+        settle(merge(found)),
+        frozenset(touched - {module.path}),
+        failures=tuple(failures),
+    )
 
 
-def _judged(module: Module, rules: Sequence[Rule], deadline: float, failures: list[str], **options: object) -> list[Finding]:
+def _judged(
+    module: Module, rules: Sequence[Rule], deadline: float, failures: list[str], **options: object
+) -> list[Finding]:
     found: list[Finding] = []
     denied: set[tuple[str, str, int]] = set()
     try:
@@ -120,13 +154,21 @@ def _judged(module: Module, rules: Sequence[Rule], deadline: float, failures: li
     return [f for f in found if f.key not in denied]
 
 
-def _add_fixes(findings: list[Finding], module: Module, rules: Sequence[Rule], failures: list[str]) -> None:
+def _add_fixes(
+    findings: list[Finding], module: Module, rules: Sequence[Rule], failures: list[str]
+) -> None:
     by_code = {rule.code: rule for rule in rules}
     for finding in findings:
         rule = by_code.get(finding.code)
         if finding.fix is not None or rule is None or not rule.fixable:
             continue
-        home = module if finding.at.path == module.path else module.project.module_at(finding.at.path) if module.project else None
+        home = (
+            module
+            if finding.at.path == module.path
+            else module.project.module_at(finding.at.path)
+            if module.project
+            else None
+        )
         if home is not None:
             try:
                 finding.fix = rule.fix(finding, home)
@@ -139,10 +181,20 @@ def failure(what: str, path: str, error: Exception) -> str:
     frame = error.__traceback__
     while frame is not None and frame.tb_next is not None:
         frame = frame.tb_next
-    where = f"{frame.tb_frame.f_code.co_filename.rpartition('fallline/')[2]}:{frame.tb_lineno}" if frame is not None else ""
+    where = (
+        f"{frame.tb_frame.f_code.co_filename.rpartition('fallline/')[2]}:{frame.tb_lineno}"
+        if frame is not None
+        else ""
+    )
     return f"{path}: {what} failed ({type(error).__name__}: {error} at {where})"
 
 
 def unreadable(path: str, error: UnreadableError) -> Finding:
     """FL000: the file cannot be read or parsed."""
-    return Finding("FL000", "unreadable", Severity.ERROR, error.message, Location(path, error.line, error.column))
+    return Finding(
+        "FL000",
+        "unreadable",
+        Severity.ERROR,
+        error.message,
+        Location(path, error.line, error.column),
+    )

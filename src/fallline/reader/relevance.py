@@ -22,7 +22,9 @@ _ACTS = frozenset(
     "accumulate no_sync no_backward_sync eval set_epoch optimizer_step minimize detect_anomaly set_detect_anomaly "
     "get_total_norm clip_grads_with_norm_ set_requires_gradient_sync autocast GradScaler no_grad scaler.update".split()
 )
-_TRAINS = frozenset("backward manual_backward accumulate minimize training_step compute_loss".split())
+_TRAINS = frozenset(
+    "backward manual_backward accumulate minimize training_step compute_loss".split()
+)
 # What an execution on paper is begun for.
 _BEGINS = frozenset(
     "backward manual_backward step training_step compute_loss eval accumulate minimize unscale_ clip_grad_norm_ "
@@ -45,17 +47,24 @@ def called_names(node: ast.AST) -> frozenset[str]:
                     found.add(inner.func.attr)
                     if isinstance(inner.func.value, ast.Name):
                         found.add(f"{inner.func.value.id}.{inner.func.attr}")
-                    if inner.func.attr == "update" and "scal" in ast.unparse(inner.func.value).lower():
+                    if (
+                        inner.func.attr == "update"
+                        and "scal" in ast.unparse(inner.func.value).lower()
+                    ):
                         found.add("scaler.update")
                 for argument in inner.args:
                     # a closure or step function handed to something that will call it
                     if isinstance(argument, ast.Name):
                         found.add(argument.id)
-            elif isinstance(inner, ast.Attribute) and inner.attr in {"grad", "require_backward_grad_sync", "sync_gradients"}:
+            elif isinstance(inner, ast.Attribute) and inner.attr in {
+                "grad",
+                "require_backward_grad_sync",
+                "sync_gradients",
+            }:
                 found.add("zero_grad")
         known = frozenset(found)
         node._called = known  # type: ignore[attr-defined]
-    return known  # type: ignore[no-any-return]
+    return known
 
 
 def relevant(module: Module, nodes: Iterable[ast.AST], wanted: frozenset[str] = TRIGGERS) -> bool:
@@ -114,7 +123,12 @@ def _reaches(module: Module, node: ast.AST, wanted: frozenset[str], seen: set[in
     return result
 
 
-_KEYS = {id(TRIGGERS): "_reaches", id(_ACTS): "_reaches_act", id(_TRAINS): "_reaches_train", id(_BEGINS): "_reaches_begin"}
+_KEYS = {
+    id(TRIGGERS): "_reaches",
+    id(_ACTS): "_reaches_act",
+    id(_TRAINS): "_reaches_train",
+    id(_BEGINS): "_reaches_begin",
+}
 
 
 def definitions(module: Module, name: str) -> list[tuple[Module, ast.AST]]:

@@ -6,21 +6,48 @@ import ast
 import re
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from fallline.event import Kind
-from fallline.reader.calls import Call, call_function
-from fallline.reader.machine import Machine, Stop
-from fallline.reader.methods import backward, emit_step
+from fallline.reader.call import Call
+from fallline.reader.calls import call_function
+from fallline.reader.machine import Machine
 from fallline.reader.objects import find_method
+from fallline.reader.protocol import emit_step
 from fallline.reader.relevance import begins, called_names, trains
 from fallline.reader.statements import run_block
-from fallline.reader.values import Class, Const, Function, Params, Sequence, Tensor, Thing, Unknown, Value, kind_by_name
+from fallline.reader.tensors import backward
+from fallline.reader.values import (
+    Class,
+    Const,
+    Function,
+    Sequence,
+    Tensor,
+    Thing,
+    Unknown,
+    Value,
+    kind_by_name,
+)
 from fallline.syntax import Module
 
 __all__ = ["Root", "roots_of"]
 
 _LIGHTNING = frozenset({"LightningModule"})
-_COUNTERS = frozenset({"step", "i", "idx", "batch_idx", "batch_index", "iteration", "it", "n_iter", "global_step", "current_step", "step_idx"})
+_COUNTERS = frozenset(
+    {
+        "step",
+        "i",
+        "idx",
+        "batch_idx",
+        "batch_index",
+        "iteration",
+        "it",
+        "n_iter",
+        "global_step",
+        "current_step",
+        "step_idx",
+    }
+)
 
 
 @dataclass
@@ -38,20 +65,30 @@ class Root:
 
 def roots_of(module: Module, reached: Container[tuple[str, str]]) -> Iterator[Root]:
     """The places to begin in this file. What was executed meanwhile is not begun again."""
-    body = [s for s in module.tree.body if not isinstance(s, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom)]
+    body = [
+        s
+        for s in module.tree.body
+        if not isinstance(
+            s, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom
+        )
+    ]
     if begins(module, body):
         yield Root("", lambda machine: _script(machine, module))
     for cls in module.classes.values():
         yield from _class_roots(module, cls, reached)
     for function in _uncalled(module):
         if (module.path, function.name) not in reached:
-            yield Root(function.name, lambda machine, f=function: _function(machine, module, f))  # type: ignore[misc]
+            yield Root(function.name, partial(_function, module=module, node=function))
 
 
 def _uncalled(module: Module) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
     """Plain functions that matter; those that others in this file call come last."""
-    plain = [f for name, f in module.functions.items() if module.class_(f) is None and module.function(f) is None and begins(module, f.body)]
-    called = set()
+    plain = [
+        f
+        for name, f in module.functions.items()
+        if module.class_(f) is None and module.function(f) is None and begins(module, f.body)
+    ]
+    called: set[str] = set()
     for function in plain:
         called |= called_names(function) - {function.name}
     return sorted(plain, key=lambda f: f.name in called)
@@ -64,13 +101,17 @@ def _script(machine: Machine, module: Module) -> None:
         run_block(machine, module.tree.body)
 
 
-def _function(machine: Machine, module: Module, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+def _function(
+    machine: Machine, module: Module, node: ast.FunctionDef | ast.AsyncFunctionDef
+) -> None:
     frame = machine.module_frame(module)
     with machine.entered(frame):
         _repeatedly(machine, Function(node, module), node)
 
 
-def _repeatedly(machine: Machine, function: Function, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+def _repeatedly(
+    machine: Machine, function: Function, node: ast.FunctionDef | ast.AsyncFunctionDef
+) -> None:
     """Call a function as its unknown caller would: again, if it trains what it was given."""
     if not trains(function.module, [node]) and "eval" not in called_names(node):
         # a helper that neither trains nor evaluates: its caller decides whether autograd records
@@ -83,7 +124,9 @@ def _repeatedly(machine: Machine, function: Function, node: ast.FunctionDef | as
         machine.iterations += 1
         looping = machine.training_loops
         args: list[Value] = [Const(turn, True) if n in _COUNTERS else given[n] for n in names]
-        call_function(machine, function, args, {a.arg: given[a.arg] for a in node.args.kwonlyargs}, node)
+        call_function(
+            machine, function, args, {a.arg: given[a.arg] for a in node.args.kwonlyargs}, node
+        )
         new = machine.events[begun:]
         trained = any(e.kind is Kind.BACKWARD for e in new)
         own = {t.id for t in machine.things.values() if t.kind == "optimizer" and t.at is not None}
@@ -100,7 +143,9 @@ def _repeatedly(machine: Machine, function: Function, node: ast.FunctionDef | as
             machine.emit(Kind.OPAQUE, node, what="the caller's loop")
 
 
-def _given(machine: Machine, function: Function, node: ast.FunctionDef | ast.AsyncFunctionDef) -> dict[str, Value]:
+def _given(
+    machine: Machine, function: Function, node: ast.FunctionDef | ast.AsyncFunctionDef
+) -> dict[str, Value]:
     """Arguments for a function whose caller is not known: by default, by name, or unknown."""
     spec = node.args
     given: dict[str, Value] = {}
@@ -108,14 +153,26 @@ def _given(machine: Machine, function: Function, node: ast.FunctionDef | ast.Asy
 
     positional = [*spec.posonlyargs, *spec.args]
     defaults = [*([None] * (len(positional) - len(spec.defaults))), *spec.defaults]
-    for argument, default in [*zip(positional, defaults, strict=True), *zip(spec.kwonlyargs, spec.kw_defaults, strict=True)]:
+    for argument, default in [
+        *zip(positional, defaults, strict=True),
+        *zip(spec.kwonlyargs, spec.kw_defaults, strict=True),
+    ]:
         name = argument.arg
         value: Value = Unknown(name)
         kind = kind_by_name(name)
-        if default is not None and isinstance(default, ast.Constant) and isinstance(default.value, int) and not isinstance(default.value, bool):
+        if (
+            default is not None
+            and isinstance(default, ast.Constant)
+            and isinstance(default.value, int)
+            and not isinstance(default.value, bool)
+        ):
             # a count with a default is still the caller's to choose
             value = Unknown(name)
-        elif default is not None and isinstance(default, ast.Constant) and isinstance(default.value, str):
+        elif (
+            default is not None
+            and isinstance(default, ast.Constant)
+            and isinstance(default.value, str)
+        ):
             value = Unknown(name)
         elif kind == "model" and default is None:
             machine.become(value, "model")  # type: ignore[arg-type]
@@ -143,7 +200,11 @@ def _pair_up(machine: Machine, given: dict[str, Value]) -> None:
         pairs = []
         for name, optimizer in optimizers.items():
             rest = re.sub(r"(?i)optimizers?|optimisers?|optim|opt|_", "", name).lower()
-            fitting = [m for n, m in models.items() if rest and re.sub(r"(?i)net|model|_", "", n).lower() == rest or n.lower() == rest]
+            fitting = [
+                m
+                for n, m in models.items()
+                if (rest and re.sub(r"(?i)net|model|_", "", n).lower() == rest) or n.lower() == rest
+            ]
             if len(fitting) == 1:
                 pairs.append((optimizer, fitting[0]))
         if len(pairs) < len(optimizers):
@@ -152,7 +213,9 @@ def _pair_up(machine: Machine, given: dict[str, Value]) -> None:
         model.facts["parameters"] = optimizer.facts["parameters"] = frozenset({model.id})
 
 
-def _class_roots(module: Module, cls: ast.ClassDef, reached: Container[tuple[str, str]]) -> Iterator[Root]:
+def _class_roots(
+    module: Module, cls: ast.ClassDef, reached: Container[tuple[str, str]]
+) -> Iterator[Root]:
     bases = {b.rpartition(".")[2] for b in module.bases(cls)}
     methods = [m for m in cls.body if isinstance(m, ast.FunctionDef | ast.AsyncFunctionDef)]
     if "LightningModule" in bases:
@@ -161,18 +224,26 @@ def _class_roots(module: Module, cls: ast.ClassDef, reached: Container[tuple[str
     if any(b.endswith("Trainer") for b in bases):
         compute = next((m for m in methods if m.name == "compute_loss"), None)
         if compute is not None:
-            yield Root(f"{cls.name}.compute_loss", lambda machine: _compute_loss(machine, module, cls, compute))
+            yield Root(
+                f"{cls.name}.compute_loss",
+                lambda machine: _compute_loss(machine, module, cls, compute),
+            )
     if module.is_module_class(cls) and not any("backward" in called_names(m) for m in methods):
         return
     if module.is_function_class(cls) or any("optim." in b for b in module.bases(cls)):
         return
-    wanted = [m for m in methods if m.name not in {"__init__", "forward", "compute_loss"} and begins(module, m.body)]
+    wanted = [
+        m
+        for m in methods
+        if m.name not in {"__init__", "forward", "compute_loss"} and begins(module, m.body)
+    ]
     called: set[str] = set()
     for method in wanted:
         called |= called_names(method) - {method.name}
     for method in sorted(wanted, key=lambda m: m.name in called):
         if (module.path, f"{module.qualname(cls)}.{method.name}") not in reached:
-            yield Root(f"{cls.name}.{method.name}", lambda machine, m=method: _method(machine, module, cls, m))  # type: ignore[misc]
+            run = partial(_method, module=module, cls=cls, method=method)
+            yield Root(f"{cls.name}.{method.name}", run)
 
 
 def _instance(machine: Machine, module: Module, cls: ast.ClassDef) -> Thing:
@@ -190,20 +261,34 @@ def _instance(machine: Machine, module: Module, cls: ast.ClassDef) -> Thing:
     return made
 
 
-def _method(machine: Machine, module: Module, cls: ast.ClassDef, method: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+def _method(
+    machine: Machine,
+    module: Module,
+    cls: ast.ClassDef,
+    method: ast.FunctionDef | ast.AsyncFunctionDef,
+) -> None:
     with machine.entered(machine.module_frame(module)):
         me = _instance(machine, module, cls)
         _pair_up(machine, me.attrs)
         _repeatedly(machine, Function(method, module, None, me), method)
 
 
-def _compute_loss(machine: Machine, module: Module, cls: ast.ClassDef, method: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+def _compute_loss(
+    machine: Machine,
+    module: Module,
+    cls: ast.ClassDef,
+    method: ast.FunctionDef | ast.AsyncFunctionDef,
+) -> None:
     """A transformers Trainer: the loss that compute_loss returns is divided by the Trainer itself."""
     with machine.entered(machine.module_frame(module)):
         me = Thing("object", "trainer", None, {}, {}, (module, cls))
         given = _given(machine, Function(method, module, None, me), method)
         names = [a.arg for a in method.args.args][1:]
-        result = machine.settled(call_function(machine, Function(method, module, None, me), [given[n] for n in names], {}, method))
+        result = machine.settled(
+            call_function(
+                machine, Function(method, module, None, me), [given[n] for n in names], {}, method
+            )
+        )
         if isinstance(result, Sequence) and result.items:
             result = machine.settled(result.items[0])
         if isinstance(result, Tensor) and result.divided and result.divided_at is not None:
@@ -218,19 +303,32 @@ def _lightning(machine: Machine, module: Module, cls: ast.ClassDef) -> None:
         if step is None:
             return
         _configured(machine, module, cls, me)
-        manual = isinstance(me.attrs.get("automatic_optimization"), Const) and not me.attrs["automatic_optimization"].value  # type: ignore[union-attr]
+        automatic = me.attrs.get("automatic_optimization")
+        manual = isinstance(automatic, Const) and not automatic.value
         loader = machine.make("loader", None)
-        optimizer = next((t for t in machine.things.values() if t.kind == "optimizer"), None) or machine.make("optimizer", cls)
+        optimizer = next(
+            (t for t in machine.things.values() if t.kind == "optimizer"), None
+        ) or machine.make("optimizer", cls)
         me.facts["training"] = True
         machine.loops.append("data")
         try:
             for index in range(machine.length):
                 machine.iterations += 1
                 machine.iteration = machine.iterations
-                machine.emit(Kind.BATCH, step[1], loader=loader, index=index, last=index == machine.length - 1)
+                machine.emit(
+                    Kind.BATCH,
+                    step[1],
+                    loader=loader,
+                    index=index,
+                    last=index == machine.length - 1,
+                )
                 names = [a.arg for a in step[1].args.args][1:]
-                args: list[Value] = [Const(index, True) if n in _COUNTERS else Tensor(False) for n in names]
-                result = machine.settled(call_function(machine, Function(step[1], step[0], None, me), args, {}, step[1]))
+                args: list[Value] = [
+                    Const(index, True) if n in _COUNTERS else Tensor(False) for n in names
+                ]
+                result = machine.settled(
+                    call_function(machine, Function(step[1], step[0], None, me), args, {}, step[1])
+                )
                 if not manual:
                     _automatic(machine, result, optimizer, step[1])
         finally:
@@ -242,7 +340,9 @@ def _configured(machine: Machine, module: Module, cls: ast.ClassDef, me: Thing) 
     configure = find_method(module, cls, "configure_optimizers")
     if configure is None:
         return
-    made = machine.settled(call_function(machine, Function(configure[1], configure[0], None, me), [], {}, configure[1]))
+    made = machine.settled(
+        call_function(machine, Function(configure[1], configure[0], None, me), [], {}, configure[1])
+    )
     found = [t for t in machine.things.values() if t.kind == "optimizer"]
     if found:
         me.attrs["_optimizers"] = found[0] if len(found) == 1 else Sequence(list(found))
@@ -255,7 +355,11 @@ def _configured(machine: Machine, module: Module, cls: ast.ClassDef, me: Thing) 
 def _automatic(machine: Machine, result: Value, optimizer: Thing, node: ast.AST) -> None:
     from fallline.reader.values import Mapping
 
-    loss = machine.settled(result.items.get("loss", Unknown())) if isinstance(result, Mapping) else result
+    loss = (
+        machine.settled(result.items.get("loss", Unknown()))
+        if isinstance(result, Mapping)
+        else result
+    )
     if not isinstance(loss, Tensor):
         loss = Tensor(None, divided=None)
     machine.emit(Kind.ZERO_GRAD, node, optimizer=optimizer, clears="grad")
@@ -273,6 +377,3 @@ def _framework_backward(machine: Machine, loss: Tensor, node: ast.AST, framework
 def _nowhere(node: ast.AST) -> ast.Call:
     call = ast.Call(ast.Name("backward", ast.Load()), [], [])
     return ast.copy_location(call, node)
-
-
-_ = (Params, Stop, _LIGHTNING)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import replace
+from typing import Any
 
 from fallline.event import Kind
 from fallline.reader import contexts, grads, loops
@@ -15,11 +17,9 @@ from fallline.reader.values import (
     NONE,
     Class,
     Const,
-    External,
     Function,
     Mapping,
     Param,
-    Params,
     Sequence,
     Tensor,
     Thing,
@@ -76,7 +76,11 @@ def assign_to(machine: Machine, target: ast.expr, value: Value, node: ast.AST) -
 
 def _unpacked(machine: Machine, found: Value, parts: list[ast.expr]) -> list[Value]:
     value = machine.settled(found)
-    if isinstance(value, Sequence) and len(value.items) == len(parts) and not any(isinstance(p, ast.Starred) for p in parts):
+    if (
+        isinstance(value, Sequence)
+        and len(value.items) == len(parts)
+        and not any(isinstance(p, ast.Starred) for p in parts)
+    ):
         return value.items
     if isinstance(value, Tensor):
         # a model's outputs, or a batch: each part is such a tensor
@@ -87,7 +91,13 @@ def _unpacked(machine: Machine, found: Value, parts: list[ast.expr]) -> list[Val
 
 
 def _name(node: ast.expr) -> str:
-    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+    return (
+        node.id
+        if isinstance(node, ast.Name)
+        else node.attr
+        if isinstance(node, ast.Attribute)
+        else ""
+    )
 
 
 def _replaced(machine: Machine, name: str, value: Value, node: ast.AST) -> None:
@@ -96,12 +106,27 @@ def _replaced(machine: Machine, name: str, value: Value, node: ast.AST) -> None:
     if not isinstance(new, Thing) or new.kind != "model":
         return
     old = machine.frame.names.get(name)
-    if isinstance(old, Thing) and old.kind == "model" and new.sets and old.sets and new.sets.isdisjoint(old.sets):
-        held = any(t.kind == "optimizer" and not t.sets.isdisjoint(old.sets) for t in machine.things.values())
+    if (
+        isinstance(old, Thing)
+        and old.kind == "model"
+        and new.sets
+        and old.sets
+        and new.sets.isdisjoint(old.sets)
+    ):
+        held = any(
+            t.kind == "optimizer" and not t.sets.isdisjoint(old.sets)
+            for t in machine.things.values()
+        )
         here = machine.place(node)
-        made_here = isinstance(node, ast.Assign) and new.at is not None and here.line <= new.at.line <= (here.end_line or 0)
+        made_here = (
+            isinstance(node, ast.Assign)
+            and new.at is not None
+            and here.line <= new.at.line <= (here.end_line or 0)
+        )
         if held and not machine.iteration and made_here:
-            machine.emit(Kind.REPLACE, node, model=new, what="recreated", parameters=old.sets, name=name)
+            machine.emit(
+                Kind.REPLACE, node, model=new, what="recreated", parameters=old.sets, name=name
+            )
 
 
 def _set_attribute(machine: Machine, target: ast.Attribute, value: Value, node: ast.AST) -> None:
@@ -123,7 +148,12 @@ def _set_attribute(machine: Machine, target: ast.Attribute, value: Value, node: 
         if target.attr == "require_backward_grad_sync" and of.kind == "model":
             _toggle_sync(machine, of, value, target)
             return
-        if of.kind == "model" and isinstance(new, Thing) and new.kind == "model" and target.attr != "module":
+        if (
+            of.kind == "model"
+            and isinstance(new, Thing)
+            and new.kind == "model"
+            and target.attr != "module"
+        ):
             _new_part(machine, of, new, target.attr, node)
         of.attrs[target.attr] = value
         if isinstance(value, Unknown) and value.became is None and not value.hint:
@@ -132,7 +162,11 @@ def _set_attribute(machine: Machine, target: ast.Attribute, value: Value, node: 
 
 def _toggle_sync(machine: Machine, model: Thing, value: Value, target: ast.Attribute) -> None:
     model.facts["wrapper"] = model.facts.get("wrapper", "ddp")
-    synced = bool(value.value) if isinstance(value, Const) else machine.settings.switch(machine.text(target), True, 0)
+    synced = (
+        bool(value.value)
+        if isinstance(value, Const)
+        else machine.settings.switch(machine.text(target), True, 0)
+    )
     if synced:
         machine.unsynced = [m for m in machine.unsynced if m != model.id]
     elif model.id not in machine.unsynced:
@@ -148,9 +182,21 @@ def _new_part(machine: Machine, model: Thing, part: Thing, name: str, node: ast.
     if me is model:
         part.facts["parameters"] = model.sets
         return
-    holders = [t for t in machine.things.values() if t.kind == "optimizer" and not t.sets.isdisjoint(model.sets)]
+    holders = [
+        t
+        for t in machine.things.values()
+        if t.kind == "optimizer" and not t.sets.isdisjoint(model.sets)
+    ]
     if holders and not part.sets <= model.sets and not machine.iteration:
-        machine.emit(Kind.REPLACE, node, model=model, optimizer=holders[0], what="head", parameters=model.sets, name=name)
+        machine.emit(
+            Kind.REPLACE,
+            node,
+            model=model,
+            optimizer=holders[0],
+            what="head",
+            parameters=model.sets,
+            name=name,
+        )
     part.facts["parameters"] = model.sets
 
 
@@ -188,13 +234,24 @@ def _augmented(machine: Machine, node: ast.AugAssign) -> None:
         return
     if isinstance(new, Const) and machine.iteration:
         new = Const(new.value, True)
-    if isinstance(new, Tensor) and new.graph and isinstance(node.op, ast.Add) and isinstance(value, Tensor):
+    if (
+        isinstance(new, Tensor)
+        and new.graph
+        and isinstance(node.op, ast.Add)
+        and isinstance(value, Tensor)
+    ):
         new = grads.accumulate(machine, node, value, new)
     assign_to(machine, node.target, new, node)
 
 
 def _operation(op: ast.operator) -> str:
-    return {ast.Div: "div", ast.Mult: "mul", ast.Add: "add", ast.Sub: "add", ast.FloorDiv: "div"}.get(op.__class__, "other")
+    return {
+        ast.Div: "div",
+        ast.Mult: "mul",
+        ast.Add: "add",
+        ast.Sub: "add",
+        ast.FloorDiv: "div",
+    }.get(op.__class__, "other")
 
 
 def _if(machine: Machine, node: ast.If) -> str | None:
@@ -280,7 +337,7 @@ def _delete(machine: Machine, node: ast.Delete) -> None:
                 emptied.items.clear()
 
 
-_HANDLERS = {
+_HANDLERS: dict[type, Callable[[Machine, Any], str | None]] = {
     ast.Expr: _expression,
     ast.Assign: _assign,
     ast.AnnAssign: _annotated,
@@ -308,5 +365,3 @@ _HANDLERS = {
     ast.Break: lambda machine, node: BREAK,
     ast.Continue: lambda machine, node: CONTINUE,
 }
-
-_ = (External, Params)

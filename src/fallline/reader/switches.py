@@ -23,7 +23,9 @@ class Settings:
     forced: dict[str, int] = field(default_factory=dict)
     met: dict[str, int] = field(default_factory=dict)
     matter: dict[str, int] = field(default_factory=dict)  # choices worth flipping, and how much
-    _values: dict[str, object] = field(default_factory=dict)  # unknown text → the value it has in this trace
+    _values: dict[str, object] = field(
+        default_factory=dict
+    )  # unknown text → the value it has in this trace
     _not: dict[str, set[object]] = field(default_factory=dict)  # and those it has not
 
     def switch(self, key: str, usual: bool, matters: int = 2) -> bool:
@@ -60,7 +62,9 @@ class Settings:
     def words(self) -> list[str]:
         """The settings as a person would say them."""
         return [
-            f"{key[1:]} = {value}" if key.startswith("#") else f"{key} is {'true' if value else 'false'}"
+            f"{key[1:]} = {value}"
+            if key.startswith("#")
+            else f"{key} is {'true' if value else 'false'}"
             for key, value in self.met.items()
             if self.matter.get(key, 0) > 1
         ]

@@ -6,9 +6,24 @@ import ast
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 from fallline.event import Kind
+from fallline.reader.builders import (
+    dataset,
+    enabled_of,
+    layer,
+    loader,
+    optimizer,
+    pads,
+    parameter_sets,
+    reduction_of,
+    sampler,
+    scaler,
+    scheduler,
+    wrapped,
+)
+from fallline.reader.call import Call
 from fallline.reader.evaluate import merged
 from fallline.reader.machine import Machine
 from fallline.reader.values import (
@@ -17,8 +32,6 @@ from fallline.reader.values import (
     Context,
     External,
     Function,
-    Mapping,
-    Param,
     Params,
     Sequence,
     Tensor,
@@ -27,19 +40,24 @@ from fallline.reader.values import (
     Value,
 )
 
-if TYPE_CHECKING:
-    from fallline.reader.calls import Call
+__all__ = ["call", "clip", "of_arguments"]
 
-__all__ = ["call", "clip", "parameter_sets"]
-
-_LOSSES = re.compile(r"torch\.nn\.functional\.(\w*(loss|entropy|divergence|div|nll)\w*|ctc_loss|kl_div)$")
+_LOSSES = re.compile(
+    r"torch\.nn\.functional\.(\w*(loss|entropy|divergence|div|nll)\w*|ctc_loss|kl_div)$"
+)
 _LAYERS = re.compile(r"torch\.nn\.(modules\.\w+\.)?[A-Z]\w*$")
-_SCHEDULERS = re.compile(r"(?i)lr_scheduler\.\w+$|get_\w*schedule\w*$|get_scheduler$|\w+LR$|\w*Scheduler$|\w*WarmRestarts$")
+_SCHEDULERS = re.compile(
+    r"(?i)lr_scheduler\.\w+$|get_\w*schedule\w*$|get_scheduler$|\w+LR$|\w*Scheduler$|\w*WarmRestarts$"
+)
 _OPTIMIZERS = re.compile(
     r"(torch\.optim\.(?!lr_scheduler)[A-Z]\w*$)|((torch_optimizer|bitsandbytes\.optim|apex\.optimizers|transformers(\.optimization)?|timm\.optim\w*|adabelief_pytorch|lion_pytorch|deepspeed\.ops\.\w+|prodigyopt|dadaptation|schedulefree)\.\w*(Adam|SGD|Lion|Adafactor|Lamb|LAMB|Prodigy|AdamW)\w*$)"
 )
-_MADE = re.compile(r"torch\.(randn|rand|zeros|ones|randint|arange|linspace|full|empty|randperm|tensor|eye)$")
-_SAME_TENSOR = frozenset({"torch.nan_to_num", "torch.squeeze", "torch.unsqueeze", "torch.clone", "torch.abs"})
+_MADE = re.compile(
+    r"torch\.(randn|rand|zeros|ones|randint|arange|linspace|full|empty|randperm|tensor|eye)$"
+)
+_SAME_TENSOR = frozenset(
+    {"torch.nan_to_num", "torch.squeeze", "torch.unsqueeze", "torch.clone", "torch.abs"}
+)
 
 
 def call(machine: Machine, name: str, call: Call) -> Value | None:
@@ -73,201 +91,8 @@ def call(machine: Machine, name: str, call: Call) -> Value | None:
     return None
 
 
-# -- constructors ------------------------------------------------------------------------------------------------
-
-
-def parameter_sets(machine: Machine, found: Value | None) -> frozenset[str] | None:
-    """The parameter sets in what an optimizer or a clip was given; None where it cannot be seen."""
-    if found is None:
-        return None
-    value = machine.settled(found)
-    if isinstance(value, Params | Param):
-        return value.sets or None
-    if isinstance(value, Thing):
-        if value.kind in {"model", "optimizer", "criterion"}:
-            return value.sets or None
-        if value.kind == "iterator":
-            return _union(machine, value.facts["of"])
-    if isinstance(value, Sequence):
-        return _union(machine, value.items) if not value.open else None
-    if isinstance(value, Mapping):
-        return parameter_sets(machine, value.items.get("params"))
-    if isinstance(value, Tensor) and value.sets:
-        return value.sets
-    return None
-
-
-def _union(machine: Machine, values: list[Value]) -> frozenset[str] | None:
-    found: frozenset[str] = frozenset()
-    for value in values:
-        sets = parameter_sets(machine, value)
-        if sets is None:
-            return None
-        found |= sets
-    return found or None
-
-
-def optimizer(machine: Machine, call: Call, type_name: str) -> Thing:
-    given = call.arg(0, "params", "parameters")
-    thing = machine.make("optimizer", call.node, type=type_name)
-    sets = parameter_sets(machine, given)
-    if sets is not None:
-        thing.facts["parameters"] = sets
-    return thing
-
-
-def scheduler(machine: Machine, call: Call, type_name: str) -> Thing:
-    thing = machine.make("scheduler", call.node, type=type_name)
-    for value in call.values:
-        of = machine.settled(value)
-        if isinstance(of, Thing) and of.kind == "optimizer":
-            thing.facts["optimizer"] = of.id
-            if of.facts.get("accelerator") is not None:
-                thing.facts["accelerator"] = of.facts["accelerator"]
-    return thing
-
-
-def scaler(machine: Machine, call: Call) -> Thing:
-    enabled = call.kwargs.get("enabled")
-    thing = machine.make("scaler", call.node, enabled=enabled_of(machine, enabled))
-    return thing
-
-
-def enabled_of(machine: Machine, value: Value | None) -> bool:
-    """`enabled=`: true unless given; a switch where it is not known."""
-    if value is None:
-        return True
-    known = machine.settled(value)
-    if isinstance(known, Const):
-        return bool(known.value)
-    if isinstance(known, Unknown) and known.hint:
-        hint = known.hint
-        if hint.startswith("not "):
-            return not machine.settings.switch(hint[4:], False)
-        return machine.settings.switch(hint, True)
-    return True
-
-
-def layer(machine: Machine, call: Call, type_name: str) -> Value:
-    if type_name.endswith("Loss"):
-        return criterion(machine, call, type_name)
-    if type_name in {"Parameter", "ParameterList", "ParameterDict"}:
-        return Param(frozenset())
-    if type_name in {"DataParallel"}:
-        return wrapped(machine, call, "dp")
-    thing = machine.make("model", call.node, type=type_name)
-    if "BatchNorm" in type_name:
-        thing.facts["batchnorm"] = True
-    if type_name in {"LSTM", "GRU", "RNN"}:
-        thing.facts["recurrent"] = True
-    if type_name.startswith("Transformer"):
-        thing.facts["transformer"] = True
-    parts = list(call.values)
-    for part in parts:
-        inner = machine.settled(part)
-        if isinstance(inner, Sequence):
-            parts += inner.items
-        if isinstance(inner, Thing):
-            for name in ("batchnorm", "recurrent", "dropout", "transformer"):
-                if inner.facts.get(name):
-                    thing.facts[name] = True
-    return thing
-
-
-def criterion(machine: Machine, call: Call, type_name: str) -> Thing:
-    thing = machine.make("criterion", call.node, type=type_name)
-    thing.facts["reduction"] = reduction_of(machine, call)
-    thing.facts["ragged"] = pads(machine, call) or None
-    return thing
-
-
-def reduction_of(machine: Machine, call: Call) -> str | None:
-    given = call.kwargs.get("reduction")
-    if given is None:
-        return None if call.star else "mean"
-    known = machine.settled(given)
-    return known.value if isinstance(known, Const) and isinstance(known.value, str) else None
-
-
-def pads(machine: Machine, call: Call) -> bool:
-    """`ignore_index` that leaves out padding: the mean is over a varying number. Blocks of fixed length have none."""
-    return "ignore_index" in call.kwargs and "pad" in machine.module.source.text.lower()
-
-
-def wrapped(machine: Machine, call: Call, how: str) -> Value:
-    """DDP(model) and its kin: the same parameters behind a wrapper."""
-    inner = machine.settled(call.arg(0, "module", "model") or Unknown())
-    if isinstance(inner, Unknown):
-        inner = machine.become(inner, "model")
-    if not isinstance(inner, Thing) or inner.kind != "model":
-        return machine.make("model", call.node, wrapper=how)
-    thing = machine.make("model", call.node, **{**inner.facts, "wrapper": how, "type": inner.facts.get("type")})
-    thing.facts["parameters"] = inner.sets
-    thing.facts["of"] = inner.id
-    thing.cls = inner.cls
-    inside = Thing("model", inner.id, inner.at, {**inner.facts, "bypasses": how, "of": thing.id}, inner.attrs, inner.cls)
-    thing.attrs["module"] = inside
-    if how == "fsdp1":
-        holders = [t for t in machine.things.values() if t.kind == "optimizer" and not t.sets.isdisjoint(inner.sets)]
-        if holders and not _no_shard(call):
-            machine.emit(Kind.REPLACE, call.node, model=thing, optimizer=holders[0], what="fsdp1", parameters=inner.sets)
-        if _no_shard(call):
-            thing.facts["wrapper"] = "fsdp1-no-shard"
-    if how == "ddp":
-        inner.facts["wrapped_by"] = thing.id
-    return thing
-
-
-def _no_shard(call: Call) -> bool:
-    given = call.kwargs.get("sharding_strategy")
-    return isinstance(given, External) and given.name.endswith("NO_SHARD")
-
-
-def loader(machine: Machine, call: Call) -> Thing:
-    thing = machine.make("loader", call.node)
-    sampler = machine.settled(call.arg(None, "sampler") or call.arg(None, "batch_sampler") or NONE)
-    if isinstance(sampler, Thing):
-        thing.attrs["sampler"] = sampler
-        thing.facts["sampler"] = sampler.id
-    shuffle = call.arg(2, "shuffle")
-    if isinstance(shuffle, Const):
-        thing.facts["shuffle"] = bool(shuffle.value)
-    _length(machine, thing, call)
-    return thing
-
-
-def _length(machine: Machine, thing: Thing, call: Call) -> None:
-    data = machine.settled(call.arg(0, "dataset") or Unknown())
-    size = data.length if isinstance(data, Tensor) else data.facts.get("length") if isinstance(data, Thing) else None
-    if isinstance(data, Sequence) and not data.open:
-        size = len(data.items)
-    batch = call.arg(1, "batch_size")
-    per = batch.value if isinstance(batch, Const) else 1 if batch is None and "batch_sampler" not in call.kwargs else None
-    drop = call.kwargs.get("drop_last")
-    if isinstance(size, int) and isinstance(per, int) and per > 0 and "sampler" not in call.kwargs and not call.star:
-        whole = isinstance(drop, Const) and bool(drop.value)
-        thing.facts["length"] = size // per if whole else -(-size // per)
-
-
-def _dataset(machine: Machine, call: Call) -> Thing:
-    lengths = [t.length for t in map(machine.settled, call.args) if isinstance(t, Tensor)]
-    thing = machine.make("dataset", call.node)
-    if lengths and lengths[0] is not None:
-        thing.facts["length"] = lengths[0]
-    return thing
-
-
-def _sampler(machine: Machine, call: Call) -> Thing:
-    shuffle = call.arg(3, "shuffle")
-    on = True if shuffle is None else bool(shuffle.value) if isinstance(shuffle, Const) else None
-    return machine.make("sampler", call.node, type="DistributedSampler", shuffle=on)
-
-
-# -- functions ---------------------------------------------------------------------------------------------------
-
-
 def functional_loss(machine: Machine, call: Call, name: str) -> Tensor:
-    result = _of_arguments(machine, call)
+    result = of_arguments(machine, call)
     return replace(
         result,
         reduction=reduction_of(machine, call),
@@ -281,7 +106,7 @@ def functional_loss(machine: Machine, call: Call, name: str) -> Tensor:
 
 def tensor_function(machine: Machine, call: Call, name: str) -> Value:
     """Any other torch function: its result depends on its tensors."""
-    from fallline.reader.methods import reduce
+    from fallline.reader.tensors import reduce
 
     tensors = [v for v in map(machine.settled, call.values) if isinstance(v, Tensor)]
     nested = [v for v in map(machine.settled, call.values) if isinstance(v, Sequence)]
@@ -293,7 +118,12 @@ def tensor_function(machine: Machine, call: Call, name: str) -> Value:
         from fallline.reader import grads
 
         sets = next(t.grad_of for t in tensors if t.grad_of is not None)
-        grads.read(machine, frozenset() if "?" in sets else sets, "norm" if "norm" in name else "value", call.node)
+        grads.read(
+            machine,
+            frozenset() if "?" in sets else sets,
+            "norm" if "norm" in name else "value",
+            call.node,
+        )
         return Tensor(False)
     result = tensors[0]
     for other in tensors[1:]:
@@ -301,7 +131,7 @@ def tensor_function(machine: Machine, call: Call, name: str) -> Value:
     return reduce(machine, result, name, call)
 
 
-def _of_arguments(machine: Machine, call: Call) -> Tensor:
+def of_arguments(machine: Machine, call: Call) -> Tensor:
     result = Tensor(False)
     for value in map(machine.settled, call.values):
         if isinstance(value, Tensor):
@@ -324,17 +154,32 @@ def _made(machine: Machine, call: Call, name: str) -> Tensor:
     length = first.value if isinstance(first, Const) and isinstance(first.value, int) else None
     grad = call.kwargs.get("requires_grad")
     leaf = isinstance(grad, Const) and bool(grad.value)
-    return Tensor(True if leaf else False, length=length, leaf=leaf)
+    return Tensor(bool(leaf), length=length, leaf=leaf)
 
 
-def clip(machine: Machine, call: Call, how: str, target: Value | None, limit: Value | None, **facts: object) -> Tensor:
+def clip(
+    machine: Machine,
+    call: Call,
+    how: str,
+    target: Value | None,
+    limit: Value | None,
+    **facts: Any,
+) -> Tensor:
     """A clip of the gradients of some parameters."""
     sets = parameter_sets(machine, target)
     known = machine.settled(limit) if limit is not None else None
-    threshold = float(known.value) if isinstance(known, Const) and isinstance(known.value, int | float) else None
+    threshold = (
+        float(known.value)
+        if isinstance(known, Const) and isinstance(known.value, int | float)
+        else None
+    )
     value = machine.settled(target) if target is not None else None
     per_module = isinstance(value, Params) and value.module
-    models = [t for t in machine.things.values() if t.kind == "model" and sets and t.sets and t.sets <= sets]
+    models = [
+        t
+        for t in machine.things.values()
+        if t.kind == "model" and sets and t.sets and t.sets <= sets
+    ]
     sharded = any(t.facts.get("wrapper") == "fsdp1" for t in models) and "local_shards" not in facts
     machine.emit(
         Kind.CLIP,
@@ -364,7 +209,7 @@ def _total_norm(machine: Machine, call: Call) -> Value:
 
 
 def _autograd_backward(machine: Machine, call: Call) -> Value:
-    from fallline.reader.methods import backward
+    from fallline.reader.tensors import backward
 
     given = machine.settled(call.arg(0, "tensors") or Unknown())
     if isinstance(given, Sequence) and given.items:
@@ -405,7 +250,11 @@ def autocast(device_from_name: str | None) -> Callable[[Machine, Call], Value]:
         position = None if device else 0
         if device is None:
             given = machine.settled(call.arg(0, "device_type") or Unknown())
-            device = given.value.partition(":")[0] if isinstance(given, Const) and isinstance(given.value, str) else None
+            device = (
+                given.value.partition(":")[0]
+                if isinstance(given, Const) and isinstance(given.value, str)
+                else None
+            )
         dtype = call.arg(1 if position is not None else None, "dtype")
         known = machine.settled(dtype) if dtype is not None else None
         if dtype is None:
@@ -416,7 +265,12 @@ def autocast(device_from_name: str | None) -> Callable[[Machine, Call], Value]:
         if enabled is None and device_from_name and call.args:
             enabled = call.args[0]
         if not enabled_of(machine, enabled):
-            return Context("autocast", "disabled" if len(machine.autocast) > 1 and machine.autocast[-1] != "off" else "off")
+            return Context(
+                "autocast",
+                "disabled"
+                if len(machine.autocast) > 1 and machine.autocast[-1] != "off"
+                else "off",
+            )
         return Context("autocast", name)
 
     return make
@@ -431,22 +285,32 @@ def _anomaly(machine: Machine, call: Call) -> Value:
 
 
 def _checkpoint(machine: Machine, call: Call) -> Value:
-    from fallline.reader.calls import Call as Made
     from fallline.reader.calls import call_value
 
     target = machine.settled(call.arg(0, "function") or Unknown())
-    batchnorm = target.facts.get("batchnorm") if isinstance(target, Thing) and target.facts.get("training") is not False else None
+    batchnorm = (
+        target.facts.get("batchnorm")
+        if isinstance(target, Thing) and target.facts.get("training") is not False
+        else None
+    )
     if isinstance(target, Function):
         called = ast.dump(target.node)
         batchnorm = True if "BatchNorm" in called else None
     machine.emit(Kind.CHECKPOINT, call.node, batchnorm=batchnorm)
     if isinstance(target, Thing | Function):
-        return call_value(machine, target, Made(call.node, call.args[1:], {}, call.star))
-    return _of_arguments(machine, call)
+        return call_value(machine, target, Call(call.node, call.args[1:], {}, call.star))
+    return of_arguments(machine, call)
 
 
 def _compiled(machine: Machine, call: Call) -> Value:
-    return call.args[0] if call.args else Function(ast.Lambda(ast.arguments([], [], None, [], [], None, []), ast.Constant(None)), machine.module)
+    return (
+        call.args[0]
+        if call.args
+        else Function(
+            ast.Lambda(ast.arguments([], [], None, [], [], None, []), ast.Constant(None)),
+            machine.module,
+        )
+    )
 
 
 def _first(machine: Machine, call: Call) -> Value:
@@ -478,7 +342,7 @@ def _as_tensor(machine: Machine, call: Call) -> Value:
 
 
 def _autograd_grad(machine: Machine, call: Call) -> Value:
-    result = _of_arguments(machine, call)
+    result = of_arguments(machine, call)
     create = call.kwargs.get("create_graph")
     keep = isinstance(create, Const) and bool(create.value)
     inside = replace(result, graph=keep, divided=None, reduction=None)
@@ -491,12 +355,14 @@ _EFFECTS: dict[str, Callable[[Machine, Call], Value]] = {
     "torch.cpu.amp.GradScaler": scaler,
     "torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler": scaler,
     "torch.utils.data.DataLoader": loader,
-    "torch.utils.data.TensorDataset": _dataset,
-    "torch.utils.data.DistributedSampler": _sampler,
+    "torch.utils.data.TensorDataset": dataset,
+    "torch.utils.data.DistributedSampler": sampler,
     "torch.nn.parallel.DistributedDataParallel": _data_parallel("ddp"),
     "torch.nn.DataParallel": _data_parallel("dp"),
     "torch.distributed.fsdp.FullyShardedDataParallel": _data_parallel("fsdp1"),
-    "torch.distributed.fsdp.fully_sharded_data_parallel.FullyShardedDataParallel": _data_parallel("fsdp1"),
+    "torch.distributed.fsdp.fully_sharded_data_parallel.FullyShardedDataParallel": _data_parallel(
+        "fsdp1"
+    ),
     "torch.distributed.fsdp.fully_shard": _fully_shard,
     "torch.distributed._composable.fsdp.fully_shard": _fully_shard,
     "torch.nn.utils.clip_grad_norm_": _clip_norm,
@@ -535,4 +401,7 @@ _EFFECTS: dict[str, Callable[[Machine, Call], Value]] = {
     "torch.from_numpy": _as_tensor,
     "torch.as_tensor": _as_tensor,
 }
-_BY_LAST: dict[str, Callable[[Machine, Call], Value]] = {"GradScaler": scaler, "DistributedSampler": _sampler}
+_BY_LAST: dict[str, Callable[[Machine, Call], Value]] = {
+    "GradScaler": scaler,
+    "DistributedSampler": sampler,
+}

@@ -56,11 +56,15 @@ class Unknown(Value):
     def __init__(self, hint: str = "", *, varying: bool = False) -> None:
         self.hint = hint
         self.became: Thing | None = None
-        self.made_from: list[Thing] = []  # training objects that went into the call that returned it
+        self.made_from: list[
+            Thing
+        ] = []  # training objects that went into the call that returned it
         self.varying = varying
-        self.parts: dict[str, Value] = {}  # attributes and items, the same each time they are asked for
+        self.parts: dict[
+            str, Unknown
+        ] = {}  # attributes and items, the same each time they are asked for
 
-    def part(self, name: str) -> Value:
+    def part(self, name: str) -> Unknown:
         """An attribute or item of something unknown: unknown too, but always the same one."""
         found = self.parts.get(name)
         if found is None:
@@ -201,14 +205,35 @@ class Context(Value):
 
 
 _HABITS: tuple[tuple[str, re.Pattern[str]], ...] = (
-    ("scheduler", re.compile(r"(?i)(^|_)(lr_?)?sched(uler|ulers|ule)?s?($|_|\d)|warmup_sched|lr_?scheduler")),
+    (
+        "scheduler",
+        re.compile(r"(?i)(^|_)(lr_?)?sched(uler|ulers|ule)?s?($|_|\d)|warmup_sched|lr_?scheduler"),
+    ),
     ("scaler", re.compile(r"(?i)(^|_)(grad_?|loss_?|amp_?|fp16_?)?scaler($|_|\d)")),
-    ("optimizer", re.compile(r"(?i)(^|_)optim(izer|iser)?s?($|_|\d|[A-Z])|^(opt|opt_?[a-z]|[a-z]_opt|[a-z]+_opt|optimizer[A-Z_]?\w*)$|optimi[sz]er")),
-    ("loader", re.compile(r"(?i)(loader|dataloader|data_?iter|train_iter|_dl$|^dl$|^data$|dataset|_gen$|batches)")),
+    (
+        "optimizer",
+        re.compile(
+            r"(?i)(^|_)optim(izer|iser)?s?($|_|\d|[A-Z])|^(opt|opt_?[a-z]|[a-z]_opt|[a-z]+_opt|optimizer[A-Z_]?\w*)$|optimi[sz]er"
+        ),
+    ),
+    (
+        "loader",
+        re.compile(
+            r"(?i)(loader|dataloader|data_?iter|train_iter|_dl$|^dl$|^data$|dataset|_gen$|batches)"
+        ),
+    ),
     ("accelerator", re.compile(r"(?i)^_?accelerator$")),
     ("fabric", re.compile(r"(?i)^_?fabric$")),
-    ("criterion", re.compile(r"(?i)(criterion|loss_?f(u?n|unc|unction)?$|^loss_?(fct|obj)|_loss_fn$|^crit$)")),
-    ("model", re.compile(r"(?i)(^|_)(model|net|network|generator|discriminator|critic|actor|policy|encoder|decoder|backbone|student|teacher|gan|vae|unet|classifier|transformer|llm|agent|g|d|netg|netd)($|_|s$|\d|[A-Z])")),
+    (
+        "criterion",
+        re.compile(r"(?i)(criterion|loss_?f(u?n|unc|unction)?$|^loss_?(fct|obj)|_loss_fn$|^crit$)"),
+    ),
+    (
+        "model",
+        re.compile(
+            r"(?i)(^|_)(model|net|network|generator|discriminator|critic|actor|policy|encoder|decoder|backbone|student|teacher|gan|vae|unet|classifier|transformer|llm|agent|g|d|netg|netd)($|_|s$|\d|[A-Z])"
+        ),
+    ),
 )
 
 

@@ -124,7 +124,9 @@ class Module:
 
     def function(self, node: ast.AST) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
         """The function (not lambda) this node is in."""
-        return self.enclosing(node, ast.FunctionDef, ast.AsyncFunctionDef)
+        found = self.enclosing(node, ast.FunctionDef, ast.AsyncFunctionDef)
+        assert found is None or isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef)
+        return found
 
     def class_(self, node: ast.AST) -> ast.ClassDef | None:
         """The class this node is in, also through a method."""
@@ -261,7 +263,9 @@ class Module:
     @cached_property
     def functions(self) -> dict[str, ast.FunctionDef | ast.AsyncFunctionDef]:
         """Functions and methods by qualified name."""
-        return {self.qualname(n): n for n in [*self.all(ast.FunctionDef), *self.all(ast.AsyncFunctionDef)]}
+        found: list[ast.FunctionDef | ast.AsyncFunctionDef] = [*self.all(ast.FunctionDef)]
+        found += self.all(ast.AsyncFunctionDef)
+        return {self.qualname(n): n for n in found}
 
     @cached_property
     def classes(self) -> dict[str, ast.ClassDef]:
