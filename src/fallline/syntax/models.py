@@ -39,7 +39,9 @@ _CHAIN = frozenset(
         "type",
     }
 )
-_SAYS_MODEL = re.compile(r"(^|_)(model|net|network)$")
+_SAYS_MODEL = re.compile(
+    r"(?!(get|make|build|create|set_?up|load|save|init|prepare|wrap|convert)_)(\w+_)?(model|net|network)"
+)
 
 # Layers with parameters, buffers or a train/eval mode; the rest of torch.nn can stay out of a module unharmed.
 _STATEFUL = re.compile(
@@ -156,9 +158,9 @@ def _annotates_module(module: Module, annotation: ast.expr) -> bool:
 def looks_like_model(node: ast.expr) -> bool:
     """A naming habit: `model`, `self.net`, `teacher_model`. Evidence, not proof."""
     if isinstance(node, ast.Name):
-        return _SAYS_MODEL.search(node.id) is not None
+        return _SAYS_MODEL.fullmatch(node.id) is not None
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-        return node.value.id == "self" and _SAYS_MODEL.search(node.attr) is not None
+        return node.value.id == "self" and _SAYS_MODEL.fullmatch(node.attr) is not None
     return False
 
 
