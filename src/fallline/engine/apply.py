@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,8 +40,9 @@ def step_fused(optimizers: Sequence[Optimizer], measured: Measured | MeasuredByK
     found = found_inf if isinstance(found_inf, Tensor) else torch.tensor(float(found_inf))
     if precision.scaler is not None:
         precision.record(optimizers, found)
+    optimizer: Any  # torch's contract with its fused optimizers is two attributes that the type does not have
     for optimizer in optimizers:
-        optimizer.grad_scale = inverse  # torch's contract with its fused optimizers
+        optimizer.grad_scale = inverse
         if precision.scaler is not None:
             precision.scaler.step(optimizer)
             continue

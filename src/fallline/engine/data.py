@@ -13,7 +13,16 @@ from fallline.engine import rng
 from fallline.engine.replicas import Replicas
 from fallline.errors import EngineError
 
-__all__ = ["Position", "Turn", "plan", "turns"]
+__all__ = [
+    "Position",
+    "Turn",
+    "batches_left",
+    "capture_sources",
+    "is_stateful",
+    "plan",
+    "restore_sources",
+    "turns",
+]
 
 _END = object()
 
@@ -53,13 +62,13 @@ class Position:
         _set_epoch(loader, self.epoch)
         saved, self._saved = self._saved, None
         self._loader = loader
-        if saved is not None and _is_stateful(loader):
+        if saved is not None and is_stateful(loader):
             loader.load_state_dict(saved["loader"])  # type: ignore[attr-defined]
             return iter(loader)
         if self.batches == 0:
             if saved is not None:
-                _restore_sources(loader, saved)
-            self._began = {"rng": rng.capture_host(), **_capture_sources(loader)}
+                restore_sources(loader, saved)
+            self._began = {"rng": rng.capture_host(), **capture_sources(loader)}
             return iter(loader)
         if saved is None or "rng" not in saved:
             self._began = None  # over() was left in mid-epoch and entered again: the user wants what comes next, not a replay
@@ -70,7 +79,7 @@ class Position:
     def _replay(self, loader: Iterable[Any], began: dict[str, Any]) -> Iterator[Any]:
         now = rng.capture_host()
         rng.restore(began["rng"])
-        _restore_sources(loader, began)
+        restore_sources(loader, began)
         self._began = began
         iterator = iter(loader)
         for _ in range(self.batches):
@@ -87,11 +96,11 @@ class Position:
     def state_dict(self) -> dict[str, Any]:
         state: dict[str, Any] = {"epoch": self.epoch, "batches": self.batches}
         if self._loader is not None:
-            if _is_stateful(self._loader):
+            if is_stateful(self._loader):
                 state["source"] = {"loader": self._loader.state_dict()}
             else:
                 state["source"] = (
-                    self._began if self._began is not None else _capture_sources(self._loader)
+                    self._began if self._began is not None else capture_sources(self._loader)
                 )
         elif self._saved is not None:
             state["source"] = self._saved
@@ -219,7 +228,7 @@ def _set_epoch(loader: Any, epoch: int) -> None:
             part.set_epoch(epoch)
 
 
-def _is_stateful(part: Any) -> bool:
+def is_stateful(part: Any) -> bool:
     return callable(getattr(part, "state_dict", None)) and callable(
         getattr(part, "load_state_dict", None)
     )
@@ -230,16 +239,16 @@ def _generators(loader: Any) -> list[torch.Generator]:
     return list({id(g): g for g in found if isinstance(g, torch.Generator)}.values())
 
 
-def _capture_sources(loader: Any) -> dict[str, Any]:
+def capture_sources(loader: Any) -> dict[str, Any]:
     return {
         "generators": [g.get_state() for g in _generators(loader)],
-        "samplers": [part.state_dict() for part in _parts(loader)[1:] if _is_stateful(part)],
+        "samplers": [part.state_dict() for part in _parts(loader)[1:] if is_stateful(part)],
     }
 
 
-def _restore_sources(loader: Any, saved: dict[str, Any]) -> None:
+def restore_sources(loader: Any, saved: dict[str, Any]) -> None:
     for generator, state in zip(_generators(loader), saved["generators"], strict=False):
         generator.set_state(state.cpu())
-    stateful = [part for part in _parts(loader)[1:] if _is_stateful(part)]
+    stateful = [part for part in _parts(loader)[1:] if is_stateful(part)]
     for part, state in zip(stateful, saved["samplers"], strict=False):
         part.load_state_dict(state)

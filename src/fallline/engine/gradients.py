@@ -23,10 +23,14 @@ _NEEDS = {
 class Parameters:
     """Parameters in the order of their clip groups. A parameter that is reached twice is kept once."""
 
+    group_names: tuple[str, ...]
+    tensors: list[Tensor]
+    groups: tuple[int, ...]
+
     def __init__(
         self,
-        names: Sequence[str] | None,
-        tensors: Sequence[Tensor],
+        names: list[str] | None,
+        tensors: list[Tensor],
         groups: Sequence[str] | None = None,
     ) -> None:
         if groups is None and len(set(map(id, tensors))) == len(tensors):
@@ -55,7 +59,7 @@ class Parameters:
             what = list(what.named_parameters())
         elif isinstance(what, torch.optim.Optimizer):
             what = what.param_groups
-        items = [what] if isinstance(what, Tensor) else list(what)
+        items: list[Any] = [what] if isinstance(what, Tensor) else list(what)
         first = items[0] if items else None
         if isinstance(first, dict):
             if per == "layer":

@@ -70,7 +70,7 @@ class MicroBatch:
         stepper._updated = False
         stepper._replicas.enter(synchronise=self._closes)
         if stepper._precision.autocast is not None:
-            stepper._precision.autocast.__enter__()
+            stepper._precision.autocast.__enter__()  # type: ignore[no-untyped-call]
         self._state = _State.FORWARD
         return self
 
@@ -120,7 +120,7 @@ class MicroBatch:
             window.start_total()
         self._state = _State.DONE
         self.broken = True
-        precision.scaled(loss).backward()
+        precision.scaled(loss).backward()  # type: ignore[no-untyped-call]
         self.broken = False
 
     def __exit__(

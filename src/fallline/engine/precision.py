@@ -63,7 +63,11 @@ class Precision:
     def scaled(self, loss: Tensor) -> Tensor:
         if self.scaler is None:
             return loss
-        scaled: Tensor = self.scaler.scale(loss if self.reference == 1.0 else loss / self.reference)
+        if self.reference != 1.0:
+            loss = (
+                loss.float() / self.reference
+            )  # in float32: a half loss would overflow on the way back at the usual scale
+        scaled: Tensor = self.scaler.scale(loss)
         return scaled
 
     def factor(self, factor: float | Tensor, device: torch.device) -> float | Tensor:

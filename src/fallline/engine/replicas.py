@@ -102,7 +102,7 @@ class Replicas:
         )
         dist.all_reduce(flat, group=self.group)
         flat /= self.size
-        for g, part in zip(whole, flat.split([g.numel() for g in whole]), strict=True):
+        for g, part in zip(whole, torch.split(flat, [g.numel() for g in whole]), strict=True):
             g.copy_(part.view_as(g))
         return whole
 

@@ -34,7 +34,7 @@ def capture_host() -> dict[str, Any]:
 def capture() -> dict[str, Any]:
     """`capture_host`, and the generator of every device that is in use."""
     state = capture_host()
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         state["cuda"] = torch.cuda.get_rng_state_all()
     if torch.backends.mps.is_available():
         state["mps"] = torch.mps.get_rng_state()
