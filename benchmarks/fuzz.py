@@ -17,15 +17,24 @@ import traceback
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from fallline.reader import read_text
+from fallline.reader.read import read_data
+from fallline.rule import all_rules
+from fallline.syntax import Project
 
 
 def read(path: str) -> tuple[str, float, int, str]:
     """(path, CPU seconds, findings, the crash if there was one)"""
     started = time.process_time()
     try:
-        found = len(read_text(Path(path).read_bytes() + b"\nimport torch\n", path))
-        return path, time.process_time() - started, found, ""
+        reading = read_data(
+            path, Path(path).read_bytes() + b"\nimport torch\n", Project(), all_rules()
+        )
+        return (
+            path,
+            time.process_time() - started,
+            len(reading.findings),
+            "\n".join(reading.failures),
+        )
     except Exception:
         return path, time.process_time() - started, 0, traceback.format_exc(limit=-3)
 

@@ -27,6 +27,8 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return read_paths(paths, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr("fallline.reader.read_paths", spy)
+    # the tool's own files may change while its tests run; the cache is right to notice
+    monkeypatch.setattr("fallline.check.cache._tool_signature", lambda: "fallline-under-test")
     return seen
 
 
@@ -63,12 +65,12 @@ def test_a_new_neighbour_can_give_an_import_a_meaning(
 def test_what_was_looked_into_counts(project: Path) -> None:
     (project / "a.py").write_text(WRONG)
     (project / "helper.py").write_text("one")
-    cache = Cache(".cache", str(project))
+    cache = Cache(".cache", str(project), ["a.py"])
     cache.put(Reading("a.py", [], frozenset({"helper.py"})))
     cache.save()
-    assert Cache(".cache", str(project)).get("a.py") is not None
+    assert Cache(".cache", str(project), ["a.py"]).get("a.py") is not None
     (project / "helper.py").write_text("two")
-    assert Cache(".cache", str(project)).get("a.py") is None
+    assert Cache(".cache", str(project), ["a.py"]).get("a.py") is None
 
 
 def test_no_cache_reads_and_leaves_nothing(
@@ -87,7 +89,7 @@ def test_a_damaged_cache_costs_time_only(
 ) -> None:
     (project / "a.py").write_text(WRONG)
     fallline("check", ".")
-    file = project / ".fallline_cache" / "readings.json"
+    (file,) = (project / ".fallline_cache").glob("readings-*.json")
     whole = file.read_bytes()
     flipped = whole.replace(b"FL803", b"FL804")
     file.write_bytes({b"truncate": whole[: len(whole) // 2], b"flip": flipped}.get(damage, damage))
@@ -112,13 +114,13 @@ def test_several_at_once(project: Path) -> None:
     (project / "a.py").write_text(WRONG)
 
     def one(number: int) -> None:
-        cache = Cache(".cache", str(project))
+        cache = Cache(".cache", str(project), ["a.py"])
         cache.put(Reading("a.py", []))
         cache.save()
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(one, range(40)))
-    assert Cache(".cache", str(project)).get("a.py") is not None
+    assert Cache(".cache", str(project), ["a.py"]).get("a.py") is not None
     assert [name for name in os.listdir(".cache") if name.endswith(".tmp")] == []
 
 
@@ -126,3 +128,76 @@ def test_selection_is_not_in_the_cache(project: Path, fallline: Callable) -> Non
     (project / "a.py").write_text(WRONG)
     assert fallline("check", ".", "--select", "FL1").status == 0
     assert fallline("check", ".").status == 1
+
+
+TRAIN = """\
+import torch
+from helper import update
+
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in loader:
+    loss = torch.nn.functional.mse_loss(model(x), y)
+    update(loss, model, optimizer)
+"""
+HELPER = """\
+import torch
+
+
+def update(loss, model, optimizer):
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+"""
+HELPER_RIGHT = """\
+import torch
+
+
+def update(loss, model, optimizer):
+    optimizer.zero_grad()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+"""
+
+
+def test_files_that_call_each_other_are_read_again_together(
+    project: Path, fallline: Callable, read: list[str]
+) -> None:
+    """Whatever is changed, a check with a cache says what one without it says."""
+
+    def agree() -> list[tuple[str, str, int]]:
+        with_cache = fallline("check", ".", "--output-format", "json")
+        without = fallline("check", ".", "--output-format", "json", "--no-cache")
+        assert with_cache == without
+        return [(f["code"], f["path"], f["line"]) for f in json.loads(without.out)]
+
+    (project / "train.py").write_text(TRAIN)
+    (project / "helper.py").write_text(HELPER)
+    assert ("FL101", "helper.py", 8) in agree()
+    (project / "helper.py").write_text(HELPER_RIGHT)
+    assert agree() == []
+    (project / "train.py").write_text(
+        TRAIN.replace("    update(", "    loss.backward()\n    update(")
+    )
+    agree()
+    (project / "helper.py").write_text(HELPER)
+    (project / "train.py").write_text("import torch\n")
+    agree()
+
+
+def test_another_set_of_files_is_another_matter(project: Path, fallline: Callable) -> None:
+    (project / "train.py").write_text(TRAIN)
+    (project / "helper.py").write_text(HELPER)
+    for paths in (["."], ["helper.py"], ["train.py"], ["."]):
+        assert fallline("check", *paths) == fallline("check", *paths, "--no-cache")
+
+
+def test_only_the_last_sets_are_kept(project: Path) -> None:
+    (project / "a.py").write_text(WRONG)
+    for number in range(20):
+        cache = Cache(".cache", str(project), ["a.py", f"{number}.py"])
+        cache.put(Reading("a.py", []))
+        cache.save()
+    assert len(list((project / ".cache").glob("readings-*"))) == 16

@@ -265,3 +265,23 @@ def test_json_edits_are_what_fix_does(project: Path, fallline: Callable) -> None
     found = json.loads(fallline("check", "a.py", "--output-format", "json").out)
     edits = [Edit(**edit) for finding in found for edit in finding["fix"]["edits"]]
     assert apply(WRONG, edits) == RIGHT
+
+
+def test_a_fix_in_a_helper_is_verified_where_it_is_called(
+    project: Path, fallline: Callable
+) -> None:
+    (project / "train.py").write_text(
+        "import torch\nfrom helper import update\n\nmodel = torch.nn.Linear(1, 1)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\nfor x, y in loader:\n"
+        "    loss = torch.nn.functional.mse_loss(model(x), y)\n    update(loss, model, optimizer)\n"
+    )
+    helper = (
+        "import torch\n\n\ndef update(loss, model, optimizer):\n    optimizer.zero_grad()\n    loss.backward()\n"
+        "    optimizer.step()\n    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"
+    )
+    (project / "helper.py").write_text(helper)
+    assert "FL101" in fallline("check", ".").out
+    assert fallline("check", "train.py", "--fix").status == 1
+    assert (project / "helper.py").read_text() == helper, "it was not given"
+    assert fallline("check", ".", "--fix").status == 0
+    assert (project / "helper.py").read_text().endswith("1.0)\n    optimizer.step()\n")

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from fallline.rule import rule_by_code
+
 WRONG = "import torch\n\nmodel = torch.nn.Linear(1, 1)\ny = model.forward(torch.ones(1))\n"
 RIGHT = WRONG.replace("model.forward(", "model(")
 INFO_ONLY = "import torch\n\nscaler = torch.cuda.amp.GradScaler()\n"
@@ -128,6 +130,21 @@ def test_a_mistake_of_our_own_is_2_in_one_line(
     ran = fallline("check", "a.py")
     assert ran.status == 2
     assert ran.err.count("\n") == 1 and "ZeroDivisionError" in ran.err
+
+
+def test_a_rule_that_fails_costs_no_other_finding(
+    project: Path, fallline: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: object, module: object) -> None:
+        raise RuntimeError("a mistake of ours")
+
+    monkeypatch.setattr(type(rule_by_code("FL801")), "check_syntax", broken)
+    monkeypatch.setattr(type(rule_by_code("FL801")), "tokens", ())
+    (project / "a.py").write_text(WRONG)
+    ran = fallline("check", "a.py", "--output-format", "json")
+    assert ran.status == 2
+    assert [f["code"] for f in json.loads(ran.out)] == ["FL803"]
+    assert "FL801" in ran.err and "a mistake of ours" in ran.err and "Traceback" not in ran.err
 
 
 def test_select_by_code_prefix_and_name(project: Path, fallline: Callable) -> None:

@@ -1,7 +1,8 @@
 """What was found in a file, kept for as long as nothing that had a part in it changes.
 
-One JSON file for a project. An entry holds while these are the same: the file's content, the content of the other files
-that were looked into, the names next to it (a new file can give an import a meaning), fallline itself, Python.
+One JSON file for one set of files checked together, because a function is read where its callers are. An entry holds
+while these are the same: the file's content, the content of the other files that were looked into, the names next to
+it (a new file can give an import a meaning), fallline itself, Python.
 A cache that cannot be read or written costs time, never an answer: it is rebuilt, or done without.
 """
 
@@ -11,6 +12,7 @@ import hashlib
 import json
 import os
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -23,15 +25,18 @@ from fallline.reader.read import SECONDS_PER_FILE
 __all__ = ["FOLDER", "Cache"]
 
 FOLDER = ".fallline_cache"
+_SETS = 16  # how many sets of files are remembered
 
 
 class Cache:
     """Readings by file. Processes may share one: each write is whole, the last one wins, nothing else is lost."""
 
-    def __init__(self, folder: str, root: str) -> None:
+    def __init__(self, folder: str, root: str, among: Iterable[str]) -> None:
+        """`among` are all the files of the check."""
         self.folder = folder
         self.root = root
-        self.file = os.path.join(folder, "readings.json")
+        together = _hash(os.fsencode("\0".join(sorted(os.path.abspath(path) for path in among))))
+        self.file = os.path.join(folder, f"readings-{together[:12]}.json")
         self._tool = _tool_signature()
         self._entries = self._load()
         self._fresh: dict[str, Any] = {}
@@ -48,9 +53,9 @@ class Cache:
         return Reading(path, [_thaw(f) for f in entry["findings"]], frozenset(entry["touched"]))
 
     def put(self, reading: Reading) -> None:
-        """Remember a reading, unless it was cut short by the clock or its file is gone: those can differ next time."""
+        """Remember a reading, unless it was cut short by the clock, by a mistake of our own, or its file is gone."""
         key = self._key(reading.path)
-        if key is not None and reading.seconds < SECONDS_PER_FILE / 2:
+        if key is not None and not reading.failures and reading.seconds < SECONDS_PER_FILE / 2:
             self._fresh[os.path.abspath(reading.path)] = {
                 "key": key,
                 "shown": reading.path,
@@ -63,18 +68,19 @@ class Cache:
         if not self._fresh:
             return
         # another process may have written meanwhile
-        entries = {
-            path: e
-            for path, e in self._load().items()
-            if path in self._fresh or os.path.exists(path)
-        }
-        entries.update(self._fresh)
+        entries = {**self._load(), **self._fresh}
         try:
             body = json.dumps(entries, separators=(",", ":"))
             self._make_folder()
             write_atomically(self.file, f"{self._tool} {_hash(body.encode())}\n{body}".encode())
+            self._forget_oldest()
         except (OSError, TypeError, ValueError):
             return
+
+    def _forget_oldest(self) -> None:
+        files = [entry for entry in os.scandir(self.folder) if entry.name.startswith("readings-")]
+        for entry in sorted(files, key=lambda entry: entry.stat().st_mtime)[:-_SETS]:
+            os.unlink(entry.path)
 
     def _load(self) -> dict[str, Any]:
         try:

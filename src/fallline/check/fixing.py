@@ -14,10 +14,8 @@ from fallline.check import notebook
 from fallline.check.sources import Sources
 from fallline.check.write import write_atomically
 from fallline.finding import Edit, Finding
-from fallline.reader import Reading
-from fallline.reader.read import read_data
-from fallline.rule import all_rules
-from fallline.syntax import Project, Source, UnreadableError
+from fallline.reader import Reading, read_paths
+from fallline.syntax import Source, UnreadableError
 from fallline.syntax.edits import apply, split_lines
 
 __all__ = ["Fixer"]
@@ -135,20 +133,16 @@ class Fixer:
     def _read_again(
         self, readings: dict[str, Reading], changed: dict[str, bytes], paths: Iterable[str]
     ) -> dict[str, Reading]:
+        """Every reading that one of these files had a part in, made again with the changed contents."""
         fresh = {os.path.abspath(path) for path in paths}
-        sources = self._sources(State(changed, {}))
-        project = Project([self.root])
-        for path, data in changed.items():
-            try:
-                project.add(Source.from_bytes(path, data))
-            except UnreadableError:
-                continue  # the reading below says so as FL000
-        return {
-            path: read_data(path, sources.data(path), project, all_rules())
-            if not fresh.isdisjoint(os.path.abspath(p) for p in (path, *reading.touched))
-            else reading
+        stale = [
+            path
             for path, reading in readings.items()
-        }
+            if not fresh.isdisjoint(os.path.abspath(p) for p in (path, *reading.touched))
+        ]
+        given = {**self.given, **changed}
+        again = read_paths(stale, roots=[self.root], among=list(readings), given=given)
+        return readings | {reading.path: reading for reading in again}
 
     def _sources(self, state: State) -> Sources:
         return Sources({**self.given, **state.changed})

@@ -29,6 +29,7 @@ class Outcome:
     def __init__(self, files: int) -> None:
         self.files = files
         self.findings: list[Finding] = []
+        self.failures: list[str] = []  # what went wrong in fallline itself
         self.sources: Sources | None = None
         self.fixer: Fixer | None = None
         self.baseline_size: int | None = None
@@ -69,6 +70,7 @@ def check(
             on_file=on_start(len(files)),
         )
     outcome = Outcome(len(files))
+    outcome.failures = [failure for reading in readings for failure in reading.failures]
     if not readings and not problems and write_baseline is None:
         return outcome
     from fallline.check.sift import Sift, collect, for_people
@@ -98,13 +100,11 @@ def _standard_input(
 ) -> tuple[list[str], list[Problem], list[Reading]]:
     if len(paths) > 1:
         raise UsageError("`-` (standard input) cannot be checked together with other paths")
-    from fallline.reader.read import read_data
-    from fallline.rule import all_rules
-    from fallline.syntax import Project
+    from fallline.reader import read_paths
 
     path = name or "<stdin>"
     given[path] = sys.stdin.buffer.read()
-    return [path], [], [read_data(path, given[path], Project([settings.root]), all_rules())]
+    return [path], [], read_paths([path], roots=[settings.root], given=given)
 
 
 def _processors() -> int:

@@ -54,7 +54,11 @@ def _worth_reading(path: str) -> bool:
 
 
 def _read(
-    paths: list[str], root: str, cache_dir: str | None, jobs: int, on_file: Callable[[], None]
+    paths: list[str],
+    root: str,
+    cache_dir: str | None,
+    jobs: int,
+    on_file: Callable[[], None],
 ) -> list[Reading]:
     from fallline.reader import read_paths
 
@@ -62,20 +66,15 @@ def _read(
         return read_paths(paths, roots=[root], jobs=jobs, on_file=lambda _: on_file())
     from fallline.check.cache import Cache
 
-    cache = Cache(cache_dir, root)
-    known = {path: cache.get(path) for path in paths}
-    for reading in known.values():
-        if reading is not None:
-            on_file()
-    fresh = read_paths(
-        [path for path, reading in known.items() if reading is None],
-        among=paths,
-        roots=[root],
-        jobs=jobs,
-        on_file=lambda _: on_file(),
-    )
-    for reading in fresh:
-        cache.put(reading)
-    cache.save()
-    by_path = {r.path: r for r in [*(r for r in known.values() if r is not None), *fresh]}
-    return [by_path[path] for path in paths]
+    cache = Cache(cache_dir, root, paths)
+    readings = {path: reading for path in paths if (reading := cache.get(path)) is not None}
+    for _ in readings:
+        on_file()
+    left = [path for path in paths if path not in readings]
+    if left:
+        fresh = read_paths(left, roots=[root], jobs=jobs, on_file=lambda _: on_file(), among=paths)
+        for reading in fresh:
+            cache.put(reading)
+            readings[reading.path] = reading
+        cache.save()
+    return [readings[path] for path in paths]

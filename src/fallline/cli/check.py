@@ -96,11 +96,6 @@ def run(args: Namespace) -> int:
             stream.reconfigure(
                 errors="backslashreplace"
             )  # a file name need not be text in any encoding
-    import gc
-
-    # Syntax trees are many objects that live long: with the usual thresholds the collector walks them over and
-    # over, for 40 % of the time. This process ends when the files are read.
-    gc.set_threshold(50_000, 20, 100)
     from fallline.check.outcome import check
     from fallline.check.settings import load
     from fallline.report.terminal import Progress, counted
@@ -126,11 +121,15 @@ def run(args: Namespace) -> int:
     )
     for bar in progress:
         bar.close()
+    for failure in outcome.failures:
+        print(f"fallline check: this is a mistake in fallline itself: {failure}", file=sys.stderr)
     if args.write_baseline:
         wrote = counted(outcome.baseline_size or 0, "finding")
         print(f"Wrote {wrote} to {args.write_baseline}.", file=sys.stderr)
         return 0
     found = _diff(args, outcome) if args.diff else _report(args, outcome)
+    if outcome.failures:
+        return 2
     return 0 if args.exit_zero and found == 1 else found
 
 
