@@ -89,6 +89,14 @@ MISTAKES = [
 
 LOOK_ALIKES = [
     function(
+        "ctx, x, n: 'Union[int, torch.Tensor]'):\n    ctx.n = n\n    return x[n:]",
+        "ctx, g):\n    return g * ctx.n, None",
+    ),
+    function(
+        "ctx, x, k):\n    i = x.argsort()\n    ctx.mark_non_differentiable(i)\n    return i",
+        "ctx, g):\n    return ()",
+    ),
+    function(
         "ctx, x, w):\n    ctx.scale, ctx.shape = w, x.shape\n    return x * w",
         "ctx, g):\n    return g * ctx.scale, None",
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,10 +20,12 @@ _TENSOR_ATTRIBUTES = frozenset(
     """shape size dim ndim device dtype is_cuda contiguous is_contiguous new_empty new_zeros new_full new_tensor new view reshape clone
     detach clamp sum mean abs exp log sqrt pow matmul mm t transpose permute unsqueeze squeeze expand numel data type_as sign
     round floor data_ptr stride requires_grad ge gt le lt eq ne relu sigmoid tanh norm topk nonzero mul add sub div softmax
-    add_ mul_ sub_ div_ clamp_ zero_ fill_ copy_ masked_fill_ masked_fill float half double""".split()  # noqa: SIM905
+    add_ mul_ sub_ div_ clamp_ zero_ fill_ copy_ masked_fill_ masked_fill float half double""".split()
 )
-_NOT_TENSORS = frozenset(
-    {"int", "float", "bool", "str", "tuple", "list", "dict", "Callable", "Any", "Sequence"}
+_TENSOR = re.compile(r"\bTensor\b")
+# `Union[int, Tensor]` may be a number; a list of tensors is no tensor.
+_PLAIN = re.compile(
+    r"\b(int|float|bool|str|tuple|Tuple|list|List|dict|Dict|Callable|Any|Sequence|Iterable)\b"
 )
 
 
@@ -62,16 +65,25 @@ class AutogradFunction:
             return None
         return given[0].arg
 
+    def calls(self, method: str) -> bool:
+        """Whether forward or setup_context calls this method of ctx."""
+        return any(
+            isinstance(node, ast.Attribute) and node.attr == method
+            for name in ("forward", "setup_context")
+            if name in self.methods
+            for node in own_nodes(self.methods[name])
+        )
+
     def tensors(self) -> set[str]:
         """The inputs of forward that are surely tensors: annotated, or used as only tensors can be."""
         assert self.forward is not None
-        wanted, sure = {a.arg for a in self.inputs()}, set()
+        wanted, sure, maybe = {a.arg for a in self.inputs()}, set(), set()
         for arg in self.inputs():
             kind = _annotation(arg)
-            if kind is not None and "Tensor" in kind:
-                sure.add(arg.arg)
-            elif kind is not None and kind.split("[")[0] in _NOT_TENSORS:
+            if kind is not None and _PLAIN.search(kind):
                 wanted.discard(arg.arg)
+            elif kind is not None and _TENSOR.search(kind):
+                sure.add(arg.arg)
         for name in self._with_plain_defaults():
             wanted.discard(name)
         for node in own_nodes(self.forward):
@@ -79,10 +91,16 @@ class AutogradFunction:
                 if node.value.id in wanted and node.attr in _TENSOR_ATTRIBUTES:
                     sure.add(node.value.id)
             elif isinstance(node, ast.Call):
+                if (
+                    isinstance(node.func, ast.Name)
+                    and node.func.id == "isinstance"
+                    and isinstance(node.args[0], ast.Name)
+                ):
+                    maybe.add(node.args[0].id)
                 sure |= wanted & self._given_as_tensors(node)
             elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
                 sure |= wanted & {s.id for s in (node.left, node.right) if isinstance(s, ast.Name)}
-        return sure
+        return sure - maybe
 
     def _with_plain_defaults(self) -> set[str]:
         assert self.forward is not None

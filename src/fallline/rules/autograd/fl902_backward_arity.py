@@ -13,7 +13,7 @@ from fallline.syntax import Module
 # Methods of a tensor that give back one tensor: `grad_output.clone()` is one gradient, not a tuple.
 _ONE_TENSOR = frozenset(
     """clone mul add sub div neg clamp view reshape t transpose permute sum mean matmul mm contiguous detach expand
-    expand_as masked_fill float half to type_as view_as unsqueeze squeeze pow sign exp""".split()  # noqa: SIM905
+    expand_as masked_fill float half to type_as view_as unsqueeze squeeze pow sign exp""".split()
 )
 
 
@@ -225,6 +225,8 @@ Indirect.apply(torch.ones(3, requires_grad=True), 0.0, 2.0).sum().backward()
             backward = function.methods.get("backward") or function.methods.get("vjp")
             if function.forward is None or backward is None or function.variadic:
                 continue
+            if function.calls("mark_non_differentiable"):
+                continue  # backward never runs
             most = len(function.inputs())
             least = min(
                 _applied(module, function.node.name),

@@ -194,23 +194,14 @@ Scale.apply(torch.ones(3, requires_grad=True) * 2, 3.0).sum().backward()
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         for function in functions_in(module):
-            if function.forward is None or _declares(function):
+            # what is marked dirty, of several inputs, is left to the author
+            if function.forward is None or function.calls("mark_dirty"):
                 continue
             for node, name in _changes(function, function.forward):
                 yield self.finding(
                     module.location(node),
                     f"the input `{name}` is changed in place and autograd is not told: ctx.mark_dirty({name}), or work on a clone",
                 )
-
-
-def _declares(function: AutogradFunction) -> bool:
-    """Something is marked dirty; which of several inputs is left to the author."""
-    return any(
-        isinstance(n, ast.Attribute) and n.attr == "mark_dirty"
-        for name in ("forward", "setup_context")
-        if name in function.methods
-        for n in own_nodes(function.methods[name])
-    )
 
 
 def _changes(function: AutogradFunction, forward: Method) -> Iterator[tuple[ast.AST, str]]:

@@ -55,6 +55,8 @@ BOOLEAN = frozenset(
 REDUCED = frozenset(
     {"mean", "max", "min", "amax", "amin", "median", "values", "nanmean", "int", "long", "item"}
 )
+# As layers these are learned and return anything; as functions they may be given fixed weights, of ones or unit length.
+WEIGHTED = frozenset({"linear", "conv1d", "conv2d", "conv3d"})
 SUMMED = frozenset({"sum", "nansum", "cumsum"})
 # Values that an example or a test passes in: the argument's name says more.
 MADE_UP = frozenset(

@@ -135,7 +135,18 @@ def _reaches_loss(module: Module, node: ast.AST, flows: int) -> bool:
 def _passes(module: Module, call: ast.Call, child: ast.AST) -> bool:
     """Whether a value that enters a call still is the value that comes out: an operation does, a layer does not."""
     name = last_name(call)
-    if name in {"argmax", "topk", "multinomial", "item", "print", "append", "isnan", "isfinite"}:
+    if name in {
+        "argmax",
+        "argsort",
+        "sort",
+        "topk",
+        "multinomial",
+        "item",
+        "print",
+        "append",
+        "isnan",
+        "isfinite",
+    }:
         return False
     if (
         call.func is child

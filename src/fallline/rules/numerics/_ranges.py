@@ -22,6 +22,7 @@ from fallline.rules.numerics._evidence import (
     REDUCED,
     SUM_STAYS_AWAY,
     SUMMED,
+    WEIGHTED,
     Range,
     is_chosen,
     is_logits,
@@ -327,7 +328,7 @@ def _of_call(module: Module, node: ast.Call, depth: int) -> Range | None:
     special = _SPECIAL.get(name)
     if special is not None:
         return special(module, node, of, depth)
-    if name in OPERATIONS:
+    if name in OPERATIONS and name not in WEIGHTED:
         return Range(*OPERATIONS[name], name)
     if name in BOOLEAN:
         return _mask(module, node)

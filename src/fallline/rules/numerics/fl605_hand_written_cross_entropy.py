@@ -412,7 +412,11 @@ def _picks(module: Module, place: ast.expr, probabilities: ast.expr) -> bool:
             return up.value is child
         if isinstance(up, ast.BinOp) and isinstance(up.op, ast.Mult):
             other = up.right if up.left is child else up.left
-            return module.number(other) is None and not same(other, probabilities)
+            while isinstance(other, ast.UnaryOp):
+                other = other.operand
+            return module.number(other) is None and not _is_same_softmax(
+                module, other, probabilities
+            )
         if isinstance(up, ast.Call):
             name = last_name(up)
             if name in _PICKS or name in _PRODUCTS or _closes(module, up):
@@ -422,6 +426,14 @@ def _picks(module: Module, place: ast.expr, probabilities: ast.expr) -> bool:
                 continue
         return False
     return False
+
+
+def _is_same_softmax(module: Module, other: ast.expr, probabilities: ast.expr) -> bool:
+    """`p * log(p)` is an entropy, not a cross-entropy."""
+    if same(other, probabilities):
+        return True
+    mine, theirs = _softmax(module, probabilities), _softmax(module, other)
+    return mine is not None and theirs is not None and mine.call is theirs.call
 
 
 def _closes(module: Module, call: ast.Call) -> bool:
