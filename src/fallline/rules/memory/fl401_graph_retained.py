@@ -73,7 +73,7 @@ optimizer = torch.optim.Adam(model.parameters())
 data = torch.utils.data.TensorDataset(torch.randn(32, 4), torch.randn(32, 1))
 loader = torch.utils.data.DataLoader(data, batch_size=8)
 for epoch in range(2):
-    print(float(train_epoch(model, optimizer, loader)))
+    print(train_epoch(model, optimizer, loader).item())
 """,
     )
     right = (

@@ -74,8 +74,11 @@ for update in range(120):
 
     def _graphs(self, track: Any, rows: list[Any]) -> Finding | None:
         counts = [(r.index, r.graphs) for r in rows if r.graphs is not None]
-        counts = counts[_last_fall(counts) :]
-        if not self._grows(counts):
+        fall = _last_fall(counts)
+        released = max((count for _, count in counts[:fall]), default=0)
+        counts = counts[fall:]
+        # what was released once at this height will be released again
+        if not self._grows(counts) or counts[-1][1] < 2 * released:
             return None
         updates = counts[-1][0] - counts[0][0]
         grown = counts[-1][1] - counts[0][1]

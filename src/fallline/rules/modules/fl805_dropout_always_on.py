@@ -166,10 +166,27 @@ def attention(q, k, v, p, **options):
         call = next(
             (c for c in module.calls(*_FUNCTIONS) if module.location(c) == finding.at), None
         )
-        if call is None:
+        if call is not None:
+            edit = Editor(module).add_argument(call, "training=self.training")
+            return Fix("follow the module's mode", (edit,))
+        use = module.call_at(finding.at)
+        text = _as_function(module, use) if use is not None else None
+        if use is None or text is None:
             return None
-        edit = Editor(module).add_argument(call, "training=self.training")
-        return Fix("follow the module's mode", (edit,))
+        return Fix("follow the module's mode", (Editor(module).replace(use, text),))
+
+
+def _as_function(module: Module, use: ast.Call) -> str | None:
+    """`nn.Dropout(p)(x)` as `nn.functional.dropout(x, p, training=self.training)`."""
+    layer = use.func
+    if not isinstance(layer, ast.Call) or layer.keywords or len(layer.args) > 1:
+        return None
+    kind = dict(zip(_LAYERS, _FUNCTIONS, strict=True)).get(module.resolve(layer.func) or "")
+    function = module.spelling(kind) if kind is not None else None
+    if function is None or len(use.args) != 1 or use.keywords or Module.has_star(use):
+        return None
+    parts = [module.segment(a) for a in (*use.args, *layer.args)]
+    return f"{function}({', '.join(parts)}, training=self.training)"
 
 
 def _on_purpose(module: Module, call: ast.Call) -> bool:
