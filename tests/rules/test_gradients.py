@@ -197,6 +197,12 @@ def test_two_optimizers_of_unknown_parameters_are_left_alone() -> None:
     assert [f.code for f in judge(trace("Z:d F B1 C1 S:d Z:g F B2 C2 S:g " * 3, unknown))] == []
 
 
+def test_optimizers_one_after_the_other_are_told_apart() -> None:
+    text = "D Z:none F B S:a C " * 3 + "D Z:none F B S:b C " * 3
+    assert reported("FL101", text, {"a": {}, "b": {}}) == {"C"}
+    assert reported("FL106", text, {"a": {}, "b": {}}) == set()
+
+
 def test_a_clip_of_the_other_network() -> None:
     text = "Z:d F B1(parameters=D) C1(parameters=G) S:d Z:g F B2(parameters=G+D) S:g " * 3
     made = trace(text, GAN)

@@ -13,6 +13,7 @@ from fallline.event import Event, Kind, Trace, Update
 __all__ = [
     "Window",
     "Wipe",
+    "acting",
     "clears",
     "first_of_each",
     "held",
@@ -103,14 +104,42 @@ def steps_by_framework(trace: Trace, optimizer: str | None) -> bool:
     )
 
 
+def acting(trace: Trace, event: Event) -> list[str | None]:
+    """The optimizers in use when this happens: an optimizer that is done, or not yet begun, has no part in it."""
+    return [o for o, (start, end) in _phases(trace).items() if start <= event.order < end]
+
+
+@lru_cache(maxsize=2)
+def _phases(trace: Trace) -> dict[str | None, tuple[int, float]]:
+    """From where to where each optimizer is in use. Those whose steps alternate share a phase."""
+    spans: dict[str | None, tuple[int, int]] = {}
+    for step in trace.all(Kind.STEP):
+        first, _ = spans.get(step.optimizer, (step.order, 0))
+        spans[step.optimizer] = (first, step.order)
+    begins = (Kind.EPOCH, Kind.BATCH, Kind.FORWARD, Kind.BACKWARD)
+    starts: dict[str | None, int] = {}
+    for optimizer, (first, _) in spans.items():
+        done = max((last for _, last in spans.values() if last < first), default=None)
+        starts[optimizer] = 0 if done is None else _next(trace, done, begins)
+    return {
+        o: (starts[o], min((s for s in starts.values() if s > last), default=float("inf")))
+        for o, (_, last) in spans.items()
+    }
+
+
+def _next(trace: Trace, order: int, kinds: tuple[Kind, ...]) -> int:
+    return next(e.order for e in trace.events[order + 1 :] if e.kind in (*kinds, Kind.STEP))
+
+
 def owners(trace: Trace, clip: Event) -> list[str | None]:
     """The optimizers whose gradients a clip changes; empty where that is not certain."""
-    if len(trace.optimizers) == 1:
-        return list(trace.optimizers)
+    candidates = acting(trace, clip)
+    if len(candidates) == 1:
+        return candidates
     if clip.optimizer is not None:
         return [clip.optimizer]
     touched = clip.fact("parameters")
-    sets = {o: held(trace, o) for o in trace.optimizers}
+    sets = {o: held(trace, o) for o in candidates}
     if not touched or not all(sets.values()):
         return []
     return [o for o, mine in sets.items() if mine and not mine.isdisjoint(touched)]

@@ -15,6 +15,7 @@ from fallline.rules.gradients._windows import (
     HABIT,
     Window,
     Wipe,
+    acting,
     same_loss,
     steps_by_framework,
     windows,
@@ -217,4 +218,4 @@ def _certain(trace: Trace, clear: Event) -> bool:
     if clear.optimizer is None and clear.model is None:
         return False
     known = clear.optimizer is not None or bool(clear.fact("parameters"))
-    return known or len(trace.optimizers) == 1
+    return known or len(acting(trace, clear)) == 1

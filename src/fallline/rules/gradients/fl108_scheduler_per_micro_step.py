@@ -10,7 +10,7 @@ from fallline.event import Event, Kind, Trace
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
 from fallline.rules.gradients._specimens import SETUP
-from fallline.rules.gradients._windows import HABIT, Window, steps_by_framework, windows
+from fallline.rules.gradients._windows import HABIT, Window, acting, steps_by_framework, windows
 from fallline.rules.gradients._words import place
 
 __all__ = ["SchedulerPerMicroStep"]
@@ -157,5 +157,5 @@ def _within(trace: Trace, window: Window) -> list[Event]:
         if not e.fact("explicit")
         and e.fact("per") != "epoch"
         and not ends  # a window that crosses the end of an epoch holds that epoch's own scheduler step
-        and (e.optimizer is not None or len(trace.optimizers) == 1)
+        and (e.optimizer is not None or len(acting(trace, e)) == 1)
     ]

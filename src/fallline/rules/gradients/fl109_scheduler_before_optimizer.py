@@ -10,7 +10,7 @@ from fallline.finding import Finding, Fix, Severity
 from fallline.rule import Rule
 from fallline.rules.gradients._moves import lone_statement
 from fallline.rules.gradients._specimens import SETUP
-from fallline.rules.gradients._windows import first_of_each, steps_by_framework
+from fallline.rules.gradients._windows import acting, first_of_each, steps_by_framework
 from fallline.rules.gradients._words import place
 from fallline.syntax import Editor, Module
 
@@ -162,9 +162,10 @@ for episode in range(4):
 
 def _first_step(trace: Trace, advance: Event) -> Event | None:
     """The first step of the optimizer this scheduler drives."""
-    if advance.optimizer is None and len(trace.optimizers) != 1:
+    candidates = [advance.optimizer] if advance.optimizer else acting(trace, advance)
+    if len(candidates) != 1:
         return None
-    optimizer = advance.optimizer if advance.optimizer is not None else trace.optimizers[0]
+    optimizer = candidates[0]
     if steps_by_framework(trace, optimizer):
         return None
     return next((e for e in trace.all(Kind.STEP) if e.optimizer == optimizer), None)
