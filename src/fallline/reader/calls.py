@@ -388,9 +388,12 @@ def derived(call: Call, machine: Machine | None = None) -> Value:
                 t for t in map(machine.settled, call.values) if isinstance(t, Thing)
             ]
         return unknown
-    # how it reduces and scales is not known any more
+    # how it reduces and scales, and whether it has a graph, is not known any more
     return replace(
-        result, reduction=None, divided=None if not result.divided else True, scaler=result.scaler
+        result,
+        graph=None if result.graph else result.graph,
+        reduction=None,
+        divided=None if not result.divided else True,
     )
 
 

@@ -23,7 +23,13 @@ from fallline.reader.values import (
     Value,
 )
 
-__all__ = ["accumulating", "attribute", "call", "method", "stepping", "super_call"]
+__all__ = ["LIGHTNING", "accumulating", "attribute", "call", "method", "stepping", "super_call"]
+
+
+# What a LightningModule inherits and a training step calls.
+LIGHTNING = frozenset(
+    "optimizers lr_schedulers manual_backward clip_gradients toggle_optimizer untoggle_optimizer log log_dict".split()
+)
 
 
 def call(machine: Machine, name: str, call: Call) -> Value | None:

@@ -76,6 +76,8 @@ def attribute(machine: Machine, thing: Thing, name: str, node: ast.AST) -> Value
         special = frameworks.attribute(machine, thing, name)
     if special is not None:
         return special
+    if thing.kind == "model" and name in frameworks.LIGHTNING:
+        return Bound(thing, name)
     if thing.kind == "object" or (
         thing.kind == "model" and kind_by_name(name) is not None and thing.cls is not None
     ):

@@ -26,6 +26,8 @@ __all__ = ["backward", "gradient", "parameter", "pieces", "reduce", "sync", "ten
 def backward(machine: Machine, found: Value, call: Call, normalised: str | None = None) -> None:
     """The backward of a loss, with all that is known about how the loss came to be."""
     loss = found if isinstance(found, Tensor) else Tensor(None, divided=None)
+    known = loss.graph is not None or bool(loss.forwards)
+    loss.graph = True  # whatever it was, it has a graph, or this would raise
     forwards = [machine.events[i] for i in sorted(loss.forwards)]
     trained = [f for f in forwards if f.fact("grad")]
     wrapped = [f for f in trained if f.fact("wrapper") and not f.fact("bypass")]
@@ -42,7 +44,7 @@ def backward(machine: Machine, found: Value, call: Call, normalised: str | None 
         call.node,
         model=model,
         scaler=loss.scaler if scaled else None,
-        scaled=scaled if loss.graph is not None or loss.scaler else None,
+        scaled=scaled if known or loss.scaler else None,
         divided=loss.divided,
         divisor=loss.divisor,
         divided_by=loss.divided_by or None,
@@ -115,7 +117,8 @@ _DETACHED = frozenset(
         "long",
         "int",
         "bool",
-        "topk_indices",
+        "sample",
+        "multinomial",
     }
 )
 _SYNCS = {"item": "item", "cpu": "cpu", "tolist": "tolist", "numpy": "cpu"}

@@ -1,0 +1,36 @@
+"""nanoGPT's shape: an inner loop over micro-batches, the loss divided, sync toggled by hand."""
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+gradient_accumulation_steps = 5
+grad_clip = 1.0
+model = torch.nn.Linear(4, 4)
+scaler = torch.amp.GradScaler("cuda", enabled=True)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+model = DDP(model)
+ctx = torch.amp.autocast(device_type="cuda", dtype=torch.float16)
+
+
+def get_batch():
+    return torch.randn(8, 4), torch.randn(8, 4)
+
+
+X, Y = get_batch()
+iter_num = 0
+while True:
+    for micro_step in range(gradient_accumulation_steps):
+        model.require_backward_grad_sync = micro_step == gradient_accumulation_steps - 1
+        with ctx:
+            loss = torch.nn.functional.mse_loss(model(X), Y)
+            loss = loss / gradient_accumulation_steps
+        X, Y = get_batch()
+        scaler.scale(loss).backward()
+    if grad_clip != 0.0:
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), grad_clip)
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad(set_to_none=True)
+    iter_num += 1
+    if iter_num > 1000:
+        break
