@@ -214,3 +214,16 @@ def test_an_optimizer_that_is_never_stepped_again_has_no_window() -> None:
     first = "Z:a F B(scaled, parameters=M) S:a(via=scaler) G "
     held = {"a": {"parameters": frozenset("M")}, "b": {"parameters": frozenset("M")}}
     assert found("FL213", first * 2 + first.replace(":a", ":b") * 2, held) == set()
+
+
+def test_items_of_a_list_made_out_of_sight_may_be_one_optimizer() -> None:
+    items = {"a": {"assumed": True}, "b": {"assumed": True}}
+    assert found("FL201", "B(scaled) U:a C S:b(via=scaler) G", items) == set()
+    assert found("FL201", "B(scaled) C S:b(via=scaler) G", items) == {"C"}
+
+
+def test_a_scaler_made_out_of_sight_may_not_be_torchs() -> None:
+    own = (Object("own", "scaler", facts={"assumed": True}),)
+    assert (
+        found("FL208", "B(scaled, half_parameters, scaler=own) S(via=scaler)", None, own) == set()
+    )

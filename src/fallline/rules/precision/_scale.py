@@ -54,6 +54,14 @@ def scales(trace: Trace) -> Iterator[tuple[Event, dict[str | None, Scale]]]:
         for optimizer, scale in state.items():
             if trace.concerns(event, optimizer):
                 state[optimizer] = _after(scale, event, on(trace, event))
+            elif event.kind is Kind.UNSCALE and _perhaps_same(trace, event.optimizer, optimizer):
+                state[optimizer] = Scale.UNKNOWN
+
+
+def _perhaps_same(trace: Trace, a: str | None, b: str | None) -> bool:
+    """Two names that may stand for one optimizer: items of a list that was made out of sight."""
+    both = [o for o in (trace.object(a), trace.object(b)) if o is not None and o.fact("assumed")]
+    return len(both) == 2 and not any(o.fact("parameters") for o in both)
 
 
 def _after(scale: Scale, event: Event, on: bool) -> Scale:
@@ -124,9 +132,11 @@ def handled(trace: Trace, backward: Event) -> bool:
     return False
 
 
-def assumed(trace: Trace) -> bool:
-    """Whether there is a scaler at all was a switch of this trace: it may not go with the type of the forward pass."""
-    return any("scaler" in setting for setting in trace.settings)
+def assumed(trace: Trace, event: Event) -> bool:
+    """The scaler is a switch of this trace, or was not seen to be made: it may be none, or not torch's."""
+    scaler = trace.object(event.scaler)
+    made_elsewhere = scaler is not None and scaler.fact("assumed") is True
+    return made_elsewhere or any("scaler" in setting for setting in trace.settings)
 
 
 def named(trace: Trace, optimizer: str | None) -> str:

@@ -33,7 +33,7 @@ scaler = torch.amp.GradScaler("cuda", enabled=dtype == torch.float16)
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         for event in trace.all(Kind.BACKWARD):
-            if event.fact("scaled") is True and not assumed(trace):
+            if event.fact("scaled") is True and not assumed(trace, event):
                 types = {f.fact("autocast") for f in feeding(trace, event)} - {"off"}
                 if types == {"bfloat16"}:
                     yield self.finding(

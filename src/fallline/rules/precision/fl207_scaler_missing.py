@@ -37,11 +37,14 @@ scaler.update()
     facts = ("22", "25")
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        if assumed(trace):
-            return
         used = {id(b) for update in trace.updates for b in update.backwards}
         for event in trace.all(Kind.BACKWARD):
-            if event.fact("scaled") is not False or id(event) not in used or handled(trace, event):
+            if (
+                event.fact("scaled") is not False
+                or id(event) not in used
+                or handled(trace, event)
+                or assumed(trace, event)
+            ):
                 continue
             if any(f.fact("autocast") == "float16" for f in feeding(trace, event)):
                 yield self.finding(

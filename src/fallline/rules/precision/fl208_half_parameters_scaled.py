@@ -32,12 +32,11 @@ with torch.autocast("cuda", dtype=torch.float16):
 ```"""
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        if assumed(trace):
-            return
         for event in trace.all(Kind.BACKWARD):
             # master copies: the optimizer holds other parameters than the half ones
             stepped = any(trace.concerns(event, o) for o in optimizers(trace))
-            if event.fact("half_parameters") and event.fact("scaled") and stepped:
+            scaled = event.fact("scaled") and not assumed(trace, event)
+            if event.fact("half_parameters") and scaled and stepped:
                 yield self.finding(
                     event,
                     "the loss is scaled but the model's parameters are float16 themselves: the scaler raises ValueError when it unscales them. "
