@@ -88,6 +88,7 @@ class Numbers:
         """The optimizer's parameters, again: some were added."""
         pairs = [(info, p) for info, p in named if p.device.type != "meta"]
         self.parameters = [p for _, p in pairs]
+        self.half = self.half or any(p.dtype is torch.float16 for p in self.parameters)
         self.layout = Layout(self._layouts, [info for info, _ in pairs])
         self._layouts += 1
 

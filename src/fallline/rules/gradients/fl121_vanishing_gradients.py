@@ -31,8 +31,8 @@ torch.manual_seed(0)
 layers = [torch.nn.Linear(16, 16)]
 for _ in range(12):
     layers += [torch.nn.Sigmoid(), torch.nn.Linear(16, 16)]
-model = torch.nn.Sequential(*layers, torch.nn.Linear(16, 2))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+model = torch.nn.Sequential(*layers, torch.nn.Sigmoid(), torch.nn.Linear(16, 2, bias=False))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
 inputs = torch.randn(64, 16)
 targets = (inputs[:, 0] > 0).long()
 for update in range(80):

@@ -32,9 +32,10 @@ model = torch.nn.Linear(8, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 for update in range(120):
     inputs = torch.randn(64, 8)
+    targets = 3 * inputs[:, :1] + torch.randn(64, 1)
     if update == 80:
-        inputs[0] *= 300
-    loss = torch.nn.functional.mse_loss(model(inputs), 3 * inputs[:, :1] + torch.randn(64, 1))
+        targets[0] = 300.0
+    loss = torch.nn.functional.mse_loss(model(inputs), targets)
     optimizer.zero_grad()
     loss.backward()  # FL624
     torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0)

@@ -31,7 +31,7 @@ model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.Tanh(), torch.nn.L
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for update in range(40):
     inputs = torch.randn(16, 32).half()
-    loss = (model(inputs) - inputs[:, :1]).square().mean() * 1e-4
+    loss = (model(inputs) - inputs[:, :1]).square().mean() * 1e-5
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()  # FL222
@@ -46,7 +46,7 @@ model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.Tanh(), torch.nn.L
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for update in range(40):
     inputs = torch.randn(16, 32).bfloat16()
-    loss = (model(inputs) - inputs[:, :1]).square().mean() * 1e-4
+    loss = (model(inputs) - inputs[:, :1]).square().mean() * 1e-5
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
@@ -83,12 +83,15 @@ for update in range(40):
     @staticmethod
     def _measure(sample: Any) -> tuple[float, float] | None:
         """Share of zeros and of tiny values over all matrices of one sample; None where float16 is not in play."""
-        count = zeros = tiny = 0.0
-        for parameter, zero, small in zip(
+        count = zeros = alive = tiny = 0.0
+        columns = zip(
             sample.layout.parameters, sample.column("zeros"), sample.column("tiny"), strict=True
-        ):
-            if len(parameter.shape) >= 2 and zero == zero and small == small and zero < 1:
+        )
+        for parameter, zero, small in columns:
+            if len(parameter.shape) >= 2 and zero == zero and small == small:
                 count += parameter.count
                 zeros += zero * parameter.count
-                tiny += small * parameter.count
-        return (zeros / count, tiny / count) if count else None
+                if zero < 1:  # a layer that is zero throughout says nothing about the values beside
+                    alive += parameter.count
+                    tiny += small * parameter.count
+        return (zeros / count, tiny / alive) if alive else None
