@@ -208,6 +208,19 @@ def test_restored_or_out_of_sight(restore: str) -> None:
     assert lines("FL702", SAVER + RESUME) == [5]
 
 
+def test_resumed_in_one_expression() -> None:
+    text = """\
+import torch
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+if args.{flag}:
+    model.load_state_dict(torch.load(args.{flag})["model"])
+optimizer.step()
+torch.save({{"model": model.state_dict(), "optimizer": optimizer.state_dict()}}, "a.pt")
+"""
+    assert lines("FL702", text.format(flag="resume")) == [4]
+    assert lines("FL702", text.format(flag="pretrained")) == []
+
+
 @pytest.mark.parametrize(
     ("statement", "found"),
     [

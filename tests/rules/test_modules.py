@@ -62,6 +62,9 @@ def net(body: str = "pass", result: str = "x") -> str:
         "self.layers = {}\nself.layers['a'] = nn.GRU(2, 2)",
         "self.layers = [nn.Sequential(nn.Linear(2, 2), nn.ReLU()) for _ in range(n)]",
         "self.layers = []\nlayer = nn.Linear(2, 2)\nself.layers.append(layer)",
+        "self.layers = (nn.Linear(2, 2), nn.Linear(2, 2))",
+        "self.layers = list()\nself.layers.append(nn.Linear(2, 2))",
+        "self.layers = [nn.Linear(2, 2)] + [nn.Linear(2, 2) for _ in range(n)]",
     ],
 )
 def test_layers_in_a_list(body: str) -> None:
@@ -290,6 +293,51 @@ def test_xavier_keeps_tanh_alive_but_not_sigmoid() -> None:
 
 
 @pytest.mark.parametrize(
+    ("layers", "line", "found"),
+    [
+        (
+            "nn.ModuleList([nn.Linear(8, 8) for _ in range(20)])",
+            "x = torch.sigmoid(layer(x))",
+            True,
+        ),
+        ("nn.ModuleList([nn.Linear(8, 8) for _ in range(20)])", "x = self.act(layer(x))", True),
+        ("nn.ModuleList([nn.Linear(8, 8) for _ in range(20)])", "x = layer(x).tanh()", True),
+        (
+            "nn.ModuleList([nn.Linear(8, 8) for _ in range(depth)])",
+            "x = torch.sigmoid(layer(x))",
+            False,
+        ),
+        (
+            "nn.ModuleList([nn.Linear(8, 8) for _ in range(20)])",
+            "x = x + torch.sigmoid(layer(x))",
+            False,
+        ),
+        (
+            "nn.ModuleList([nn.Linear(8, 8) for _ in range(20)])",
+            "g = torch.sigmoid(layer(x))",
+            False,
+        ),
+        ("nn.ModuleList([Block(8) for _ in range(20)])", "x = torch.sigmoid(layer(x))", False),
+    ],
+)
+def test_saturating_loop(layers: str, line: str, found: bool) -> None:
+    text = f"""\
+import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self, depth):
+        super().__init__()
+        self.act = nn.Sigmoid()
+        self.layers = {layers}
+    def forward(self, x):
+        for layer in self.layers:
+            {line}
+        return x
+"""
+    assert reported("FL806", text) == ([10] if found else [])
+
+
+@pytest.mark.parametrize(
     ("value", "after"),
     [
         ("torch.zeros(n, requires_grad=True)", "nn.Parameter(torch.zeros(n))"),
@@ -306,6 +354,13 @@ def test_parameter_unregistered(value: str, after: str | None) -> None:
     text = net(f"self.w = {value}")
     assert reported("FL807", text) == [7]
     assert after is None or f"self.w = {after}\n" in (fixed("FL807", text) or "")
+
+
+@pytest.mark.parametrize("switch", ["self.w.requires_grad = True", "self.w.requires_grad_()"])
+def test_requires_grad_switched_on_later(switch: str) -> None:
+    assert reported("FL807", net(f"self.w = torch.zeros(n)\n{switch}")) == [8]
+    assert reported("FL807", net(f"self.w = nn.Parameter(torch.zeros(n))\n{switch}")) == []
+    assert reported("FL807", net(f"self.w = given\n{switch}")) == []
 
 
 @pytest.mark.parametrize(

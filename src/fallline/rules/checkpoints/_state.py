@@ -310,6 +310,9 @@ def loads(module: Module) -> list[Loaded]:
     found = []
     for call in module.calls("torch.load"):
         up = module.parent(call)
+        if isinstance(up, ast.Subscript) and isinstance(module.constant(up.slice), str):
+            found.append(Loaded(module, call, {module.constant(up.slice): up}))
+            continue
         if (
             not isinstance(up, ast.Assign)
             or len(up.targets) != 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import TypeGuard
 
 from fallline.finding import Finding, Fix, Severity
 from fallline.rule import Rule
@@ -15,7 +16,8 @@ _LIST_METHODS = frozenset({"append", "extend", "insert", "pop"})
 _DICT_METHODS = frozenset({"items", "keys", "values", "update", "pop", "clear"})
 _REGISTRARS = frozenset({"add_module", "register_module"})
 
-Container = ast.List | ast.ListComp | ast.Dict | ast.DictComp
+# What a plain container is written as; `list()` and `[a] + [b]` count through `_container`.
+Container = ast.List | ast.Tuple | ast.ListComp | ast.Dict | ast.DictComp | ast.BinOp | ast.Call
 
 
 class ModulesInList(Rule):
@@ -172,7 +174,7 @@ class Trainer:
             if target is None or value is None or not isinstance(value, Container | ast.Name):
                 continue
             made = module.value(value)
-            if not isinstance(made, Container) or not _may_hold_layers(made):
+            if not _is_container(made) or not _may_hold_layers(made):
                 continue
             cls = module.class_(statement)
             if (
@@ -184,7 +186,7 @@ class Trainer:
                 or _hidden_on_purpose(module, cls, target.attr, made)
             ):
                 continue
-            kind = "dict" if isinstance(made, ast.Dict | ast.DictComp) else "list"
+            kind = "dict" if _is_dict(made) else "list"
             yield self.finding(
                 module.location(statement),
                 f"self.{target.attr} is a plain {kind} of layers: they are not registered, so they are neither trained, "
@@ -207,9 +209,7 @@ class Trainer:
             return None
         if dictionary and not _string_keys(module, module.value(value)):
             return None
-        empty = (isinstance(value, ast.List) and not value.elts) or (
-            isinstance(value, ast.Dict) and not value.keys
-        )
+        empty = _is_container(value) and not _items(value)
         text = f"{wrapper}()" if empty else f"{wrapper}({module.segment(value)})"
         return Fix(f"register the layers: {wrapper}", (Editor(module).replace(value, text),))
 
@@ -229,6 +229,28 @@ def _attribute_assigned(statement: ast.AST | None) -> tuple[ast.Attribute | None
     ):
         return target, statement.value
     return None, None
+
+
+def _is_dict(made: ast.expr) -> bool:
+    return isinstance(made, ast.Dict | ast.DictComp) or (
+        isinstance(made, ast.Call) and isinstance(made.func, ast.Name) and made.func.id == "dict"
+    )
+
+
+def _is_container(made: ast.expr) -> TypeGuard[Container]:
+    """A list, tuple or dict as Python writes them: displays, comprehensions, `list()`, `[a] + [b]`."""
+    if isinstance(made, ast.BinOp):
+        return (
+            isinstance(made.op, ast.Add) and _is_container(made.left) and _is_container(made.right)
+        )
+    if isinstance(made, ast.Call):
+        return (
+            isinstance(made.func, ast.Name)
+            and made.func.id in {"list", "dict"}
+            and not made.args
+            and not made.keywords
+        )
+    return isinstance(made, ast.List | ast.Tuple | ast.ListComp | ast.Dict | ast.DictComp)
 
 
 def _may_hold_layers(made: Container) -> bool:
@@ -295,9 +317,7 @@ def _wrapped_elsewhere(module: Module, cls: ast.ClassDef, name: str, value: ast.
                 isinstance(value, ast.Name) and isinstance(inner, ast.Name) and inner.id == value.id
             ):
                 return True
-    return any(
-        not isinstance(module.value(v), Container) for v in module.attribute_values(cls, name)
-    )
+    return any(not _is_container(module.value(v)) for v in module.attribute_values(cls, name))
 
 
 def _holds_layers(
@@ -309,10 +329,16 @@ def _holds_layers(
 
 
 def _items(made: Container) -> list[ast.expr]:
-    if isinstance(made, ast.List):
+    if isinstance(made, ast.List | ast.Tuple):
         return made.elts
     if isinstance(made, ast.ListComp):
         return [made.elt]
+    if isinstance(made, ast.BinOp):
+        return [
+            item for side in (made.left, made.right) if _is_container(side) for item in _items(side)
+        ]
+    if isinstance(made, ast.Call):
+        return []
     return made.values if isinstance(made, ast.Dict) else [made.value]
 
 
@@ -333,9 +359,7 @@ def _added(module: Module, cls: ast.ClassDef, name: str, value: ast.expr) -> Ite
             if node.func.attr in {"append", "insert"} and node.args:
                 yield node.args[-1]
             elif (
-                node.func.attr in {"extend", "update"}
-                and node.args
-                and isinstance(node.args[0], Container)
+                node.func.attr in {"extend", "update"} and node.args and _is_container(node.args[0])
             ):
                 yield from _items(node.args[0])
         elif (
@@ -374,7 +398,7 @@ def _registered_name(module: Module, item: ast.Name) -> bool:
 
 def _hidden_on_purpose(module: Module, cls: ast.ClassDef, name: str, made: Container) -> bool:
     """`self.teacher = [net]` read as `self.teacher[0]`: the old trick to keep a module out of parameters()."""
-    if not isinstance(made, ast.List) or len(made.elts) != 1:
+    if not isinstance(made, ast.List | ast.Tuple) or len(made.elts) != 1:
         return False
     uses = [
         n

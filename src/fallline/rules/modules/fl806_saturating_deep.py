@@ -185,7 +185,9 @@ class Physics(nn.Module):
     )
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
-        if not any(True for _ in module.calls(*_SIGMOID, *_TANH)):
+        if not any(True for _ in module.calls(*_SIGMOID, *_TANH)) and not any(
+            True for _ in module.method_calls("sigmoid", "tanh")
+        ):
             return
         tanh_counts = _KEEPS_SCALE.search(module.source.text) is None
         for call in module.calls("torch.nn.Sequential"):
@@ -195,17 +197,16 @@ class Physics(nn.Module):
             stack = _sum(module, call.args)
             if stack.saturates(tanh_counts):
                 yield self._report(module, call, stack)
-        for forward, calls in _chains(module).items():
+        for forward, found in _chains(module).items():
             cls = module.class_(forward)
             if cls is None or _has_shortcut(forward):
                 continue
             stack = Stack(norms=_norms(module, cls))
-            for call in calls:
-                kind = module.resolve(call.func)
+            for call, kind in found:
                 once = Stack(sigmoid=int(kind in _SIGMOID), tanh=int(kind in _TANH), weights=1)
                 stack += once * (_times(module, cls, module.statement(call)) or 0)
             if stack.saturates(tanh_counts):
-                yield self._report(module, calls[0], stack)
+                yield self._report(module, found[0][0], stack)
 
     def _report(self, module: Module, call: ast.Call, stack: Stack) -> Finding:
         parts = [
@@ -220,16 +221,31 @@ class Physics(nn.Module):
         )
 
 
-def _chains(module: Module) -> dict[ast.FunctionDef, list[ast.Call]]:
+def _chains(module: Module) -> dict[ast.FunctionDef, list[tuple[ast.Call, str]]]:
     """`x = torch.sigmoid(self.fc(x))`, line after line or in a loop, by the forward they are in."""
-    found: dict[ast.FunctionDef, list[ast.Call]] = {}
+    found: dict[ast.FunctionDef, list[tuple[ast.Call, str]]] = {}
     for statement in module.all(ast.Assign):
         call = _activation_of_layer(statement)
-        if call is not None and module.resolve(call.func) in _SIGMOID | _TANH:
+        kind = _activation(module, call) if call is not None else None
+        if call is not None and kind is not None:
             function = module.function(call)
             if isinstance(function, ast.FunctionDef) and function.name == "forward":
-                found.setdefault(function, []).append(call)
+                found.setdefault(function, []).append((call, kind))
     return found
+
+
+def _activation(module: Module, call: ast.Call) -> str | None:
+    """Which of the two this call is: a function, a method of the tensor, or a layer kept in `self`."""
+    name = module.resolve(call.func)
+    if name is None and isinstance(call.func, ast.Attribute):
+        if not call.args:
+            name = f"torch.nn.functional.{call.func.attr}"
+        elif isinstance(call.func.value, ast.Name) and call.func.value.id == "self":
+            cls = module.class_(call)
+            values = module.attribute_values(cls, call.func.attr) if cls is not None else []
+            made = values[0] if len(values) == 1 else None
+            name = module.resolve(made.func) if isinstance(made, ast.Call) else None
+    return name if name in _SIGMOID | _TANH else None
 
 
 def _norms(module: Module, cls: ast.ClassDef) -> int:
@@ -385,21 +401,18 @@ def _number(module: Module, node: ast.expr) -> int | None:
     return None
 
 
-def _activation_of_layer(statement: ast.AST) -> ast.Call | None:
-    """`x = act(layer(x))`: the activation call."""
-    if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
+def _activation_of_layer(statement: ast.Assign) -> ast.Call | None:
+    """`x = act(layer(x))` or `x = layer(x).act()`: the activation call."""
+    target, call = statement.targets[0], statement.value
+    if not isinstance(target, ast.Name) or not isinstance(call, ast.Call) or len(call.args) > 1:
         return None
-    call = statement.value
-    if not isinstance(call, ast.Call) or len(call.args) != 1:
+    inner: ast.expr | None = call.args[0] if call.args else None
+    if inner is None and isinstance(call.func, ast.Attribute):
+        inner = call.func.value
+    if not isinstance(inner, ast.Call) or len(inner.args) != 1:
         return None
-    layer = call.args[0]
-    if (
-        not isinstance(layer, ast.Call)
-        or len(layer.args) != 1
-        or not isinstance(layer.args[0], ast.Name)
-    ):
-        return None
-    return call if layer.args[0].id == statement.targets[0].id else None
+    fed = inner.args[0]
+    return call if isinstance(fed, ast.Name) and fed.id == target.id else None
 
 
 def _times(module: Module, cls: ast.ClassDef, statement: ast.AST) -> int | None:
@@ -417,14 +430,27 @@ def _times(module: Module, cls: ast.ClassDef, statement: ast.AST) -> int | None:
     ):
         values = module.attribute_values(cls, over.attr)
         made = values[0] if len(values) == 1 else None
-        if (
-            isinstance(made, ast.Call)
-            and module.resolve(made.func) == "torch.nn.ModuleList"
-            and len(made.args) == 1
-        ):
-            stack = _count(module, made.args[0])
+        if isinstance(made, ast.Call) and module.resolve(made.func) == "torch.nn.ModuleList":
+            stack = _sum(module, made.args) + _appended(module, cls, over.attr)
             return stack.weights if not stack.unknown and not stack.norms else None
     return None
+
+
+def _appended(module: Module, cls: ast.ClassDef, name: str) -> Stack:
+    """What `self.<name>.append(...)` adds, as often as the loops around it run."""
+    total = Stack()
+    for call in module.method_calls("append"):
+        assert isinstance(call.func, ast.Attribute)
+        holder = call.func.value
+        if (
+            isinstance(holder, ast.Attribute)
+            and holder.attr == name
+            and module.class_(call) is cls
+            and call.args
+        ):
+            times = _loop_times(module, call, module.scope(call))
+            total += _count(module, call.args[0]) * times if times is not None else Stack(unknown=1)
+    return total
 
 
 def _has_shortcut(forward: ast.FunctionDef) -> bool:

@@ -150,25 +150,54 @@ class Agent:
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         for statement in module.all(ast.Assign):
             target = statement.targets[0]
-            if (
-                len(statement.targets) != 1
-                or not isinstance(target, ast.Attribute)
-                or not isinstance(target.value, ast.Name)
+            if len(statement.targets) != 1 or not isinstance(target, ast.Attribute):
+                continue
+            if _is_self(target):
+                yield from self._check(
+                    module, statement, target.attr, _unregistered(module, statement.value)
+                )
+            elif (
+                target.attr == "requires_grad"
+                and isinstance(target.value, ast.Attribute)
+                and _is_self(target.value)
             ):
-                continue
-            if target.value.id != "self":
-                continue
-            how = _unregistered(module, statement.value)
+                if module.constant(statement.value) is True:
+                    yield from self._check_switched(module, statement, target.value)
+        for call in module.method_calls("requires_grad_"):
+            assert isinstance(call.func, ast.Attribute)
+            held, alone = call.func.value, module.parent(call)
             if (
-                how is None
-                or not self._in_builder(module, statement)
-                or _cared_for(module, statement, target.attr)
+                isinstance(alone, ast.Expr)
+                and isinstance(held, ast.Attribute)
+                and _is_self(held)
+                and not call.args
             ):
-                continue
-            yield self.finding(
-                module.location(statement),
-                f"self.{target.attr} is {how}, so it is not in parameters(): it is never trained, moved or saved.",
+                yield from self._check_switched(module, alone, held)
+
+    def _check_switched(
+        self, module: Module, statement: ast.stmt, held: ast.Attribute
+    ) -> Iterator[Finding]:
+        """`self.w.requires_grad = True` on a tensor that the class made itself."""
+        cls = module.class_(statement)
+        values = module.attribute_values(cls, held.attr) if cls is not None else []
+        if values and all(_is_fresh(module, v) for v in values):
+            yield from self._check(
+                module, statement, held.attr, "a plain tensor with requires_grad"
             )
+
+    def _check(
+        self, module: Module, statement: ast.stmt, name: str, how: str | None
+    ) -> Iterator[Finding]:
+        if (
+            how is None
+            or not self._in_builder(module, statement)
+            or _cared_for(module, statement, name)
+        ):
+            return
+        yield self.finding(
+            module.location(statement),
+            f"self.{name} is {how}, so it is not in parameters(): it is never trained, moved or saved.",
+        )
 
     def _in_builder(self, module: Module, statement: ast.stmt) -> bool:
         cls, function = module.class_(statement), module.function(statement)
@@ -198,6 +227,10 @@ class Agent:
                 (editor.replace(call, f"{parameter}({module.segment(call.func.value)})"),),
             )
         return None
+
+
+def _is_self(node: ast.Attribute) -> bool:
+    return isinstance(node.value, ast.Name) and node.value.id == "self"
 
 
 def _unregistered(module: Module, value: ast.expr) -> str | None:
@@ -245,7 +278,7 @@ def _is_fresh(module: Module, node: ast.expr) -> bool:
     return isinstance(node, ast.Call) and module.resolve(node.func) in _FACTORIES
 
 
-def _cared_for(module: Module, statement: ast.Assign, name: str) -> bool:
+def _cared_for(module: Module, statement: ast.stmt, name: str) -> bool:
     """Registered later, or handed to an optimizer by hand."""
     cls = module.class_(statement)
     assert cls is not None
