@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fallline.reader import read_paths, read_text
+from fallline.reader.read import read_data
 from fallline.rule import rule_by_code
 from fallline.rules.numerics._ranges import range_of
 from fallline.syntax import Project, Source
@@ -262,6 +263,40 @@ def test_the_fix_of_a_double_softmax_leaves_the_probabilities_to_others() -> Non
     fixed = apply(text, finding.fix.edits)
     assert fixed is not None
     assert "F.cross_entropy(logits, y)" in fixed and "probs = F.softmax(logits, dim=1)" in fixed
+
+
+def test_one_fix_takes_care_of_its_whole_line() -> None:
+    text = (
+        HEAD
+        + "def bce(v, t):\n    p = torch.sigmoid(v)\n    return -(t * torch.log(p) + (1 - t) * torch.log(1 - p)).mean()\n"
+    )
+    (finding,) = [f for f in read_text(text) if f.code == "FL601"]
+    assert finding.fix is not None
+    fixed = apply(text, finding.fix.edits)
+    assert fixed is not None and "t * F.logsigmoid(v) + (1 - t) * F.logsigmoid(-v)" in fixed
+    assert [f for f in read_text(fixed) if f.code == "FL601"] == []
+
+
+def test_what_a_model_returns_besides_is_told_apart() -> None:
+    net = "class Two(nn.Module):\n    def forward(self, v):\n        return v * 2, F.softmax(v, dim=1)\n\nm = Two()\n"
+    assert numerics(net + "logits, probs = m(x)\nloss = F.cross_entropy(logits, y)\n") == []
+    assert numerics(net + "logits, probs = m(x)\nloss = F.cross_entropy(probs, y)\n") == ["FL606"]
+    assert numerics(net + "loss = F.cross_entropy(m(x)[1], y)\n") == ["FL606"]
+
+
+def test_long_expressions_are_read() -> None:
+    chain = " + ".join(["a * a"] * 900)
+    text = (
+        HEAD
+        + f"def long_loss(a):\n    return torch.sqrt({chain}) / ({chain}) + torch.log({chain})\n"
+    )
+    reading = read_data(
+        "long.py",
+        text.encode(),
+        Project(),
+        [rule_by_code(c) for c in ("FL601", "FL602", "FL603", "FL605")],
+    )
+    assert reading.failures == ()
 
 
 def test_a_model_does_not_run_twice_after_a_fix() -> None:

@@ -126,6 +126,9 @@ def made_by(module: Module, node: ast.expr | ast.arg, depth: int = 0) -> Made | 
     found = node if isinstance(node, ast.arg) else values.follow(node)
     if isinstance(found, ast.arg):
         return _agreed([made_by(module, source, depth + 1) for source in values.passed(found)])
+    if isinstance(found, ast.Name):
+        part = values.unpacked(found)
+        return _of_call(module, part[0], depth, part[1]) if part is not None else None
     if isinstance(found, ast.Subscript):
         inner = values.follow(found.value)
         if (

@@ -65,8 +65,11 @@ def range_of(module: Module, node: ast.expr, depth: int = 0) -> Range | None:
 
 
 def _number(module: Module, node: ast.expr) -> float | None:
-    if isinstance(node, ast.Constant | ast.Name | ast.UnaryOp | ast.BinOp):
-        return module.number(node)
+    if isinstance(node, ast.Constant):
+        value = node.value
+        return (
+            float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+        )
     if (
         isinstance(node, ast.Call)
         and last_name(node) in {"tensor", "as_tensor", "full_like"}

@@ -119,6 +119,20 @@ class Values:
                     return None
             statement = up
 
+    def unpacked(self, use: ast.Name) -> tuple[ast.Call, int] | None:
+        """The call and the place in its result, for `a, b = f(x)`."""
+        bound = self.module.bindings(use.id, self.module.scope(use))
+        up = self.module.parent(bound[0]) if len(bound) == 1 else None
+        assign = self.module.parent(up) if isinstance(up, ast.Tuple) else None
+        if (
+            isinstance(up, ast.Tuple)
+            and isinstance(assign, ast.Assign)
+            and isinstance(assign.value, ast.Call)
+        ):
+            if not any(isinstance(e, ast.Starred) for e in up.elts):
+                return assign.value, [e is bound[0] for e in up.elts].index(True)
+        return None
+
     def attribute(self, node: ast.Attribute) -> ast.expr | None:
         """What `self.x` was set to, where the class sets it exactly once."""
         home = self.module.class_(node)
@@ -286,8 +300,25 @@ def _within(node: ast.AST, statement: ast.stmt) -> bool:
 
 
 def same(a: ast.AST, b: ast.AST) -> bool:
-    """Whether two expressions are written alike."""
-    return ast.dump(a) == ast.dump(b)
+    """Whether two expressions are written alike. Not by ast.dump, which recurses and reads both to the end."""
+    pairs: list[tuple[object, object]] = [(a, b)]
+    while pairs:
+        left, right = pairs.pop()
+        if left.__class__ is not right.__class__:
+            return False
+        if isinstance(left, ast.AST):
+            pairs += [
+                (getattr(left, f, None), getattr(right, f, None))
+                for f in left._fields
+                if f != "ctx"
+            ]
+        elif isinstance(left, list) and isinstance(right, list):
+            if len(left) != len(right):
+                return False
+            pairs += zip(left, right, strict=True)
+        elif left != right:
+            return False
+    return True
 
 
 @lru_cache(maxsize=8)

@@ -182,27 +182,35 @@ log_ratio_loss(torch.zeros(3, requires_grad=True)).backward()
     )
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
-        for call in operations(module, *_LOGS):
-            of = _argument(module, call)
-            if of is None:
-                continue
-            dead = dead_branch(module, call, of)
-            found = None if dead else range_of(module, of)
-            if not dead and (found is None or found.low > 0 or found.source in _NOT_SAID):
-                continue
-            if in_loss(module, call) and (dead or not guarded(module, of)):
-                yield self.finding(module.location(call), _message(module, of, found))
+        for call, of, found in _unguarded(module):
+            yield self.finding(module.location(call), _message(module, of, found))
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
-        call = module.call_at(finding.at)
-        of = _argument(module, call) if call is not None else None
-        if call is None or of is None:
-            return None
-        negative, made = _squashed(module, of)
-        text = log_of(module, made, call, negative) if made is not None else None
-        if text is None:
-            return None
-        return Fix(f"Write `{' '.join(text.split())}`", (Editor(module).replace(call, text),))
+        edits, title = [], ""
+        for call, of, _ in _unguarded(module):
+            if call.lineno != finding.at.line:
+                continue
+            negative, made = _squashed(module, of)
+            text = log_of(module, made, call, negative) if made is not None else None
+            if text is None:
+                return None  # the line would still be wrong
+            title = title or f"Write `{' '.join(text.split())}`"
+            edits.append(Editor(module).replace(call, text))
+        return Fix(title, tuple(edits)) if edits else None
+
+
+def _unguarded(module: Module) -> Iterator[tuple[ast.Call, ast.expr, Range | None]]:
+    """The logs that are reported, with what they are taken of and its range (None: in a branch of torch.where)."""
+    for call in operations(module, *_LOGS):
+        of = _argument(module, call)
+        if of is None:
+            continue
+        dead = dead_branch(module, call, of)
+        found = None if dead else range_of(module, of)
+        if not dead and (found is None or found.low > 0 or found.source in _NOT_SAID):
+            continue
+        if in_loss(module, call) and (dead or not guarded(module, of)):
+            yield call, of, found
 
 
 def _argument(module: Module, call: ast.Call) -> ast.expr | None:

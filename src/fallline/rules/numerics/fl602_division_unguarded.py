@@ -158,26 +158,32 @@ pooling_loss(torch.randn(2, 3, 4, requires_grad=True), torch.ones(2, 3), torch.r
     )
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
-        for division, below in _divisions(module):
-            if isinstance(below, ast.Constant):
-                continue
-            dead = dead_branch(module, division, below)
-            found = None if dead else range_of(module, below)
-            if not dead and (found is None or not found.has_zero or _unsaid(below, found)):
-                continue
-            if in_loss(module, division) and (dead or not guarded(module, below)):
-                yield self.finding(module.location(division), _message(module, below, found))
+        for division, below, found in _unguarded(module):
+            yield self.finding(module.location(division), _message(module, below, found))
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
-        for division, below in _divisions(module):
-            if module.location(division) == finding.at:
-                if isinstance(below, ast.Call) and last_name(below) == "sum":
-                    found = range_of(module, below)
-                    if found is not None and found.source.startswith("the mask"):
-                        text = module.segment(below) + ".clamp(min=1)"
-                        return Fix("Count at least 1", (Editor(module).replace(below, text),))
-                return None
-        return None
+        edits = []
+        for division, below, found in _unguarded(module):
+            if division.lineno != finding.at.line:
+                continue
+            counted = isinstance(below, ast.Call) and last_name(below) == "sum"
+            if not counted or found is None or not found.source.startswith("the mask"):
+                return None  # the line would still be wrong
+            edits.append(Editor(module).replace(below, module.segment(below) + ".clamp(min=1)"))
+        return Fix("Count at least 1", tuple(edits)) if edits else None
+
+
+def _unguarded(module: Module) -> Iterator[tuple[ast.expr, ast.expr, Range | None]]:
+    """The divisions that are reported, by what, and its range (None: in a branch of torch.where)."""
+    for division, below in _divisions(module):
+        if isinstance(below, ast.Constant):
+            continue
+        dead = dead_branch(module, division, below)
+        found = None if dead else range_of(module, below)
+        if not dead and (found is None or not found.has_zero or _unsaid(below, found)):
+            continue
+        if in_loss(module, division) and (dead or not guarded(module, below)):
+            yield division, below, found
 
 
 def _divisions(module: Module) -> Iterator[tuple[ast.expr, ast.expr]]:

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from fallline.finding import Finding, Fix, Severity
+from fallline.finding import Edit, Finding, Fix, Severity
 from fallline.rule import Rule
 from fallline.rules.numerics._layers import last_name, operations, receiver
 from fallline.rules.numerics._losses import dead_branch, differentiated, guarded, in_loss
@@ -172,17 +172,8 @@ print(rmse_metric(torch.zeros(3), torch.zeros(3)))
     )
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
-        for root, of in _roots(module):
-            dead = dead_branch(module, root, of)
-            found = None if dead else range_of(module, of)
-            if not dead and (found is None or not found.has_zero or found.source in _NOT_SAID):
-                continue
-            if (
-                _has_gradient(module, root)
-                and not _only_targets(of)
-                and (dead or not guarded(module, of))
-            ):
-                yield self.finding(module.location(root), _message(module, of, found))
+        for root, of, found in _unguarded(module):
+            yield self.finding(module.location(root), _message(module, of, found))
         yield from self._second_derivatives(module)
 
     def _second_derivatives(self, module: Module) -> Iterator[Finding]:
@@ -199,22 +190,43 @@ print(rmse_metric(torch.zeros(3), torch.zeros(3)))
                 )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
-        editor = Editor(module)
-        for root, of in _roots(module):
-            if module.location(root) != finding.at or not _is_square_root(module, root):
+        edits = []
+        for root, of, _ in _unguarded(module):
+            if root.lineno != finding.at.line:
                 continue
-            base = _square_of(module, of)
-            if base is not None:
-                text = module.segment(base)
-                plain = isinstance(base, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
-                return Fix(
-                    "Take the absolute value",
-                    (editor.replace(root, (text if plain else f"({text})") + ".abs()"),),
-                )
-            bound = _zero_bound(module, of)
-            if bound is not None:
-                return Fix("Bound the argument above zero", (editor.replace(bound, "1e-12"),))
+            edit = _repaired(module, root, of)
+            if edit is None:
+                return None  # the line would still be wrong
+            edits.append(edit)
+        return Fix("Keep the square root away from zero", tuple(edits)) if edits else None
+
+
+def _repaired(module: Module, root: ast.expr, of: ast.expr) -> Edit | None:
+    """`sqrt(x ** 2)` → `x.abs()`, and a bound of 0 → 1e-12."""
+    if not _is_square_root(module, root):
         return None
+    base = _square_of(module, of)
+    if base is not None:
+        text = module.segment(base)
+        plain = isinstance(base, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
+        return Editor(module).replace(root, (text if plain else f"({text})") + ".abs()")
+    bound = _zero_bound(module, of)
+    return Editor(module).replace(bound, "1e-12") if bound is not None else None
+
+
+def _unguarded(module: Module) -> Iterator[tuple[ast.expr, ast.expr, Range | None]]:
+    """The roots that are reported, what they are taken of, and its range (None: in a branch of torch.where)."""
+    for root, of in _roots(module):
+        dead = dead_branch(module, root, of)
+        found = None if dead else range_of(module, of)
+        if not dead and (found is None or not found.has_zero or found.source in _NOT_SAID):
+            continue
+        if (
+            _has_gradient(module, root)
+            and not _only_targets(of)
+            and (dead or not guarded(module, of))
+        ):
+            yield root, of, found
 
 
 def _roots(module: Module) -> Iterator[tuple[ast.expr, ast.expr]]:

@@ -10,6 +10,7 @@ from fallline.finding import Finding, Severity
 from fallline.rule import Rule
 from fallline.rules.numerics._layers import last_name, operations, receiver
 from fallline.rules.numerics._losses import differentiated
+from fallline.rules.numerics._values import same
 from fallline.syntax import Module
 
 _LOSS = re.compile(r"(^|_)loss(es)?($|_)|^(nll|cost|objective)$|loss$", re.I)
@@ -331,7 +332,7 @@ def _tested(module: Module, node: ast.expr) -> ast.expr | None:
             return _tested(module, node.func.value)
         return None
     if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], ast.NotEq):
-        return node.left if ast.dump(node.left) == ast.dump(node.comparators[0]) else None
+        return node.left if same(node.left, node.comparators[0]) else None
     return None
 
 
