@@ -1,0 +1,96 @@
+"""`fallline report`: what it prints, what it writes, and what it says when it cannot."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fallline.watcher.recorder import Recorder
+
+
+@pytest.fixture
+def run_folder(
+    project: Path, run_maker: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    monkeypatch.setenv("MASTER_PORT", "1")
+    (project / "train.py").write_text("import torch\nloss.backward()\noptimizer.step()\n")
+    return run_maker(project / "run")
+
+
+def test_the_summary_says_what_happened(run_folder: Path, fallline: Callable[..., object]) -> None:
+    ran = fallline("report", run_folder)
+    assert ran.status == 0, ran.err
+    for part in (
+        "train.py",
+        "updates         200, 1 of them skipped",
+        "clipped at 4 in 20% of the updates",
+        "FL101",
+        "loss.backward()",
+    ):
+        assert part in ran.out
+    assert (run_folder / "report.html").stat().st_size > 10_000
+
+
+def test_findings_json_is_written_where_it_is_missing_and_left_where_it_is(
+    run_folder: Path, fallline: Callable[..., object]
+) -> None:
+    fallline("report", run_folder)
+    written = json.loads((run_folder / "findings.json").read_text(), parse_constant=pytest.fail)
+    assert written[0]["code"] == "FL101" and written[0]["evidence"]["norm"] == "Infinity"
+    (run_folder / "findings.json").write_text("[]")
+    fallline("report", run_folder)
+    assert (run_folder / "findings.json").read_text() == "[]"
+
+
+def test_json_is_the_contract(run_folder: Path, fallline: Callable[..., object]) -> None:
+    ran = fallline("report", run_folder, "--output-format", "json", "--html", "page.html")
+    found = json.loads(ran.out)
+    assert {
+        "code",
+        "name",
+        "severity",
+        "message",
+        "path",
+        "line",
+        "specialist",
+        "fix",
+        "evidence",
+    } <= set(found[0])
+    assert Path("page.html").exists() and not (run_folder / "report.html").exists()
+
+
+@pytest.mark.parametrize("make", [lambda p: None, lambda p: p.mkdir(), lambda p: p.write_text("")])
+def test_a_folder_that_is_no_run(
+    project: Path, fallline: Callable[..., object], make: Callable[[Path], None]
+) -> None:
+    make(project / "other")
+    ran = fallline("report", "other")
+    assert (ran.status, ran.out) == (2, "")
+    assert "other is not a run folder" in ran.err and "Traceback" not in ran.err
+
+
+def test_a_page_that_cannot_be_written(run_folder: Path, fallline: Callable[..., object]) -> None:
+    ran = fallline("report", run_folder, "--html", "missing/page.html")
+    assert ran.status == 2 and "cannot write" in ran.err and "FL101" in ran.out
+
+
+def test_reporting_needs_no_torch(run_folder: Path) -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from fallline.cli.main import main; sys.exit(main(['report', sys.argv[1]]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(run_folder)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_run_without_updates(project: Path, fallline: Callable[..., object]) -> None:
+    Recorder(project / "run").close("raised ValueError: no data")
+    ran = fallline("report", "run")
+    assert ran.status == 0 and "no update" in ran.out and "raised ValueError" in ran.out
