@@ -141,30 +141,36 @@ def turns(
             raise EngineError(
                 f"rank {rank} has no data in this epoch and others have: give every rank at least one batch"
             )
-    for mine, total in plan([(left, open_) for left, open_, _ in rows], accumulate, replicas.rank):
-        for index in range(mine):
-            batch = next(iterator, _END)
-            if batch is _END:
-                raise EngineError(
-                    f"the loader of rank {replicas.rank} ended before its len(): the ranks agreed on updates by that length"
-                )
-            position.held = batch
-            yield batch, Turn(last=index + 1 == mine, total=total)
-        if mine == 0:
-            yield position.held, Turn(last=True, idle=True, total=total)
+    for mine, together, total in plan(
+        [(left, held) for left, held, _ in rows], accumulate, replicas.rank, replicas.lockstep
+    ):
+        for index in range(together):
+            last, idle = index + 1 == together, index >= mine
+            if not idle:
+                position.held = next(iterator, _END)
+                if position.held is _END:
+                    raise EngineError(
+                        f"the loader of rank {replicas.rank} ended before its len(): the ranks agreed on updates by that length"
+                    )
+            yield position.held, Turn(last, idle, total)
 
 
 def plan(
-    rows: Sequence[tuple[int, int]], accumulate: int, rank: int
-) -> Iterator[tuple[int, float]]:
-    """For every window: the micro-batches that this rank adds to it, and how many it has on all ranks in the end.
+    rows: Sequence[tuple[int, int]], accumulate: int, rank: int, lockstep: bool = False
+) -> Iterator[tuple[int, int, float]]:
+    """For every window: the micro-batches that this rank has for it, how many turns it takes, and how many there are on all ranks.
 
-    `rows` holds, for every rank, the batches left and the micro-batches already in its open window.
+    `rows` holds, for every rank, the batches left and the micro-batches already in its open window. A rank without data takes
+    one turn, to synchronise. In lockstep (FSDP gathers parameters in every forward pass) all ranks take as many as the busiest.
     """
     ends = [left + opened for left, opened in rows]
     for window in range(max(-(-end // accumulate) for end in ends)):
         counts = [min(accumulate, max(0, end - window * accumulate)) for end in ends]
-        yield counts[rank] - (rows[rank][1] if window == 0 else 0), float(sum(counts))
+        new = [
+            count - (opened if window == 0 else 0)
+            for count, (_, opened) in zip(counts, rows, strict=True)
+        ]
+        yield new[rank], max(1, max(new) if lockstep else new[rank]), float(sum(counts))
 
 
 def _turns_of_unknown_length(
@@ -175,23 +181,23 @@ def _turns_of_unknown_length(
     replicas: Replicas,
     device: torch.device,
 ) -> Iterator[tuple[Any, Turn]]:
-    while True:
-        batch = next(iterator, _END)
-        # Waits for the device, once a window: nobody can know beforehand which rank's stream ends first.
-        if replicas.largest(float(batch is not _END or opened > 0), device) == 0:
-            return
+    batch = next(iterator, _END)
+    # Waits for the device, once a window (in lockstep once a micro-batch): nobody can know which rank's stream ends first.
+    while replicas.largest(float(batch is not _END or opened > 0), device):
         for index in range(opened, accumulate):
-            if batch is _END:
-                if position.held is None:
-                    raise EngineError(
-                        f"the stream of rank {replicas.rank} is empty: give every rank at least one batch"
-                    )
-                yield position.held, Turn(last=True, idle=True)
+            if batch is _END and position.held is None:
+                raise EngineError(
+                    f"the stream of rank {replicas.rank} is empty: give every rank at least one batch"
+                )
+            idle = batch is _END
+            others = replicas.largest(float(not idle), device) if replicas.lockstep else 0.0
+            ends = idle and not others
+            if not idle:
+                position.held = batch
+            yield position.held, Turn(ends or index + 1 == accumulate, idle)
+            batch = next(iterator, _END)
+            if ends:
                 break
-            position.held = batch
-            yield batch, Turn(last=index + 1 == accumulate)
-            if index + 1 < accumulate:
-                batch = next(iterator, _END)
         opened = 0
 
 

@@ -1,0 +1,328 @@
+"""What each rank of the distributed tests runs: `python rank_worker.py STORY RANK WORLD FOLDER`. A story raises when it fails."""
+
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel
+
+import fallline
+from fallline.errors import EngineError
+
+torch.set_num_threads(1)
+
+
+def model_of(seed: int) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)).double()
+
+
+def counting(ddp: DistributedDataParallel) -> list[int]:
+    """Counts gradient all-reduces: this model has one bucket."""
+    calls = [0]
+
+    def hook(state, bucket):
+        calls[0] += 1
+        return allreduce_hook(state, bucket)
+
+    ddp.register_comm_hook(None, hook)
+    return calls
+
+
+def batches_of(
+    rng: random.Random, ranks: list[int]
+) -> list[list[tuple[torch.Tensor, torch.Tensor]]]:
+    generator = torch.Generator().manual_seed(rng.randrange(10**6))
+
+    def one() -> tuple[torch.Tensor, torch.Tensor]:
+        n = rng.randint(1, 4)
+        make = {"dtype": torch.float64, "generator": generator}
+        return torch.randn(n, 3, **make), torch.randn(n, 2, **make)
+
+    return [[one() for _ in range(count)] for count in ranks]
+
+
+def reference(model, batches, accumulate, weighted, clip, lr=0.1):
+    """One process, all ranks' batches of a window at once."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    updates = max(-(-len(b) // accumulate) for b in batches)
+    for update in range(updates):
+        window = [
+            pair for b in batches for pair in b[update * accumulate : (update + 1) * accumulate]
+        ]
+        optimizer.zero_grad()
+        if weighted:
+            x, y = (torch.cat(parts) for parts in zip(*window, strict=True))
+            nn.functional.mse_loss(model(x), y).backward()
+        else:
+            torch.stack([nn.functional.mse_loss(model(x), y) for x, y in window]).mean().backward()
+        if clip:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+        optimizer.step()
+    return updates
+
+
+def assert_same_on_all_ranks(model: nn.Module) -> None:
+    flat = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+    every = [torch.empty_like(flat) for _ in range(dist.get_world_size())]
+    dist.all_gather(every, flat)
+    assert all(torch.equal(flat, other) for other in every), "ranks differ"
+
+
+def assert_close(mine: nn.Module, want: nn.Module, tolerance: float = 1e-12) -> None:
+    for a, b in zip(mine.parameters(), want.parameters(), strict=True):
+        difference = float((a.detach() - b.detach()).abs().max())
+        assert difference <= tolerance, difference
+
+
+def backward(micro, model, x, y, weighted):
+    if weighted:
+        micro.backward((model(x) - y).square().sum(), weight=y.numel())
+    else:
+        micro.backward(nn.functional.mse_loss(model(x), y))
+
+
+class Stream(torch.utils.data.IterableDataset):
+    def __init__(self, batches):
+        self.batches = batches
+
+    def __iter__(self):
+        return iter(self.batches)
+
+
+def exact(rank: int, world: int, folder: Path) -> None:
+    """Random windows, ragged batches, unequal counts, with and without a known length, against one big batch."""
+    for seed in range(16):
+        rng = random.Random(seed)
+        accumulate, weighted, clip = rng.randint(1, 4), rng.random() < 0.5, rng.choice([None, 0.05])
+        counts = [rng.randint(1, 7) for _ in range(world)]
+        batches = batches_of(rng, counts)
+        ddp, want = DistributedDataParallel(model_of(seed)), model_of(seed)
+        calls = counting(ddp)
+        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
+        stepper = fallline.Stepper(
+            ddp, optimizer, accumulate=accumulate, clip_norm=clip, scheduler=scheduler
+        )
+        known = seed % 3 != 2
+        data = (
+            batches[rank]
+            if known
+            else torch.utils.data.DataLoader(Stream(batches[rank]), batch_size=None)
+        )
+        for epoch in range(2):
+            for x, y in stepper.over(data):
+                with stepper.micro_batch() as micro:
+                    backward(micro, ddp, x, y, weighted)
+            updates = reference(want, batches, accumulate, weighted, clip)
+            assert stepper.updates == scheduler.last_epoch == (epoch + 1) * updates, (
+                seed,
+                stepper.updates,
+                updates,
+            )
+        assert calls[0] == stepper.updates, (
+            f"{calls[0]} all-reduces for {stepper.updates} updates (seed {seed})"
+        )
+        assert_close(ddp.module, want)
+        assert_same_on_all_ranks(ddp)
+
+
+def by_hand(rank: int, world: int, folder: Path) -> None:
+    """Loops without `over`: last=True synchronises a remainder, and step() averages one that was not."""
+    for last in (True, False):
+        batches = batches_of(random.Random(5), [3 + rank_ for rank_ in range(world)])
+        batches = [b[:3] for b in batches]
+        ddp, want = DistributedDataParallel(model_of(1)), model_of(1)
+        calls = counting(ddp)
+        stepper = fallline.Stepper(ddp, torch.optim.SGD(ddp.parameters(), lr=0.1), accumulate=2)
+        for i, (x, y) in enumerate(batches[rank]):
+            with stepper.micro_batch(last=last and i == 2) as micro:
+                backward(micro, ddp, x, y, True)
+        if not last:
+            stepper.step()
+        reference(want, batches, 2, True, None)
+        assert_close(ddp.module, want)
+        assert_same_on_all_ranks(ddp)
+        assert calls[0] == (2 if last else 1)
+
+
+def half_precision(rank: int, world: int, folder: Path) -> None:
+    """A rank that overflows makes every rank skip, and the loss scales stay the same."""
+    torch.manual_seed(0)
+    ddp = DistributedDataParallel(nn.Linear(3, 2))
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    stepper = fallline.Stepper(ddp, optimizer, accumulate=2, precision="fp16", clip_norm=1.0)
+    for step in range(4):
+        x = torch.randn(4, 3)
+        if step == 1 and rank == world - 1:
+            x[0, 0] = float("inf")
+        with stepper.micro_batch() as micro:
+            micro.backward(ddp(x).float().square().sum(), weight=8 + rank)
+    assert stepper.attempts == 2 and stepper.updates == 1
+    assert stepper.scaler.get_scale() == 32768.0
+    assert_same_on_all_ranks(ddp)
+
+
+def misuse(rank: int, world: int, folder: Path) -> None:
+    ddp = DistributedDataParallel(model_of(0))
+    stepper = fallline.Stepper(ddp, torch.optim.SGD(ddp.parameters(), lr=0.1))
+    try:
+        for _ in stepper.over([1, 2]):
+            pass
+    except EngineError as error:
+        assert "exactly one" in str(error)
+    else:
+        raise AssertionError("a batch without micro_batch was accepted")
+    stepper = fallline.Stepper(ddp, torch.optim.SGD(ddp.parameters(), lr=0.1))
+    try:
+        list(stepper.over([] if rank == 0 else [1]))
+    except EngineError as error:
+        assert "rank 0 has no data" in str(error)
+    else:
+        raise AssertionError("a rank without data was accepted")
+    extra = nn.Parameter(torch.zeros(1))
+    try:
+        fallline.Stepper(ddp, torch.optim.SGD([*ddp.parameters(), extra], lr=0.1))
+    except EngineError as error:
+        assert "not in the model" in str(error)
+    else:
+        raise AssertionError("a parameter that nobody synchronises was accepted")
+
+
+def train(folder: Path, steps: int) -> fallline.Stepper:
+    fallline.seed_everything(3, rank=dist.get_rank())
+    model = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Linear(8, 2))
+    dataset = torch.utils.data.TensorDataset(
+        torch.randn(26, 3, generator=torch.Generator().manual_seed(0))
+    )
+    sampler = torch.utils.data.DistributedSampler(dataset)
+    loader = torch.utils.data.DataLoader(dataset, batch_size=3, sampler=sampler)
+    ddp = DistributedDataParallel(model)
+    optimizer = torch.optim.AdamW(ddp.parameters(), lr=0.01)
+    stepper = fallline.Stepper(ddp, optimizer, accumulate=2, clip_norm=0.5)
+    fallline.load_checkpoint(folder, stepper=stepper)
+    while stepper.updates < steps:
+        for (x,) in stepper.over(loader):
+            with stepper.micro_batch() as micro:
+                micro.backward(ddp(x).square().mean())
+            if stepper.updated and stepper.updates >= steps:
+                break
+    fallline.save_checkpoint(folder, stepper=stepper)
+    return stepper
+
+
+def checkpoint(rank: int, world: int, folder: Path) -> None:
+    """Stop in mid-epoch and go on: every rank's dropout and data are restored, to the bit."""
+    straight = train(folder / "straight", 7)
+    train(folder / "stopped", 4)
+    resumed = train(folder / "stopped", 7)
+    for a, b in zip(straight.models[0].parameters(), resumed.models[0].parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert_same_on_all_ranks(resumed.models[0])
+    assert len(list((folder / "stopped").iterdir())) == 2
+
+
+def fsdp(rank: int, world: int, folder: Path) -> None:
+    """FSDP2: exact accumulation, the norm of the whole gradient, and sharded checkpoints."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (world,))
+
+    def sharded(seed: int) -> nn.Module:
+        model = model_of(seed)
+        fully_shard(model[0], mesh=mesh)
+        fully_shard(model[2], mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        return model
+
+    def whole(model: nn.Module) -> list[torch.Tensor]:
+        return [p.full_tensor() for p in model.parameters()]
+
+    unequal = [2 + r for r in range(world)]
+    for accumulate, counts, known in (
+        (2, [5] * world, True),
+        (3, unequal, True),
+        (2, unequal, False),
+        (4, unequal, False),
+    ):
+        batches = batches_of(random.Random(accumulate), counts)
+        model, want = sharded(2), model_of(2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        stepper = fallline.Stepper(
+            model, optimizer, accumulate=accumulate, clip_norm=0.05, statistics=True
+        )
+        data = (
+            batches[rank]
+            if known
+            else torch.utils.data.DataLoader(Stream(batches[rank]), batch_size=None)
+        )
+        for x, y in stepper.over(data):
+            with stepper.micro_batch() as micro:
+                backward(micro, model, x, y, True)
+        reference(want, batches, accumulate, True, 0.05)
+        for a, b in zip(whole(model), want.parameters(), strict=True):
+            assert float((a - b).detach().abs().max()) < 1e-12
+        assert stepper.last.clipped
+        assert abs(float(stepper.last.statistics.total_norm) - stepper.last.norm) < 1e-9
+        row = stepper.last.statistics.rows()[0]
+        assert row["elements"] == 15
+
+    # The drop-in on DTensors is torch's.
+    a, b = sharded(4), sharded(4)
+    for model in (a, b):
+        model(torch.ones(2, 3, dtype=torch.float64)).square().sum().backward()
+    got, want_norm = (
+        fallline.clip_grad_norm_(a.parameters(), 0.1),
+        torch.nn.utils.clip_grad_norm_(b.parameters(), 0.1),
+    )
+    assert abs(float(got) - float(want_norm.full_tensor())) < 1e-12
+    for p, q in zip(a.parameters(), b.parameters(), strict=True):
+        assert torch.allclose(p.grad.to_local(), q.grad.to_local(), atol=1e-14)
+
+    def run(where: Path, steps: int) -> fallline.Stepper:
+        model = sharded(6)
+        stepper = fallline.Stepper(
+            model, torch.optim.AdamW(model.parameters(), lr=0.01), accumulate=2
+        )
+        fallline.load_checkpoint(where, stepper=stepper)
+        data = batches_of(random.Random(9), [8] * world)[rank]
+        for x, y in stepper.over(data):
+            with stepper.micro_batch() as micro:
+                backward(micro, model, x, y, True)
+            if stepper.updated and stepper.updates >= steps:
+                break
+        fallline.save_checkpoint(where, stepper=stepper, keep_last=1)
+        return stepper
+
+    straight = run(folder / "straight", 4)
+    run(folder / "stopped", 2)
+    resumed = run(folder / "stopped", 4)
+    for a, b in zip(straight.models[0].parameters(), resumed.models[0].parameters(), strict=True):
+        assert torch.equal(a.to_local(), b.to_local())
+    dist.barrier()
+    assert [p.name for p in (folder / "stopped").iterdir()] == ["step-00000004"]
+
+
+STORIES = {
+    story.__name__: story for story in (exact, by_hand, half_precision, misuse, checkpoint, fsdp)
+}
+
+
+def main() -> None:
+    names, rank, world, folder = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
+    for name in names.split(","):
+        store = folder / f"store-{name}"
+        dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+        STORIES[name](rank, world, folder / name)
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""Several ranks (gloo, on this machine): exact, bitwise equal, one gradient all-reduce for one update."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+WORKER = Path(__file__).with_name("rank_worker.py")
+
+
+def run_ranks(stories: str, world: int, folder: Path) -> None:
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
+    }
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(WORKER), stories, str(rank), str(world), str(folder)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment,
+        )
+        for rank in range(world)
+    ]
+    try:
+        outputs = [rank.communicate(timeout=100)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    for number, (rank, output) in enumerate(zip(ranks, outputs, strict=True)):
+        assert rank.returncode == 0, f"rank {number} of {world}:\n{output[-4000:]}"
+
+
+@pytest.mark.slow
+def test_two_ranks(tmp_path):
+    run_ranks("exact,by_hand,half_precision,misuse,checkpoint", 2, tmp_path)
+
+
+@pytest.mark.slow
+def test_three_ranks(tmp_path):
+    run_ranks("exact,by_hand", 3, tmp_path)
+
+
+@pytest.mark.slow
+def test_sharded_ranks(tmp_path):
+    run_ranks("fsdp", 2, tmp_path)
