@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from matrix.architectures import Architecture
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
+
+from watcher.matrix.architectures import Architecture
 
 __all__ = ["FAULTS", "Fault"]
 

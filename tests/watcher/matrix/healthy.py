@@ -9,7 +9,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from matrix.architectures import (
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
+
+from watcher.matrix.architectures import (
     ARCHITECTURES,
     Attention,
     Recurrent,
@@ -20,8 +23,6 @@ from matrix.architectures import (
     tokens,
     vectors,
 )
-from torch import Tensor, nn
-from torch.nn.utils import clip_grad_norm_
 
 __all__ = ["HEALTHY"]
 
