@@ -180,7 +180,7 @@ def clip(
         for t in machine.things.values()
         if t.kind == "model" and sets and t.sets and t.sets <= sets
     ]
-    sharded = any(t.facts.get("wrapper") == "fsdp1" for t in models) and "local_shards" not in facts
+    sharded = any(t.facts.get("wrapper") == "fsdp1" for t in models)
     machine.emit(
         Kind.CLIP,
         call.node,
@@ -189,8 +189,7 @@ def clip(
         parameters=sets,
         per_module=per_module or None,
         closure=any(f.closing for f in machine.frames) or None,
-        local_shards=sharded or None,
-        **facts,
+        **{"local_shards": sharded or None, **facts},
     )
     return Tensor(False)
 

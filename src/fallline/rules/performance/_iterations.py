@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable
+from itertools import pairwise
 
 from fallline.event import Event, Kind, Trace
 
@@ -22,7 +23,7 @@ def _iterations(trace: Trace) -> list[tuple[int, int]]:
     backwards = [e.order for e in trace.all(Kind.BACKWARD)]
     starts = [e.order for e in trace.all(Kind.BATCH)] or backwards
     spans = []
-    for start, end in zip(starts, [*starts[1:], len(trace.events)], strict=True):
+    for start, end in pairwise([*starts, len(trace.events)]):
         first = bisect_left(backwards, start)
         if first < len(backwards) and backwards[first] < end:
             spans.append((start, end))
