@@ -203,6 +203,10 @@ def test_optimizers_one_after_the_other_are_told_apart() -> None:
     assert reported("FL106", text, {"a": {}, "b": {}}) == set()
 
 
+def test_one_round_of_two_optimizers_is_no_sequence() -> None:
+    assert reported("FL101", "D Z:a Z:b F B S:a C S:b", {"a": {}, "b": {}}) == set()
+
+
 def test_a_clip_of_the_other_network() -> None:
     text = "Z:d F B1(parameters=D) C1(parameters=G) S:d Z:g F B2(parameters=G+D) S:g " * 3
     made = trace(text, GAN)

@@ -111,15 +111,19 @@ def acting(trace: Trace, event: Event) -> list[str | None]:
 
 @lru_cache(maxsize=2)
 def _phases(trace: Trace) -> dict[str | None, tuple[int, float]]:
-    """From where to where each optimizer is in use. Those whose steps alternate share a phase."""
+    """From where to where each optimizer is in use.
+
+    Those whose steps alternate share a phase, and so does one with a single step: one round of a GAN is no sequence.
+    """
     spans: dict[str | None, tuple[int, int]] = {}
     for step in trace.all(Kind.STEP):
         first, _ = spans.get(step.optimizer, (step.order, 0))
         spans[step.optimizer] = (first, step.order)
     begins = (Kind.EPOCH, Kind.BATCH, Kind.FORWARD, Kind.BACKWARD)
     starts: dict[str | None, int] = {}
-    for optimizer, (first, _) in spans.items():
-        done = max((last for _, last in spans.values() if last < first), default=None)
+    for optimizer, (first, final) in spans.items():
+        over = [end for begin, end in spans.values() if begin < end < first < final]
+        done = max(over, default=None)
         starts[optimizer] = 0 if done is None else _next(trace, done, begins)
     return {
         o: (starts[o], min((s for s in starts.values() if s > last), default=float("inf")))
