@@ -185,6 +185,8 @@ LOOK_ALIKES = [
     "try:\n    net(x).mean().backward()\nexcept torch.cuda.OutOfMemoryError:\n    pass\n",
     "def entropy_loss(v):\n    p = v.softmax(-1)\n    q = p.flatten(1)\n    return (-q * q.clamp(min=1e-5).log()).sum(-1).mean()\n",
     "def f_loss(a, k):\n    return torch.sqrt(F.conv2d(a.pow(2), k) + 1e-8).mean()\n",
+    "def precision_loss(log_var):\n    p = 1 / (log_var.exp() + 1e-7)\n    return (1 / p).mean()\n",
+    "import numpy as np\ndef kl_divergence(p, q):\n    return (p * np.log(p / q)).sum()\n",
     "features = torch.nan_to_num(x)\nloss = net(features).mean()\nloss.backward()\n",
 ]
 

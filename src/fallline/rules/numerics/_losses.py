@@ -79,6 +79,10 @@ def differentiated(module: Module, node: ast.AST) -> bool:
             up.name,
         ):
             return False
+        if isinstance(up, ast.Call) and (module.resolve(up.func) or "").startswith(
+            ("numpy.", "math.", "scipy.")
+        ):
+            return False
         if (
             isinstance(up, ast.Call)
             and isinstance(up.func, ast.Attribute)

@@ -214,7 +214,7 @@ def _of_binary(module: Module, node: ast.BinOp, depth: int) -> Range | None:
     if isinstance(op, ast.Mult):
         return _corners(left, right, source, lambda a, b: a * b)
     if isinstance(op, ast.Div) and not right.has_zero:
-        return _corners(left, right, source, lambda a, b: a / b)
+        return _corners(left, right, source, _quotient)
     return None
 
 
@@ -225,6 +225,11 @@ def _corners(a: Range, b: Range, source: str, do: Callable[[float, float], float
             result = do(x, y)
             ends.append(0.0 if math.isnan(result) else result)
     return Range(min(ends), max(ends), source)
+
+
+def _quotient(a: float, b: float) -> float:
+    """No value that training sees is infinite: what is divided by a large one stays on its side of zero."""
+    return math.copysign(1e-30, a) * math.copysign(1.0, b) if math.isinf(b) and a != 0 else a / b
 
 
 def _difference(
