@@ -22,7 +22,11 @@ __all__ = ["Fixer"]
 
 # One fix can uncover what the next one fixes (a clip moved before the step may still need its unscale_).
 _CHAIN = 3
-_ROUNDS = 200
+_ROUNDS = 10  # fixes that only became possible through others
+
+Identity = tuple[
+    str, str, str, str
+]  # path, function, line, code: a finding before and after lines have moved
 
 
 @dataclass
@@ -31,6 +35,7 @@ class State:
 
     changed: dict[str, bytes]
     readings: dict[str, Reading]
+    sources: Sources
 
     def findings(self) -> dict[tuple[str, str, int], Finding]:
         return {f.key: f for reading in self.readings.values() for f in reading.findings}
@@ -53,36 +58,43 @@ class Fixer:
 
     def run(self) -> None:
         """Make every fix that holds. Nothing is written yet."""
-        self.state = State({}, {reading.path: reading for reading in self.readings})
+        self.state = State(
+            {}, {reading.path: reading for reading in self.readings}, Sources(self.given)
+        )
         self._originals: dict[str, bytes] = {}
-        refused: set[tuple[str, str, str]] = set()
+        self._refused: set[Identity] = set()
         for _ in range(_ROUNDS):
-            by_path: dict[str, list[Finding]] = defaultdict(list)
-            for finding in self._fixable(self.state):
-                if self._identity(finding) not in refused:
-                    by_path[finding.at.path].append(finding)
-            if not by_path:
+            left = {
+                self._identity(finding) for finding in self._fixable(self.state)
+            } - self._refused
+            if not left:
                 return
-            findings = by_path[min(by_path)]
-            # all of a file at once is the common case; then one by one, the first that holds
-            tries = [findings, *([f] for f in findings)] if len(findings) > 1 else [findings]
-            for attempt in tries:
-                after = self._attempt(self.state, attempt)
-                if after is not None:
-                    self.state = after
-                    self.made += attempt
-                    break
-                if len(attempt) == 1:
-                    refused.add(self._identity(attempt[0]))
-                    self.withdrawn += attempt
+            self._make(sorted(left))
 
-    def _identity(self, finding: Finding) -> tuple[str, str, str]:
-        text = self._sources(self.state).text(finding.at.path)
-        return (finding.code, finding.at.path, text.line(finding.at.line) if text else "")
+    def _make(self, chosen: Sequence[Identity]) -> None:
+        """Make these together, which is the common case; where that does not hold, one half after the other."""
+        findings = [f for f in self._fixable(self.state) if self._identity(f) in chosen]
+        if not findings:
+            return
+        after = self._attempt(self.state, findings)
+        if after is not None:
+            self.state = after
+            self.made += findings
+        elif len(chosen) == 1:
+            self._refused.update(chosen)
+            self.withdrawn += findings
+        else:
+            middle = len(chosen) // 2
+            self._make(chosen[:middle])
+            self._make(chosen[middle:])
+
+    def _identity(self, finding: Finding) -> Identity:
+        text = self.state.sources.text(finding.at.path)
+        line = text.line(finding.at.line) if text is not None else ""
+        return (finding.at.path, finding.at.function, line, finding.code)
 
     def _fixable(self, state: State) -> list[Finding]:
-        sources = self._sources(state)
-        return [f for f in state.findings().values() if self._may_fix(f, sources)]
+        return [f for f in state.findings().values() if self._may_fix(f, state.sources)]
 
     def _may_fix(self, finding: Finding, sources: Sources) -> bool:
         """Only files that were given to the check are ever changed."""
@@ -104,15 +116,13 @@ class Fixer:
             surplus = {key for key, count in after.counts().items() if count > max(goal[key], 0)}
             if not surplus:
                 return after
-            sources = self._sources(after)
             findings = [f for f in after.findings().values() if (f.at.path, f.code) in surplus]
-            if not all(self._may_fix(f, sources) for f in findings):
+            if not all(self._may_fix(f, after.sources) for f in findings):
                 return None
         return None
 
     def _with_edits(self, state: State, findings: Sequence[Finding]) -> State | None:
         """The state with these fixes made and every file they concern read again."""
-        sources = self._sources(state)
         by_path: dict[str, dict[Edit, None]] = defaultdict(dict)
         for finding in findings:
             for edit in finding.fix.edits if finding.fix is not None else ():
@@ -120,7 +130,7 @@ class Fixer:
         changed = dict(state.changed)
         for path, edits in by_path.items():
             try:
-                before = sources.data(path)
+                before = state.sources.data(path)
                 data = _edited(before, path, list(edits))
             except (OSError, UnreadableError, UnicodeEncodeError):
                 return None
@@ -128,7 +138,8 @@ class Fixer:
                 return None
             self._originals.setdefault(path, before)
             changed[path] = data
-        return State(changed, self._read_again(state.readings, changed, by_path))
+        readings = self._read_again(state.readings, changed, by_path)
+        return State(changed, readings, Sources({**self.given, **changed}))
 
     def _read_again(
         self, readings: dict[str, Reading], changed: dict[str, bytes], paths: Iterable[str]
@@ -143,9 +154,6 @@ class Fixer:
         given = {**self.given, **changed}
         again = read_paths(stale, roots=[self.root], among=list(readings), given=given)
         return readings | {reading.path: reading for reading in again}
-
-    def _sources(self, state: State) -> Sources:
-        return Sources({**self.given, **state.changed})
 
     # -- the result ----------------------------------------------------------------------------------------------
 
