@@ -50,6 +50,10 @@ def test_reported(code: str, text: str, reported: set[str]) -> None:
         ("FL301", "Z B1(wrapper=ddp, sync) B2(wrapper=ddp, sync) S"),  # two losses
         ("FL301", f"Z {SYNC} Z2 {SYNC} S"),  # what was sent first was thrown away: FL105
         ("FL302", "Z F(wrapper=ddp) B(wrapper=ddp, no_sync, !sync) S"),
+        (
+            "FL302",
+            "Z F(wrapper=ddp, no_sync) B(wrapper=ddp, no_sync, sync) S",
+        ),  # the forward pass says otherwise
         ("FL302", "Z F B(wrapper=fsdp1, no_sync, sync) S"),
         (
             "FL306",

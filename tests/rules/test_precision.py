@@ -146,6 +146,12 @@ def test_a_critic_stepped_more_often_is_not_an_update_in_the_window() -> None:
     )
 
 
+def test_an_optimizer_made_for_half_parameters_unscales_them_itself() -> None:
+    made_for_half = {"opt": {"type": "FusedMixedPrecisionLamb"}}
+    assert found("FL208", "B(scaled, half_parameters) S(via=scaler)", made_for_half) == set()
+    assert found("FL208", "B(scaled, half_parameters) U S(via=scaler)", made_for_half) == {"B"}
+
+
 def test_master_copies_are_not_half() -> None:
     held = {"opt": {"type": "AdamW", "parameters": frozenset({"master"})}}
     assert (

@@ -31,17 +31,19 @@ with model.no_sync():
     facts = ("45",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        for event in trace.all(Kind.BACKWARD):
-            if (
-                event.fact("wrapper") == "ddp"
-                and event.fact("no_sync") is True
-                and event.fact("sync") is True
-            ):
+        inside = False  # a forward pass since the last backward was itself in no_sync
+        for event in trace.all(Kind.FORWARD, Kind.BACKWARD):
+            if event.kind is Kind.FORWARD:
+                inside = inside or event.fact("no_sync") is True
+                continue
+            useless = event.fact("no_sync") is True and event.fact("sync") is True
+            if useless and event.fact("wrapper") == "ddp" and not inside:
                 yield self.finding(
                     event,
                     "no_sync() is around backward() but not around the forward pass, where DDP decides whether to all-reduce: it saves nothing. "
                     "Move the forward pass inside",
                 )
+            inside = False
 
     wrong = (
         DDP

@@ -31,7 +31,8 @@ for epoch in range(epochs):
     facts = ("54",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        if trace.opaque:
+        # `if isinstance(loader.sampler, DistributedSampler): set_epoch` is a switch that may not go with the sampler
+        if trace.opaque or any("sampler" in setting for setting in trace.settings):
             return
         for sampler in trace.objects.values():
             if not _shuffles(sampler) or sampler.at is None:

@@ -7,8 +7,24 @@ from collections.abc import Iterator
 from fallline.event import Kind, Trace
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
-from fallline.rules.precision._scale import assumed, optimizers
+from fallline.rules.precision._scale import assumed, named, optimizers
 from fallline.rules.precision._specimen import AMP
+
+_TORCHS = frozenset(
+    (
+        "SGD",
+        "Adam",
+        "AdamW",
+        "Adamax",
+        "Adagrad",
+        "Adadelta",
+        "NAdam",
+        "RAdam",
+        "RMSprop",
+        "Rprop",
+        "ASGD",
+    )
+)
 
 
 class HalfParametersScaled(Rule):
@@ -32,10 +48,11 @@ with torch.autocast("cuda", dtype=torch.float16):
 ```"""
 
     def check(self, trace: Trace) -> Iterator[Finding]:
+        unscaled = [o for o in optimizers(trace) if _is_unscaled(trace, o)]
         for event in trace.all(Kind.BACKWARD):
-            # master copies: the optimizer holds other parameters than the half ones
-            stepped = any(trace.concerns(event, o) for o in optimizers(trace))
             scaled = event.fact("scaled") and not assumed(trace, event)
+            # master copies: the optimizer holds other parameters than the half ones
+            stepped = any(trace.concerns(event, o) for o in unscaled)
             if event.fact("half_parameters") and scaled and stepped:
                 yield self.finding(
                     event,
@@ -106,3 +123,9 @@ for inputs, targets in loader:
     optimizer.step()
 """,
     )
+
+
+def _is_unscaled(trace: Trace, optimizer: str | None) -> bool:
+    """The scaler unscales what this optimizer steps: not for optimizers made for half parameters, which do it themselves."""
+    told = any(e.optimizer == optimizer for e in trace.all(Kind.UNSCALE))
+    return told or named(trace, optimizer) in _TORCHS
