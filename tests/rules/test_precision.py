@@ -176,6 +176,15 @@ def test_a_scaler_that_was_only_assumed_proves_nothing(code: str, text: str) -> 
     assert not list(rule.check(made))
 
 
+def test_a_scaler_that_a_switch_turned_off_is_there() -> None:
+    rule = rule_by_code("FL207")
+    assert rule is not None
+    made = trace("Z F(autocast=float16) B S", None, OFF)
+    assert list(rule.check(made))
+    made.settings = ("args.fp16 is false",)
+    assert not list(rule.check(made))
+
+
 def test_a_live_run_that_crashes_shows_only_its_beginning() -> None:
     assert found("FL204", f"Z F {B} {S} Z F {B}", complete=False, live=True) == {"S"}
     assert found("FL202", f"Z F {B} U C U2", complete=False, live=True) == {"U2"}

@@ -38,6 +38,9 @@ scaler.update()
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         used = {id(b) for update in trace.updates for b in update.backwards}
+        off = any(o.kind == "scaler" and o.fact("enabled") is False for o in trace.objects.values())
+        if off and trace.settings:
+            return  # there is one, and a switch that may not go with the type turned it off
         for event in trace.all(Kind.BACKWARD):
             if (
                 event.fact("scaled") is not False
