@@ -4,25 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 
-__all__ = ["OPERATIONS", "Range", "named"]
+from fallline.rules.numerics._algebra import Range, constant
+
+__all__ = ["OPERATIONS", "named"]
 
 _INF = math.inf
 _POSITIVE = 1e-30  # above zero: reached only by inputs that training does not produce
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """`low` to `high`, both reached. `source` names what makes it so."""
-
-    low: float
-    high: float
-    source: str
-
-    @property
-    def has_zero(self) -> bool:
-        return self.low <= 0 <= self.high
 
 
 # What an operation (or the layer of that name) returns whatever it is given, in float32, underflow included.
@@ -115,7 +103,7 @@ def named(name: str) -> Range | None:
     if _TARGET.search(name):
         return Range(0.0, 1.0, "target")
     if _EPSILON.search(name):
-        return Range(1e-8, 1e-8, "constant")
+        return constant(1e-8)
     if is_mask(name) and not NEVER_EMPTY.search(name):
         return Range(0.0, 1.0, f"the mask `{name}`")
     return None

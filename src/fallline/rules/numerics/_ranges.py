@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Callable
 
+from fallline.rules.numerics._algebra import Range, constant, joined, larger
 from fallline.rules.numerics._evidence import (
     BOOLEAN,
     GUARD,
@@ -23,7 +24,6 @@ from fallline.rules.numerics._evidence import (
     SUM_STAYS_AWAY,
     SUMMED,
     WEIGHTED,
-    Range,
     is_chosen,
     is_logits,
     is_mask,
@@ -40,7 +40,7 @@ from fallline.rules.numerics._layers import (
 from fallline.rules.numerics._values import same, values_of
 from fallline.syntax import Module
 
-__all__ = ["Range", "range_of"]
+__all__ = ["range_of"]
 
 _INF = math.inf
 _DEEPEST = 24
@@ -55,11 +55,11 @@ def range_of(module: Module, node: ast.expr, depth: int = 0) -> Range | None:
     if id(node) not in known:
         known[id(node)] = None  # a name defined by itself is not known
         number = _number(module, node)
+        handler = _BY_NODE.get(node.__class__)
         if number is not None:
-            known[id(node)] = Range(number, number, "constant")
-        else:
-            handler = _BY_NODE.get(node.__class__)
-            known[id(node)] = handler(module, node, depth + 1) if handler is not None else None
+            known[id(node)] = constant(number)
+        elif handler is not None:
+            known[id(node)] = handler(module, node, depth + 1)
     found: Range | None = known[id(node)]
     return found
 
@@ -67,21 +67,14 @@ def range_of(module: Module, node: ast.expr, depth: int = 0) -> Range | None:
 def _number(module: Module, node: ast.expr) -> float | None:
     if isinstance(node, ast.Constant):
         value = node.value
-        return (
-            float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+        plain = (
+            isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
         )
-    if (
-        isinstance(node, ast.Call)
-        and last_name(node) in {"tensor", "as_tensor", "full_like"}
-        and node.args
-    ):
-        return module.number(node.args[-1])
-    if (
-        isinstance(node, ast.Attribute)
-        and node.attr in {"eps", "tiny"}
-        and isinstance(node.value, ast.Call)
-    ):
-        return 1e-7  # torch.finfo(dtype).eps
+        return float(value) if plain else None  # type: ignore[arg-type]
+    if isinstance(node, ast.Call) and last_name(node) in {"tensor", "as_tensor", "full_like"}:
+        return module.number(node.args[-1]) if node.args else None
+    if isinstance(node, ast.Attribute) and node.attr in {"eps", "tiny"}:
+        return 1e-7 if isinstance(node.value, ast.Call) else None  # torch.finfo(dtype).eps
     return None
 
 
@@ -89,7 +82,7 @@ def _of_name(module: Module, node: ast.Name, depth: int) -> Range | None:
     values = values_of(module)
     found = values.definition(node)
     if isinstance(found, ast.arg):
-        known = _joined([range_of(module, p, depth + 1) for p in values.passed(found)])
+        known = joined([range_of(module, p, depth + 1) for p in values.passed(found)])
         if known is None or known.source in MADE_UP:
             return named(found.arg) or _distribution(module, found) or known
         return known
@@ -131,7 +124,7 @@ def _of_attribute(module: Module, node: ast.Attribute, depth: int) -> Range | No
         value = values_of(module).attribute(node)
         number = module.number(value) if value is not None else None
         if number is not None:
-            return Range(number, number, "constant")
+            return constant(number)
     by_name = named(node.attr)
     # `outputs.logits` is what its name says; `self.mask` or `batch.target` may be anything
     sure = by_name is not None and (is_logits(node.attr) or by_name.source == "constant")
@@ -141,7 +134,7 @@ def _of_attribute(module: Module, node: ast.Attribute, depth: int) -> Range | No
 def _of_unary(module: Module, node: ast.UnaryOp, depth: int) -> Range | None:
     inner = range_of(module, node.operand, depth)
     if isinstance(node.op, ast.USub) and inner is not None:
-        return Range(-inner.high, -inner.low, inner.source)
+        return inner.negated()
     if isinstance(node.op, ast.Invert) and inner is not None and "mask" in inner.source:
         return inner
     return None
@@ -197,39 +190,19 @@ def _of_binary(module: Module, node: ast.BinOp, depth: int) -> Range | None:
         if same(node.left, node.right):
             return _square(left, node.left)
         if left is None or right is None:
-            # a square stays a square whatever it is weighted by
             known = left or right
-            zero = known is not None and known.low == known.high == 0
-            return known if zero else None
+            # zero stays zero whatever it is weighted by
+            return known if known is not None and known.only_zero else None
     if left is None or right is None:
         return None
-    source = left.source if left.source != "constant" else right.source
     if isinstance(op, ast.Add):
-        related = "constant" not in (left.source, right.source) and _shares_values(
-            module, node.left, node.right
-        )
-        if related and not left.source == right.source == "square":
+        varied = not left.is_constant and not right.is_constant
+        if varied and not left.source == right.source == "square" and _shares_values(module, node):
             return None  # where one is zero the other may not be
-        return Range(left.low + right.low, left.high + right.high, source)
+        return left.plus(right)
     if isinstance(op, ast.Mult):
-        return _corners(left, right, source, lambda a, b: a * b)
-    if isinstance(op, ast.Div) and not right.has_zero:
-        return _corners(left, right, source, _quotient)
-    return None
-
-
-def _corners(a: Range, b: Range, source: str, do: Callable[[float, float], float]) -> Range:
-    ends = []
-    for x in (a.low, a.high):
-        for y in (b.low, b.high):
-            result = do(x, y)
-            ends.append(0.0 if math.isnan(result) else result)
-    return Range(min(ends), max(ends), source)
-
-
-def _quotient(a: float, b: float) -> float:
-    """No value that training sees is infinite: what is divided by a large one stays on its side of zero."""
-    return math.copysign(1e-30, a) * math.copysign(1.0, b) if math.isinf(b) and a != 0 else a / b
+        return left.times(right)
+    return left.over(right) if isinstance(op, ast.Div) else None
 
 
 def _difference(
@@ -240,28 +213,17 @@ def _difference(
         of = receiver(module, subtracted)
         if of is not None and same(of, node.left):
             return Range(-_INF, 0.0, "x - x.max()")  # the stable softmax by hand
-    if left is not None and left.source == "constant":
-        return (
-            None
-            if right is None
-            else Range(left.low - right.high, left.high - right.low, right.source)
-        )
-    if left is None or right is None or _shares_values(module, node.left, node.right):
+    if left is not None and left.is_constant:
+        return left.minus(right, right.source) if right is not None else None
+    if left is not None and right is not None and right.is_constant:
+        return left.minus(right, left.source)
+    if left is None or right is None or _shares_values(module, node):
         # two values that are not known may be equal; nothing else is known of their difference
         return Range(
             0.0, 0.0, "square" if left is not None and left.source == "square" else "difference"
         )
-    if right.source == "constant":
-        source = left.source
-    elif left.source.startswith("the ") or right.source.startswith("the "):
-        source = (
-            f"the difference `{' '.join(module.segment(node).split())[:40]}`"
-            if hasattr(node, "parent")
-            else "difference"
-        )
-    else:
-        source = "difference"
-    return Range(left.low - right.high, left.high - right.low, source)
+    told = left.source.startswith("the ") or right.source.startswith("the ")
+    return left.minus(right, "the difference of two predictions" if told else "difference")
 
 
 def _names(node: ast.AST) -> set[str]:
@@ -270,8 +232,8 @@ def _names(node: ast.AST) -> set[str]:
     return found | {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}
 
 
-def _shares_values(module: Module, left: ast.expr, right: ast.expr) -> bool:
-    """Whether two expressions are made from the same value, directly or one name further."""
+def _shares_values(module: Module, node: ast.BinOp) -> bool:
+    """Whether both sides are made from the same value, directly or one name further."""
 
     def roots(side: ast.expr) -> set[str]:
         found = {n.id: n for n in ast.walk(side) if isinstance(n, ast.Name)}
@@ -281,17 +243,13 @@ def _shares_values(module: Module, left: ast.expr, right: ast.expr) -> bool:
                 found |= {n.id: n for n in ast.walk(behind) if isinstance(n, ast.Name)}
         return set(found) - set(module.imports)
 
-    return not roots(left).isdisjoint(roots(right))
+    return not roots(node.left).isdisjoint(roots(node.right))
 
 
 def _square(inner: Range | None, base: ast.expr) -> Range | None:
     if inner is None:
         return None if is_chosen(_names(base)) else Range(0.0, 0.0, "square")
-    ends = (inner.low**2, inner.high**2)
-    source = (
-        "square" if inner.low < 0 < inner.high or inner.source == "difference" else inner.source
-    )
-    return Range(0.0 if inner.has_zero else min(ends), max(ends), source)
+    return inner.squared()
 
 
 def _power(module: Module, base: ast.expr, exponent: ast.expr, depth: int) -> Range | None:
@@ -301,9 +259,7 @@ def _power(module: Module, base: ast.expr, exponent: ast.expr, depth: int) -> Ra
         return None
     if number % 2 == 0 and number > 0:
         return _square(inner, base)
-    if inner is None or inner.low < 0 or number <= 0:
-        return None
-    return Range(inner.low**number, inner.high**number, inner.source)
+    return inner.power(number) if inner is not None else None
 
 
 def _product_of_vectors(
@@ -367,7 +323,7 @@ def _builtin(module: Module, node: ast.Call, name: str, depth: int) -> Range | N
     if name in {"float", "int"} and node.args:
         return range_of(module, node.args[0], depth)
     if name == "max" and len(node.args) == 2:
-        return _larger(range_of(module, node.args[0], depth), range_of(module, node.args[1], depth))
+        return larger(range_of(module, node.args[0], depth), range_of(module, node.args[1], depth))
     return _of_model(module, node, depth)
 
 
@@ -380,14 +336,6 @@ def _of_model(module: Module, node: ast.Call, depth: int) -> Range | None:
         return None
     written = module.segment(node.func)
     return Range(0.0, 1.0, f"the output of `{written}`") if MODEL.search(written) else None
-
-
-def _larger(a: Range | None, b: Range | None) -> Range | None:
-    known = [r for r in (a, b) if r is not None]
-    low = max((r.low for r in known), default=-_INF)
-    if low > 0:
-        return Range(low, max(r.high for r in known), known[0].source)
-    return Range(low, max(r.high for r in known), known[0].source) if len(known) == 2 else None
 
 
 def _clamp(module: Module, node: ast.Call, of: ast.expr | None, depth: int) -> Range | None:
@@ -414,12 +362,11 @@ def _clamp(module: Module, node: ast.Call, of: ast.expr | None, depth: int) -> R
 
 def _summed(module: Module, node: ast.Call, of: ast.expr | None, depth: int) -> Range | None:
     inner = range_of(module, of, depth) if of is not None else None
-    if inner is None or inner.low == inner.high == 0:
+    if inner is None or inner.only_zero:
         return inner
     if inner.source in SUM_STAYS_AWAY or inner.source.startswith("the p"):
         return None  # probabilities sum to 1, or to more than 0 in any batch that training sees
-    low = inner.low if inner.low >= 0 else -_INF
-    return Range(low, _INF if inner.high > 0 else inner.high, inner.source)
+    return inner.summed()
 
 
 def _counted(module: Module, node: ast.Call, of: ast.expr | None, depth: int) -> Range | None:
@@ -431,8 +378,7 @@ def _absolute(module: Module, node: ast.Call, of: ast.expr | None, depth: int) -
     inner = range_of(module, of, depth) if of is not None else None
     if inner is None or inner.source == "difference":
         return Range(0.0, 0.0, "abs")
-    ends = (abs(inner.low), abs(inner.high))
-    return Range(0.0 if inner.has_zero else min(ends), max(ends), inner.source)
+    return inner.absolute()
 
 
 def _squared(module: Module, node: ast.Call, of: ast.expr | None, depth: int) -> Range | None:
@@ -446,11 +392,7 @@ def _powered(module: Module, node: ast.Call, of: ast.expr | None, depth: int) ->
 
 def _rooted(module: Module, node: ast.Call, of: ast.expr | None, depth: int) -> Range | None:
     inner = range_of(module, of, depth) if of is not None else None
-    if inner is None or inner.low < 0:
-        return None
-    return Range(
-        math.sqrt(inner.low), math.sqrt(inner.high) if inner.high < _INF else _INF, inner.source
-    )
+    return inner.power(0.5) if inner is not None else None
 
 
 def _where(module: Module, node: ast.Call, of: ast.expr | None, depth: int) -> Range | None:
@@ -463,7 +405,7 @@ def _where(module: Module, node: ast.Call, of: ast.expr | None, depth: int) -> R
         isinstance(n, ast.Name) and n.id in tested for side in (yes, no) for n in ast.walk(side)
     ):
         return None
-    return _joined([range_of(module, yes, depth), range_of(module, no, depth)])
+    return joined([range_of(module, yes, depth), range_of(module, no, depth)])
 
 
 def _arithmetic(module: Module, node: ast.Call, of: ast.expr | None, depth: int) -> Range | None:
@@ -482,7 +424,7 @@ def _maximum(module: Module, node: ast.Call, of: ast.expr | None, depth: int) ->
     inner = range_of(module, of, depth)
     if other is None or isinstance(other, ast.Constant):
         return inner  # torch.max(x, dim)
-    return _larger(inner, range_of(module, other, depth))
+    return larger(inner, range_of(module, other, depth))
 
 
 def _matmul(module: Module, node: ast.Call, of: ast.expr | None, depth: int) -> Range | None:
@@ -494,14 +436,6 @@ def _matmul(module: Module, node: ast.Call, of: ast.expr | None, depth: int) -> 
         if of is not None and other is not None
         else None
     )
-
-
-def _joined(found: list[Range | None]) -> Range | None:
-    """What any of several values can reach: every way in counts, so one known way is enough."""
-    known = [r for r in found if r is not None]
-    if not known or len(known) < len(found):
-        return None
-    return Range(min(r.low for r in known), max(r.high for r in known), known[0].source)
 
 
 _OPERATORS: dict[str, ast.operator] = {

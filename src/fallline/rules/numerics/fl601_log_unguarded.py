@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 from fallline.finding import Finding, Fix, Severity
 from fallline.rule import Rule
+from fallline.rules.numerics._algebra import Range
 from fallline.rules.numerics._layers import Made, made_by, operations, receiver
 from fallline.rules.numerics._losses import dead_branch, guarded, in_loss
-from fallline.rules.numerics._ranges import Range, range_of
+from fallline.rules.numerics._ranges import range_of
 from fallline.rules.numerics._stable import log_of
 from fallline.rules.numerics._values import values_of
 from fallline.syntax import Editor, Module

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 from fallline.finding import Finding, Fix, Severity
 from fallline.rule import Rule
+from fallline.rules.numerics._algebra import Range
 from fallline.rules.numerics._layers import last_name, operations
 from fallline.rules.numerics._losses import LOSS_TOKENS, dead_branch, guarded, in_loss
-from fallline.rules.numerics._ranges import Range, range_of
+from fallline.rules.numerics._ranges import range_of
 from fallline.syntax import Editor, Module
 
 _DIVISIONS = ("div", "divide", "true_divide")

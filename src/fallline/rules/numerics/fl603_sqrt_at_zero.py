@@ -8,9 +8,10 @@ from collections.abc import Iterator
 
 from fallline.finding import Edit, Finding, Fix, Severity
 from fallline.rule import Rule
+from fallline.rules.numerics._algebra import Range
 from fallline.rules.numerics._layers import last_name, operations, receiver
 from fallline.rules.numerics._losses import dead_branch, differentiated, guarded, in_loss
-from fallline.rules.numerics._ranges import Range, range_of
+from fallline.rules.numerics._ranges import range_of
 from fallline.rules.numerics._values import values_of
 from fallline.syntax import Editor, Module
 
