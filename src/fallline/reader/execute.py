@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
-from fallline.event import Trace
+from fallline.event import Event, Trace
 from fallline.reader.machine import Machine, Stop
 from fallline.reader.relevance import TOKENS
 from fallline.reader.roots import Root, roots_of
@@ -38,6 +38,7 @@ def traces_of(
         if not wanted(root):
             continue
         spent = 0
+        judged: set[int] = set()
         for settings in explore(Settings()):
             if time.perf_counter() > deadline or spent > _MOST_WORK:
                 break
@@ -45,8 +46,26 @@ def traces_of(
             spent += machine.work
             ran |= machine.reached
             files |= machine.touched
-            if machine.events:
+            happened = hash(tuple(_outline(event) for event in machine.events))
+            if machine.events and happened not in judged:
+                judged.add(happened)
                 yield machine.trace()
+
+
+def _outline(event: Event) -> tuple[object, ...]:
+    """What tells one event from another; two executions with the same outline need judging once."""
+    facts = tuple(
+        (name, str(value)) for name, value in event.facts.items() if name not in {"site", "_graph"}
+    )
+    return (
+        event.kind,
+        event.at.path,
+        event.at.line,
+        event.optimizer,
+        event.scaler,
+        event.model,
+        facts,
+    )
 
 
 def _executed(project: Project, root: Root, settings: Settings, deadline: float) -> Machine:

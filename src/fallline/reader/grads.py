@@ -50,12 +50,9 @@ def keep(
     machine: Machine, container: Sequence | Mapping, tensor: Tensor, how: str, node: ast.AST
 ) -> Tensor:
     """A tensor goes into a container; a leak when it still has its graph and the container outlives the iteration."""
-    if (
-        not tensor.graph
-        or not machine.iteration
-        or container.born == machine.iteration
-        or tensor.grad_of is not None
-    ):
+    if not tensor.graph or tensor.grad_of is not None:
+        return tensor
+    if not machine.outlives(container.born, tensor.forwards):
         return tensor
     event = machine.emit(Kind.KEEP, node, how=how, parameters=tensor.sets or None)
     return replace(tensor, kept=tensor.kept | {event.order})
@@ -63,12 +60,11 @@ def keep(
 
 def accumulate(machine: Machine, node: ast.AugAssign, value: Tensor, new: Tensor) -> Tensor:
     """`total += loss`, where total is older than this iteration."""
-    if not value.graph or not machine.iteration:
+    named = isinstance(node.target, ast.Name)
+    born = machine.frame.fresh.get(node.target.id, 0) if isinstance(node.target, ast.Name) else 0
+    if not value.graph or (named and not machine.frame.names):
         return new
-    if (
-        isinstance(node.target, ast.Name)
-        and machine.frame.fresh.get(node.target.id) == machine.iteration
-    ):
+    if not machine.outlives(born, value.forwards):
         return new
     event = machine.emit(Kind.KEEP, node, how="add", parameters=value.sets or None)
     return replace(new, kept=new.kept | {event.order})

@@ -117,6 +117,7 @@ def _repeat(
     jump: str | None = None
     index = 0
     backwards = machine.backwards
+    machine.begun.append((outer, len(machine.events)))
     try:
         while True:
             if stream.count is not None and index >= stream.count:
@@ -125,9 +126,9 @@ def _repeat(
                 break
             before = (machine.training_loops, machine.data_loops)
             machine.iterations += 1
-            machine.iteration = (
-                machine.iterations if stream.kind in {"data", "many", "exact"} else outer
-            )
+            if stream.kind in {"data", "many", "exact"}:
+                machine.iteration = machine.iterations
+                machine.begun[-1] = (machine.iteration, len(machine.events))
             if loader is not None and stream.kind == "data":
                 last = (
                     index == stream.count - 1 if stream.count is not None and not endless else False
@@ -150,6 +151,7 @@ def _repeat(
                 break
     finally:
         machine.loops.pop()
+        machine.begun.pop()
         if stream.kind != "params":
             machine.loop_nodes.pop()
         machine.iteration = outer

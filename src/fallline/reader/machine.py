@@ -82,6 +82,9 @@ class Machine:
         ] = []  # the ifs around: place, depends on iteration, text
         self.iteration = 0
         self.iterations = 0
+        self.begun: list[
+            tuple[int, int]
+        ] = []  # of the loops around: this iteration's id, events before it
         self.loops: list[str] = []  # kinds of the loops around (see loops.Stream), innermost last
         self.loop_nodes: list[tuple[Module, ast.AST]] = []
         self.inside_model = 0
@@ -262,6 +265,13 @@ class Machine:
     def boundary(self) -> Location | None:
         """The innermost test around that depends on the iteration."""
         return next((at for at, varying, _ in reversed(self.tests) if varying), None)
+
+    def outlives(self, born: int, forwards: frozenset[int]) -> bool:
+        """Whether something made in iteration `born` outlives an iteration in which these forward passes ran."""
+        for iteration, events in self.begun:
+            if iteration > born:
+                return any(order >= events for order in forwards)
+        return False
 
     # -- surroundings ------------------------------------------------------------------------------------------
 

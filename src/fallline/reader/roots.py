@@ -315,6 +315,7 @@ def _lightning(machine: Machine, module: Module, cls: ast.ClassDef) -> None:
             for index in range(machine.length):
                 machine.iterations += 1
                 machine.iteration = machine.iterations
+                machine.begun = [(machine.iteration, len(machine.events))]
                 machine.emit(
                     Kind.BATCH,
                     step[1],
@@ -333,6 +334,7 @@ def _lightning(machine: Machine, module: Module, cls: ast.ClassDef) -> None:
                     _automatic(machine, result, optimizer, step[1])
         finally:
             machine.loops.pop()
+            machine.begun = []
             machine.iteration = 0
 
 
