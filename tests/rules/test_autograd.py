@@ -38,6 +38,11 @@ def function(forward: str, backward: str) -> str:
 MISTAKES = [
     (
         "FL901",
+        function("ctx, x):\n    ctx.x = x\n    return x**2", "ctx, g):\n    return 2 * ctx.x * g"),
+    ),
+    ("FL904", function("ctx, x):\n    x *= 2\n    return x", "ctx, g):\n    return g * 2")),
+    (
+        "FL901",
         function(
             "ctx, x, w):\n    ctx.x, ctx.n = x, 3\n    return torch.mul(x, w)",
             "ctx, g):\n    return g * ctx.x, None",
@@ -211,6 +216,7 @@ def test_right_specimens_run(text: str) -> None:
     run(text)
 
 
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 def test_an_old_style_function_raises() -> None:
     assert "Legacy autograd function" in run(rule_by_code("FL903").wrong[1])
 

@@ -125,6 +125,18 @@ MISTAKES = [
         "FL605",
         "def focal_loss(v):\n    pt = torch.softmax(v, 1).gather(1, y[:, None])\n    return (-(1 - pt) ** 2 * torch.log(pt)).mean()\n",
     ),
+    (
+        "FL605",
+        "out = F.softmax(net(x), dim=1)\nloss = nn.NLLLoss()(out.log(), y)\nloss.backward()\n",
+    ),
+    (
+        "FL605",
+        "def distill_loss(s, t):\n    return F.kl_div(F.softmax(s / 2, dim=1).log(), t, reduction='batchmean')\n",
+    ),
+    (
+        "FL605",
+        "from torch.nn.functional import softmax\ndef ce_loss(v):\n    return -softmax(v, dim=1).log()[range(3), y].mean()\n",
+    ),
     ("FL606", "criterion = nn.CrossEntropyLoss()\nloss = criterion(F.softmax(net(x), dim=1), y)\n"),
     (
         "FL606",

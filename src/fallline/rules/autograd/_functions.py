@@ -22,6 +22,25 @@ _TENSOR_ATTRIBUTES = frozenset(
     round floor data_ptr stride requires_grad ge gt le lt eq ne relu sigmoid tanh norm topk nonzero mul add sub div softmax
     add_ mul_ sub_ div_ clamp_ zero_ fill_ copy_ masked_fill_ masked_fill float half double""".split()
 )
+# What everyone calls a tensor; in arithmetic alone it could also be a number.
+_USUAL_TENSORS = frozenset(
+    {
+        "x",
+        "y",
+        "z",
+        "a",
+        "b",
+        "input",
+        "inputs",
+        "input_",
+        "tensor",
+        "weight",
+        "bias",
+        "logits",
+        "features",
+        "target",
+    }
+)
 _TENSOR = re.compile(r"\bTensor\b")
 # `Union[int, Tensor]` may be a number; a list of tensors is no tensor.
 _PLAIN = re.compile(
@@ -98,8 +117,11 @@ class AutogradFunction:
                 ):
                     maybe.add(node.args[0].id)
                 sure |= wanted & self._given_as_tensors(node)
-            elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
-                sure |= wanted & {s.id for s in (node.left, node.right) if isinstance(s, ast.Name)}
+            elif isinstance(node, ast.BinOp):
+                sides = {s.id for s in (node.left, node.right) if isinstance(s, ast.Name)} & wanted
+                sure |= sides if isinstance(node.op, ast.MatMult) else sides & _USUAL_TENSORS
+            elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+                sure |= {node.target.id} & wanted & _USUAL_TENSORS
         return sure - maybe
 
     def _with_plain_defaults(self) -> set[str]:

@@ -257,8 +257,15 @@ def _class_of(
 ) -> tuple[Module, ast.ClassDef] | None:
     if isinstance(func, ast.Name) and func.id in module.classes:
         return module, module.classes[func.id]
-    if name is not None and module.project is not None:
+    if module.project is None:
+        return None
+    if name is not None:
         return module.project.find_class(name, module)
+    if isinstance(func, ast.Name) and not module.bindings(func.id, None):
+        for star in module.star_imports:
+            found = module.project.find_class(f"{star}.{func.id}", module)
+            if found is not None:
+                return found
     return None
 
 

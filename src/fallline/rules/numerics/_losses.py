@@ -161,6 +161,9 @@ def _passes(module: Module, call: ast.Call, child: ast.AST) -> bool:
     dotted = module.resolve(call.func)
     if dotted is not None:
         return dotted.startswith("torch.")
+    made = call.func if isinstance(call.func, ast.Call) else values_of(module).model(call.func)
+    if isinstance(made, ast.Call) and last_name(made).endswith("Loss"):
+        return True
     return isinstance(call.func, ast.Attribute) and not module.segment(call.func).startswith(
         "self."
     )
