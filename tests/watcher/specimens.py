@@ -1,44 +1,55 @@
-"""Runs scripts under the watcher quickly: torch is imported once, every script gets a fresh fork of that process.
+"""Runs scripts quickly, watched or plain: torch is imported once, every script gets a fresh fork of that process.
 
-`python specimens.py FOLDER` runs every `*.py` in FOLDER, two at a time, each with its run folder `NAME.run`; what a script
-prints goes to `NAME.out`. Results are the findings.json files.
+`python specimens.py watched FOLDER` runs every `*.py` in FOLDER, two at a time, each with its run folder `NAME.run`; what a
+script prints goes to `NAME.watched`. `plain` runs them without fallline, into `NAME.plain`.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import runpy
+import subprocess
 import sys
 import traceback
 from pathlib import Path
 
 
-def run_one(script: Path) -> None:
-    """In a forked child: as `fallline run --out NAME.run NAME.py`, from the script's folder."""
-    from fallline.watcher import frames
-    from fallline.watcher.launch_run import run_watched
+def run_all(folder: Path, mode: str = "watched") -> None:
+    """Run every script of a folder in a server process of its own."""
+    subprocess.run([sys.executable, __file__, mode, str(folder)], check=True, timeout=600)
 
-    out = os.open(script.with_suffix(".out"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+
+def run_one(script: Path, mode: str) -> int:
+    """In a forked child, from the script's folder; the exit status."""
+    out = os.open(script.with_suffix(f".{mode}"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(out, 1)
     os.dup2(out, 2)
     os.chdir(script.parent)
+    sys.argv = [script.name]
+    if mode == "plain":
+        runpy.run_path(str(script), run_name="__main__")
+        return 0
+    from fallline.watcher import frames
+    from fallline.watcher.launch_run import run_watched
+
     frames._started_in = str(script.parent)
-    sys.argv = ["fallline"]
-    arguments = argparse.Namespace(
-        out=str(script.with_suffix(".run")), target=script.name, arguments=[], module=False, budget=1.0, guard="skip"
+    guard = "off" if "guard off" in script.read_text().partition("\n")[0] else "skip"
+    return run_watched(
+        argparse.Namespace(
+            out=str(script.with_suffix(".run")), target=script.name, arguments=[], module=False, budget=1.0, guard=guard
+        )
     )
-    status = run_watched(arguments)
-    print("exit status", status)
 
 
-def main(folder: Path) -> None:
+def serve(folder: Path, mode: str) -> None:
     import torch
+    import torch._dynamo  # optimizers import it on first use: seconds that every fork would pay
 
+    import fallline.report.run
     import fallline.rule
     import fallline.watcher.judge
-    import fallline.watcher.session  # noqa: F401 - imported once, before the forks
-
-    import torch._dynamo  # optimizers import it on first use: seconds that every fork would pay
+    import fallline.watcher.session  # noqa: F401 - all imported once, before the forks
 
     fallline.rule.all_rules()
     torch.set_num_threads(1)
@@ -49,20 +60,24 @@ def main(folder: Path) -> None:
             script = waiting.pop(0)
             pid = os.fork()
             if pid == 0:
-                code = 0
-                try:
-                    run_one(script)
-                except BaseException:
-                    traceback.print_exc()
-                    code = 1
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os._exit(code)
+                os._exit(_child(script, mode))
             running.add(pid)
         else:
             pid, _ = os.wait()
             running.discard(pid)
 
 
+def _child(script: Path, mode: str) -> int:
+    status = 1
+    try:
+        status = run_one(script, mode)
+    except BaseException:
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    script.with_suffix(f".{mode}-status").write_text(str(status))
+    return status
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]).resolve())
+    serve(Path(sys.argv[2]).resolve(), sys.argv[1])

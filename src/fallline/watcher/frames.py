@@ -16,7 +16,7 @@ from types import CodeType, FrameType
 
 from fallline.event import Location
 
-__all__ = ["Place", "claim", "is_user_file", "locate", "place", "shown_path", "user_frames"]
+__all__ = ["Place", "claim", "from_torch", "is_user_file", "locate", "place", "shown_path", "user_frames"]
 
 # Below this frame there is only the interpreter and our own command.
 _BOTTOM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "launch.py")
@@ -29,6 +29,7 @@ _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 # Code that has no file but was not written by the user: frozen modules, generated wrappers, fx graphs, dataclasses.
 _GENERATED = ("<frozen", "<eval_with_key>", "<__array_function__", "<attrs generated", "<decorator-gen")
 _FRAMEWORKS = ("lightning", "pytorch_lightning", "transformers", "accelerate", "deepspeed", "fabric")
+_TORCH = f"-packages{os.sep}torch{os.sep}"
 _CALLERS = 8
 
 _user: dict[str, bool] = {}
@@ -133,6 +134,14 @@ def place(depth: int = 1) -> Place | None:
     if not found:
         return None
     return Place(found[0], tuple(found[1:]), framework)
+
+
+def from_torch(depth: int = 1) -> bool:
+    """Whether torch itself, not the user or a framework, made the call that a tap stands in front of."""
+    frame: FrameType | None = sys._getframe(depth)
+    while frame is not None and frame.f_code.co_filename.startswith(_HERE):
+        frame = frame.f_back
+    return frame is not None and _TORCH in frame.f_code.co_filename
 
 
 def user_frames(depth: int = 1) -> list[FrameType]:

@@ -43,7 +43,8 @@ class Guard:
         self.skipped = 0
         self.norm: Tensor | None = None  # of all gradients of the update in progress, where it was measured
         self._held: dict[int, list[tuple[Tensor, Tensor]]] = {}
-        self._measured: tuple[Any, frozenset[int]] | None = None  # what a clip has just measured
+        self._measured: tuple[Tensor, int] | None = None  # what a clip has just measured
+        self._plain_sets: dict[int, bool] = {}
         self._credit = 0.0
         self._cost = 0.0
         self._last = time.perf_counter()
@@ -52,7 +53,7 @@ class Guard:
         number = event.facts.get("parameters")
         if number is None:
             return
-        self._measured = (norm, self.session.objects.members(number))
+        self._measured = (norm, number)
         # with a scaler an overflow is expected, and the scaler skips the step
         if norm.device.type == "cpu" and not self.session.scaling and not bool(torch.isfinite(norm)):
             self.session.origin.clip_spread(event, float(norm))
@@ -90,7 +91,8 @@ class Guard:
 
     def _fine(self, optimizer: Any, parameters: list[Tensor], measured: Any) -> bool:
         objects = self.session.objects
-        if measured is not None and {objects.serial(p) for p in parameters} <= measured[1]:
+        held = objects.optimizer_sets[objects.optimizer(optimizer)]
+        if measured is not None and objects.covers(measured[1], held):
             norm = measured[0]
             if norm.device.type == "cpu" and bool(torch.isfinite(norm)):
                 return True
@@ -102,10 +104,19 @@ class Guard:
             gradients = [g for g in gradients if g.numel() <= SMALL] or gradients[:1]
             return all_finite(gradients)
         started = time.perf_counter()
-        fine, self.norm = norm_if_finite(gradients)
+        fine, self.norm = norm_if_finite(gradients, plain=self._plain(held, parameters))
         self._cost = time.perf_counter() - started
         self._credit -= self._cost
         return fine
+
+    def _plain(self, held: int, parameters: list[Tensor]) -> bool:
+        """Ordinary real tensors, whose gradients need no unwrapping; asked once for a set of parameters."""
+        known = self._plain_sets.get(held)
+        if known is None:
+            known = self._plain_sets[held] = all(
+                type(p.grad) is Tensor and p.grad.layout is torch.strided and not p.is_complex() for p in parameters
+            )
+        return known
 
     def _affordable(self) -> bool:
         now = time.perf_counter()
@@ -127,19 +138,19 @@ def all_finite(gradients: list[Tensor]) -> bool:
 
 
 @torch.no_grad()
-def norm_if_finite(gradients: list[Tensor]) -> tuple[bool, Tensor | None]:
+def norm_if_finite(gradients: list[Tensor], *, plain: bool = False) -> tuple[bool, Tensor | None]:
     """Whether every number is finite, and then the norm of all of them.
 
     A finite 2-norm says so at once, and is by far the cheapest norm on a CPU; one that is not finite may also come from
     large finite numbers, so only then each number is looked at.
     """
-    dense = [_values(g) for g in gradients]
-    dense = [g for g in dense if g.numel()]
+    dense = gradients if plain else [v for g in gradients if (v := _values(g)).numel()]
     if not dense:
         return True, None
     try:
         norms = torch._foreach_norm(dense, 2, dtype=torch.promote_types(dense[0].dtype, torch.float32))
     except (RuntimeError, NotImplementedError):
+        dense = [v for g in gradients if (v := _values(g)).numel()]
         return all(bool(torch.isfinite(g).all()) for g in dense), None
     by_device: dict[torch.device, list[Tensor]] = {}
     for norm in norms:

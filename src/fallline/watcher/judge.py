@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from fallline.event import Trace
+from fallline.event import Kind
 from fallline.finding import Finding
-from fallline.rule import Rule, all_rules
-from fallline.verdict import judge
+from fallline.rule import all_rules
+from fallline.verdict import judge, merge, settle
+from fallline.watcher.conclude import findings_text
 from fallline.watcher.taps_trace import build_trace
 
 if TYPE_CHECKING:
@@ -22,7 +24,8 @@ __all__ = ["Judge"]
 # After so many updates the events are judged for the first times; later when something new was kept.
 AFTER = frozenset({4, 20, 100})
 EVERY_SECONDS = 10.0
-WAIT_FOR_RANKS = 10.0
+# A program that only loads or evaluates leaves no run behind.
+_TRAINING = frozenset({Kind.BACKWARD, Kind.STEP, Kind.CLIP, Kind.AUTOCAST_OFF})
 
 
 class Judge:
@@ -36,7 +39,6 @@ class Judge:
         self._thread: threading.Thread | None = None
         self._judged = 0
         self._last = time.monotonic()
-        self._reported: set[Any] = set()
         self._unsound: set[str] = set()
 
     def stepped(self) -> None:
@@ -61,36 +63,35 @@ class Judge:
             self._wake.clear()
             if self._over:
                 return
-            self.session.safely(self._look, False)
+            self._guarded(False)
+
+    def _guarded(self, complete: bool) -> None:
+        """Judging may fail; watching goes on all the same."""
+        try:
+            self._look(complete)
+        except Exception as error:
+            print(f"fallline: the events could not be judged ({error!r})", file=sys.stderr)
 
     def _look(self, complete: bool) -> None:
         trace = build_trace(self.session, complete=complete)
-        self.findings = judge(trace, self._sound(trace))
-        recorder = self.session.recorder
-        for finding in self.findings if recorder is not None else ():
-            if finding.key not in self._reported:
-                self._reported.add(finding.key)
-                recorder.finding(finding)  # type: ignore[union-attr]
-
-    def _sound(self, trace: Trace) -> list[Rule]:
-        """The rules that can judge this trace: one that fails must not take the others with it."""
-        sound = []
+        found: list[Finding] = []
         for rule in all_rules():
             if rule._defines("check"):
                 try:
-                    list(rule.check(trace))
-                except Exception as error:
+                    found += judge(trace, (rule,))
+                except Exception as error:  # a rule that fails must not take the others with it
                     if rule.code not in self._unsound:
                         self._unsound.add(rule.code)
-                        print(f"fallline: rule {rule.code} failed ({type(error).__name__}: {error})", file=sys.stderr)
-                    continue
-                sound.append(rule)
-        return sound
+                        print(f"fallline: rule {rule.code} failed ({error!r})", file=sys.stderr)
+        self.findings = settle(merge(found))
+        if self.session.recorder is not None:
+            # written anew each time: what the beginning seemed to show, the whole may not bear out
+            self.session.recorder.describe("judged", json.loads(findings_text(self.findings)))
 
     def finish(self, complete: bool = True) -> None:
         """Judge the whole run, in the calling thread."""
         self._over = True
         self._wake.set()
-        if self.session.log.events:
+        if any(e.kind in _TRAINING or (e.kind is Kind.FORWARD and e.facts.get("grad")) for e in self.session.log.events):
             self.session.open()
-            self._look(complete)
+            self._guarded(complete)

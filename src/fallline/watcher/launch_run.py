@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 from fallline.errors import FalllineError
 from fallline.watcher.launch import after_torch, run_target
+from fallline.watcher.store import MARK
 
 if TYPE_CHECKING:
     from fallline.watcher.session import Session
 
-__all__ = ["active", "child", "run_watched"]
+__all__ = ["active", "child", "forked", "run_watched"]
 
 _CHILD = "FALLLINE_CHILD"
 _session: Session | None = None
+_is_child = False
 
 
 def active() -> Session | None:
@@ -39,6 +41,7 @@ def run_watched(args: argparse.Namespace) -> int:
         "script": args.target,
         "argv": args.arguments,
         "cwd": os.getcwd(),
+        "started": time.time() - 1.0,
     }
     after_torch(lambda: _begin(settings))
     _watch_spawned(settings)
@@ -88,22 +91,34 @@ def _end(settings: dict[str, Any], status: str) -> None:
                 session.live.stop()
             session.finish(status)
             if session.recorder is not None:
-                folder = session.recorder.folder
                 if session.rank == 0:
-                    _conclude(folder)
+                    _conclude(session.recorder.folder)
                 return
-        if folder.is_dir() and os.environ.get(_CHILD) is None:
-            _conclude(folder)  # processes that the script spawned have been watched
+        spawned = _spawned_run(folder, settings["started"])
+        if spawned is not None and not _is_child:
+            _conclude(spawned)  # processes that the script started have been watched
     except Exception as error:
         print(f"fallline: {error}", file=sys.stderr)
 
 
+def _spawned_run(folder: Path, started: float) -> Path | None:
+    """The run folder that the script's own processes have made, which may stand beside the one asked for."""
+    for candidate in (folder, *sorted(folder.parent.glob(f"{folder.name}-*"))):
+        mark = candidate / MARK
+        if mark.exists() and mark.stat().st_mtime >= started:
+            return candidate
+    return None
+
+
 def _conclude(folder: Path) -> None:
-    from fallline.report.run import summary
-    from fallline.report.terminal import Paint, wants_colour
     from fallline.watcher.conclude import conclude
 
     series, found = conclude(folder, wait=True)
+    if _is_child:
+        return  # the process that started this one says it
+    from fallline.report.run import summary
+    from fallline.report.terminal import Paint, wants_colour
+
     text = summary(series, found, Paint(wants_colour("auto", sys.stderr)))
     print(f"\n{text}\n  fallline report {folder}", file=sys.stderr)
 
@@ -114,8 +129,7 @@ def versions() -> dict[str, str]:
 
     import torch
 
-    accelerator = {"accelerator": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
-    return {"torch": torch.__version__, "python": platform.python_version(), **accelerator}
+    return {"torch": torch.__version__, "python": platform.python_version()}
 
 
 # -- processes that the script spawns --------------------------------------------------------------------------
@@ -138,20 +152,31 @@ def _watch_spawned(settings: dict[str, Any]) -> None:
 
 def child() -> None:
     """In a spawned child, before anything of the user's runs."""
+    global _is_child
     try:
         settings = json.loads(os.environ[_CHILD])
     except (KeyError, ValueError):
         return
+    _is_child = True
     after_torch(lambda: _begin(settings))
     _watch_spawned(settings)
-    finish_with_process(lambda: _end(settings, "finished"))
+    _finish_with_process(settings)
 
 
-def finish_with_process(finish: Any) -> None:
+def forked(session: Session) -> None:
+    """A forked child trains: it ends like a spawned one."""
+    global _is_child
+    if session is _session:
+        _is_child = True
+        _finish_with_process(json.loads(os.environ[_CHILD]))
+
+
+def _finish_with_process(settings: dict[str, Any]) -> None:
     """multiprocessing children end without atexit; its own finalizers are what they run."""
-    util.Finalize(None, _quietly, args=(finish,), exitpriority=-100)
+    util.Finalize(None, _quietly, args=(settings,), exitpriority=-100)
 
 
-def _quietly(finish: Any) -> None:
+def _quietly(settings: dict[str, Any]) -> None:
+    error = sys.exc_info()[1]
     with suppress(FalllineError, OSError):
-        finish()
+        _end(settings, "finished" if error is None else f"raised {type(error).__name__}: {error}")

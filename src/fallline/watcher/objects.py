@@ -59,9 +59,11 @@ class Objects:
         self._sets: dict[frozenset[int], int] = {}
         self._keys: dict[tuple[int, ...], int] = {}
         self._members: list[frozenset[int]] = []
+        self._covers: dict[tuple[int, int], bool] = {}
         self.described: dict[str, Object] = {}
         self.model_sets: dict[str, int] = {}
         self.optimizer_sets: dict[str, int] = {}
+        self._looks: dict[str, list[tuple[int, int]]] = {}
         self._models: dict[str, weakref.ref[nn.Module]] = {}
         self._optimizers: dict[str, weakref.ref[torch.optim.Optimizer]] = {}
 
@@ -112,7 +114,11 @@ class Objects:
         if name is None:
             name = self.name("optimizer", optimizer, at, type=type(optimizer).__name__, lr=learning_rate(optimizer))
             self._optimizers[name] = weakref.ref(optimizer)
-        self.optimizer_sets[name] = self.parameters(p for g in optimizer.param_groups for p in g["params"])
+        # the lists are the optimizer's own: looking at them instead of into them is what makes this cheap
+        look = [(id(g["params"]), len(g["params"])) for g in optimizer.param_groups]
+        if self._looks.get(name) != look:
+            self._looks[name] = look
+            self.optimizer_sets[name] = self.parameters([p for g in optimizer.param_groups for p in g["params"]])
         return name
 
     def models(self) -> list[tuple[str, nn.Module]]:
@@ -134,15 +140,26 @@ class Objects:
 
     def parameters(self, parameters: Iterable[Tensor]) -> int:
         """The number of this set of parameters."""
-        key = tuple(map(self.serial, parameters))
+        listed = parameters if isinstance(parameters, list) else list(parameters)
+        key = tuple(map(id, listed))
         known = self._keys.get(key)
+        if known is not None and all(self._serials[id(p)][0]() is p for p in (*listed[:1], *listed[-1:])):
+            return known
+        members = frozenset(map(self.serial, listed))
+        number = self._sets.get(members)
+        if number is None:
+            number = self._sets[members] = len(self._members)
+            self._members.append(members)
+        self._keys[key] = number
+        return number
+
+    def covers(self, wide: int, narrow: int) -> bool:
+        """Whether one set holds all of another."""
+        if wide == narrow:
+            return True
+        known = self._covers.get((wide, narrow))
         if known is None:
-            members = frozenset(key)
-            known = self._sets.get(members)
-            if known is None:
-                known = self._sets[members] = len(self._members)
-                self._members.append(members)
-            self._keys[key] = known
+            known = self._covers[wide, narrow] = self._members[narrow] <= self._members[wide]
         return known
 
     def parameter_names(self, serials: Iterable[int]) -> tuple[str, ...]:

@@ -32,7 +32,6 @@ __all__ = ["Origin"]
 MOST_REPLAYS = 3
 PROBES = 8
 PROBE_ELEMENTS = 4_096
-WHOLE_BELOW = 1_000_000
 
 
 class Origin:
@@ -46,9 +45,11 @@ class Origin:
         self._told: set[Any] = set()
         self._loss: tuple[Tensor, Event] | None = None
         self._backward: Event | None = None
+        self._window_lost = False
         self._lost = False  # the loss of the last backward was not finite: its gradients are not news
         self._probes: dict[int, tuple[int, list[weakref.ref[Tensor]]]] = {}
         self._made_bad: dict[int, tuple[int, Location, str]] = {}  # parameter → (update, line, optimizer)
+        self._step_probes: dict[str, tuple[int, list[Tensor]]] = {}
         self._rates: dict[str, deque[tuple[int, float]]] = {}
 
     # -- what is kept, and what is looked at -------------------------------------------------------------------
@@ -69,7 +70,7 @@ class Origin:
             return
         if value.device.type == "cpu":
             if not math.isfinite(value.item()):
-                self._lost = True
+                self._lost = self._window_lost = True
                 self.loss_bad(loss, event)
         elif value.device.type != "meta":
             self._loss = (value.detach(), event)
@@ -105,17 +106,29 @@ class Origin:
             rates.append((index, rate))
         if self._made_bad:
             return
-        parameters = [p for g in optimizer.param_groups for p in g["params"] if p.device.type == "cpu"]
-        if sum(p.numel() for p in parameters) > WHOLE_BELOW:
-            parameters = [p for p in parameters if p.numel() <= PROBE_ELEMENTS][:PROBES]
-        if not parameters:
-            return
-        from fallline.watcher.guard import all_finite
-
-        if not all_finite([p.detach() for p in parameters]):
-            for p in parameters:
+        probes = self._parameter_probes(name, optimizer)
+        if probes and not math.isfinite(float(torch.stack(torch._foreach_norm(probes)).sum())):
+            for p in (p for g in optimizer.param_groups for p in g["params"]):
                 if not bool(torch.isfinite(p.detach()).all()):
                     self._made_bad[id(p)] = (index, event.at, name)
+
+    def _parameter_probes(self, name: str, optimizer: torch.optim.Optimizer) -> list[Tensor]:
+        """A few parameters that are looked at after every step: those of small tensors, on the CPU."""
+        held = self.session.objects.optimizer_sets[name]
+        known = self._step_probes.get(name)
+        if known is None or known[0] != held:
+            small = [
+                p.detach()
+                for g in optimizer.param_groups
+                for p in g["params"]
+                if p.device.type == "cpu" and p.numel() <= PROBE_ELEMENTS and p.dtype is torch.float32 and type(p.data) is Tensor
+            ]
+            known = self._step_probes[name] = (held, small[:: max(1, len(small) // PROBES)][:PROBES])
+        return known[1]
+
+    def window_over(self) -> None:
+        """The step has been taken or skipped."""
+        self._window_lost = False
 
     def gradients_bad(self, optimizer: torch.optim.Optimizer, index: int) -> None:
         """The guard has found a gradient that is not finite."""
@@ -178,9 +191,8 @@ class Origin:
 
     def clip_spread(self, event: Event, norm: float) -> None:
         """FL127: clipping has met a non-finite norm and made every gradient useless."""
-        update = self._update(event)
-        lost = any(o["step"] == update and o["code"] != "FL621" for o in self.observed)  # nothing was left to spread to
-        if ("clip", event.at.line) not in self._told and not lost:
+        # after a loss that was not finite there is nothing left to spread to
+        if ("clip", event.at.line) not in self._told and not self._window_lost:
             self._told.add(("clip", event.at.line))
             self._observe("FL127", event, {"norm": str(norm), "threshold": event.facts.get("threshold")})
 

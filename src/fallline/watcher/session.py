@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from fallline.finding import Finding
 from fallline.watcher.frames import place
 from fallline.watcher.guard import Guard
 from fallline.watcher.live import LiveLine
+from fallline.watcher.log import EventLog
 from fallline.watcher.memory import LiveGraphs, live_bytes
 from fallline.watcher.numbers import Numbers, describe_parameters
 from fallline.watcher.origin import Origin
@@ -63,6 +65,7 @@ class Session(Teller):
         self.rank, self.world = rank_and_world()
         self.counts: dict[str, int] = {}  # updates by optimizer
         self.failed: str | None = None
+        self.forked = False
         self._numbers: dict[str, tuple[int, Numbers]] = {}
         self._losses: list[Any] = []
         self._loss_at: Location | None = None
@@ -82,8 +85,21 @@ class Session(Teller):
         os.register_at_fork(after_in_child=self._forked)
 
     def _forked(self) -> None:
-        """A loader's worker: nothing of it is ours to watch."""
-        self.off = True
+        """In a forked child: most likely a loader's worker, of which nothing is ours to watch."""
+        self.off = self.forked = True
+
+    def wake(self) -> None:
+        """A forked child steps an optimizer: it trains, and is a run of its own."""
+        from fallline.watcher.launch_run import forked
+
+        self.pid = os.getpid()
+        self.log = EventLog()
+        self._lock = threading.Lock()
+        self._judge = _Judge(self)
+        self.recorder = self.live = None
+        self.counts, self._numbers, self.steps = {}, {}, 0
+        self.off = self.forked = False
+        forked(self)
 
     def finish(self, status: str = "finished") -> None:
         """Take the taps away, judge what was seen, write it down."""
@@ -123,7 +139,7 @@ class Session(Teller):
         if self.recorder is None:
             self.rank, self.world = rank_and_world()
             self.recorder = Recorder(
-                self.options.out, self.rank, self.world, self.options.meta, listen=self._judge.listen
+                self.options.out, self.rank, self.world, self.options.meta | accelerator(), listen=self._judge.listen
             )
         return self.recorder
 
@@ -312,6 +328,7 @@ class Session(Teller):
         self._step_started, self.all_reduces = 0.0, 0
         self.by_hand.stepped(self.steps)
         self.owners.stepped(event)
+        self.origin.window_over()
         self.kept.stepped()
         self._judge.stepped()
 
@@ -358,6 +375,11 @@ class Session(Teller):
         facts = {"kind": "optimizer", "type": type(optimizer).__name__, "model": models[0] if models else None, "wrapper": wrapper}
         facts["device"] = next((p.device.type for g in optimizer.param_groups for p in g["params"]), None)
         self.open().describe(name, facts)
+
+
+def accelerator() -> dict[str, str]:
+    """The device's name, once the script itself has woken it: doing that for it would break its forks."""
+    return {"accelerator": torch.cuda.get_device_name()} if torch.cuda.is_initialized() else {}
 
 
 def rank_and_world() -> tuple[int, int]:

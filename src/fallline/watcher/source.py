@@ -11,7 +11,7 @@ from types import CodeType, FrameType
 
 from fallline.event import Event, Location
 
-__all__ = ["attribute_at", "boundary_of", "enclosing", "line_of", "over_modules", "parsed", "statement_at"]
+__all__ = ["attribute_at", "boundary_of", "enclosing", "line_of", "over_modules", "over_parameters", "parsed", "statement_at"]
 
 
 @lru_cache(maxsize=64)
@@ -80,13 +80,24 @@ def _boundary(path: str, line: int, function: str) -> Location | None:
     return Location(path, test.lineno, test.col_offset + 1, test.end_lineno, (test.end_col_offset or 0) + 1, function)
 
 
-@lru_cache(maxsize=256)
 def over_modules(at: Location) -> bool:
     """Whether this line stands in a loop over the modules of a model."""
+    return _loops_over(at, ("modules", "children", "named_modules", "named_children"))
+
+
+def over_parameters(at: Location) -> bool:
+    """Whether this line stands in a loop over parameters."""
+    return _loops_over(at, ("parameters", "named_parameters"))
+
+
+@lru_cache(maxsize=256)
+def _loops_over(at: Location, names: tuple[str, ...]) -> bool:
     statement = statement_at(at.path, at.line)
-    loops = [up for up in enclosing(statement) if isinstance(up, ast.For)] if statement is not None else []
-    names = {"modules", "children", "named_modules", "named_children"}
-    return any(isinstance(n, ast.Attribute) and n.attr in names for loop in loops for n in ast.walk(loop.iter))
+    around = enclosing(statement) if statement is not None else []
+    spans = [up.iter for up in around if isinstance(up, ast.For)]
+    if statement is not None:
+        spans += [n.iter for n in ast.walk(statement) if isinstance(n, ast.comprehension)]
+    return any(isinstance(n, ast.Attribute) and n.attr in names for span in spans for n in ast.walk(span))
 
 
 _OPERATORS: dict[str, type[ast.operator]] = {

@@ -37,7 +37,7 @@ class Taps:
 
     def install(self, *, rebind: bool = False) -> None:
         """Put the taps in place. `rebind`: also where a module has already imported a function by name."""
-        from fallline.watcher import taps_data, taps_model
+        from fallline.watcher import taps_data, taps_model, taps_sync
 
         self._backward()
         self._optimizer()
@@ -46,6 +46,7 @@ class Taps:
         self._schedulers()
         taps_model.install(self)
         taps_data.install(self)
+        taps_sync.install(self)
         self.session.by_hand.install(self)
         self.session.owners.install(self)
 
@@ -126,6 +127,8 @@ class Taps:
         session = self.session
 
         def before(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+            if session.forked:
+                session.safely(session.wake)
             if not session.off:
                 return session.safely(session.before_step, optimizer, args, kwargs)
             return None

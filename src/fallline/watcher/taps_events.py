@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from fallline.event import Event, Kind, Location
-from fallline.watcher.frames import Place, place
+from fallline.watcher.frames import Place, from_torch, place
 from fallline.watcher.log import EventLog
 from fallline.watcher.objects import Objects, learning_rate, unwrap, wrapper_of
 from fallline.watcher.taps_grad import GradientTap
@@ -254,7 +254,7 @@ class Teller:
     def gradients_taken(self) -> None:
         """torch.autograd.grad: gradients that go into other values."""
         where = place(3)
-        if where is not None:
+        if where is not None and not from_torch():
             self.emit(Kind.GRAD_READ, where, what="use")
 
     # -- step, clear, clip -------------------------------------------------------------------------------------
@@ -311,10 +311,10 @@ class Teller:
 
     def _sharded(self, parameters: list[Any]) -> bool:
         """Parts of parameters that FSDP1 has spread over ranks."""
-        if not any(getattr(p, "_is_flat_param", False) or getattr(p, "_fsdp_flattened", False) for p in parameters):
-            return False
         around = [m for ref in self._wrapped.values() if (m := ref()) is not None and wrapper_of(m) == "fsdp1"]
-        return any(getattr(getattr(m, "sharding_strategy", None), "name", "") != "NO_SHARD" for m in around) or not around
+        if not any(getattr(getattr(m, "sharding_strategy", None), "name", "") != "NO_SHARD" for m in around):
+            return False
+        return any(getattr(p, "_is_flat_param", False) or getattr(p, "_fsdp_flattened", False) for p in parameters)
 
     # -- loss scaling, schedulers ------------------------------------------------------------------------------
 
@@ -432,7 +432,7 @@ class Teller:
 
     def anomaly(self) -> None:
         where = place(3)
-        if where is not None:
+        if where is not None and not from_torch():  # compiling uses it too
             self.emit(Kind.ANOMALY, where)
 
     def autocast_off(self, context: Any) -> None:

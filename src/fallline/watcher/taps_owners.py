@@ -27,7 +27,7 @@ class Owners:
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self._made: weakref.WeakKeyDictionary[nn.Module, Place] = weakref.WeakKeyDictionary()
+        self._made: dict[int, tuple[weakref.ref[nn.Module], Place]] = {}  # by id: a module may define its own hash
         self._stray: dict[int, tuple[weakref.ref[Tensor], Tensor, int]] = {}  # serial → parameter, probe, update
         self._told: set[Any] = set()
         self._replaced = False  # a finding of its own: FL306
@@ -60,7 +60,7 @@ class Owners:
         spots = (where.at, *where.callers)
         outside = next((i for i, spot in enumerate(spots) if not spot.function.endswith("__init__")), None)
         if outside is not None:
-            self._made[module] = Place(spots[outside], spots[outside + 1 :])
+            self._made[id(module)] = (weakref.ref(module), Place(spots[outside], spots[outside + 1 :]))
 
     def _registered(self, module: nn.Module, name: str, new: nn.Module) -> None:
         """`model.head = nn.Linear(...)` when an optimizer already holds the old head."""
@@ -93,8 +93,9 @@ class Owners:
 
     def _recreated(self, model: nn.Module | None, serials: Any) -> None:
         """Nothing that this backward reaches is held by any optimizer, and the model is younger than one of them."""
-        made = self._made.get(model) if model is not None else None
+        entry = self._made.get(id(model)) if model is not None else None
         alive = self.session.objects.optimizers()
+        made = entry[1] if entry is not None and entry[0]() is model else None
         if made is None or not alive or ("recreated", made.at) in self._told:
             return
         self._told.add(("recreated", made.at))
