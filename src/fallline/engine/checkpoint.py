@@ -155,7 +155,7 @@ def read(path: Path) -> dict[str, Any]:
         raise
     except Exception as error:
         raise EngineError(
-            f"{path} cannot be read ({type(error).__name__}: {error}); there {_there(path.parent)}"
+            f"{path} cannot be read ({type(error).__name__}: {str(error).partition(chr(10))[0]}); there {_there(path.parent)}"
         ) from error
     return saved
 
