@@ -367,6 +367,7 @@ def test_requires_grad_switched_on_later(switch: str) -> None:
     "body",
     [
         "self.w = nn.Parameter(torch.zeros(n))",
+        "self.w = nn.Parameter(torch.zeros(n)).float()",
         "self.w = torch.zeros(n)",
         "self.w = torch.zeros(n, requires_grad=flag)",
         "self.w = x.requires_grad_()",

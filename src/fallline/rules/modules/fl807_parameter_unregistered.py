@@ -257,7 +257,8 @@ def _unregistered(module: Module, value: ast.expr) -> str | None:
     ):
         return "a plain tensor with requires_grad"
     if value.func.attr in _MOVES and isinstance(inner, ast.Call):
-        if module.resolve(inner.func) in _PARAMETER:
+        # .float() gives a float32 Parameter back as it is
+        if module.resolve(inner.func) in _PARAMETER and value.func.attr != "float":
             return f"what .{value.func.attr}() made of a Parameter, a plain tensor"
         return _unregistered(module, inner)
     return None
