@@ -44,9 +44,6 @@ class Rule:
     references: ClassVar[tuple[str, ...]] = ()
     # Byte strings of which at least one must be in a file for this rule to matter; () means every file.
     tokens: ClassVar[tuple[bytes, ...]] = ()
-    # "Never" is said of the program, not of one way through it: a finding counts only where every setting of the
-    # switches that passes its line shows it.
-    everywhere: ClassVar[bool] = False
     # Whole scripts. In a wrong one the reported line ends with `# FLxxx`. Scripts of rules that both doors
     # see must run on CPU with torch alone, in about a second; the agreement test runs them.
     wrong: ClassVar[tuple[str, ...]] = ()
@@ -54,6 +51,13 @@ class Rule:
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         """Mistakes in the events of one execution."""
+        return iter(())
+
+    def denies(self, trace: Trace) -> Iterator[Location]:
+        """Places where this execution shows that the mistake is not the program's, only that of some other setting.
+
+        "Never" is said of the program, not of one way through it: findings at these places are dropped in all settings.
+        """
         return iter(())
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:

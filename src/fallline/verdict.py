@@ -8,7 +8,7 @@ from fallline.event import Kind, Trace
 from fallline.finding import Finding
 from fallline.rule import Rule, all_rules
 
-__all__ = ["judge", "merge", "refuted", "settle"]
+__all__ = ["denied", "judge", "merge", "settle"]
 
 # One cause, one code: where one mistake satisfies both rules, only the first is reported.
 # "place": they point at the same line. "trace": they come from the same execution.
@@ -55,11 +55,9 @@ def judge(trace: Trace, rules: Iterable[Rule] | None = None) -> list[Finding]:
     return kept
 
 
-def refuted(trace: Trace, findings: Iterable[Finding], rules: Iterable[Rule]) -> set[tuple[str, str, int]]:
-    """Keys of findings about "never" that this trace speaks against: it passes their line and does not show them."""
-    never = [rule.code for rule in rules if rule.everywhere]
-    places = {(e.at.path, e.at.line) for e in trace.events} if never else set()
-    return {(code, *place) for code in never for place in places} - {f.key for f in findings}
+def denied(trace: Trace, rules: Iterable[Rule]) -> set[tuple[str, str, int]]:
+    """Keys of findings that this trace speaks against, in whatever setting they were found."""
+    return {(rule.code, at.path, at.line) for rule in rules if rule._defines("denies") for at in rule.denies(trace)}
 
 
 def merge(findings: Iterable[Finding]) -> list[Finding]:

@@ -13,7 +13,7 @@ from fallline.reader.execute import traces_of
 from fallline.reader.roots import Root
 from fallline.rule import Rule, all_rules
 from fallline.syntax import Module, Project, Source, UnreadableError
-from fallline.verdict import judge, merge, refuted, settle
+from fallline.verdict import denied, judge, merge, settle
 
 __all__ = ["Reading", "read_data", "read_text", "unreadable"]
 
@@ -143,15 +143,14 @@ def _judged(
     module: Module, rules: Sequence[Rule], deadline: float, failures: list[str], **options: object
 ) -> list[Finding]:
     found: list[Finding] = []
-    denied: set[tuple[str, str, int]] = set()
+    refuted: set[tuple[str, str, int]] = set()
     try:
         for trace in traces_of(module, deadline, **options):  # type: ignore[arg-type]
-            here = judge(trace, rules)
-            found += here
-            denied |= refuted(trace, here, rules)
+            found += judge(trace, rules)
+            refuted |= denied(trace, rules)
     except Exception as error:  # as above
         failures.append(failure("the reader", module.path, error))
-    return [f for f in found if f.key not in denied]
+    return [f for f in found if f.key not in refuted]
 
 
 def _add_fixes(

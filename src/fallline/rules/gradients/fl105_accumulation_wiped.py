@@ -196,11 +196,17 @@ for epoch in range(2):
 
 def _by_mistake(trace: Trace, window: Window, wipe: Wipe) -> bool:
     """Gradients lost that nobody had used, where the step then misses them."""
-    clear, lost = wipe.clear, wipe.lost
+    clear = wipe.clear
     if clear.kind is not Kind.ZERO_GRAD or not _certain(trace, clear):
         return False
-    between = trace.events[lost[0].order + 1 : window.update.step.order]
-    for event in between:
+    if window.alive:
+        kept = {same_loss(b) for b in window.alive}
+        lost = [b for b in wipe.lost if same_loss(b) in kept]
+    else:
+        lost = wipe.lost if wipe is window.wiped[-1] else []
+    if not lost:
+        return False
+    for event in trace.events[lost[0].order + 1 : window.update.step.order]:
         if event.kind in (Kind.GRAD_WRITE, Kind.OPAQUE):
             return False
         before = event.order < clear.order
@@ -208,9 +214,7 @@ def _by_mistake(trace: Trace, window: Window, wipe: Wipe) -> bool:
             return False  # SAM, FGSM, gradients collected by hand
         if before and event.order > lost[-1].order and event.kind in (Kind.EPOCH, Kind.EPOCH_END):
             return False  # the remainder of an epoch is FL107
-    if not window.alive:
-        return wipe is window.wiped[-1]
-    return bool({same_loss(b) for b in lost} & {same_loss(b) for b in window.alive})
+    return True
 
 
 def _certain(trace: Trace, clear: Event) -> bool:

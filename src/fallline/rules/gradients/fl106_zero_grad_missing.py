@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import ClassVar
 
-from fallline.event import Event, Kind, Trace
+from fallline.event import Event, Kind, Location, Trace
 from fallline.finding import Finding, Fix, Severity
 from fallline.rule import Rule
 from fallline.rules.gradients._moves import lone_statement, stepped
@@ -48,22 +48,23 @@ class ZeroGradMissing(Rule):
     def check(self, trace: Trace) -> Iterator[Finding]:
         if trace.opaque:
             return
-        for optimizer in trace.optimizers:
-            mine = [w for w in windows(trace) if w.update.optimizer == optimizer and w.alive]
-            closed = any(w.update.step.fact("closure") for w in mine)
-            if len(mine) < 2 or closed or steps_by_framework(trace, optimizer):
+        for mine, carried in _carried(trace):
+            if carried <= HABIT:
                 continue
-            cleared = [e.order for e in trace.events if _may_clear(trace, e, optimizer)]
-            carried = [v for u, v in pairwise(mine) if not _any_between(cleared, u, v)]
-            if len(carried) / (len(mine) - 1) > HABIT:
-                first, step = mine[0].alive[0], mine[0].update.step
-                alone = len({str(w.update.step.at) for w in mine}) == 1
-                yield self.finding(
-                    first,
-                    "The gradients of this backward are never cleared: each update adds to all that came before. Call "
-                    f"zero_grad() once per update, after the step at {place(step.at, first.at)}.",
-                    related={"step": step.at} if alone else {},
-                )
+            first, step = mine[0].alive[0], mine[0].update.step
+            alone = len({str(w.update.step.at) for w in mine}) == 1
+            yield self.finding(
+                first,
+                "The gradients of this backward are never cleared: each update adds to all that came before. Call "
+                f"zero_grad() once per update, after the step at {place(step.at, first.at)}.",
+                related={"step": step.at} if alone else {},
+            )
+
+    def denies(self, trace: Trace) -> Iterator[Location]:
+        """Gradients that some setting clears are cleared on purpose in that one only."""
+        for mine, carried in _carried(trace):
+            if carried <= HABIT:
+                yield from {b.at for w in mine for b in w.alive}
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
         step = lone_statement(module, finding.related.get("step"))
@@ -167,6 +168,18 @@ for epoch in range(2):
         optimizer.step(closure)
 """,
     )
+
+
+def _carried(trace: Trace) -> Iterator[tuple[list[Window], float]]:
+    """For each optimizer its updates, and in which share of them old gradients are still there."""
+    for optimizer in trace.optimizers:
+        mine = [w for w in windows(trace) if w.update.optimizer == optimizer and w.alive]
+        closed = any(w.update.step.fact("closure") for w in mine)
+        if len(mine) < 2 or closed or steps_by_framework(trace, optimizer):
+            continue
+        cleared = [e.order for e in trace.events if _may_clear(trace, e, optimizer)]
+        carried = sum(1 for u, v in pairwise(mine) if not _any_between(cleared, u, v))
+        yield mine, carried / (len(mine) - 1)
 
 
 def _may_clear(trace: Trace, event: Event, optimizer: str | None) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from fallline.event import Event, Kind, Trace
+from fallline.event import Event, Kind, Location, Trace
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
 from fallline.rules.gradients._specimens import SETUP
@@ -27,7 +27,6 @@ class GradientNeverUsed(Rule):
     instead: ClassVar[str] = (
         "Step the optimizer, or leave `backward()` out:\n\n```python\nloss.backward()\noptimizer.step()\noptimizer.zero_grad()\n```"
     )
-    everywhere: ClassVar[bool] = True
     tokens: ClassVar[tuple[bytes, ...]] = (b"backward",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:
@@ -43,6 +42,11 @@ class GradientNeverUsed(Rule):
                 "Nothing uses the gradients of this backward(): no optimizer steps them and no code reads them, so the model does not learn "
                 "from this loss. Call optimizer.step() after it, or remove it.",
             )
+
+    def denies(self, trace: Trace) -> Iterator[Location]:
+        """Every backward whose gradients this setting does use, or may use."""
+        shown = {str(f.at) for f in self.check(trace)}
+        yield from (e.at for e in trace.all(Kind.BACKWARD) if str(e.at) not in shown)
 
     wrong: ClassVar[tuple[str, ...]] = (
         SETUP
