@@ -20,6 +20,7 @@ Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _UNSET: Any = object()
+_DEEPEST = 12  # how far arithmetic is followed
 
 # The habits of `import torch.nn.functional as F` are followed through imports, never assumed.
 # These are other public names of the same thing.
@@ -157,7 +158,25 @@ class Module:
 
     @cached_property
     def imports(self) -> dict[str, str]:
-        """Local name → dotted name, for every import anywhere in the file."""
+        """Local name → dotted name, for every import anywhere in the file.
+
+        `from utils import *` also brings what utils imports, `torch` among it.
+        """
+        found: dict[str, str] = {}
+        queue, seen = [self], {self.path}
+        while queue:
+            home = queue.pop()
+            for name, dotted in home._own_imports.items():
+                found.setdefault(name, dotted)
+            for star in home.star_imports:
+                other = self.project.find_module(star, home) if self.project is not None else None
+                if other is not None and other.path not in seen:
+                    seen.add(other.path)
+                    queue.append(other)
+        return found
+
+    @cached_property
+    def _own_imports(self) -> dict[str, str]:
         found: dict[str, str] = {}
         package = self.name if self.source.path.endswith("__init__.py") else self.name.rpartition(".")[0]
         for node in self.all(ast.Import):
@@ -373,21 +392,21 @@ class Module:
             seen += 1
         return here
 
-    def constant(self, node: ast.expr | None) -> Any:
+    def constant(self, node: ast.expr | None, depth: int = 0) -> Any:
         """The number, string, bool or None an expression stands for; the class `Module` itself when unknown.
 
         Follows names to their single assignment and does plain arithmetic.
         """
-        if node is None:
+        if node is None or depth > _DEEPEST:  # `size = size * 2` stands for itself
             return Module
         here = self.value(node)
         if isinstance(here, ast.Constant):
             return here.value
         if isinstance(here, ast.UnaryOp) and isinstance(here.op, ast.USub):
-            inner = self.constant(here.operand)
+            inner = self.constant(here.operand, depth + 1)
             return -inner if isinstance(inner, int | float) else Module
         if isinstance(here, ast.BinOp):
-            left, right = self.constant(here.left), self.constant(here.right)
+            left, right = self.constant(here.left, depth + 1), self.constant(here.right, depth + 1)
             if isinstance(left, int | float) and isinstance(right, int | float):
                 try:
                     return _ARITHMETIC[here.op.__class__](left, right)
@@ -395,7 +414,7 @@ class Module:
                     return Module
         if isinstance(here, ast.Call) and isinstance(here.func, ast.Name) and here.func.id == "float" and here.args:
             try:
-                return float(self.constant(here.args[0]))
+                return float(self.constant(here.args[0], depth + 1))
             except (TypeError, ValueError):
                 return Module
         if self.resolve(here) in {"math.inf", "torch.inf", "numpy.inf"}:

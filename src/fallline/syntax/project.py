@@ -155,8 +155,13 @@ class Project:
                 found.append(other)
         return found
 
-    def find(self, dotted: str, near: Module) -> tuple[Module, ast.AST] | None:
-        """The function, class or assignment a dotted name means: follows re-exports a few times."""
+    def find(
+        self, dotted: str, near: Module, passed: frozenset[str] = frozenset()
+    ) -> tuple[Module, ast.AST] | None:
+        """The function, class or assignment a dotted name means: follows re-exports a few times.
+
+        `passed` are files already searched: two files may import everything from each other.
+        """
         for _ in range(6):
             head, _, last = dotted.rpartition(".")
             if not head:
@@ -176,8 +181,10 @@ class Project:
             if last in module.imports:
                 dotted, near = module.imports[last], module
                 continue
+            if module.path in passed:
+                return None
             for star in module.star_imports:
-                found = self.find(f"{star}.{last}", module)
+                found = self.find(f"{star}.{last}", module, passed | {module.path})
                 if found is not None:
                     return found
             bound = module.bindings(last, None)
