@@ -214,6 +214,8 @@ def _isinstance(machine: Machine, call: Call) -> Value:
             return Const(of.facts.get("wrapper") == "ddp")
         if wanted.name.endswith(".DataParallel"):
             return Const(of.facts.get("wrapper") == "dp")
+    if isinstance(of, Thing) and of.kind == "sampler" and isinstance(wanted, External):
+        return Const(wanted.name.endswith("DistributedSampler"))
     if isinstance(of, Thing) and isinstance(wanted, Class) and of.cls is not None:
         return Const(of.cls[1] is wanted.node)
     if (

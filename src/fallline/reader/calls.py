@@ -173,16 +173,21 @@ def _super(machine: Machine, node: ast.Call, name: str) -> Value:
 
 
 def call_function(
-    machine: Machine, function: Function, args: list[Value], kwargs: dict[str, Value], node: ast.AST
+    machine: Machine,
+    function: Function,
+    args: list[Value],
+    kwargs: dict[str, Value],
+    node: ast.AST,
+    always: bool = False,
 ) -> Value:
-    """Run a function of the project where it is called."""
+    """Run a function of the project where it is called; `always`: also a long one that only computes."""
     body = function.node
     if len(machine.calling) >= _DEEPEST or machine.calling.count(body) > 1:
         return Unknown()
     key = (id(body), id(node))
     if key in machine.results:
         return models.shaped(machine.results[key], _tensor_of(args, kwargs))
-    if _passed_over(machine, function, [*args, *kwargs.values()]):
+    if not always and _passed_over(machine, function, [*args, *kwargs.values()]):
         return models.shaped(Unknown(), replace(_tensor_of(args, kwargs), divided=None))
     name = function.module.qualname(body)
     machine.reached.add((function.module.path, name))

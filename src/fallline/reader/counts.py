@@ -8,7 +8,7 @@ __all__ = ["COUNTED", "SIZE", "SIZED", "small"]
 
 # Names of unknown whole numbers that a window can be made of.
 COUNTED = re.compile(
-    r"(?i)accum|grad_?acc|micro|(^|[_.])k$|n_steps|every|interval|freq|num_|n_critic|update_freq|iter_size"
+    r"(?i)accum|grad_?acc|micro|chunk|(^|[_.])k$|n_steps|every|interval|freq|num_|n_critic|update_freq|iter_size"
 )
 
 # Names of sizes that a loop goes over in steps of a count: two windows' worth.

@@ -89,8 +89,12 @@ def truth(
         stop_at = isinstance(node.op, ast.Or)
         varying = False
         value = not stop_at
+        # `(i + 1) % k == 0 or self.trainer.is_last_batch`: beside a test of the iteration the unknown one is the exception
+        exceptional = (
+            stop_at and len(node.values) > 1 and any(_iterates(machine, p) for p in node.values)
+        )
         for part in node.values:
-            value, changes = truth(machine, part, usual, matters)
+            value, changes = truth(machine, part, usual and not exceptional, matters)
             varying = varying or changes
             if value is stop_at:
                 break
@@ -101,6 +105,16 @@ def truth(
     if isinstance(node, ast.Compare) and len(node.ops) == 1:
         return _compared(machine, node, usual, matters)
     return _truthy(machine, evaluate(machine, node), node, usual, matters)
+
+
+def _iterates(machine: Machine, node: ast.expr) -> bool:
+    """Whether a part of a test is known and depends on the iteration."""
+    value = (
+        machine.settled(evaluate(machine, node))
+        if isinstance(node, ast.Compare | ast.Name)
+        else None
+    )
+    return isinstance(value, Const) and value.varying
 
 
 def _truthy(
@@ -155,13 +169,15 @@ def _compared(machine: Machine, node: ast.Compare, usual: bool, matters: int) ->
     for one, other in ((left, right), (right, left)):
         if (
             isinstance(one, Unknown)
-            and COUNTED.search(one.hint)
+            and (COUNTED.search(one.hint) or (one.hint in machine.ranges and _varies(other)))
             and isinstance(other, Const)
             and isinstance(other.value, int)
             and not isinstance(other.value, bool)
             and op.__class__ in _COMPARE
         ):
-            count = machine.settings.count(one.hint, compared=not other.varying)
+            count = machine.ranges.get(one.hint) or machine.settings.count(
+                one.hint, compared=not other.varying
+            )
             number = other.value
             pair = (count, number) if one is left else (number, count)
             return bool(_COMPARE[op.__class__](*pair)), other.varying
@@ -186,6 +202,10 @@ def _compared(machine: Machine, node: ast.Compare, usual: bool, matters: int) ->
         else _words(machine.text(node))
     )
     return machine.settings.switch(text, usual, matters), False
+
+
+def _varies(value: Value) -> bool:
+    return isinstance(value, Const) and value.varying
 
 
 def _is_none(

@@ -30,6 +30,7 @@ __all__ = ["ATTRIBUTES", "HANDLERS", "attribute", "combine", "evaluate", "merged
 
 # Filled in by the modules that know: calls.py, decide.py, comprehensions and objects.
 HANDLERS: dict[type, Callable[[Machine, Any], Value]] = {}
+WAITS: list[Callable[[Machine, Tensor, str, ast.AST], None]] = []  # tensors.sync
 ATTRIBUTES: dict[type, Callable[[Machine, Any, str, ast.AST], Value]] = {}
 
 _OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
@@ -173,9 +174,15 @@ def _with_unknown(machine: Machine, a: Value, b: Value, op: ast.operator, node: 
         elif (
             isinstance(value, Unknown)
             and value.hint
-            and (COUNTED.search(value.hint) or (isinstance(op, ast.Mod) and value is b))
+            and (
+                value.hint in machine.ranges
+                or COUNTED.search(value.hint)
+                or (isinstance(op, ast.Mod) and value is b)
+            )
         ):
-            counts.append(Const(machine.settings.count(value.hint)))
+            counts.append(
+                Const(machine.ranges.get(value.hint) or machine.settings.count(value.hint))
+            )
     if len(counts) == 2 and (
         isinstance(op, ast.Mod) or any(isinstance(v, Unknown) for v in (a, b))
     ):
@@ -309,9 +316,19 @@ def _boolean(machine: Machine, node: ast.BoolOp) -> Value:
     varying = False
     for part in node.values:
         value = machine.settled(evaluate(machine, part))
+        if isinstance(value, Unknown):
+            # decided here as in a test of its own, so that whatever depends on it agrees
+            hint = value.hint or " ".join(machine.text(part).split())[:120]
+            negated = hint.startswith("not ")
+            on = (
+                machine.settings.switch(hint[4:] if negated else hint, not negated, 1)
+                is not negated
+            )
+            if on is stop_at:
+                return value if on and not negated else Const(on)
+            value = value if on and not negated else Const(on)
+            continue
         if not isinstance(value, Const):
-            if isinstance(value, Unknown):
-                return Unknown(" ".join(machine.text(node).split())[:120])
             if stop_at:
                 return value
             continue
@@ -398,6 +415,7 @@ def _comprehension(
     keyed: dict[Any, Value] = {}
     saved = dict(machine.frame.names)
     before = machine.iteration
+    machine.loops.append(stream.kind if stream.kind == "params" else "items")
     for index in range(count):
         assign_to(machine, generator.target, stream.item(index), generator.target)
         for inner in node.generators[1:]:
@@ -415,10 +433,14 @@ def _comprehension(
         else:
             results.append(evaluate(machine, node.elt))
     machine.iteration = before
+    machine.loops.pop()
     machine.frame.names.clear()
     machine.frame.names.update(saved)
     if isinstance(node, ast.DictComp):
         return Mapping(keyed, machine.iteration)
+    used = next((r.grad_of for r in results if isinstance(r, Tensor) and r.grad_of), None)
+    if used is not None:
+        grads.read(machine, frozenset() if "?" in used else used, "use", node)
     if results and stream.kind == "params" and all(isinstance(r, Param) for r in results):
         return Params(frozenset().union(*(r.sets for r in results if isinstance(r, Param))))
     return Sequence(results, machine.iteration)
@@ -431,7 +453,9 @@ def _lambda(machine: Machine, node: ast.Lambda) -> Value:
 def _text(machine: Machine, node: ast.JoinedStr) -> Value:
     for part in node.values:
         if isinstance(part, ast.FormattedValue):
-            evaluate(machine, part.value)
+            shown = machine.settled(evaluate(machine, part.value))
+            if isinstance(shown, Tensor):
+                WAITS[0](machine, shown, "print", part.value)
     return Unknown("text")
 
 

@@ -58,13 +58,13 @@ def keep(
     return replace(tensor, kept=tensor.kept | {event.order})
 
 
-def accumulate(machine: Machine, node: ast.AugAssign, value: Tensor, new: Tensor) -> Tensor:
-    """`total += loss`, where total is older than this iteration."""
-    named = isinstance(node.target, ast.Name)
-    born = machine.frame.fresh.get(node.target.id, 0) if isinstance(node.target, ast.Name) else 0
-    if not value.graph or (named and not machine.frame.names):
-        return new
-    if not machine.outlives(born, value.forwards):
+def accumulate(
+    machine: Machine, node: ast.AugAssign | ast.Assign, value: Tensor, new: Tensor
+) -> Tensor:
+    """`total += loss` or `total = total + loss`, where total is older than this iteration."""
+    target = node.target if isinstance(node, ast.AugAssign) else node.targets[0]
+    born = machine.frame.fresh.get(target.id, 0) if isinstance(target, ast.Name) else 0
+    if not value.graph or not machine.recording or not machine.outlives(born, value.forwards):
         return new
     event = machine.emit(Kind.KEEP, node, how="add", parameters=value.sets or None)
     return replace(new, kept=new.kept | {event.order})

@@ -187,10 +187,10 @@ def stream_of(machine: Machine, found: Value, node: ast.For | ast.AsyncFor | Non
         items = value.items[:_MOST_EXACT]
         if value.open and not items:
             return Stream("once", lambda i: Unknown(), 1)
-        return Stream("items", lambda i: items[i], len(items))
+        return Stream("items", lambda i: items[i] if i < len(items) else Unknown(), len(items))
     if isinstance(value, Mapping):
         keys = list(value.items)[:_MOST_EXACT]
-        return Stream("items", lambda i: Const(keys[i]), len(keys))
+        return Stream("items", lambda i: Const(keys[i]) if i < len(keys) else Unknown(), len(keys))
     if isinstance(value, Params):
         name = "params"
         if value.named:
@@ -238,7 +238,7 @@ def _thing(machine: Machine, value: Thing, node: ast.For | ast.AsyncFor | None) 
         return lead
     if value.kind in {"model", "criterion"}:
         # for layer in model: parts of the same parameters
-        return Stream("params", lambda i: value, 1)
+        return Stream("items", lambda i: value, 1)
     if value.kind == "dataset":
         return Stream("data", lambda i: Tensor(False), machine_length(machine, value), value)
     if value.kind == "object" and value.cls is not None:
@@ -254,6 +254,8 @@ def _range(machine: Machine, value: Thing) -> Stream:
     bounds: list[Value] = value.facts["of"]
     numbers = [_bound(machine, b, len(bounds) == 3) for b in bounds]
     if any(n is None for n in numbers):
+        if len(bounds) == 1 and isinstance(bounds[0], Unknown) and bounds[0].hint:
+            machine.ranges[bounds[0].hint] = machine.length
         return Stream("many", lambda i: Const(i, True))
     known = [n for n in numbers if n is not None]
     large = len(known) == 1 and known[0] > 8 and not value.facts.get("of_loader")
@@ -285,7 +287,7 @@ def _unknown(machine: Machine, value: Unknown, node: ast.For | ast.AsyncFor | No
         thing = machine.become(value, kind)
         return Stream("exact", lambda i: thing, 1)
     if kind == "model":
-        return Stream("params", lambda i: value, 1)
+        return Stream("items", lambda i: value, 1)
     training = node is not None and trains(machine.module, node.body)
     if kind == "loader" or training:
         thing = machine.become(value, "loader")

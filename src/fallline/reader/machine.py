@@ -100,6 +100,9 @@ class Machine:
         self._module_frames: dict[str, Frame] = {}
         self._numbers: dict[str, int] = {}
         self.pending = 0  # backward passes since the last step
+        self.ranges: dict[
+            str, int
+        ] = {}  # unknown counts that a loop goes up to, and how far it goes
         self._looking: set[tuple[str, str]] = set()
 
     # -- bounds ------------------------------------------------------------------------------------------------

@@ -149,6 +149,9 @@ def _run_forward(machine: Machine, model: Thing, call: Call) -> Value | None:
     from fallline.reader.calls import call_function
     from fallline.reader.objects import find_method
 
+    inner = model.attrs.get("module")
+    if model.facts.get("wrapper") and isinstance(inner, Thing):
+        model = inner  # a wrapper's forward is its module's
     if model.cls is None:
         return None
     if "returns" in model.attrs:
@@ -160,9 +163,8 @@ def _run_forward(machine: Machine, model: Thing, call: Call) -> Value | None:
     machine.inside_model += 1
     saved = machine.autocast
     try:
-        found = call_function(
-            machine, Function(method[1], method[0], None, model), call.args, call.kwargs, call.node
-        )
+        function = Function(method[1], method[0], None, model)
+        found = call_function(machine, function, call.args, call.kwargs, call.node, always=True)
     finally:
         machine.inside_model -= 1
         machine.autocast = saved
@@ -199,12 +201,12 @@ def _set_mode(machine: Machine, model: Thing, training: bool | None, call: Call)
         inner = member.attrs.get("module")
         if isinstance(inner, Thing) and training is not None:
             inner.facts["training"] = training
-    if training is not None and not machine.inside_model:
+    if not machine.inside_model:
         machine.emit(
             Kind.MODE,
             call.node,
             model=model,
-            mode="train" if training else "eval",
+            mode=None if training is None else "train" if training else "eval",
             parameters=model.sets or None,
         )
 

@@ -124,9 +124,8 @@ def _repeatedly(
         machine.iterations += 1
         looping = machine.training_loops
         args: list[Value] = [Const(turn, True) if n in _COUNTERS else given[n] for n in names]
-        call_function(
-            machine, function, args, {a.arg: given[a.arg] for a in node.args.kwonlyargs}, node
-        )
+        named = {a.arg: given[a.arg] for a in node.args.kwonlyargs}
+        _escapes(machine, call_function(machine, function, args, named, node))
         new = machine.events[begun:]
         trained = any(e.kind is Kind.BACKWARD for e in new)
         own = {t.id for t in machine.things.values() if t.kind == "optimizer" and t.at is not None}
@@ -141,6 +140,15 @@ def _repeatedly(
         elif not turn:
             # one step of somebody else's loop: what is missing here may be there
             machine.emit(Kind.OPAQUE, node, what="the caller's loop")
+
+
+def _escapes(machine: Machine, result: Value) -> None:
+    """What a root returns goes to a caller we do not see: who knows whether it reaches a backward there."""
+    parts = result.items if isinstance(result, Sequence) else [result]
+    for part in parts:
+        if isinstance(part, Tensor):
+            for order in part.forwards:
+                machine.events[order].facts.setdefault("used", None)
 
 
 def _given(

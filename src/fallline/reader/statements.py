@@ -51,6 +51,18 @@ def _expression(machine: Machine, node: ast.Expr) -> None:
 
 def _assign(machine: Machine, node: ast.Assign) -> None:
     value = evaluate(machine, node.value)
+    added = node.value
+    if (
+        isinstance(value, Tensor)
+        and value.graph
+        and isinstance(added, ast.BinOp)
+        and isinstance(added.op, ast.Add)
+        and isinstance(added.left, ast.Name)
+        and isinstance(node.targets[0], ast.Name)
+        and added.left.id == node.targets[0].id
+    ):
+        # total = total + loss
+        value = grads.accumulate(machine, node, value, value)
     for target in node.targets:
         assign_to(machine, target, value, node)
 
@@ -83,8 +95,8 @@ def _unpacked(machine: Machine, found: Value, parts: list[ast.expr]) -> list[Val
     ):
         return value.items
     if isinstance(value, Tensor):
-        # a model's outputs, or a batch: each part is such a tensor
-        return [replace(value) for _ in parts]
+        # a model's outputs, or a batch: each part is such a tensor, or a number
+        return [replace(value, graph=None if value.graph else value.graph) for _ in parts]
     if isinstance(value, Sequence) and len(value.items) == 1 and isinstance(value.items[0], Tensor):
         return [replace(value.items[0]) for _ in parts]
     return [Unknown(_name(p)) for p in parts]
@@ -136,6 +148,9 @@ def _set_attribute(machine: Machine, target: ast.Attribute, value: Value, node: 
         return
     if isinstance(of, Param) and target.attr == "data":
         grads.used(machine, value, of.sets, node)
+        return
+    if isinstance(of, Tensor) and target.attr == "requires_grad":
+        of.leaf = of.graph = True
         return
     if isinstance(of, Tensor) and target.attr == "grad":
         grads.assign(machine, of.sets, value, node)

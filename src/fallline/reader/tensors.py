@@ -8,6 +8,7 @@ from dataclasses import replace
 from fallline.event import Event, Kind
 from fallline.reader import grads
 from fallline.reader.call import Call
+from fallline.reader.evaluate import WAITS
 from fallline.reader.machine import Machine
 from fallline.reader.protocol import enabled
 from fallline.reader.values import (
@@ -30,7 +31,7 @@ def backward(machine: Machine, found: Value, call: Call, normalised: str | None 
     loss.graph = True  # whatever it was, it has a graph, or this would raise
     forwards = [machine.events[i] for i in sorted(loss.forwards)]
     trained = [f for f in forwards if f.fact("grad")]
-    wrapped = [f for f in trained if f.fact("wrapper") and not f.fact("bypass")]
+    wrapped = [f for f in trained if f.fact("wrapper") and not f.fact("bypass")][-1:]
     model = machine.things.get(trained[-1].model or "") if trained else None
     scaled = loss.scaler is not None and enabled(machine, loss.scaler)
     in_no_sync = bool(machine.unsynced)
@@ -87,7 +88,7 @@ def _settle_history(machine: Machine, loss: Tensor, event: Event) -> None:
 
 def sync(machine: Machine, tensor: Tensor, what: str, node: ast.AST) -> None:
     """The host waits for the device."""
-    if machine.iteration and not machine.inside_model:
+    if machine.iteration and not machine.inside_model and not tensor.host:
         uses_cuda = "cuda" in machine.module.source.text
         machine.emit(
             Kind.SYNC,
@@ -136,7 +137,8 @@ def tensor(machine: Machine, value: Tensor, name: str, call: Call) -> Value:
         if name == "item":
             return Unknown()
         if name != "cpu":
-            return Tensor(False, length=value.length)
+            return Tensor(False, length=value.length, host=True)
+        return replace(value, host=True)
     if name in _DETACHED:
         return replace(value, graph=False, kept=frozenset(), forwards=frozenset(), sets=frozenset())
     if name in {"chunk", "split", "tensor_split", "unbind"}:
@@ -237,6 +239,8 @@ def gradient(machine: Machine, grad: Tensor, name: str, call: Call) -> Value:
         return grad
     if name in {"detach_", "requires_grad_"}:
         return grad
+    if name in {"size", "dim", "numel", "new", "type", "element_size", "is_floating_point"}:
+        return Unknown(name)
     grads.read(machine, sets, "norm" if "norm" in name else "value", call.node)
     return Tensor(False)
 
@@ -257,3 +261,6 @@ def parameter(machine: Machine, value: Param, name: str, call: Call) -> Value:
     if name in {"numel", "size", "dim", "nelement"}:
         return Unknown(name)
     return Tensor(True, value.sets)
+
+
+WAITS.append(sync)

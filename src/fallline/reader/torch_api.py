@@ -87,7 +87,7 @@ def call(machine: Machine, name: str, call: Call) -> Value | None:
     if name.startswith("torch.nn.init."):
         return NONE
     if name.startswith(("torch.", "numpy.", "math.")):
-        return tensor_function(machine, call, last)
+        return tensor_function(machine, call, last, foreign=not name.startswith("torch."))
     return None
 
 
@@ -104,7 +104,7 @@ def functional_loss(machine: Machine, call: Call, name: str) -> Tensor:
     )
 
 
-def tensor_function(machine: Machine, call: Call, name: str) -> Value:
+def tensor_function(machine: Machine, call: Call, name: str, foreign: bool = False) -> Value:
     """Any other torch function: its result depends on its tensors."""
     from fallline.reader.tensors import reduce
 
@@ -128,6 +128,8 @@ def tensor_function(machine: Machine, call: Call, name: str) -> Value:
     result = tensors[0]
     for other in tensors[1:]:
         result = merged(result, other)
+    if foreign:
+        return Tensor(False, host=True)
     return reduce(machine, result, name, call)
 
 
@@ -344,6 +346,8 @@ def _autograd_grad(machine: Machine, call: Call) -> Value:
     result = of_arguments(machine, call)
     create = call.kwargs.get("create_graph")
     keep = isinstance(create, Const) and bool(create.value)
+    for order in result.forwards:
+        machine.events[order].facts["used"] = True
     inside = replace(result, graph=keep, divided=None, reduction=None)
     return Sequence([inside, inside, inside], machine.iteration)
 

@@ -121,6 +121,7 @@ class Tensor(Value):
     leaf: bool = False
     scalar: bool = False
     depth: int = 0  # how many loops were around when it was computed
+    host: bool = False  # it is on the host already: nothing waits for it
 
 
 @dataclass(slots=True)
