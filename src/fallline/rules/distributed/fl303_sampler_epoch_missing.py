@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from fallline.event import Event, Kind, Object, Trace
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
+from fallline.rules._order import following
 
 
 class SamplerEpochMissing(Rule):
@@ -182,7 +183,7 @@ def _shuffles(thing: Object) -> bool:
 
 def _trains(trace: Trace, epoch: Event) -> bool:
     """A backward runs in this pass over the data."""
-    for event in trace.events[epoch.order + 1 :]:
+    for event in following(trace, epoch):
         if event.kind is Kind.BACKWARD:
             return True
         if event.kind in {Kind.EPOCH, Kind.EPOCH_END} and event.loader == epoch.loader:

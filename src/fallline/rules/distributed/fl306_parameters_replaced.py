@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from fallline.event import Event, Kind, Trace
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
+from fallline.rules._order import following
 
 _WHAT = {
     "recreated": "the model is made anew",
@@ -160,7 +161,7 @@ for fold in range(2):
 
 def _trains_on(trace: Trace, event: Event) -> bool:
     """The holder of the old parameters is stepped again: not a model loaded for evaluation, nor the next fold."""
-    later = {e.optimizer for e in trace.events[event.order :] if e.kind is Kind.STEP}
+    later = {e.optimizer for e in following(trace, event) if e.kind is Kind.STEP}
     if event.optimizer is not None:
         return event.optimizer in later
     old = event.fact("parameters") or frozenset()

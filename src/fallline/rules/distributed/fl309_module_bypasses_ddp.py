@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from fallline.event import Event, Kind, Trace
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
+from fallline.rules._order import following
 from fallline.rules.distributed._specimen import DDP
 
 
@@ -116,7 +117,7 @@ for inputs, targets in loader:
 
 def _by_hand(trace: Trace, backward: Event) -> bool:
     """The gradients are changed, perhaps averaged, before the step; or it cannot be seen."""
-    for event in trace.events[backward.order + 1 :]:
+    for event in following(trace, backward):
         if event.kind in {Kind.GRAD_WRITE, Kind.OPAQUE}:
             return True
         if event.kind is Kind.STEP:

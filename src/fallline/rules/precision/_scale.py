@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import StrEnum
+from functools import lru_cache
 
 from fallline.event import Event, Kind, Trace
+from fallline.rules._order import following, preceding
 
 __all__ = [
     "Scale",
@@ -30,10 +32,11 @@ class Scale(StrEnum):
     UNKNOWN = "unknown"
 
 
-def optimizers(trace: Trace) -> list[str | None]:
+@lru_cache(maxsize=4)  # asked for at every backward of one trace
+def optimizers(trace: Trace) -> tuple[str | None, ...]:
     """Every optimizer that something happens to: a run that crashed early has stepped none of them."""
     owned = (e for e in trace.events if e.optimizer is not None or e.kind is Kind.STEP)
-    return list(dict.fromkeys(e.optimizer for e in owned)) or [None]
+    return tuple(dict.fromkeys(e.optimizer for e in owned)) or (None,)
 
 
 def on(trace: Trace, event: Event) -> bool:
@@ -47,7 +50,9 @@ def same_scaler(a: Event, b: Event) -> bool:
 
 
 def scales(trace: Trace) -> Iterator[tuple[Event, dict[str | None, Scale]]]:
-    """Each event with the state, just before it, of the gradients of every optimizer."""
+    """Each event with the state, just before it, of the gradients of every optimizer; nothing where no loss is scaled."""
+    if not any(e.fact("scaled") for e in trace.all(Kind.BACKWARD)):
+        return
     state: dict[str | None, Scale] = dict.fromkeys(optimizers(trace), Scale.CLEAR)
     for event in trace.events:
         yield event, state
@@ -108,14 +113,14 @@ def reaches(trace: Trace, backward: Event, optimizer: str | None) -> bool:
 def feeding(trace: Trace, backward: Event) -> list[Event]:
     """The forward passes that this backward goes through, as far as their order tells."""
     found: list[Event] = []
-    for event in reversed(trace.events[: backward.order]):
+    for event in preceding(trace, backward):
         if (
             event.kind is Kind.FORWARD
             and event.fact("grad") is not False
             and event.fact("used") is not False
         ):
             found.append(event)
-        elif found and event.kind in {Kind.BACKWARD, Kind.STEP}:
+        elif event.kind is Kind.STEP or (found and event.kind is Kind.BACKWARD):
             break
     return found
 
@@ -124,7 +129,7 @@ def handled(trace: Trace, backward: Event) -> bool:
     """A framework owns the protocol around this backward, or its gradients are changed by hand afterwards."""
     if backward.fact("normalised") is not None:
         return True
-    for event in trace.events[backward.order + 1 :]:
+    for event in following(trace, backward):
         if event.kind in {Kind.GRAD_WRITE, Kind.OPAQUE}:
             return True
         if event.kind in {Kind.STEP, Kind.BACKWARD}:

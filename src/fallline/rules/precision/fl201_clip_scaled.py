@@ -9,6 +9,7 @@ from math import inf
 from fallline.event import Event, Kind, Trace
 from fallline.finding import Finding, Fix, Severity
 from fallline.rule import Rule
+from fallline.rules._order import following
 from fallline.rules.precision._scale import named, scales, still_scaled
 from fallline.rules.precision._specimen import AMP
 from fallline.syntax import Editor, Module
@@ -53,7 +54,7 @@ scaler.update()
             if not owners or backward is None:
                 continue
             first = first or event
-            step = next((e for e in trace.events[event.order :] if e.kind is Kind.STEP), None)
+            step = next((e for e in following(trace, event) if e.kind is Kind.STEP), None)
             related = {"backward": backward.at, "first": first.at}
             if step is not None and step.fact("via") == "scaler" and len(owners) == 1:
                 related["step"] = step.at

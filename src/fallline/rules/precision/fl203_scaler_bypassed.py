@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from fallline.event import Event, Kind, Trace
 from fallline.finding import Finding, Fix, Severity
 from fallline.rule import Rule
+from fallline.rules._order import following
 from fallline.rules.precision._scale import Scale, named, scales
 from fallline.rules.precision._specimen import AMP
 from fallline.syntax import Editor, Module
@@ -158,7 +159,7 @@ for inputs, targets in loader:
 
 def _update_after(trace: Trace, step: Event) -> Event | None:
     """The scaler.update() that follows before the next backward."""
-    for event in trace.events[step.order :]:
+    for event in following(trace, step):
         if event.kind is Kind.SCALER_UPDATE:
             return event
         if event.kind is Kind.BACKWARD:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from fallline.event import Event, Kind, Trace
 from fallline.finding import Finding, Fix, Severity
 from fallline.rule import Rule
+from fallline.rules._order import following
 from fallline.rules.precision._scale import on, same_scaler
 from fallline.rules.precision._specimen import AMP
 from fallline.syntax import Editor, Module
@@ -52,7 +53,7 @@ scaler.update()
     def _forgotten(trace: Trace, step: Event) -> bool:
         """The same optimizer comes round again, or a live run went on, without an update."""
         went_on = False
-        for event in trace.events[step.order + 1 :]:
+        for event in following(trace, step):
             if event.kind is Kind.OPAQUE:
                 return False
             if not same_scaler(event, step):

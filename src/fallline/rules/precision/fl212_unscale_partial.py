@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from fallline.event import Event, Kind, Trace
 from fallline.finding import Finding, Fix, Severity
 from fallline.rule import Rule
+from fallline.rules._order import following
 from fallline.rules.precision._scale import Scale, reaches, scales
 from fallline.rules.precision._specimen import AMP
 from fallline.syntax import Editor, Module
@@ -56,14 +57,8 @@ if (i + 1) % k == 0:
                     before[optimizer].add(_site(event))
 
     def _partial(self, trace: Trace, unscale: Event) -> Finding:
-        step = next(
-            (
-                e
-                for e in trace.events[unscale.order :]
-                if e.kind is Kind.STEP and e.optimizer == unscale.optimizer
-            ),
-            None,
-        )
+        steps = (e for e in following(trace, unscale) if e.kind is Kind.STEP)
+        step = next((e for e in steps if e.optimizer == unscale.optimizer), None)
         return self.finding(
             unscale,
             "unscale_ runs inside the accumulation window and scaled gradients are added afterwards: they outweigh the unscaled ones by the loss scale "

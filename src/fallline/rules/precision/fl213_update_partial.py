@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from fallline.event import Event, Kind, Trace
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
+from fallline.rules._order import following, preceding
 from fallline.rules.precision._scale import on, optimizers, reaches, same_scaler
 from fallline.rules.precision._specimen import AMP
 
@@ -145,7 +146,7 @@ for inputs, targets in loader:
 def _unchecked(trace: Trace, update: Event) -> bool:
     """Scaled gradients are there, and nothing has looked at them since the last update."""
     pending = False
-    for event in reversed(trace.events[: update.order]):
+    for event in preceding(trace, update):
         if event.kind is Kind.OPAQUE:
             return False
         if event.kind is Kind.BACKWARD and event.fact("scaled") and same_scaler(event, update):
@@ -161,13 +162,13 @@ def _unchecked(trace: Trace, update: Event) -> bool:
 def _between(trace: Trace, update: Event, optimizer: str | None) -> bool:
     """The same loss is scaled and added to this optimizer's gradients before and after the update, up to its step."""
     earlier: set[object] = set()
-    for event in reversed(trace.events[: update.order]):
+    for event in preceding(trace, update):
         if event.kind in _ENDS and trace.concerns(event, optimizer):
             break
         if _adds(trace, event, update, optimizer):
             earlier.add(event.fact("site") or event.at)
     again = False
-    for event in trace.events[update.order + 1 :]:
+    for event in following(trace, update):
         if event.kind in _ENDS and trace.concerns(event, optimizer):
             return again and event.kind is Kind.STEP
         same = (
