@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -53,6 +54,8 @@ def test_a_rule_is_its_own_document(rule: Rule) -> None:
     for text in (rule.what, rule.why, rule.instead):
         first = text.strip().split("\n")[0]
         assert first and first[-1] in ".:`!?", "the first line is a sentence on its own"
+        for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+            compile(dedent(block), rule.code, "exec")
     assert bool(rule.fix_safety) == rule.fixable, "a fix says how safe it is"
 
 

@@ -87,7 +87,26 @@ def test_helpers_that_call_each_other(project: Path, fallline: Callable) -> None
     (project / "b.py").write_text(
         "import torch\nfrom a import ping\n\n\ndef pong(loss, optimizer):\n    ping(loss, optimizer)\n    optimizer.step()\n"
     )
-    assert fallline("check", ".").status in (0, 1)
+    ran = fallline("check", ".")
+    assert ran.status in (0, 1) and ran.err == ""
+
+
+def test_files_that_import_everything_from_each_other(project: Path, fallline: Callable) -> None:
+    (project / "a.py").write_text(
+        "import torch\nfrom b import *\n\nloss = missing(x)\nloss.backward()\noptimizer.step()\n"
+    )
+    (project / "b.py").write_text("import torch\nfrom a import *\n")
+    ran = fallline("check", ".")
+    assert ran.status in (0, 1) and ran.err == ""
+
+
+def test_names_that_stand_for_themselves(project: Path, fallline: Callable) -> None:
+    (project / "a.py").write_text(
+        "import torch\n\neps = eps * eps\nlimit = -limit\nx = x\ny = (z := y)\n"
+        "torch.nn.utils.clip_grad_norm_(model.parameters(), limit)\nloss = torch.log(x + eps).half()\nloss.backward()\n"
+    )
+    ran = fallline("check", ".")
+    assert ran.status in (0, 1) and ran.err == ""
 
 
 def test_a_file_of_fifty_thousand_lines(project: Path, fallline: Callable) -> None:

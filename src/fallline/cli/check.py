@@ -23,7 +23,7 @@ Read training code and find what is wrong in it. Nothing is imported or executed
   fallline check train.py --diff          what --fix would change
   fallline check . --write-baseline fallline-baseline.json   accept what is there; tell only what is new
 
-Exit status: 0 nothing found (notes alone count as nothing), 1 findings, 2 wrong usage or configuration.
+Exit status: 0 nothing found (notes alone count as nothing), 1 findings, 2 wrong usage or configuration, or fallline failed.
 """
 
 FORMATS = ("full", "concise", "json", "sarif", "github")
