@@ -102,6 +102,7 @@ RIGHT = [
     ("FL105", "F B Z2 F B S Z " + "F B S Z " * 9),
     ("FL105", "E Z2 [[D F B(divided)]*2 S Z]*1 D F B(divided) X " * 4),
     ("FL105", "F B Z:none(clears=none) S Z2 " * 3),
+    ("FL105", "F B F B2 Z2 F B S Z " * 3),
     ("FL106", "F B S Z " * 3),
     ("FL106", "F B S W(op=assign) " * 3),
     ("FL106", "Z F B(function=closure) S(closure) " * 3),

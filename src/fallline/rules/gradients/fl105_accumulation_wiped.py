@@ -204,8 +204,8 @@ def _by_mistake(trace: Trace, window: Window, wipe: Wipe) -> bool:
         lost = [b for b in wipe.lost if same_loss(b) in kept]
     else:
         lost = wipe.lost if wipe is window.wiped[-1] else []
-    if not lost:
-        return False
+    if not lost or lost[-1] is not wipe.lost[-1]:
+        return False  # cleared after something else: a dry run, an attack, a penalty
     for event in trace.events[lost[0].order + 1 : window.update.step.order]:
         if event.kind in (Kind.GRAD_WRITE, Kind.OPAQUE):
             return False
