@@ -70,6 +70,10 @@ MISTAKES = [
         "FL601",
         "s = F.cosine_similarity(x, z)\nloss = -torch.log(s + 1e-6).mean()\nloss.backward()\n",
     ),
+    (
+        "FL601",
+        "def train_generator(D, fake):\n    loss = -torch.log(torch.sigmoid(D(fake))).mean()\n    loss.backward()\n",
+    ),
     ("FL602", "def loss_fn(pred, target):\n    return (target / pred).mean()\n"),
     (
         "FL602",

@@ -23,8 +23,9 @@ _LOSS_NAME = re.compile(
     r"loss|criterion|nll|(^|_)kl(_|d|$)|divergence|objective|elbo|penalty", re.I
 )
 _NOT_TRAINING = re.compile(
-    r"metric|accuracy|(^|_)eval|evaluat|(^|_)test(_|$)|valid|predict|infer|sampl|generat|plot|visuali|perplexity|(^|_)ppl(_|$)"
-    r"|decode|beam|search|(^|_)score|report|summar|(^|_)log(_|$)|callback|calibrat|numpy|dataset|transform|augment|init",
+    r"metric|accuracy|(^|_)eval|evaluat|(^|_)test(_|$)|(^|_)valid|(^|_)predict(_|$)|(^|_)infer(_|$|ence)"
+    r"|(^|_)sampl(e|ing)(_|$)|(^|_)generate(_|$)|plot|visuali|perplexity|(^|_)ppl(_|$)|(^|_)decode(_|$)|beam|search"
+    r"|(^|_)score|report|summar|(^|_)log(_|$)|callback|calibrat|numpy|(^|_)transforms?(_|$)|augment|(^|_)init(_|$)",
     re.I,
 )
 _NO_GRAD = frozenset({"torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad"})

@@ -38,7 +38,7 @@ Keep the denominator away from zero.
 - a value that is never negative: `x / (y + 1e-8)` or `x / y.clamp(min=1e-8)`
 - a value of either sign: divide by something that is not predicted, such as `target.abs().clamp(min=1e-3)`
 - under a condition: choose the denominator first, `x / torch.where(n > 0, n, 1)`"""
-    fix_safety = "Safe: a count of at least 1 is unchanged."
+    fix_safety = "Safe for counts: one of at least 1 is unchanged. Weights that sum to less than 1 are no count; do not take it there."
     facts = ("56", "63", "65")
     tokens = LOSS_TOKENS
     wrong = (
