@@ -218,18 +218,37 @@ def _is_layer(module: Module, called: ast.expr) -> bool:
     return isinstance(made, ast.Call) and _makes_layer(module, made)
 
 
-def _makes_layer(module: Module, made: ast.Call) -> bool:
+def _makes_layer(module: Module, made: ast.Call, depth: int = 3) -> bool:
+    if isinstance(made.func, ast.Name) and made.func.id in module.classes:
+        return depth > 0 and _ends_with_layer(module, module.classes[made.func.id], depth - 1)
     name = module.resolve(made.func)
     if name == "torch.nn.Sequential" and made.args and isinstance(made.args[-1], ast.Call):
-        return _makes_layer(module, made.args[-1])
+        return _makes_layer(module, made.args[-1], depth)
+    moved = isinstance(made.func, ast.Attribute) and made.func.attr in {"to", "cuda"}
     if (
         name is None
+        and moved
         and isinstance(made.func, ast.Attribute)
-        and made.func.attr in {"to", "cuda"}
         and isinstance(made.func.value, ast.Call)
     ):
-        return _makes_layer(module, made.func.value)
+        return _makes_layer(module, made.func.value, depth)
     return name in _LAYERS
+
+
+def _ends_with_layer(module: Module, cls: ast.ClassDef, depth: int) -> bool:
+    """The forward pass of this class returns what one of its layers gives."""
+    forward = next(
+        (n for n in cls.body if isinstance(n, ast.FunctionDef) and n.name == "forward"), None
+    )
+    returned = [n.value for n in ast.walk(forward) if isinstance(n, ast.Return)] if forward else []
+    if len(returned) != 1 or not isinstance(returned[0], ast.Call):
+        return False
+    called = returned[0].func
+    if not isinstance(called, ast.Attribute) or not isinstance(called.value, ast.Name):
+        return False
+    values = module.attribute_values(cls, called.attr) if called.value.id == "self" else []
+    made = values[0] if len(values) == 1 else None
+    return isinstance(made, ast.Call) and _makes_layer(module, made, depth)
 
 
 def last_value(module: Module, node: ast.expr) -> ast.expr:
