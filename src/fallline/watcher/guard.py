@@ -28,6 +28,8 @@ __all__ = ["Guard", "GuardStop", "all_finite"]
 
 ALWAYS_BELOW = 1_000_000  # elements: a pass over so many is too short to ration
 SMALL = 16_384
+COPIED_BELOW = 4_096
+_flatten: Any = torch._C._nn.flatten_dense_tensors
 
 
 class GuardStop(FalllineError, FloatingPointError):
@@ -64,8 +66,9 @@ class Guard:
         self.norm = None
         if self.session.scaler_stepping is not None:
             return  # the scaler has looked already
-        parameters = [p for g in optimizer.param_groups for p in g["params"] if p.grad is not None]
-        if not parameters or self._fine(optimizer, parameters, measured):
+        # each look at .grad makes a Python object: one look for the whole check
+        gradients = [g for group in optimizer.param_groups for p in group["params"] if (g := p.grad) is not None]
+        if not gradients or self._fine(optimizer, gradients, measured):
             return
         self.session.origin.gradients_bad(optimizer, index)
         if self.mode == "off":
@@ -76,8 +79,9 @@ class Guard:
                 f"update {index}: a gradient is NaN or Inf, so the step was not taken (--guard stop); "
                 "the findings of this run say which operation made it"
             )
-        self._held[id(optimizer)] = [(p, p.grad) for p in parameters if p.grad is not None]
-        for p in parameters:
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        held = self._held[id(optimizer)] = [(p, p.grad) for p in parameters if p.grad is not None]
+        for p, _ in held:
             p.grad = None
 
     def release(self, optimizer: torch.optim.Optimizer) -> bool:
@@ -89,32 +93,30 @@ class Guard:
             parameter.grad = gradient
         return True
 
-    def _fine(self, optimizer: Any, parameters: list[Tensor], measured: Any) -> bool:
+    def _fine(self, optimizer: Any, gradients: list[Tensor], measured: Any) -> bool:
         objects = self.session.objects
         held = objects.optimizer_sets[objects.optimizer(optimizer)]
         if measured is not None and objects.covers(measured[1], held):
             norm = measured[0]
             if norm.device.type == "cpu" and bool(torch.isfinite(norm)):
                 return True
-        gradients = [p.grad for p in parameters if p.grad is not None]
         if gradients[0].device.type == "cuda" and getattr(optimizer, "_step_supports_amp_scaling", False):
             return self._on_device(optimizer, gradients)
-        total = sum(g.numel() for g in gradients)
-        if total > ALWAYS_BELOW and not self._affordable():
+        if sum(map(Tensor.numel, gradients)) > ALWAYS_BELOW and not self._affordable():
             gradients = [g for g in gradients if g.numel() <= SMALL] or gradients[:1]
             return all_finite(gradients)
         started = time.perf_counter()
-        fine, self.norm = norm_if_finite(gradients, plain=self._plain(held, parameters))
+        fine, self.norm = norm_if_finite(gradients, plain=self._plain(held, gradients))
         self._cost = time.perf_counter() - started
         self._credit -= self._cost
         return fine
 
-    def _plain(self, held: int, parameters: list[Tensor]) -> bool:
+    def _plain(self, held: int, gradients: list[Tensor]) -> bool:
         """Ordinary real tensors, whose gradients need no unwrapping; asked once for a set of parameters."""
         known = self._plain_sets.get(held)
         if known is None:
             known = self._plain_sets[held] = all(
-                type(p.grad) is Tensor and p.grad.layout is torch.strided and not p.is_complex() for p in parameters
+                type(g) is Tensor and g.layout is torch.strided and not g.is_complex() for g in gradients
             )
         return known
 
@@ -148,17 +150,34 @@ def norm_if_finite(gradients: list[Tensor], *, plain: bool = False) -> tuple[boo
     if not dense:
         return True, None
     try:
-        norms = torch._foreach_norm(dense, 2, dtype=torch.promote_types(dense[0].dtype, torch.float32))
+        totals = [torch.linalg.vector_norm(torch.stack(found)) for found in _norms(dense).values()]
     except (RuntimeError, NotImplementedError):
         dense = [v for g in gradients if (v := _values(g)).numel()]
         return all(bool(torch.isfinite(g).all()) for g in dense), None
-    by_device: dict[torch.device, list[Tensor]] = {}
-    for norm in norms:
-        by_device.setdefault(norm.device, []).append(norm.float())
-    totals = [torch.linalg.vector_norm(torch.stack(found)) for found in by_device.values()]
     if all(bool(torch.isfinite(total)) for total in totals):  # one wait per device
         return True, totals[0] if len(totals) == 1 else torch.stack([t.cpu() for t in totals]).norm()
     return all(bool(torch.isfinite(g).all()) for g in dense), None
+
+
+def _norms(dense: list[Tensor]) -> dict[torch.device, list[Tensor]]:
+    """Norms that together make the norm of everything, by device.
+
+    Many small tensors on a CPU are first copied into one: a kernel for each would cost four times as much.
+    """
+    wide = torch.promote_types(dense[0].dtype, torch.float32)
+    small: list[Tensor] = []
+    large = dense
+    if dense[0].device.type == "cpu":
+        large = []
+        for g in dense:
+            (small if g.numel() <= COPIED_BELOW else large).append(g)
+    norms = list(torch._foreach_norm(large, 2, dtype=wide)) if large else []
+    if small:
+        norms.append(torch.linalg.vector_norm(_flatten(small), dtype=wide))
+    by_device: dict[torch.device, list[Tensor]] = {}
+    for norm in norms:
+        by_device.setdefault(norm.device, []).append(norm.float())
+    return by_device
 
 
 def _values(gradient: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Numbers", "describe_parameters", "fingerprint_due", "gradient_sample"]
 
 # Seconds that may be spent per update even when the budget is smaller: keeps tiny models observable.
-FLOOR_SECONDS = 100e-6
+FLOOR_SECONDS = 50e-6
 # Seconds that may be spent at the start, where most mistakes show: the first updates are sampled densely.
 HEAD_START_SECONDS = 0.05
 SHARE_OF_BUDGET = 0.5
