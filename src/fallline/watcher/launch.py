@@ -64,7 +64,8 @@ def run_target(target: str, arguments: list[str], *, module: bool, finish: Calla
     try:
         exec(code, main.__dict__)
     except SystemExit as error:
-        status, text = _exit_status(error), f"exit {_exit_status(error)}"
+        status = _exit_status(error)
+        text = f"exit {status}"
     except BaseException as error:
         status, text = 1, f"raised {type(error).__name__}: {error}"
         without_us(error)

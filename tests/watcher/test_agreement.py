@@ -1,0 +1,63 @@
+"""Reader and watcher say the same of every specimen: the same code at the same line, and nothing of the right ones."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from fallline.reader import read_text
+from fallline.rule import Rule, all_rules
+
+sys.path.insert(0, str(Path(__file__).parent))
+from specimens import run_all
+
+BOTH = [r for r in all_rules() if r._defines("check")]
+WRONG = {f"{r.code}_wrong{i}": (r, text) for r in BOTH for i, text in enumerate(r.wrong)}
+RIGHT = {f"{r.code}_right{i}": (r, text) for r in BOTH for i, text in enumerate(r.right)}
+# About devices with a queue; a run on a CPU has none, and the watcher is right to be silent.
+DEVICE_ONLY = frozenset({"FL501", "FL504"})
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("specimens")
+    for name, (_, text) in (WRONG | RIGHT).items():
+        (folder / f"{name}.py").write_text(text)
+    run_all(folder)
+    return folder
+
+
+def expected(text: str) -> set[tuple[str, int]]:
+    lines = enumerate(text.split("\n"), 1)
+    return {(code, n) for n, line in lines for code in re.findall(r"#.*?\b(FL\d{3})\b", line)}
+
+
+def watched(runs: Path, name: str, rule: Rule) -> set[tuple[str, int]]:
+    path = runs / f"{name}.run" / "findings.json"
+    found = json.loads(path.read_text()) if path.exists() else []
+    return {(f["code"], f["line"]) for f in found if f["severity"] != "info" or f["code"] == rule.code}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_the_watcher_finds_what_the_specimen_says(runs: Path, name: str) -> None:
+    rule, text = WRONG[name]
+    want = set() if rule.code in DEVICE_ONLY else expected(text)
+    assert watched(runs, name, rule) == want, (runs / f"{name}.watched").read_text()
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_the_watcher_is_silent_where_all_is_right(runs: Path, name: str) -> None:
+    rule, _ = RIGHT[name]
+    assert watched(runs, name, rule) == set(), (runs / f"{name}.watched").read_text()
+    assert "fallline: " not in (runs / f"{name}.watched").read_text()
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_the_reader_finds_the_same(name: str) -> None:
+    rule, text = WRONG[name]
+    found = {(f.code, f.at.line) for f in read_text(text, f"{name}.py") if f.code == rule.code}
+    assert found == {(c, n) for c, n in expected(text) if c == rule.code}
