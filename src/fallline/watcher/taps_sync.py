@@ -26,10 +26,14 @@ LOOKED_AT = 30
 
 def install(taps: Taps) -> None:
     session = taps.session
+    if not torch.cuda.is_available():
+        return  # nothing here can wait for a device, and Adam alone asks for .item() once per parameter
     for name in _WAITS:
         original = getattr(torch.Tensor, name)
         if name in torch.Tensor.__dict__:
-            taps.patch(torch.Tensor, name, lambda original, name=name: _wait(session, original, name))
+            taps.patch(
+                torch.Tensor, name, lambda original, name=name: _wait(session, original, name)
+            )
         else:  # a method of the C++ base: the class gets one of its own, and loses it again
             setattr(torch.Tensor, name, _wait(session, original, name))
             taps.on_removal(lambda name=name: delattr(torch.Tensor, name))  # type: ignore[misc]
@@ -49,4 +53,6 @@ def _wait(session: Session, original: Callable[..., Any], name: str) -> Callable
 
 
 def _told(session: Session, what: str, at: Any) -> None:
-    session.emit(Kind.SYNC, place(4), what=what, device="cuda", per_parameter=over_parameters(at) or None)
+    session.emit(
+        Kind.SYNC, place(4), what=what, device="cuda", per_parameter=over_parameters(at) or None
+    )

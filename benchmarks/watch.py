@@ -1,0 +1,359 @@
+"""What watching costs: bare training against fallline and its peers, alternating in one process.
+
+    python benchmarks/watch.py            # everything; a few minutes on an idle machine
+    python benchmarks/watch.py --quick    # fallline only, fewer blocks
+    python benchmarks/watch.py --write    # and into RESULTS.md
+
+The job is a transformer of 6 layers, d = 256, batch 16, sequence 64, AdamW. Blocks of bare and of watched steps take turns,
+so that a busy machine slows both; what counts is CPU time of the whole process, background threads included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from results import machine, write_section
+from torch import nn
+
+Step = Callable[[], None]
+
+
+class Job:
+    """One training step of a model, and what a tool needs to know about it."""
+
+    def __init__(self, model: nn.Module, batch: Callable[[], Any], lr: float = 1e-4) -> None:
+        self.model = model
+        self.batch = batch
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
+        self.after_backward: Callable[[int, torch.Tensor], None] | None = None
+        self.count = 0
+
+    def step(self) -> None:
+        inputs, targets = self.batch()
+        loss = nn.functional.cross_entropy(self.model(inputs).flatten(0, -2), targets.flatten())
+        self.optimizer.zero_grad()
+        loss.backward()
+        if self.after_backward is not None:
+            self.after_backward(self.count, loss)
+        self.optimizer.step()
+        self.count += 1
+
+
+class Transformer(nn.Module):
+    def __init__(self, layers: int = 6, width: int = 256, words: int = 512) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(words, width)
+        layer = nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+        self.head = nn.Linear(width, words)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(self.layers(self.embedding(tokens)))
+
+
+def transformer_job() -> Job:
+    torch.manual_seed(0)
+    tokens = torch.randint(0, 512, (64, 16, 64))
+    return Job(Transformer(), lambda: (tokens[torch.randint(0, 64, ())], tokens[0]))
+
+
+def many_tensors_job(layers: int = 75, width: int = 8) -> Job:
+    """150 small tensors: what is left is the fixed cost of an update."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(width, width) for _ in range(layers)))
+    inputs, targets = torch.randn(4, width), torch.randint(0, width, (4,))
+    return Job(model, lambda: (inputs, targets))
+
+
+# -- the tools ---------------------------------------------------------------------------------------------------
+
+Switch = tuple[Callable[[], None], Callable[[], None]]  # on, off
+
+
+@contextlib.contextmanager
+def fallline(job: Job, budget: float = 0.01) -> Iterator[Switch]:
+    from fallline.watcher.session import Options, Session
+    from fallline.watcher.taps import Taps
+    from fallline.watcher.taps_grad import PROBED_UPDATES
+
+    with tempfile.TemporaryDirectory() as folder:
+        session = Session(Options(Path(folder) / "run", budget=budget))
+
+        def on() -> None:
+            session.taps = Taps(session)
+            session.taps.install(rebind=True)
+            if session.steps > PROBED_UPDATES and not session.by_hand.seen:
+                session.by_hand.remove()  # as it goes away by itself in a run
+            now = time.perf_counter()
+            session.guard._last = now  # bare steps earn no budget
+            for _, numbers in session._numbers.values():
+                numbers._last = now
+
+        yield on, lambda: session.taps.remove()
+        session.finish()
+        assert session.failed is None, session.failed
+
+
+@contextlib.contextmanager
+def anomaly(job: Job) -> Iterator[Switch]:
+    yield (
+        lambda: torch.autograd.set_detect_anomaly(True),
+        lambda: torch.autograd.set_detect_anomaly(False),
+    )
+
+
+@contextlib.contextmanager
+def wandb_watch(job: Job) -> Iterator[Switch]:
+    import wandb
+
+    os.environ["WANDB_SILENT"] = "true"
+    with tempfile.TemporaryDirectory() as folder:
+        run = wandb.init(mode="offline", dir=folder, project="cost")
+
+        def on() -> None:
+            run.watch(job.model, log="all", log_freq=1)
+            job.after_backward = lambda step, loss: run.log({"loss": loss.item()})
+
+        def off() -> None:
+            run.unwatch(job.model)
+            job.after_backward = None
+
+        yield on, off
+        run.finish()
+
+
+@contextlib.contextmanager
+def tensorboard_histograms(job: Job) -> Iterator[Switch]:
+    from torch.utils.tensorboard import SummaryWriter
+
+    with tempfile.TemporaryDirectory() as folder:
+        writer = SummaryWriter(folder)
+
+        def log(step: int, loss: torch.Tensor) -> None:
+            writer.add_scalar("loss", loss.item(), step)
+            for name, p in job.model.named_parameters():
+                writer.add_histogram(name, p, step)
+                writer.add_histogram(f"{name}.grad", p.grad, step)
+
+        yield (
+            lambda: setattr(job, "after_backward", log),
+            lambda: setattr(job, "after_backward", None),
+        )
+        writer.close()
+
+
+@contextlib.contextmanager
+def hf_overflow(job: Job) -> Iterator[Switch]:
+    from transformers.debug_utils import DebugUnderflowOverflow
+
+    before = {id(m): dict(m._forward_hooks) for m in job.model.modules()}
+
+    def on() -> None:
+        DebugUnderflowOverflow(job.model)
+
+    def off() -> None:
+        for m in job.model.modules():
+            m._forward_hooks.clear()
+            m._forward_hooks.update(before[id(m)])
+
+    yield on, off
+
+
+@contextlib.contextmanager
+def pulsegrad_watch(job: Job) -> Iterator[Switch]:
+    import pulsegrad
+
+    with tempfile.TemporaryDirectory() as folder:
+        stack = contextlib.ExitStack()
+
+        def on() -> None:
+            stack.enter_context(
+                pulsegrad.watch(
+                    job.model, job.optimizer, run_dir=Path(folder) / str(time.time_ns())
+                )
+            )
+
+        yield on, stack.close
+
+
+@contextlib.contextmanager
+def gradsnitch_watch(job: Job) -> Iterator[Switch]:
+    import gradsnitch
+
+    monitor = gradsnitch.watch(job.model, job.optimizer)
+
+    def log(step: int, loss: torch.Tensor) -> None:
+        monitor.log(step, loss.item())
+
+    yield lambda: setattr(job, "after_backward", log), lambda: setattr(job, "after_backward", None)
+
+
+TOOLS: dict[str, Callable[[Job], contextlib.AbstractContextManager[Switch]]] = {
+    "fallline (default budget)": fallline,
+    "pulsegrad watch": pulsegrad_watch,
+    "gradsnitch, log each step": gradsnitch_watch,
+    "HF DebugUnderflowOverflow": hf_overflow,
+    "torch detect_anomaly": anomaly,
+    'wandb.watch(log="all", log_freq=1), offline': wandb_watch,
+    "TensorBoard histograms each step": tensorboard_histograms,
+}
+
+
+# -- measuring ---------------------------------------------------------------------------------------------------
+
+
+def cpu(step: Step, times: int) -> tuple[float, float]:
+    """CPU and wall seconds per step."""
+    begun, started = time.process_time(), time.perf_counter()
+    for _ in range(times):
+        step()
+    return (time.process_time() - begun) / times, (time.perf_counter() - started) / times
+
+
+def paired(
+    job: Job, on: Callable[[], None], off: Callable[[], None], blocks: int, steps: int
+) -> dict[str, float]:
+    """Bare and watched blocks in turn, each pair in the other order than the one before."""
+    pairs = []
+    for block in range(blocks + 1):
+        found = {}
+        for watched in (True, False) if block % 2 else (False, True):
+            if watched:
+                on()
+            found[watched] = cpu(job.step, steps)
+            if watched:
+                off()
+        if block:  # the first pair warms up both
+            pairs.append((*found[False], *found[True]))
+    ratios = sorted(watched / bare for bare, _, watched, _ in pairs)
+    return {
+        "bare": statistics.median(p[0] for p in pairs),
+        "bare_wall": statistics.median(p[1] for p in pairs),
+        "watched": statistics.median(p[2] for p in pairs),
+        "wall": statistics.median(p[3] / p[1] for p in pairs),
+        "ratio": statistics.median(ratios),
+        "mean": sum(p[2] for p in pairs) / sum(p[0] for p in pairs),
+        "low": ratios[len(ratios) // 4],
+        "high": ratios[-1 - len(ratios) // 4],
+        "added": statistics.median(p[2] - p[0] for p in pairs),
+    }
+
+
+def table(blocks: int, steps: int, tools: list[str]) -> list[str]:
+    lines = [
+        "| tool | CPU x, median of pairs (quartiles) | CPU x, total | wall x |",
+        "|---|---|---|---|",
+    ]
+    nothing: Switch = (lambda: None, lambda: None)
+    found = paired(transformer_job(), *nothing, blocks, steps)
+    lines.append(_row("bare against bare (noise)", found))
+    print(lines[-1], flush=True)
+    bare_ms = 1000 * found["bare_wall"]
+    for name in tools:
+        job = transformer_job()
+        try:
+            with TOOLS[name](job) as switch:
+                found = paired(job, *switch, blocks, steps)
+        except Exception as error:
+            lines.append(
+                f"| {name} | not measured: {type(error).__name__}: {str(error)[:80]} | | |"
+            )
+        else:
+            lines.append(_row(name, found))
+        print(lines[-1], flush=True)
+    return [
+        f"A bare step takes {bare_ms:.0f} ms; {blocks} pairs of {steps} steps each.",
+        "",
+        *lines,
+    ]
+
+
+def _row(name: str, found: dict[str, float]) -> str:
+    return f"| {name} | {found['ratio']:.3f} ({found['low']:.3f} - {found['high']:.3f}) | {found['mean']:.3f} | {found['wall']:.2f} |"
+
+
+def fixed_cost(blocks: int = 12, steps: int = 200) -> str:
+    job = many_tensors_job()
+    with fallline(job) as switch:
+        found = paired(job, *switch, blocks, steps)
+    return (
+        f"Fixed cost of an update with 150 tensors of 8 x 8 or 8 values (a bare step takes {1000 * found['bare']:.2f} ms of CPU): "
+        f"**{1e6 * found['added']:.0f} µs** of CPU, background threads included (bar: 300 µs)."
+    )
+
+
+def memory(updates: int = 1_000_000) -> str:
+    """A million updates through the recorder and the live history, with samples of 150 parameters now and then."""
+    import resource
+
+    from fallline.watcher.live import LiveLine
+    from fallline.watcher.recorder import Recorder, UpdateRow
+    from fallline.watcher.samples import COLUMNS, Layout, ParameterInfo, Sample
+
+    layout = Layout(
+        0, [ParameterInfo(f"layer.{i}.weight", "Linear", i, (8, 8)) for i in range(150)]
+    )
+    numbers = [1.0] * (150 * len(COLUMNS))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as nowhere:
+        line = LiveLine(nowhere)
+        recorder = Recorder(Path(folder) / "run", listen=line.row)
+        seconds = {"data": 0.001, "forward": 0.002, "backward": 0.003, "step": 0.001}
+        for index in range(updates):
+            row = UpdateRow(
+                index, loss=1.0, lr=0.1, grad_norm=1.0, seconds=dict(seconds), memory=1, graphs=1
+            )
+            if index % 100 == 0:
+                row.sample = Sample(layout, lambda: (numbers, 0.0), index=index)
+            recorder.update(row)
+            while recorder._queue.qsize() > 5_000:
+                time.sleep(0.01)
+        recorder.close()
+        size = sum(f.stat().st_size for f in recorder.folder.iterdir()) / 2**20
+        dropped = recorder.dropped
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - before
+    return (
+        f"A million updates of 150 parameters, a sample every 100 (simulated): the process grows by **{grown:.0f} MB** "
+        f"at its highest (bar: 100 MB), the file is {size:.0f} MB, {dropped} rows dropped."
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--blocks", type=int, default=16)
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--only", choices=("table", "fixed", "memory"))
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    tools = list(TOOLS)[:1] if args.quick else list(TOOLS)
+    parts = []
+    if args.only in (None, "memory"):
+        parts.append(memory(100_000 if args.quick else 1_000_000))
+        print(parts[-1], flush=True)
+    if args.only in (None, "fixed"):
+        parts.append(fixed_cost(6 if args.quick else 12))
+        print(parts[-1], flush=True)
+    if args.only in (None, "table"):
+        parts.insert(0, "\n".join(table(args.blocks, args.steps, tools)))
+    if args.write:
+        body = f"`python benchmarks/watch.py`, {machine()}, torch {torch.__version__}, one thread. The machine was shared.\n\n"
+        write_section("watch", body + "\n\n".join(parts))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
