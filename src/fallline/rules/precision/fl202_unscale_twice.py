@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from fallline.event import Event, Kind, Trace
@@ -74,7 +75,13 @@ scaler.update()
             return None
         editor = Editor(module)
         a, b = editor.statement_at(first.line), editor.statement_at(finding.at.line)
-        if a is None or b is None or not editor.alone(b) or b not in editor.block_of(a):
+        if a is None or b is None or not editor.alone(b):
+            return None
+        # the first is certain to have run where the second does: in its own block, or in a branch below it
+        branches = [up for up in module.parents(b) if isinstance(up, ast.If | ast.With)]
+        if module.scope(a) is not module.scope(b) or not any(
+            s in editor.block_of(a) for s in [b, *branches]
+        ):
             return None
         return Fix("Remove the second unscale_", (editor.delete(b),))
 

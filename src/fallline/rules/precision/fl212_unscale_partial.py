@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from fallline.event import Event, Kind, Trace
-from fallline.finding import Finding, Fix, Severity
+from fallline.finding import Edit, Finding, Fix, Severity
 from fallline.rule import Rule
 from fallline.rules._order import following
 from fallline.rules.precision._scale import Scale, reaches, scales
@@ -73,20 +73,13 @@ if (i + 1) % k == 0:
         if step is None or call is None:
             return None
         editor = Editor(module)
-        statement, boundary = module.statement(call), module.parent(module.statement(step))
-        block = editor.block_of(statement)
-        if not isinstance(boundary, ast.If) or boundary not in block or not editor.alone(statement):
+        statement = module.statement(call)
+        if not editor.alone(statement):
             return None
-        between = block[block.index(statement) + 1 : block.index(boundary)]
-        if (
-            module.statement(step) not in boundary.body
-            or block.index(boundary) < block.index(statement)
-            or between
-        ):
-            return None
-        return Fix(
-            "Unscale at the end of the window", editor.move_before(statement, boundary.body[0])
+        edits = _into_boundary(editor, statement, module.statement(step)) or _after_loop(
+            editor, statement, module.statement(step)
         )
+        return Fix("Unscale at the end of the window", edits) if edits else None
 
     wrong = (
         AMP
@@ -173,3 +166,20 @@ for real in loader:
 
 def _site(backward: Event) -> object:
     return backward.fact("site") or backward.at
+
+
+def _into_boundary(editor: Editor, statement: ast.stmt, step: ast.stmt) -> tuple[Edit, ...] | None:
+    """`unscale_` just before the `if` that holds the step: to the top of that branch."""
+    boundary, block = editor.module.parent(step), editor.block_of(statement)
+    following = block[block.index(statement) + 1 :]
+    if not isinstance(boundary, ast.If) or step not in boundary.body or following[:1] != [boundary]:
+        return None
+    return editor.move_before(statement, boundary.body[0])
+
+
+def _after_loop(editor: Editor, statement: ast.stmt, step: ast.stmt) -> tuple[Edit, ...] | None:
+    """`unscale_` at the end of the loop over micro-batches that the step follows: behind the loop."""
+    loop = editor.module.parent(statement)
+    if not isinstance(loop, ast.For) or loop.body[-1] is not statement or len(loop.body) == 1:
+        return None
+    return editor.move_after(statement, loop) if step in editor.block_of(loop) else None
