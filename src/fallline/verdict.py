@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fallline.event import Kind, Trace
+from fallline.event import Kind, Location, Trace
 from fallline.finding import Finding
 from fallline.rule import Rule, all_rules
 
 __all__ = ["denied", "judge", "merge", "settle"]
 
 # One cause, one code: where one mistake satisfies both rules, only the first is reported.
-# "place": they point at the same line. "trace": they come from the same execution.
+# "place": they point at the same line. "function": into the same function. "trace": they come from the same execution.
 _PRECEDENCE: tuple[tuple[str, str, str], ...] = (
     ("FL212", "FL202", "trace"),
     ("FL212", "FL213", "trace"),
@@ -22,9 +22,9 @@ _PRECEDENCE: tuple[tuple[str, str, str], ...] = (
     ("FL101", "FL201", "place"),
     ("FL126", "FL118", "trace"),
     ("FL605", "FL601", "place"),
-    ("FL401", "FL402", "trace"),
+    ("FL401", "FL402", "function"),
     ("FL103", "FL201", "place"),
-    ("FL103", "FL114", "trace"),
+    ("FL103", "FL114", "function"),
     ("FL102", "FL115", "place"),
     ("FL102", "FL101", "place"),
     ("FL105", "FL117", "trace"),
@@ -40,13 +40,25 @@ _PRECEDENCE: tuple[tuple[str, str, str], ...] = (
     ("FL620", "FL622", "trace"),
 )
 
-_SHOWN = frozenset(Kind) - {Kind.BATCH, Kind.EPOCH, Kind.EPOCH_END, Kind.OPAQUE, Kind.SYNC, Kind.KEEP}
+_SHOWN = frozenset(Kind) - {
+    Kind.BATCH,
+    Kind.EPOCH,
+    Kind.EPOCH_END,
+    Kind.OPAQUE,
+    Kind.SYNC,
+    Kind.KEEP,
+}
 _WITNESS_LIMIT = 24
 
 
 def judge(trace: Trace, rules: Iterable[Rule] | None = None) -> list[Finding]:
     """The findings of the event rules over one trace, settled, each with its witness."""
-    found = [f for rule in (rules if rules is not None else all_rules()) if rule._defines("check") for f in rule.check(trace)]
+    found = [
+        f
+        for rule in (rules if rules is not None else all_rules())
+        if rule._defines("check")
+        for f in rule.check(trace)
+    ]
     kept = settle(merge(found))
     for finding in kept:
         finding.evidence.setdefault("witness", witness(trace, finding))
@@ -57,7 +69,12 @@ def judge(trace: Trace, rules: Iterable[Rule] | None = None) -> list[Finding]:
 
 def denied(trace: Trace, rules: Iterable[Rule]) -> set[tuple[str, str, int]]:
     """Keys of findings that this trace speaks against, in whatever setting they were found."""
-    return {(rule.code, at.path, at.line) for rule in rules if rule._defines("denies") for at in rule.denies(trace)}
+    return {
+        (rule.code, at.path, at.line)
+        for rule in rules
+        if rule._defines("denies")
+        for at in rule.denies(trace)
+    }
 
 
 def merge(findings: Iterable[Finding]) -> list[Finding]:
@@ -70,21 +87,37 @@ def merge(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(by_key.values(), key=lambda f: (f.at.path, f.at.line, f.at.column, f.code))
 
 
-def settle(findings: list[Finding]) -> list[Finding]:
-    """Drop what another finding of the same cause already says."""
+def settle(findings: list[Finding], *, one_trace: bool = True) -> list[Finding]:
+    """Drop what another finding of the same cause already says. `one_trace`: they all come from one execution."""
     dropped: set[int] = set()
     for winner, loser, scope in _PRECEDENCE:
+        if scope == "trace" and not one_trace:
+            continue
         winners = [f for f in findings if f.code == winner and id(f) not in dropped]
         for finding in findings:
-            if finding.code == loser and any(scope == "trace" or w.at.line == finding.at.line and w.at.path == finding.at.path for w in winners):
+            if finding.code == loser and any(_same(scope, finding.at, w.at) for w in winners):
                 dropped.add(id(finding))
     return [f for f in findings if id(f) not in dropped]
+
+
+def _same(scope: str, one: Location, other: Location) -> bool:
+    if scope == "trace":
+        return True
+    part = "line" if scope == "place" else "function"
+    return one.path == other.path and getattr(one, part) == getattr(other, part)
 
 
 def witness(trace: Trace, finding: Finding) -> list[dict[str, object]]:
     """The events around the finding, in order, as the evidence shows them."""
     events = [e for e in trace.events if e.kind in _SHOWN]
-    hit = next((i for i, e in enumerate(events) if e.at.path == finding.at.path and e.at.line == finding.at.line), 0)
+    hit = next(
+        (
+            i
+            for i, e in enumerate(events)
+            if e.at.path == finding.at.path and e.at.line == finding.at.line
+        ),
+        0,
+    )
     start = max(0, hit - _WITNESS_LIMIT // 2)
     return [
         {

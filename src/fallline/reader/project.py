@@ -111,7 +111,7 @@ def _finish(
             rest = run(reading.path, left, {r for r in reached if r[0] == reading.path})
             reading = replace(
                 reading,
-                findings=settle(merge([*reading.findings, *rest.findings])),
+                findings=settle(merge([*reading.findings, *rest.findings]), one_trace=False),
                 touched=reading.touched | rest.touched,
                 failures=(*reading.failures, *rest.failures),
             )

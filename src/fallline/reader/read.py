@@ -98,7 +98,7 @@ def read_module(
     found += _judged(
         module, rules, deadline, failures, reached=reached, touched=touched, wanted=wanted
     )
-    found = settle(merge(found))
+    found = settle(merge(found), one_trace=False)
     _add_fixes(found, module, rules, failures)
     return Reading(
         module.path,
@@ -133,7 +133,7 @@ def read_deferred(
     _add_fixes(found, module, rules, failures)
     return Reading(
         module.path,
-        settle(merge(found)),
+        settle(merge(found), one_trace=False),
         frozenset(touched - {module.path}),
         failures=tuple(failures),
     )
