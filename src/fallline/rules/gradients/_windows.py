@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal
@@ -15,8 +15,10 @@ __all__ = [
     "Wipe",
     "acting",
     "clears",
+    "earlier",
     "first_of_each",
     "held",
+    "later",
     "measures_only",
     "misdirected",
     "optimizer_type",
@@ -91,6 +93,16 @@ def clears(trace: Trace, event: Event, optimizer: str | None) -> bool:
     return mine is not None and theirs is not None and not mine.isdisjoint(theirs)
 
 
+def earlier(trace: Trace, event: Event) -> Iterator[Event]:
+    """What came before an event, the nearest first."""
+    return (trace.events[i] for i in range(event.order - 1, -1, -1))
+
+
+def later(trace: Trace, event: Event) -> Iterator[Event]:
+    """What came after an event, in order."""
+    return (trace.events[i] for i in range(event.order + 1, len(trace.events)))
+
+
 def measures_only(clip: Event) -> bool:
     """`clip_grad_norm_(parameters, inf)` is how people read the norm; it changes nothing."""
     threshold = clip.fact("threshold")
@@ -99,9 +111,12 @@ def measures_only(clip: Event) -> bool:
 
 def steps_by_framework(trace: Trace, optimizer: str | None) -> bool:
     """A framework owns this optimizer's protocol: it clears, divides and skips by itself."""
-    return any(
-        e.fact("via") == "framework" for e in trace.all(Kind.STEP) if e.optimizer == optimizer
-    )
+    return optimizer in _owned_by_framework(trace)
+
+
+@lru_cache(maxsize=2)
+def _owned_by_framework(trace: Trace) -> frozenset[str | None]:
+    return frozenset(e.optimizer for e in trace.all(Kind.STEP) if e.fact("via") == "framework")
 
 
 def acting(trace: Trace, event: Event) -> list[str | None]:
@@ -154,14 +169,13 @@ def misdirected(trace: Trace, clip: Event) -> Event | None:
     touched = clip.fact("parameters")
     if not touched:
         return None
-    following = trace.events[clip.order + 1 :]
-    target = next((e for e in following if e.kind in (Kind.STEP, Kind.BACKWARD)), None)
+    target = next((e for e in later(trace, clip) if e.kind in (Kind.STEP, Kind.BACKWARD)), None)
     if target is None or target.kind is not Kind.STEP:
         return None
     mine = held(trace, target.optimizer)
     if mine is None or not mine.isdisjoint(touched):
         return None
-    for event in reversed(trace.events[: clip.order]):
+    for event in earlier(trace, clip):
         if event.kind is Kind.STEP or event.kind is Kind.OPAQUE:
             return None
         if event.kind is Kind.BACKWARD and trace.concerns(event, target.optimizer):
@@ -179,7 +193,7 @@ def standing(trace: Trace, clip: Event, optimizer: str | None) -> tuple[Standing
     next update: it is too early, not too late.
     """
     cleared = moved_on = False
-    for event in reversed(trace.events[: clip.order]):
+    for event in earlier(trace, clip):
         kind = event.kind
         if kind is Kind.OPAQUE:
             return "unknown", None

@@ -12,6 +12,7 @@ from fallline.rules.gradients._moves import lone_statement, move_to
 from fallline.rules.gradients._specimens import SETUP
 from fallline.rules.gradients._windows import (
     first_of_each,
+    later,
     measures_only,
     misdirected,
     owners,
@@ -140,7 +141,7 @@ def _unclipped_step(trace: Trace, clip: Event) -> Event | None:
         if where != "before":
             return None
         produced = False
-        for event in trace.events[clip.order + 1 :]:
+        for event in later(trace, clip):
             if event.kind is Kind.BACKWARD and trace.concerns(event, optimizer):
                 produced = True
             elif event.kind is Kind.STEP and event.optimizer == optimizer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -13,6 +14,8 @@ from fallline.rules.gradients._specimens import SETUP
 from fallline.rules.gradients._windows import (
     Window,
     clears,
+    earlier,
+    later,
     same_loss,
     steps_by_framework,
     windows,
@@ -203,7 +206,7 @@ def _rest(trace: Trace, optimizer: str | None, end: Event, rhythm: _Rhythm) -> i
     """How many micro-batches of this pass over the data no step has used when it ends."""
     rest = 0
     fed = False
-    for event in reversed(trace.events[: end.order]):
+    for event in earlier(trace, end):
         if event.kind is Kind.EPOCH and event.loader == end.loader:
             break
         if event.kind is Kind.STEP and event.optimizer == optimizer:
@@ -222,15 +225,17 @@ def _rest(trace: Trace, optimizer: str | None, end: Event, rhythm: _Rhythm) -> i
 def _fate(trace: Trace, end: Event, rest: int, mine: list[Window], rhythm: _Rhythm) -> str | None:
     """What becomes of what is left over when this pass ends; None where nothing is wrong or nothing is known."""
     optimizer = mine[0].update.optimizer
-    for event in trace.events[end.order + 1 :]:
+    for event in later(trace, end):
         if event.kind is Kind.STEP and event.optimizer == optimizer:
             return None  # stepped after the loop
         if clears(trace, event, optimizer):
             return "are dropped"
         if event.kind is Kind.BACKWARD and same_loss(event) == rhythm.loss:
-            index = next((i for i, w in enumerate(mine) if event in w.alive), 0)
+            index = bisect_right(mine, event.order, key=lambda w: w.update.step.order)
             # A counter that runs on across epochs makes a full window here, not a longer one.
-            longer = index > 0 and len(mine[index].micro) == len(mine[index - 1].micro) + rest
+            longer = 0 < index < len(mine) and (
+                len(mine[index].micro) == len(mine[index - 1].micro) + rest
+            )
             return "leak into the first update of the next epoch" if longer else None
     passes = [e for e in trace.all(Kind.EPOCH_END) if e.loader == end.loader]
     return "are dropped" if trace.complete and len(passes) == 1 else None
@@ -238,7 +243,7 @@ def _fate(trace: Trace, end: Event, rest: int, mine: list[Window], rhythm: _Rhyt
 
 def _ends_the_data(trace: Trace, window: Window) -> bool:
     """The step of this window comes at or after the last batch of a pass."""
-    for event in reversed(trace.events[: window.update.step.order]):
+    for event in earlier(trace, window.update.step):
         if event.kind is Kind.EPOCH_END:
             return True
         if event.kind is Kind.BATCH:

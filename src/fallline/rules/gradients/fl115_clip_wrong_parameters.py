@@ -11,6 +11,7 @@ from fallline.rule import Rule
 from fallline.rules.gradients._specimens import SETUP
 from fallline.rules.gradients._windows import (
     clears,
+    earlier,
     first_of_each,
     held,
     measures_only,
@@ -141,7 +142,7 @@ def _useful_elsewhere(trace: Trace, clip: Event) -> bool:
             return True
         if mine.isdisjoint(touched):
             continue
-        for event in reversed(trace.events[: clip.order]):
+        for event in earlier(trace, clip):
             if event.kind is Kind.STEP and event.optimizer == optimizer:
                 break
             if event.kind is Kind.ZERO_GRAD and clears(trace, event, optimizer):
