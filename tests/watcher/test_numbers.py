@@ -227,3 +227,36 @@ def test_graphs_that_stay_alive_are_counted() -> None:
     assert graphs.alive == 0
     graphs.note(torch.ones(1))
     assert (live_bytes() or 1) > 0
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_device_the_numbers_are_the_same_and_nobody_waits() -> None:
+    torch.manual_seed(0)
+    shapes = [(300, 200), (7,), (64, 3, 3), (1,), (5000,)]
+    parameters = [nn.Parameter(torch.randn(s)) for s in shapes]
+    for p in parameters:
+        p.grad = torch.randn_like(p)
+    parameters[0].grad.view(-1)[:600] = 0  # type: ignore[union-attr]
+    parameters[2].grad.view(-1)[5] = math.inf  # type: ignore[union-attr]
+    there = [nn.Parameter(p.detach().cuda()) for p in parameters]
+    for p, q in zip(parameters, there, strict=True):
+        q.grad = p.grad.cuda()  # type: ignore[union-attr]
+    here = sampled(of(*parameters, fingerprints=True))
+    of(*there).before_step(0)  # compiles what has to be compiled
+    watched = of(*there, fingerprints=True)
+    row = UpdateRow(0, loss=torch.ones((), device="cuda"))
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        watched.before_step(0)
+        watched.after_step(row)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    _resolve(row)
+    assert watched.failure == "" and row.sample is not None and here.sample is not None
+    for column in ("norm", "mean", "largest", "zeros", "nonfinite", "weight", "state"):
+        assert row.sample.column(column) == pytest.approx(
+            here.sample.column(column), rel=1e-4, abs=1e-6, nan_ok=True
+        ), column
+    assert row.fingerprint == pytest.approx(here.fingerprint, rel=1e-6)

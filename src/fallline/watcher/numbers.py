@@ -156,7 +156,8 @@ class Numbers:
         # seconds of this thread, not of the clock on the wall: a busy machine must not look like an expensive sample
         seconds = time.thread_time() - started
         self.spent += seconds
-        self._credit -= seconds
+        # compiling a kernel for the first sample is paid once, not in minutes without samples
+        self._credit = max(self._credit - seconds, -HEAD_START_SECONDS)
 
     @torch.no_grad()
     def _measure(self, scale: float, scaled: bool) -> Callable[[], Sample]:
@@ -198,16 +199,27 @@ def gradient_sample(gradients: Sequence[Tensor]) -> Tensor:
     The one seam for kernels: what this returns may still be in the device's queue.
     """
     counts = torch.tensor([float(max(g.numel(), 1)) for g in gradients], dtype=torch.float32)
-    norms = torch.stack(torch._foreach_norm(list(gradients), 2, dtype=torch.float32))
-    sums = torch.stack([g.sum(dtype=torch.float32) for g in gradients])
-    lows, highs = zip(*(_range(g) for g in gradients), strict=True)
-    largest = torch.maximum(-torch.stack(lows), torch.stack(highs))
-    nonzero = torch.stack([torch.count_nonzero(g) for g in gradients]).float()
-    counts = counts.to(norms.device, non_blocking=True)
+    counts = counts.to(gradients[0].device, non_blocking=True)
+    if gradients[0].is_cuda and (moments := _by_kernel(gradients)) is not None:
+        sums, squares, largest, zeros, nonfinite = moments.float().unbind(1)
+        norms, zeros = squares.sqrt(), zeros / counts
+    else:
+        norms = torch.stack(torch._foreach_norm(list(gradients), 2, dtype=torch.float32))
+        sums = torch.stack([g.sum(dtype=torch.float32) for g in gradients])
+        lows, highs = zip(*(_range(g) for g in gradients), strict=True)
+        largest = torch.maximum(-torch.stack(lows), torch.stack(highs))
+        zeros = 1 - torch.stack([torch.count_nonzero(g) for g in gradients]).float() / counts
+        nonfinite = _nonfinite(gradients, norms)
     means = sums / counts
     stds = (norms**2 / counts - means**2).clamp_min(0).sqrt()
-    nonfinite = _nonfinite(gradients, norms)
-    return torch.stack([norms, means, stds, largest, 1 - nonzero / counts, nonfinite], dim=1)
+    return torch.stack([norms, means, stds, largest, zeros, nonfinite], dim=1)
+
+
+def _by_kernel(gradients: Sequence[Tensor]) -> Tensor | None:
+    """The engine's one-pass kernel: sum, squares, largest, zeros, non-finite of each; None where it cannot run."""
+    from fallline.engine.statistics import has_kernel, moments_of
+
+    return moments_of(list(gradients)) if has_kernel(gradients[0]) else None
 
 
 def _range(gradient: Tensor) -> tuple[Tensor, Tensor]:
