@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fallline.event import Kind, Object
+from fallline.reader import read_text
 from fallline.rule import rule_by_code
 from fallline.verdict import denied, judge
 from traces import codes, trace
@@ -328,3 +329,23 @@ def test_a_single_update_says_nothing_about_never() -> None:
     rule = rule_by_code("FL106")
     assert rule is not None
     assert denied(trace("F B S"), [rule]) == set()
+
+
+def test_a_contrastive_loss_under_accumulation_sees_its_micro_batch_only() -> None:
+    text = """\
+import torch
+from torch import nn
+
+model = nn.Linear(8, 4)
+optimizer = torch.optim.AdamW(model.parameters())
+loader = torch.utils.data.DataLoader(torch.randn(24, 2, 8), batch_size=4)
+for epoch in range(2):
+    for batch in loader:
+        optimizer.zero_grad()
+        for views in batch.chunk(2):
+            a, b = model(views[:, 0]), model(views[:, 1])
+            loss = nn.functional.cross_entropy(a @ b.T, torch.arange(len(a))) / 2
+            loss.backward()
+        optimizer.step()
+"""
+    assert [(f.code, f.at.line) for f in read_text(text)] == [("FL128", 13)]

@@ -286,6 +286,7 @@ def merged(a: Tensor, b: Tensor) -> Tensor:
         a.length or b.length,
         max(a.terms, b.terms),
         depth=max(a.depth, b.depth),
+        in_batch=a.in_batch or b.in_batch,
     )
 
 

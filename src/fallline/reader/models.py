@@ -53,7 +53,7 @@ def call_thing(machine: Machine, thing: Thing, call: Call) -> Value:
 
 
 def _criterion(machine: Machine, thing: Thing, call: Call) -> Value:
-    from fallline.reader.torch_api import of_arguments
+    from fallline.reader.torch_api import compares_samples, of_arguments
 
     if thing.cls is not None:
         inside = _run_forward(machine, thing, call)
@@ -64,6 +64,7 @@ def _criterion(machine: Machine, thing: Thing, call: Call) -> Value:
         reduction=thing.facts.get("reduction")
         or (None if thing.cls or "type" not in thing.facts else "mean"),
         ragged=bool(thing.facts.get("ragged")),
+        in_batch=compares_samples(machine, call),
         divided=False,
         scalar=True,
         half=None,

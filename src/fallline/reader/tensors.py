@@ -52,6 +52,7 @@ def backward(machine: Machine, found: Value, call: Call, normalised: str | None 
         normalised=normalised,
         reduction=loss.reduction,
         ragged=loss.ragged or None,
+        in_batch=loss.in_batch or None,
         autocast=machine.autocast[-1] if machine.autocast[-1] != "disabled" else "off",
         no_sync=in_no_sync if wrapped or in_no_sync else None,
         sync=(not any(f.fact("no_sync") for f in wrapped)) if wrapped else None,

@@ -97,11 +97,18 @@ def functional_loss(machine: Machine, call: Call, name: str) -> Tensor:
         result,
         reduction=reduction_of(machine, call),
         ragged=pads(machine, call),
+        in_batch=compares_samples(machine, call),
         divided=False,
         scalar=True,
         half=None,
         depth=len(machine.loops),
     )
+
+
+def compares_samples(machine: Machine, call: Call) -> bool:
+    """The targets are 0, 1, 2, ...: every sample is told from the others of its batch (contrastive losses)."""
+    target = machine.settled(call.arg(1, "target") or NONE)
+    return isinstance(target, Tensor) and target.numbered
 
 
 def tensor_function(machine: Machine, call: Call, name: str, foreign: bool = False) -> Value:
@@ -156,7 +163,7 @@ def _made(machine: Machine, call: Call, name: str) -> Tensor:
     length = first.value if isinstance(first, Const) and isinstance(first.value, int) else None
     grad = call.kwargs.get("requires_grad")
     leaf = isinstance(grad, Const) and bool(grad.value)
-    return Tensor(bool(leaf), length=length, leaf=leaf)
+    return Tensor(bool(leaf), length=length, leaf=leaf, numbered=name == "arange")
 
 
 def clip(

@@ -122,6 +122,8 @@ class Tensor(Value):
     scalar: bool = False
     depth: int = 0  # how many loops were around when it was computed
     host: bool = False  # it is on the host already: nothing waits for it
+    numbered: bool = False  # 0, 1, 2, ...: as targets, each sample's own place in the batch
+    in_batch: bool = False  # a loss that compares the samples of a batch with each other
 
 
 @dataclass(slots=True)
