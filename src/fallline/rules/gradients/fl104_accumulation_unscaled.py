@@ -238,14 +238,15 @@ def _rescales(write: Event) -> bool:
 
 def _harm(trace: Trace, window: Window) -> str:
     kind = optimizer_type(trace, window.update.optimizer)
+    hides = " Clipping hides this only while it binds." if window.update.all(Kind.CLIP) else ""
+    if kind == "SGD":
+        return f"Their gradients add up: SGD takes a step as many times too large (4.00 times for 4 micro-batches).{hides}"
     if scale_free(kind):
         return (
             f"{kind} divides the factor out again (Adam, measured: 1.00002 times the update for 4 micro-batches), but logged norms "
             "and clip thresholds are off by it."
         )
-    clipped = bool(window.update.all(Kind.CLIP))
-    hides = " Clipping hides this only while it binds." if clipped else ""
-    return f"Their gradients add up: {kind or 'SGD'} takes a step as many times too large (4.00 times for 4 micro-batches).{hides}"
+    return f"Their gradients add up: with SGD the step is as many times too large, Adam divides the factor out again.{hides}"
 
 
 def _operand(module: Module, node: ast.expr) -> str:
@@ -261,10 +262,16 @@ def _count(module: Module, call: ast.Call, finding: Finding) -> str | None:
     """The text that names the number of micro-batches where the backward stands."""
     boundary = finding.related.get("boundary")
     if boundary is not None and boundary.path == module.path:
-        for node in module.all(ast.BinOp):
-            if isinstance(node.op, ast.Mod) and node.lineno == boundary.line:
-                same = module.function(node) is module.function(call)
-                return _operand(module, node.right) if same or _is_attribute(node.right) else None
+        found = [
+            n
+            for n in module.all(ast.BinOp)
+            if isinstance(n.op, ast.Mod) and n.lineno == boundary.line
+        ]
+        if len(found) != 1:
+            return None
+        count = found[0].right
+        same = module.function(count) is module.function(call)
+        return _operand(module, count) if same or _is_attribute(count) else None
     loop = module.enclosing(call, ast.For)
     step = finding.related.get("step")
     if loop is None or step is None or loop.lineno <= step.line <= (loop.end_lineno or loop.lineno):
