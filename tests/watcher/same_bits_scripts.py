@@ -29,7 +29,9 @@ def finish(*models):
 
 SCRIPTS: dict[str, str] = {}
 
-SCRIPTS["mlp"] = HEAD + """
+SCRIPTS["mlp"] = (
+    HEAD
+    + """
 model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 1))
 opt = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 loader = DataLoader(TensorDataset(torch.randn(64, 8), torch.randn(64, 1)), batch_size=8, shuffle=True)
@@ -42,8 +44,11 @@ for epoch in range(5):
         losses.append(loss.item())
 finish(model)
 """
+)
 
-SCRIPTS["cnn_batchnorm"] = HEAD + """
+SCRIPTS["cnn_batchnorm"] = (
+    HEAD
+    + """
 model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout2d(0.2), nn.Flatten(), nn.Linear(4 * 36, 3))
 opt = torch.optim.AdamW(model.parameters(), lr=1e-3)
 sched = torch.optim.lr_scheduler.OneCycleLR(opt, 0.01, total_steps=40)
@@ -63,8 +68,11 @@ for i in range(40):
             losses.append(F.cross_entropy(model(x), y).item())
 finish(model)
 """
+)
 
-SCRIPTS["lstm_truncated"] = HEAD + """
+SCRIPTS["lstm_truncated"] = (
+    HEAD
+    + """
 model = nn.LSTM(4, 8, batch_first=True)
 head = nn.Linear(8, 4)
 opt = torch.optim.RMSprop([*model.parameters(), *head.parameters()], lr=1e-2)
@@ -82,8 +90,11 @@ for i in range(20):
     losses.append(loss.item())
 finish(model, head)
 """
+)
 
-SCRIPTS["transformer_accumulation"] = HEAD + """
+SCRIPTS["transformer_accumulation"] = (
+    HEAD
+    + """
 model = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, dropout=0.1, batch_first=True), 2)
 opt = torch.optim.Adam(model.parameters(), lr=1e-3, foreach=True)
 for step in range(6):
@@ -98,8 +109,11 @@ for step in range(6):
     opt.step()
 finish(model)
 """
+)
 
-SCRIPTS["fp16_scaler_overflow"] = HEAD + """
+SCRIPTS["fp16_scaler_overflow"] = (
+    HEAD
+    + """
 model = nn.Linear(8, 2)
 opt = torch.optim.SGD(model.parameters(), lr=0.1)
 scaler = torch.amp.GradScaler("cpu", init_scale=2.0**24, growth_interval=3)
@@ -115,8 +129,11 @@ for i in range(25):
     losses += [loss.item(), scaler.get_scale()]
 finish(model)
 """
+)
 
-SCRIPTS["fused_bf16"] = HEAD + """
+SCRIPTS["fused_bf16"] = (
+    HEAD
+    + """
 model = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 2))
 opt = torch.optim.AdamW(model.parameters(), lr=0.01, fused=True)
 for i in range(20):
@@ -128,8 +145,11 @@ for i in range(20):
     losses.append(loss.item())
 finish(model)
 """
+)
 
-SCRIPTS["lbfgs_closure"] = HEAD + """
+SCRIPTS["lbfgs_closure"] = (
+    HEAD
+    + """
 model = nn.Linear(4, 1)
 x, y = torch.randn(20, 4), torch.randn(20, 1)
 opt = torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=5)
@@ -142,8 +162,11 @@ for i in range(6):
     losses.append(opt.step(closure).item())
 finish(model)
 """
+)
 
-SCRIPTS["gan_two_optimizers"] = HEAD + """
+SCRIPTS["gan_two_optimizers"] = (
+    HEAD
+    + """
 G, D = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 4)), nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
 og, od = torch.optim.Adam(G.parameters(), 1e-3), torch.optim.Adam(D.parameters(), 1e-3)
 for i in range(15):
@@ -162,8 +185,11 @@ for i in range(15):
     losses += [ld.item(), lf.item(), lg.item()]
 finish(G, D)
 """
+)
 
-SCRIPTS["checkpoint_double_backward"] = HEAD + """
+SCRIPTS["checkpoint_double_backward"] = (
+    HEAD
+    + """
 from torch.utils.checkpoint import checkpoint
 a, b = nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.2), nn.Tanh()), nn.Linear(6, 1)
 opt = torch.optim.SGD([*a.parameters(), *b.parameters()], lr=0.1)
@@ -178,8 +204,11 @@ for i in range(15):
     losses.append(loss.item())
 finish(a, b)
 """
+)
 
-SCRIPTS["compiled"] = HEAD + """
+SCRIPTS["compiled"] = (
+    HEAD
+    + """
 model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 1))
 fast = torch.compile(model, backend="aot_eager")
 opt = torch.optim.SGD(model.parameters(), lr=0.05)
@@ -193,8 +222,11 @@ import torch._dynamo.utils as u
 print(u.counters["graph_break"], u.counters["stats"]["unique_graphs"])
 finish(model)
 """
+)
 
-SCRIPTS["workers_threads_hooks"] = HEAD + """
+SCRIPTS["workers_threads_hooks"] = (
+    HEAD
+    + """
 import threading
 model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))
 seen = []
@@ -220,8 +252,11 @@ t.join()
 print(seen)
 finish(model)
 """
+)
 
-SCRIPTS["sparse_complex_shared_by_hand"] = HEAD + """
+SCRIPTS["sparse_complex_shared_by_hand"] = (
+    HEAD
+    + """
 emb = nn.Embedding(20, 4, sparse=True)
 out = nn.Linear(4, 20, bias=False)
 z = nn.Parameter(torch.randn(3, dtype=torch.complex64))
@@ -243,8 +278,12 @@ for i in range(12):
 print(w.tolist(), z.tolist())
 finish(emb, out)
 """
+)
 
-SCRIPTS["goes_nan_guard_off"] = "# guard off\\n" + HEAD + """
+SCRIPTS["goes_nan_guard_off"] = (
+    "# guard off\\n"
+    + HEAD
+    + """
 model = nn.Linear(4, 3)
 opt = torch.optim.Adam(model.parameters(), lr=0.1)
 for i in range(10):
@@ -256,4 +295,7 @@ for i in range(10):
     losses.append(loss.item())
 finish(model)
 """
-SCRIPTS["goes_nan_guard_off"] = SCRIPTS["goes_nan_guard_off"].replace("# guard off\\n", "# guard off\n")
+)
+SCRIPTS["goes_nan_guard_off"] = SCRIPTS["goes_nan_guard_off"].replace(
+    "# guard off\\n", "# guard off\n"
+)

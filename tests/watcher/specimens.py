@@ -37,7 +37,12 @@ def run_one(script: Path, mode: str) -> int:
     guard = "off" if "guard off" in script.read_text().partition("\n")[0] else "skip"
     return run_watched(
         argparse.Namespace(
-            out=str(script.with_suffix(".run")), target=script.name, arguments=[], module=False, budget=1.0, guard=guard
+            out=str(script.with_suffix(".run")),
+            target=script.name,
+            arguments=[],
+            module=False,
+            budget=1.0,
+            guard=guard,
         )
     )
 
@@ -49,7 +54,7 @@ def serve(folder: Path, mode: str) -> None:
     import fallline.report.run
     import fallline.rule
     import fallline.watcher.judge
-    import fallline.watcher.session  # noqa: F401 - all imported once, before the forks
+    import fallline.watcher.session  # all imported once, before the forks
 
     fallline.rule.all_rules()
     torch.set_num_threads(1)

@@ -39,7 +39,9 @@ def expected(text: str) -> set[tuple[str, int]]:
 def watched(runs: Path, name: str, rule: Rule) -> set[tuple[str, int]]:
     path = runs / f"{name}.run" / "findings.json"
     found = json.loads(path.read_text()) if path.exists() else []
-    return {(f["code"], f["line"]) for f in found if f["severity"] != "info" or f["code"] == rule.code}
+    return {
+        (f["code"], f["line"]) for f in found if f["severity"] != "info" or f["code"] == rule.code
+    }
 
 
 @pytest.mark.parametrize("name", WRONG)

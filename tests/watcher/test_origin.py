@@ -44,7 +44,9 @@ def test_the_birth_of_the_nan_is_named(runs: Path, name: str) -> None:
 @pytest.mark.parametrize("name", FAULTS)
 def test_the_script_went_on_as_if_nobody_watched(runs: Path, name: str) -> None:
     # the scripts assert their own side effects: counters, histories, BatchNorm's statistics, finite parameters
-    assert (runs / f"{name}.watched-status").read_text() == "0", (runs / f"{name}.watched").read_text()
+    assert (runs / f"{name}.watched-status").read_text() == "0", (
+        runs / f"{name}.watched"
+    ).read_text()
     assert "fallline: the watcher failed" not in (runs / f"{name}.watched").read_text()
 
 
@@ -55,7 +57,11 @@ def test_a_bad_input_is_named_with_its_index(runs: Path) -> None:
 
 
 def test_the_learning_rate_that_exploded_is_named(runs: Path) -> None:
-    assert birth(runs, "lr_explosion")["evidence"]["learning_rate"] == {"update": 4, "from": 0.1, "to": 1e20}
+    assert birth(runs, "lr_explosion")["evidence"]["learning_rate"] == {
+        "update": 4,
+        "from": 0.1,
+        "to": 1e20,
+    }
 
 
 def test_clipping_that_spreads_a_nan_is_told_beside_its_birth(runs: Path) -> None:

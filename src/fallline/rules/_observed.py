@@ -25,7 +25,9 @@ def observed(run: Any, code: str) -> Iterator[dict[str, Any]]:
 
 def located(entry: dict[str, Any]) -> tuple[Location, dict[str, Any]]:
     """Where it was, and the rest as evidence."""
-    at = Location(entry["path"], entry["line"], entry.get("column", 1), function=entry.get("function", ""))
+    at = Location(
+        entry["path"], entry["line"], entry.get("column", 1), function=entry.get("function", "")
+    )
     return at, {k: v for k, v in entry.items() if k not in _PLACE}
 
 

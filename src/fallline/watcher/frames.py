@@ -16,19 +16,45 @@ from types import CodeType, FrameType
 
 from fallline.event import Location
 
-__all__ = ["Place", "claim", "from_torch", "is_user_file", "locate", "place", "shown_path", "user_frames"]
+__all__ = [
+    "Place",
+    "claim",
+    "from_torch",
+    "is_user_file",
+    "locate",
+    "place",
+    "shown_path",
+    "user_frames",
+]
 
 # Below this frame there is only the interpreter and our own command.
 _BOTTOM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "launch.py")
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _STDLIB = tuple(
     os.path.abspath(p) + os.sep
-    for p in {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), os.path.dirname(os.__file__)}
+    for p in {
+        sysconfig.get_path("stdlib"),
+        sysconfig.get_path("platstdlib"),
+        os.path.dirname(os.__file__),
+    }
 )
 _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 # Code that has no file but was not written by the user: frozen modules, generated wrappers, fx graphs, dataclasses.
-_GENERATED = ("<frozen", "<eval_with_key>", "<__array_function__", "<attrs generated", "<decorator-gen")
-_FRAMEWORKS = ("lightning", "pytorch_lightning", "transformers", "accelerate", "deepspeed", "fabric")
+_GENERATED = (
+    "<frozen",
+    "<eval_with_key>",
+    "<__array_function__",
+    "<attrs generated",
+    "<decorator-gen",
+)
+_FRAMEWORKS = (
+    "lightning",
+    "pytorch_lightning",
+    "transformers",
+    "accelerate",
+    "deepspeed",
+    "fabric",
+)
 _TORCH = f"-packages{os.sep}torch{os.sep}"
 _CALLERS = 8
 

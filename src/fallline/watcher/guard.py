@@ -43,7 +43,9 @@ class Guard:
         self.session = session
         self.mode = mode
         self.skipped = 0
-        self.norm: Tensor | None = None  # of all gradients of the update in progress, where it was measured
+        self.norm: Tensor | None = (
+            None  # of all gradients of the update in progress, where it was measured
+        )
         self._held: dict[int, list[tuple[Tensor, Tensor]]] = {}
         self._measured: tuple[Tensor, int] | None = None  # what a clip has just measured
         self._plain_sets: dict[int, bool] = {}
@@ -57,7 +59,11 @@ class Guard:
             return
         self._measured = (norm, number)
         # with a scaler an overflow is expected, and the scaler skips the step
-        if norm.device.type == "cpu" and not self.session.scaling and not bool(torch.isfinite(norm)):
+        if (
+            norm.device.type == "cpu"
+            and not self.session.scaling
+            and not bool(torch.isfinite(norm))
+        ):
             self.session.origin.clip_spread(event, float(norm))
 
     def check(self, optimizer: torch.optim.Optimizer, index: int) -> None:
@@ -67,7 +73,12 @@ class Guard:
         if self.session.scaler_stepping is not None:
             return  # the scaler has looked already
         # each look at .grad makes a Python object: one look for the whole check
-        gradients = [g for group in optimizer.param_groups for p in group["params"] if (g := p.grad) is not None]
+        gradients = [
+            g
+            for group in optimizer.param_groups
+            for p in group["params"]
+            if (g := p.grad) is not None
+        ]
         if not gradients or self._fine(optimizer, gradients, measured):
             return
         self.session.origin.gradients_bad(optimizer, index)
@@ -100,7 +111,9 @@ class Guard:
             norm = measured[0]
             if norm.device.type == "cpu" and bool(torch.isfinite(norm)):
                 return True
-        if gradients[0].device.type == "cuda" and getattr(optimizer, "_step_supports_amp_scaling", False):
+        if gradients[0].device.type == "cuda" and getattr(
+            optimizer, "_step_supports_amp_scaling", False
+        ):
             return self._on_device(optimizer, gradients)
         if sum(map(Tensor.numel, gradients)) > ALWAYS_BELOW and not self._affordable():
             gradients = [g for g in gradients if g.numel() <= SMALL] or gradients[:1]
@@ -116,13 +129,16 @@ class Guard:
         known = self._plain_sets.get(held)
         if known is None:
             known = self._plain_sets[held] = all(
-                type(g) is Tensor and g.layout is torch.strided and not g.is_complex() for g in gradients
+                type(g) is Tensor and g.layout is torch.strided and not g.is_complex()
+                for g in gradients
             )
         return known
 
     def _affordable(self) -> bool:
         now = time.perf_counter()
-        self._credit = min(self._credit + 0.25 * self.session.options.budget * (now - self._last), 1.0)
+        self._credit = min(
+            self._credit + 0.25 * self.session.options.budget * (now - self._last), 1.0
+        )
         self._last = now
         return self._credit >= self._cost
 
@@ -155,7 +171,9 @@ def norm_if_finite(gradients: list[Tensor], *, plain: bool = False) -> tuple[boo
         dense = [v for g in gradients if (v := _values(g)).numel()]
         return all(bool(torch.isfinite(g).all()) for g in dense), None
     if all(bool(torch.isfinite(total)) for total in totals):  # one wait per device
-        return True, totals[0] if len(totals) == 1 else torch.stack([t.cpu() for t in totals]).norm()
+        return True, totals[0] if len(totals) == 1 else torch.stack(
+            [t.cpu() for t in totals]
+        ).norm()
     return all(bool(torch.isfinite(g).all()) for g in dense), None
 
 
@@ -187,5 +205,3 @@ def _values(gradient: Tensor) -> Tensor:
     if gradient.is_sparse:
         gradient = gradient.coalesce().values()
     return torch.view_as_real(gradient) if gradient.is_complex() else gradient
-
-

@@ -44,11 +44,15 @@ class Judge:
     def stepped(self) -> None:
         """One more update: wake the background thread when it is time."""
         count, structure = self.session.steps, self.session.log.structure
-        due = count in AFTER or (structure > self._judged and count > 4 and time.monotonic() - self._last > EVERY_SECONDS)
+        due = count in AFTER or (
+            structure > self._judged and count > 4 and time.monotonic() - self._last > EVERY_SECONDS
+        )
         if due:
             self._judged, self._last = structure, time.monotonic()
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="fallline-judge", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._work, name="fallline-judge", daemon=True
+                )
                 self._thread.start()
             self._wake.set()
 
@@ -92,6 +96,9 @@ class Judge:
         """Judge the whole run, in the calling thread."""
         self._over = True
         self._wake.set()
-        if any(e.kind in _TRAINING or (e.kind is Kind.FORWARD and e.facts.get("grad")) for e in self.session.log.events):
+        if any(
+            e.kind in _TRAINING or (e.kind is Kind.FORWARD and e.facts.get("grad"))
+            for e in self.session.log.events
+        ):
             self.session.open()
             self._guarded(complete)

@@ -39,7 +39,9 @@ class _TorchFinder(importlib.abc.MetaPathFinder):
     def __init__(self, install: Callable[[], None]) -> None:
         self._install = install
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Any = None, target: Any = None
+    ) -> importlib.machinery.ModuleSpec | None:
         if name != "torch":
             return None
         sys.meta_path.remove(self)
@@ -56,9 +58,13 @@ class _TorchFinder(importlib.abc.MetaPathFinder):
         return spec
 
 
-def run_target(target: str, arguments: list[str], *, module: bool, finish: Callable[[str], None]) -> int:
+def run_target(
+    target: str, arguments: list[str], *, module: bool, finish: Callable[[str], None]
+) -> int:
     """Run the script (or `-m` module); `finish(status)` is called when it is over, however it ends."""
-    code, main = _prepare_module(target, arguments) if module else _prepare_script(target, arguments)
+    code, main = (
+        _prepare_module(target, arguments) if module else _prepare_script(target, arguments)
+    )
     sys.modules["__main__"] = main
     status, text = 0, "finished"
     try:
@@ -92,7 +98,7 @@ def _prepare_script(target: str, arguments: list[str]) -> tuple[types.CodeType, 
     else:
         folder = os.path.dirname(path)
     try:
-        with open(path, "rb") as file:  # noqa: PTH123
+        with open(path, "rb") as file:
             source = file.read()
     except OSError as error:
         raise UsageError(f"cannot open {target}: {error.strerror or error}") from None
@@ -113,7 +119,9 @@ def _prepare_module(target: str, arguments: list[str]) -> tuple[types.CodeType, 
     except (ImportError, ValueError) as error:
         raise UsageError(f"cannot find the module {target}: {error}") from None
     if spec is None or spec.origin is None or spec.loader is None:
-        raise UsageError(f"cannot find the module {target}: is it on the path, and spelled as in `import {target}`?")
+        raise UsageError(
+            f"cannot find the module {target}: is it on the path, and spelled as in `import {target}`?"
+        )
     code = spec.loader.get_code(spec.name)  # type: ignore[attr-defined]
     if code is None:
         raise UsageError(f"the module {target} has no Python source to run")
@@ -128,7 +136,9 @@ def _prepare_module(target: str, arguments: list[str]) -> tuple[types.CodeType, 
 
 def _main_module(path: str, spec: Any) -> types.ModuleType:
     main = types.ModuleType("__main__")
-    main.__dict__.update(__file__=path, __builtins__=builtins, __spec__=spec, __package__=None, __cached__=None)
+    main.__dict__.update(
+        __file__=path, __builtins__=builtins, __spec__=spec, __package__=None, __cached__=None
+    )
     return main
 
 

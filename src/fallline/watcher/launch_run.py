@@ -45,14 +45,23 @@ def run_watched(args: argparse.Namespace) -> int:
     }
     after_torch(lambda: _begin(settings))
     _watch_spawned(settings)
-    return run_target(args.target, args.arguments, module=args.module, finish=lambda status: _end(settings, status))
+    return run_target(
+        args.target,
+        args.arguments,
+        module=args.module,
+        finish=lambda status: _end(settings, status),
+    )
 
 
 def default_folder(target: str) -> str:
     """fallline-runs/SCRIPT-TIME; the ranks of one launch agree on it without talking to each other."""
     stem = re.sub(r"\W+", "-", Path(target).stem or "run").strip("-") or "run"
-    started = _launcher_started() if int(os.environ.get("WORLD_SIZE", "1") or 1) > 1 else time.time()
-    return os.path.join("fallline-runs", f"{stem}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(started))}")
+    started = (
+        _launcher_started() if int(os.environ.get("WORLD_SIZE", "1") or 1) > 1 else time.time()
+    )
+    return os.path.join(
+        "fallline-runs", f"{stem}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(started))}"
+    )
 
 
 def _launcher_started() -> float:
@@ -72,13 +81,18 @@ def _begin(settings: dict[str, Any]) -> None:
         from fallline.watcher.session import Options, Session
 
         meta = {k: settings[k] for k in ("script", "argv", "cwd")} | versions()
-        _session = Session(Options(Path(settings["out"]), settings["budget"], settings["guard"], meta))
+        _session = Session(
+            Options(Path(settings["out"]), settings["budget"], settings["guard"], meta)
+        )
         session = _session
         session.start()
         if session.rank == 0:
             session.live = LiveLine.on_terminal(lambda: session.findings)
     except Exception as error:
-        print(f"fallline: cannot watch this run ({type(error).__name__}: {error}); it goes on unwatched", file=sys.stderr)
+        print(
+            f"fallline: cannot watch this run ({type(error).__name__}: {error}); it goes on unwatched",
+            file=sys.stderr,
+        )
 
 
 def _end(settings: dict[str, Any], status: str) -> None:
@@ -143,7 +157,9 @@ def _watch_spawned(settings: dict[str, Any]) -> None:
         command = original(**kwargs)
         if "-c" in command:
             code = command.index("-c") + 1
-            command[code] = f"from fallline.watcher.launch_run import child; child(); {command[code]}"
+            command[code] = (
+                f"from fallline.watcher.launch_run import child; child(); {command[code]}"
+            )
         return command
 
     spawn.get_command_line = get_command_line

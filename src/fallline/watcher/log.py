@@ -63,5 +63,15 @@ class EventLog:
 
 def _look(event: Event) -> Hashable:
     facts = event.facts
-    shown: list[Any] = [(k, v if isinstance(v, Hashable) else str(v)) for k, v in facts.items() if k not in _PASSING]
-    return (event.kind, event.at.path, event.at.line, event.optimizer, event.model, event.loader, tuple(shown))
+    shown: list[Any] = [
+        (k, v if isinstance(v, Hashable) else str(v)) for k, v in facts.items() if k not in _PASSING
+    ]
+    return (
+        event.kind,
+        event.at.path,
+        event.at.line,
+        event.optimizer,
+        event.model,
+        event.loader,
+        tuple(shown),
+    )

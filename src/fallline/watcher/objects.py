@@ -39,7 +39,10 @@ def unwrap(module: nn.Module) -> nn.Module:
     """The user's own model inside DDP, FSDP1, DataParallel and torch.compile."""
     while True:
         inner = None
-        if isinstance(module, nn.parallel.DistributedDataParallel | nn.DataParallel) or wrapper_of(module) == "fsdp1":
+        if (
+            isinstance(module, nn.parallel.DistributedDataParallel | nn.DataParallel)
+            or wrapper_of(module) == "fsdp1"
+        ):
             inner = getattr(module, "module", None)
         elif type(module).__name__ == "OptimizedModule":
             inner = getattr(module, "_orig_mod", None)
@@ -81,7 +84,9 @@ class Objects:
         number = self._counts[kind] = self._counts.get(kind, 0) + 1
         name = f"{kind}#{number}"
         self._names[id(thing)] = (weakref.ref(thing), name)
-        self.described[name] = Object(name, kind, at, {k: v for k, v in facts.items() if v is not None})
+        self.described[name] = Object(
+            name, kind, at, {k: v for k, v in facts.items() if v is not None}
+        )
         return name
 
     def model(self, module: nn.Module, at: Location | None = None) -> str:
@@ -112,20 +117,32 @@ class Objects:
         """The name of an optimizer; notices parameters that were added."""
         name = self.known(optimizer)
         if name is None:
-            name = self.name("optimizer", optimizer, at, type=type(optimizer).__name__, lr=learning_rate(optimizer))
+            name = self.name(
+                "optimizer",
+                optimizer,
+                at,
+                type=type(optimizer).__name__,
+                lr=learning_rate(optimizer),
+            )
             self._optimizers[name] = weakref.ref(optimizer)
         # the lists are the optimizer's own: looking at them instead of into them is what makes this cheap
         look = [(id(g["params"]), len(g["params"])) for g in optimizer.param_groups]
         if self._looks.get(name) != look:
             self._looks[name] = look
-            self.optimizer_sets[name] = self.parameters([p for g in optimizer.param_groups for p in g["params"]])
+            self.optimizer_sets[name] = self.parameters(
+                [p for g in optimizer.param_groups for p in g["params"]]
+            )
         return name
 
     def models(self) -> list[tuple[str, nn.Module]]:
-        return [(name, module) for name, ref in self._models.items() if (module := ref()) is not None]
+        return [
+            (name, module) for name, ref in self._models.items() if (module := ref()) is not None
+        ]
 
     def optimizers(self) -> list[tuple[str, torch.optim.Optimizer]]:
-        return [(name, thing) for name, ref in self._optimizers.items() if (thing := ref()) is not None]
+        return [
+            (name, thing) for name, ref in self._optimizers.items() if (thing := ref()) is not None
+        ]
 
     # -- parameter sets ----------------------------------------------------------------------------------------
 
@@ -143,7 +160,9 @@ class Objects:
         listed = parameters if isinstance(parameters, list) else list(parameters)
         key = tuple(map(id, listed))
         known = self._keys.get(key)
-        if known is not None and all(self._serials[id(p)][0]() is p for p in (*listed[:1], *listed[-1:])):
+        if known is not None and all(
+            self._serials[id(p)][0]() is p for p in (*listed[:1], *listed[-1:])
+        ):
             return known
         members = frozenset(map(self.serial, listed))
         number = self._sets.get(members)
@@ -167,7 +186,9 @@ class Objects:
         wanted = set(serials)
         if not wanted:
             return ()
-        known = {self.serial(p): n for _, model in self.models() for n, p in model.named_parameters()}
+        known = {
+            self.serial(p): n for _, model in self.models() for n, p in model.named_parameters()
+        }
         return tuple(sorted(known.get(s, f"parameter {s}") for s in wanted))
 
     def members(self, number: int) -> frozenset[int]:
@@ -185,7 +206,11 @@ class Objects:
         for key in sorted(set(map(tuple, signature.values()))):
             whole = [m for m, s in self.model_sets.items() if s in key]
             size = sum(1 for s in signature.values() if tuple(s) == key)
-            owner = min(whole, key=lambda m: len(self._members[self.model_sets[m]])) if whole else "parameters"
+            owner = (
+                min(whole, key=lambda m: len(self._members[self.model_sets[m]]))
+                if whole
+                else "parameters"
+            )
             if whole and size == len(self._members[self.model_sets[owner]]):
                 pieces[key] = owner
             else:
@@ -194,7 +219,11 @@ class Objects:
         named = {n: {pieces[tuple(signature[m])] for m in self._members[n]} for n in numbers}
         for number, names in named.items():
             # a set that holds a whole model also goes by the model's name, however finely it was cut
-            names |= {m for m, s in self.model_sets.items() if self._members[s] and self._members[s] <= self._members[number]}
+            names |= {
+                m
+                for m, s in self.model_sets.items()
+                if self._members[s] and self._members[s] <= self._members[number]
+            }
         return {number: frozenset(names) for number, names in named.items()}
 
 

@@ -18,9 +18,17 @@ from torch import Tensor, nn
 from fallline.event import Event, Location
 from fallline.watcher.frames import place
 from fallline.watcher.objects import learning_rate, unwrap
-from fallline.watcher.origin_trace import BackwardTrace, ForwardTrace, Modules, Story, describe, first_bad, plain_name, tensors_in
+from fallline.watcher.origin_trace import (
+    BackwardTrace,
+    ForwardTrace,
+    Modules,
+    Story,
+    describe,
+    first_bad,
+    plain_name,
+    tensors_in,
+)
 from fallline.watcher.replay import Capture, Gone, Reached, Replay, as_it_was, prepare
-
 from fallline.watcher.source import line_of
 
 if TYPE_CHECKING:
@@ -46,9 +54,13 @@ class Origin:
         self._loss: tuple[Tensor, Event] | None = None
         self._backward: Event | None = None
         self._window_lost = False
-        self._lost = False  # the loss of the last backward was not finite: its gradients are not news
+        self._lost = (
+            False  # the loss of the last backward was not finite: its gradients are not news
+        )
         self._probes: dict[int, tuple[int, list[weakref.ref[Tensor]]]] = {}
-        self._made_bad: dict[int, tuple[int, Location, str]] = {}  # parameter → (update, line, optimizer)
+        self._made_bad: dict[
+            int, tuple[int, Location, str]
+        ] = {}  # parameter → (update, line, optimizer)
         self._step_probes: dict[str, tuple[int, list[Tensor]]] = {}
         self._rates: dict[str, deque[tuple[int, float]]] = {}
 
@@ -81,7 +93,11 @@ class Origin:
             return
         for probe in self._probe():
             gradient = probe.grad
-            if gradient is not None and gradient.device.type == "cpu" and not math.isfinite(float(gradient.detach().sum())):
+            if (
+                gradient is not None
+                and gradient.device.type == "cpu"
+                and not math.isfinite(float(gradient.detach().sum()))
+            ):
                 if not bool(torch.isfinite(gradient).all()):
                     self.gradient_bad(event, probe)
                 return
@@ -92,7 +108,14 @@ class Origin:
             return []
         known = self._probes.get(id(model))
         if known is None:
-            small = [p for p in model.parameters() if p.requires_grad and p.layout is torch.strided and p.numel() <= PROBE_ELEMENTS and not p.is_complex()]
+            small = [
+                p
+                for p in model.parameters()
+                if p.requires_grad
+                and p.layout is torch.strided
+                and p.numel() <= PROBE_ELEMENTS
+                and not p.is_complex()
+            ]
             small = small[:: max(1, len(small) // PROBES)][:PROBES]
             known = self._probes[id(model)] = (0, [weakref.ref(p) for p in small])
         return [p for ref in known[1] if (p := ref()) is not None]
@@ -121,9 +144,15 @@ class Origin:
                 p.detach()
                 for g in optimizer.param_groups
                 for p in g["params"]
-                if p.device.type == "cpu" and p.numel() <= PROBE_ELEMENTS and p.dtype is torch.float32 and type(p.data) is Tensor
+                if p.device.type == "cpu"
+                and p.numel() <= PROBE_ELEMENTS
+                and p.dtype is torch.float32
+                and type(p.data) is Tensor
             ]
-            known = self._step_probes[name] = (held, small[:: max(1, len(small) // PROBES)][:PROBES])
+            known = self._step_probes[name] = (
+                held,
+                small[:: max(1, len(small) // PROBES)][:PROBES],
+            )
         return known[1]
 
     def window_over(self) -> None:
@@ -140,7 +169,13 @@ class Origin:
         if self._lost:
             return
         bad = next(
-            (p for g in optimizer.param_groups for p in g["params"] if p.grad is not None and not bool(torch.isfinite(p.grad).all())), None
+            (
+                p
+                for g in optimizer.param_groups
+                for p in g["params"]
+                if p.grad is not None and not bool(torch.isfinite(p.grad).all())
+            ),
+            None,
         )
         if self._backward is not None and bad is not None:
             self.gradient_bad(self._backward, bad)
@@ -162,13 +197,18 @@ class Origin:
             return
         story, way, missing = self._replay_forward()
         if story is None:
-            story, missing = self._from_graph(loss), missing or "the replay did not make it happen again"
+            story, missing = (
+                self._from_graph(loss),
+                missing or "the replay did not make it happen again",
+            )
         facts: dict[str, Any] = {"value": str(float(loss.detach())), "replayed": way or None}
         if story is None:
             facts["missing"] = missing
             self._observe("FL620", event, facts)
             return
-        code = {"parameter": "FL622", "buffer": "FL622", "input": "FL623"}.get(story.leaf or "", "FL620")
+        code = {"parameter": "FL622", "buffer": "FL622", "input": "FL623"}.get(
+            story.leaf or "", "FL620"
+        )
         if way != "statements" and missing and story.at is None:
             facts["missing"] = missing
         self._observe(code, event, self._facts(story) | facts, story.at)
@@ -194,10 +234,16 @@ class Origin:
         # after a loss that was not finite there is nothing left to spread to
         if ("clip", event.at.line) not in self._told and not self._window_lost:
             self._told.add(("clip", event.at.line))
-            self._observe("FL127", event, {"norm": str(norm), "threshold": event.facts.get("threshold")})
+            self._observe(
+                "FL127", event, {"norm": str(norm), "threshold": event.facts.get("threshold")}
+            )
 
     def _facts(self, story: Story) -> dict[str, Any]:
-        facts: dict[str, Any] = {"op": story.op or None, "module": story.module or "", "inputs": story.inputs}
+        facts: dict[str, Any] = {
+            "op": story.op or None,
+            "module": story.module or "",
+            "inputs": story.inputs,
+        }
         facts["result"] = story.result
         if story.leaf is not None:
             facts |= {"tensor": story.name, "index": story.index, "kind": story.leaf}
@@ -206,7 +252,9 @@ class Origin:
             facts["module"] = story.name.rpartition(".")[0]
         return {k: v for k, v in facts.items() if v is not None}
 
-    def _observe(self, code: str, event: Event, facts: dict[str, Any], at: Location | None = None) -> None:
+    def _observe(
+        self, code: str, event: Event, facts: dict[str, Any], at: Location | None = None
+    ) -> None:
         session = self.session
         at = at or facts.pop("at", None) or event.at
         seen = {
@@ -228,7 +276,14 @@ class Origin:
 
     def note(self, code: str, at: Location, facts: dict[str, Any]) -> None:
         """Something that was seen and is not about a number."""
-        seen = {"code": code, "path": at.path, "line": at.line, "column": at.column, "function": at.function, "rank": self.session.rank}
+        seen = {
+            "code": code,
+            "path": at.path,
+            "line": at.line,
+            "column": at.column,
+            "function": at.function,
+            "rank": self.session.rank,
+        }
         self.observed.append(seen | facts)
         self.session.open().describe("observed", self.observed)
 
@@ -257,7 +312,11 @@ class Origin:
             return None
         for model in self.capture.models:
             for name, p in unwrap(model).named_parameters():
-                if p.is_floating_point() and p.layout is torch.strided and not bool(torch.isfinite(p.detach()).all()):
+                if (
+                    p.is_floating_point()
+                    and p.layout is torch.strided
+                    and not bool(torch.isfinite(p.detach()).all())
+                ):
                     return self._poisoned_facts(name, p)
         return None
 
@@ -274,7 +333,11 @@ class Origin:
         elif (steps := max(self.session.counts.values(), default=0)) == 0:
             facts |= {"step": 0, "op": "init", "note": "it was there before the first update"}
         else:
-            facts |= {"step": steps - 1, "op": "step", "note": "the last update before it was noticed"}
+            facts |= {
+                "step": steps - 1,
+                "op": "step",
+                "note": "the last update before it was noticed",
+            }
         return facts
 
     def _name_of(self, parameter: Tensor) -> str | None:
@@ -321,7 +384,11 @@ class Origin:
                     loss = replay.run()
                 if not isinstance(loss, Tensor) or loss.grad_fn is None:
                     return None, replay.way, "the replay gave no loss"
-                return BackwardTrace(modules, saved=not self.session.checkpoints).run(loss), replay.way, ""
+                return (
+                    BackwardTrace(modules, saved=not self.session.checkpoints).run(loss),
+                    replay.way,
+                    "",
+                )
         except Gone:
             return None, replay.way, "an input of the model is no longer there"
         except (Exception, Reached) as error:
@@ -335,7 +402,11 @@ class Origin:
             if node is None:
                 return None
             saved = _saved(node)
-            if saved and all(bool(torch.isfinite(t).all()) for t in saved) and _makes_bad(plain_name(node.name()), saved):
+            if (
+                saved
+                and all(bool(torch.isfinite(t).all()) for t in saved)
+                and _makes_bad(plain_name(node.name()), saved)
+            ):
                 op = plain_name(node.name())
                 at = line_of(op, where.at) if where is not None else None
                 return Story(op, at, None, inputs=[describe(t) for t in saved])

@@ -21,7 +21,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fallline.event import Location
 from fallline.watcher.frames import is_user_file, place, shown_path
 
-__all__ = ["BackwardTrace", "ForwardTrace", "Modules", "Story", "describe", "first_bad", "plain_name", "tensors_in"]
+__all__ = [
+    "BackwardTrace",
+    "ForwardTrace",
+    "Modules",
+    "Story",
+    "describe",
+    "first_bad",
+    "plain_name",
+    "tensors_in",
+]
 
 _PLAIN = {
     "addmm": "linear", "mm": "matmul", "bmm": "matmul", "baddbmm": "matmul", "mv": "matmul", "dot": "matmul",
@@ -30,7 +39,19 @@ _PLAIN = {
     "_fused_rms_norm": "rms_norm", "convolution": "conv", "embedding_dense": "embedding", "_embedding_bag": "embedding_bag",
     "_foreach_norm": "norm", "native_norm": "norm", "_weight_norm_interface": "weight_norm",
 }  # fmt: skip
-_MEANT = frozenset({"masked_fill", "masked_fill_", "full", "full_like", "fill", "fill_", "new_full", "scalar_tensor", "lift_fresh"})
+_MEANT = frozenset(
+    {
+        "masked_fill",
+        "masked_fill_",
+        "full",
+        "full_like",
+        "fill",
+        "fill_",
+        "new_full",
+        "scalar_tensor",
+        "lift_fresh",
+    }
+)
 
 
 def plain_name(name: str) -> str:
@@ -63,7 +84,9 @@ class Story:
     inputs: list[dict[str, Any]] = field(default_factory=list)
     result: dict[str, Any] = field(default_factory=dict)
     meant: bool = False
-    leaf: str | None = None  # "parameter" | "buffer" | "input": they were there before any operation
+    leaf: str | None = (
+        None  # "parameter" | "buffer" | "input": they were there before any operation
+    )
     name: str | None = None  # of that leaf
     index: list[int] | None = None  # of its first non-finite element
     order: int = 0
@@ -111,7 +134,9 @@ class Modules:
 
     @property
     def current(self) -> str | None:
-        return next((self.names[key] for key, _ in reversed(self._stack) if key in self.names), None)
+        return next(
+            (self.names[key] for key, _ in reversed(self._stack) if key in self.names), None
+        )
 
     def of_node(self, number: int) -> str | None:
         """The innermost module in which this node of the graph was made."""
@@ -119,11 +144,11 @@ class Modules:
         return min(spans, key=lambda s: s[1] - s[0])[2] if spans else None
 
 
-class ForwardTrace(TorchDispatchMode):
+class ForwardTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Looks at the result of every operation and tells each non-finite tensor's story."""
 
     def __init__(self, modules: Modules, inputs: dict[int, str]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.modules = modules
         self.inputs = inputs  # storage → what the user calls it
         self.stories: dict[int, Story | None] = {}
@@ -149,12 +174,33 @@ class ForwardTrace(TorchDispatchMode):
         found = None
         if key and not bool(torch.isfinite(tensor).all()):
             kind, name = self.modules.tensors.get(key, ("input", self.inputs.get(key, "")))
-            meant = kind != "parameter" and not bool(torch.isnan(tensor).any()) and not bool((tensor == torch.inf).any())
-            found = Story("", None, None, meant=meant, leaf=kind, name=name or None, index=first_bad(tensor), result=describe(tensor))
+            meant = (
+                kind != "parameter"
+                and not bool(torch.isnan(tensor).any())
+                and not bool((tensor == torch.inf).any())
+            )
+            found = Story(
+                "",
+                None,
+                None,
+                meant=meant,
+                leaf=kind,
+                name=name or None,
+                index=first_bad(tensor),
+                result=describe(tensor),
+            )
         self.stories[key] = found
         return found
 
-    def _judge(self, func: Any, output: Tensor, given: list[Tensor], known: list[Story | None], before: list[dict[str, Any]], arguments: Any) -> None:
+    def _judge(
+        self,
+        func: Any,
+        output: Tensor,
+        given: list[Tensor],
+        known: list[Story | None],
+        before: list[dict[str, Any]],
+        arguments: Any,
+    ) -> None:
         key = storage(output)
         shared = any(storage(t) == key for t in given)
         if shared and not func._schema.is_mutable:
@@ -240,7 +286,14 @@ class BackwardTrace:
             plain_name(node.name()),
             _forward_line(node),
             self.modules.of_node(node._sequence_nr()),
-            inputs=[*saved, *({"name": "incoming gradient", **describe(g)} for g in given if isinstance(g, Tensor))],
+            inputs=[
+                *saved,
+                *(
+                    {"name": "incoming gradient", **describe(g)}
+                    for g in given
+                    if isinstance(g, Tensor)
+                ),
+            ],
             result=describe(bad),
         )
 
@@ -313,7 +366,11 @@ def plain_base(name: str) -> str:
 
 
 def _numeric(tensor: Tensor) -> bool:
-    return (tensor.is_floating_point() or tensor.is_complex()) and tensor.layout is torch.strided and tensor.device.type != "meta"
+    return (
+        (tensor.is_floating_point() or tensor.is_complex())
+        and tensor.layout is torch.strided
+        and tensor.device.type != "meta"
+    )
 
 
 def _finite(value: Any) -> bool:
@@ -321,7 +378,9 @@ def _finite(value: Any) -> bool:
 
 
 def _infinite_scalar(arguments: Any) -> bool:
-    return any(isinstance(v, float) and v in (float("inf"), float("-inf")) for v in _flat(arguments))
+    return any(
+        isinstance(v, float) and v in (float("inf"), float("-inf")) for v in _flat(arguments)
+    )
 
 
 def _flat(thing: Any) -> Iterator[Any]:

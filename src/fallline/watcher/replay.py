@@ -54,11 +54,13 @@ class Capture:
     calls: list[Call] = field(default_factory=list)
     function: tuple[CodeType, tuple[Any, ...]] | None = None
     over: bool = False
-    end_frames: dict[tuple[int, CodeType], int] = field(default_factory=dict)  # where the backward was called from
+    end_frames: dict[tuple[int, CodeType], int] = field(
+        default_factory=dict
+    )  # where the backward was called from
 
     @classmethod
     def begin(cls) -> Capture:
-        devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+        devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
         return cls((torch.get_rng_state(), devices))
 
     def add(self, module: nn.Module, args: Any, kwargs: Any, device: str) -> None:
@@ -144,7 +146,11 @@ def take(thing: Any) -> Any:
 def called_by_framework(frame: FrameType) -> tuple[CodeType, tuple[Any, ...]] | None:
     """The user's function and its arguments, when a framework called it (Lightning's training_step)."""
     outer = frame.f_back
-    if outer is None or is_user_file(outer.f_code.co_filename) or "lightning" not in outer.f_code.co_filename:
+    if (
+        outer is None
+        or is_user_file(outer.f_code.co_filename)
+        or "lightning" not in outer.f_code.co_filename
+    ):
         return None
     code = frame.f_code
     names = code.co_varnames[: code.co_argcount]
@@ -157,13 +163,20 @@ def prepare(capture: Capture) -> Replay:
     if not capture.calls:
         return Replay(None, missing="no model was called: there is nothing to run again")
     if capture.sharded:
-        return Replay(None, missing="the model is sharded over ranks: one rank cannot run it again alone")
+        return Replay(
+            None, missing="the model is sharded over ranks: one rank cannot run it again alone"
+        )
     here = _common_frame(capture)
     why = ""
     if here is not None:
         frame, first, last = here
         names = dict(frame.f_locals)
-        lines = {line for c in capture.calls for key, code, line in c.frames if key == id(frame) and code is frame.f_code}
+        lines = {
+            line
+            for c in capture.calls
+            for key, code, line in c.frames
+            if key == id(frame) and code is frame.f_code
+        }
         found = region(frame.f_code.co_filename, frame.f_code.co_name, first, last, lines, names)
         if found.code is not None:
             scope = {**frame.f_globals, **{k: _copied(v) for k, v in names.items()}}
@@ -173,8 +186,14 @@ def prepare(capture: Capture) -> Replay:
         code, args = capture.function
         method = getattr(args[0], code.co_name, None) if args else None
         if callable(method):
-            return Replay(lambda: _loss_of(method(*args[1:])), "function", names=_named({"batch": args[1:]}))
-    return Replay(lambda: _call_models(capture), "modules", missing=why or "the code that computes the loss has returned")
+            return Replay(
+                lambda: _loss_of(method(*args[1:])), "function", names=_named({"batch": args[1:]})
+            )
+    return Replay(
+        lambda: _call_models(capture),
+        "modules",
+        missing=why or "the code that computes the loss has returned",
+    )
 
 
 def _common_frame(capture: Capture) -> tuple[FrameType, int, int] | None:
@@ -221,7 +240,11 @@ def _call_models(capture: Capture) -> Any:
         module = call.module()
         if module is None:
             raise Gone
-        context = torch.autocast(call.autocast[0], call.autocast[1]) if call.autocast else contextlib.nullcontext()
+        context = (
+            torch.autocast(call.autocast[0], call.autocast[1])
+            if call.autocast
+            else contextlib.nullcontext()
+        )
         with context:
             output = module(*take(call.args), **take(call.kwargs))
     return output
@@ -254,8 +277,17 @@ def _named(values: dict[str, Any]) -> dict[int, str]:
 @contextlib.contextmanager
 def as_it_was(capture: Capture, session: Any) -> Iterator[None]:
     """Randomness, buffers and output set aside; taps silent; models called with what they were called with."""
-    random_now = (torch.get_rng_state(), torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None)
-    buffers = [(m, name, b) for root in capture.models for m in root.modules() for name, b in m._buffers.items() if b is not None]
+    random_now = (
+        torch.get_rng_state(),
+        torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None,  # type: ignore[no-untyped-call]
+    )
+    buffers = [
+        (m, name, b)
+        for root in capture.models
+        for m in root.modules()
+        for name, b in m._buffers.items()
+        if b is not None
+    ]
     stance: Any = contextlib.nullcontext()
     if "torch._dynamo" in sys.modules and hasattr(torch.compiler, "set_stance"):
         stance = torch.compiler.set_stance("force_eager")
@@ -269,7 +301,13 @@ def as_it_was(capture: Capture, session: Any) -> Iterator[None]:
             module._buffers[name] = buffer.clone()
         nn.Module.__call__ = _replayed_call(call, capture)  # type: ignore[method-assign]
         quiet = io.StringIO()
-        with contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet), stance, _quiet_frameworks(), torch.enable_grad():
+        with (
+            contextlib.redirect_stdout(quiet),
+            contextlib.redirect_stderr(quiet),
+            stance,
+            _quiet_frameworks(),
+            torch.enable_grad(),
+        ):
             yield
     finally:
         nn.Module.__call__ = call  # type: ignore[method-assign]
@@ -326,5 +364,3 @@ def _quiet_frameworks() -> Iterator[None]:
     finally:
         for cls, method, original in patched:
             setattr(cls, method, original)
-
-

@@ -16,7 +16,20 @@ from typing import Any
 __all__ = ["Region", "region"]
 
 _PURE_CALLS = frozenset({"range", "zip", "enumerate", "len", "reversed", "list", "tuple", "sorted"})
-_PURE_METHODS = frozenset({"chunk", "split", "unbind", "items", "values", "keys", "size", "shape", "parameters", "modules"})
+_PURE_METHODS = frozenset(
+    {
+        "chunk",
+        "split",
+        "unbind",
+        "items",
+        "values",
+        "keys",
+        "size",
+        "shape",
+        "parameters",
+        "modules",
+    }
+)
 _LEAVING = (ast.Return, ast.Break, ast.Continue, ast.Raise, ast.Global, ast.Nonlocal, ast.Delete)
 _BLOCKS = ("body", "orelse", "finalbody")
 
@@ -26,11 +39,15 @@ class Region:
     """Compiled statements, and the attributes and items they assign, which have to be put back afterwards."""
 
     code: Any
-    targets: list[tuple[str, str]] = field(default_factory=list)  # (expression of the object, attribute)
+    targets: list[tuple[str, str]] = field(
+        default_factory=list
+    )  # (expression of the object, attribute)
     missing: str = ""
 
 
-def region(path: str, function: str, first: int, last: int, calls: Iterable[int], names: dict[str, Any]) -> Region:
+def region(
+    path: str, function: str, first: int, last: int, calls: Iterable[int], names: dict[str, Any]
+) -> Region:
     """From the statement of line `first` to the one of line `last`; `calls` are the lines of the model calls."""
     source = "".join(linecache.getlines(path))
     if not source:
@@ -60,7 +77,9 @@ def region(path: str, function: str, first: int, last: int, calls: Iterable[int]
         (ast.unparse(n.value), n.attr)
         for s in kept
         for n in ast.walk(s)
-        if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store) and not any(isinstance(c, ast.Call) for c in ast.walk(n))
+        if isinstance(n, ast.Attribute)
+        and isinstance(n.ctx, ast.Store)
+        and not any(isinstance(c, ast.Call) for c in ast.walk(n))
     ]
     return Region(code, targets)
 
@@ -79,7 +98,9 @@ def _common_block(tree: ast.Module, first: int, last: int) -> list[ast.stmt] | N
                 continue
             holds = [any(s.lineno <= line <= _end(s) for s in block) for line in (first, last)]
             if all(holds):
-                best = block  # walk goes outside in: the last one found is the innermost on this path
+                best = (
+                    block  # walk goes outside in: the last one found is the innermost on this path
+                )
     return best
 
 
@@ -104,11 +125,17 @@ class _Slicer:
         return kept[::-1]
 
     def _keep(self, statement: ast.stmt) -> ast.stmt | None:
-        if any(hasattr(statement, name) for name in _BLOCKS) and not isinstance(statement, ast.FunctionDef | ast.ClassDef):
+        if any(hasattr(statement, name) for name in _BLOCKS) and not isinstance(
+            statement, ast.FunctionDef | ast.ClassDef
+        ):
             return self._compound(statement)
         ends = statement.lineno <= self.last <= _end(statement)
         calls = any(statement.lineno <= line <= _end(statement) for line in self.calls)
-        writes = {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        writes = {
+            n.id
+            for n in ast.walk(statement)
+            if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+        }
         writes |= _attribute_roots(statement)
         if isinstance(statement, ast.FunctionDef | ast.ClassDef):
             writes = {statement.name}
@@ -119,9 +146,13 @@ class _Slicer:
 
     def _compound(self, statement: Any) -> ast.stmt | None:
         if isinstance(statement, ast.For | ast.While):
-            inside = any(statement.lineno <= line <= _end(statement) for line in (*self.calls, self.last))
+            inside = any(
+                statement.lineno <= line <= _end(statement) for line in (*self.calls, self.last)
+            )
             if inside and not self._repeatable(statement):
-                self.refused = self.refused or "the model is called in a loop that cannot be run again"
+                self.refused = (
+                    self.refused or "the model is called in a loop that cannot be run again"
+                )
                 return None
         kept = False
         for name in reversed(_BLOCKS):
@@ -158,14 +189,22 @@ class _Slicer:
         if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
             return False
         func = statement.value.func
-        if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) and func.value.id in self.needed:
+        if (
+            isinstance(func, ast.Attribute)
+            and isinstance(func.value, ast.Name)
+            and func.value.id in self.needed
+        ):
             if func.attr in ("append", "extend"):
                 return True  # losses collected in a list; the replay works on copies of lists
-            return func.attr.endswith("_") and not func.attr.startswith("_") and func.attr != "zero_"
+            return (
+                func.attr.endswith("_") and not func.attr.startswith("_") and func.attr != "zero_"
+            )
         return False
 
     def _needs(self, node: ast.AST) -> None:
-        self.needed |= {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+        self.needed |= {
+            n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
+        }
         if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
             self.needed.add(node.target.id)
 

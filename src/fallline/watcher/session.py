@@ -26,11 +26,13 @@ from fallline.watcher.live import LiveLine
 from fallline.watcher.log import EventLog
 from fallline.watcher.memory import LiveGraphs, live_bytes
 from fallline.watcher.numbers import Numbers, describe_parameters
+from fallline.watcher.objects import learning_rate
 from fallline.watcher.origin import Origin
 from fallline.watcher.recorder import Recorder, UpdateRow
 from fallline.watcher.samples import ParameterInfo
 from fallline.watcher.taps import Taps
-from fallline.watcher.taps_events import Teller, autocast_dtype, inner_of, learning_rate, now
+from fallline.watcher.taps_events import Teller
+from fallline.watcher.taps_facts import autocast_dtype, inner_of, now
 
 __all__ = ["Options", "Session"]
 
@@ -110,7 +112,9 @@ class Session(Teller):
         self.safely(self.owners.look)
         self.safely(self._judge.finish, status in ("finished", "exit 0"))
         if self.recorder is not None:
-            self.recorder.describe("guard", {"mode": self.guard.mode, "skipped": self.guard.skipped})
+            self.recorder.describe(
+                "guard", {"mode": self.guard.mode, "skipped": self.guard.skipped}
+            )
             self.recorder.close(status)
 
     @property
@@ -139,18 +143,26 @@ class Session(Teller):
         if self.recorder is None:
             self.rank, self.world = rank_and_world()
             self.recorder = Recorder(
-                self.options.out, self.rank, self.world, self.options.meta | accelerator(), listen=self._judge.listen
+                self.options.out,
+                self.rank,
+                self.world,
+                self.options.meta | accelerator(),
+                listen=self._judge.listen,
             )
         return self.recorder
 
     # -- what the taps tell ------------------------------------------------------------------------------------
 
-    def forward(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
+    def forward(
+        self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any
+    ) -> Any:
         self.inside = True
         try:
             event = self.safely(self._before_forward, module, args, kwargs)
             if event is None:
-                self.inside = False  # a loss, or a module without parameters: what it calls may be a model
+                self.inside = (
+                    False  # a loss, or a module without parameters: what it calls may be a model
+                )
                 return original(module, *args, **kwargs)
             started = now()
             output = original(module, *args, **kwargs)
@@ -275,7 +287,10 @@ class Session(Teller):
         index = self.counts.get(name, 0)
         numbers = self._numbers_of(name, optimizer)
         scale = self._scale_value()
-        fused = getattr(optimizer, "found_inf", None) is not None and getattr(optimizer, "grad_scale", None) is not None
+        fused = (
+            getattr(optimizer, "found_inf", None) is not None
+            and getattr(optimizer, "grad_scale", None) is not None
+        )
         numbers.before_step(index, scale if scale is not None else 1.0, fused)
         self.guard.check(optimizer, index)
 
@@ -284,7 +299,11 @@ class Session(Teller):
         self.in_closure = False
         held_back = self.guard.release(optimizer)
         found = getattr(optimizer, "found_inf", None)
-        if self.scaler_stepping is not None and isinstance(found, Tensor) and found.device.type == "cpu":
+        if (
+            self.scaler_stepping is not None
+            and isinstance(found, Tensor)
+            and found.device.type == "cpu"
+        ):
             held_back = held_back or bool(found.item())  # a fused step that applied nothing
         self._step_done(optimizer, held_back)
 
@@ -350,7 +369,9 @@ class Session(Teller):
             named = self._named(optimizer)
             if known is None:
                 scaled = bool(self._scalers) or autocast_dtype("cpu") == "float16"
-                numbers = Numbers(named, self.options.budget, half=scaled, fingerprints=self.world > 1)
+                numbers = Numbers(
+                    named, self.options.budget, half=scaled, fingerprints=self.world > 1
+                )
                 self._describe(name, optimizer)
             else:
                 numbers = known[1]
@@ -364,22 +385,35 @@ class Session(Teller):
             known = describe_parameters(model) | known
         parameters = [p for g in optimizer.param_groups for p in g["params"]]
         return [
-            (known.get(id(p)) or ParameterInfo(f"parameter {i}", "", i, tuple(p.shape), str(p.dtype)[6:]), p)
+            (
+                known.get(id(p))
+                or ParameterInfo(f"parameter {i}", "", i, tuple(p.shape), str(p.dtype)[6:]),
+                p,
+            )
             for i, p in enumerate(parameters)
         ]
 
     def _describe(self, name: str, optimizer: torch.optim.Optimizer) -> None:
         held = self.objects.members(self.objects.optimizer_sets[name])
         models = [m for m, s in self.objects.model_sets.items() if held & self.objects.members(s)]
-        wrapper = next((w for m in models if (w := self.objects.described[m].facts.get("wrapper"))), None)
-        facts = {"kind": "optimizer", "type": type(optimizer).__name__, "model": models[0] if models else None, "wrapper": wrapper}
-        facts["device"] = next((p.device.type for g in optimizer.param_groups for p in g["params"]), None)
+        wrapper = next(
+            (w for m in models if (w := self.objects.described[m].facts.get("wrapper"))), None
+        )
+        facts = {
+            "kind": "optimizer",
+            "type": type(optimizer).__name__,
+            "model": models[0] if models else None,
+            "wrapper": wrapper,
+        }
+        facts["device"] = next(
+            (p.device.type for g in optimizer.param_groups for p in g["params"]), None
+        )
         self.open().describe(name, facts)
 
 
 def accelerator() -> dict[str, str]:
     """The device's name, once the script itself has woken it: doing that for it would break its forks."""
-    return {"accelerator": torch.cuda.get_device_name()} if torch.cuda.is_initialized() else {}
+    return {"accelerator": torch.cuda.get_device_name()} if torch.cuda.is_initialized() else {}  # type: ignore[no-untyped-call]
 
 
 def rank_and_world() -> tuple[int, int]:

@@ -11,7 +11,16 @@ from types import CodeType, FrameType
 
 from fallline.event import Event, Location
 
-__all__ = ["attribute_at", "boundary_of", "enclosing", "line_of", "over_modules", "over_parameters", "parsed", "statement_at"]
+__all__ = [
+    "attribute_at",
+    "boundary_of",
+    "enclosing",
+    "line_of",
+    "over_modules",
+    "over_parameters",
+    "parsed",
+    "statement_at",
+]
 
 
 @lru_cache(maxsize=64)
@@ -36,8 +45,13 @@ def statement_at(path: str, line: int) -> ast.stmt | None:
     best: ast.stmt | None = None
     if tree is not None:
         for node in ast.walk(tree):
-            if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or node.lineno):
-                if best is None or (node.lineno, -(node.end_lineno or 0)) >= (best.lineno, -(best.end_lineno or 0)):
+            if isinstance(node, ast.stmt) and node.lineno <= line <= (
+                node.end_lineno or node.lineno
+            ):
+                if best is None or (node.lineno, -(node.end_lineno or 0)) >= (
+                    best.lineno,
+                    -(best.end_lineno or 0),
+                ):
                     best = node
     return best
 
@@ -68,7 +82,9 @@ def _boundary(path: str, line: int, function: str) -> Location | None:
         return None
     tests: list[ast.If] = []
     for up in [statement, *enclosing(statement)]:
-        if isinstance(up, ast.If) and not (up.test.lineno <= line <= (up.test.end_lineno or up.test.lineno)):
+        if isinstance(up, ast.If) and not (
+            up.test.lineno <= line <= (up.test.end_lineno or up.test.lineno)
+        ):
             tests.append(up)
         elif isinstance(up, ast.For | ast.While | ast.FunctionDef | ast.AsyncFunctionDef):
             break
@@ -77,7 +93,14 @@ def _boundary(path: str, line: int, function: str) -> Location | None:
     # `if scaler is not None:` inside `if (i + 1) % k == 0:` is a switch; the test that counts is the boundary
     counting = [t for t in tests if any(isinstance(n, ast.Mod) for n in ast.walk(t.test))]
     test = (counting or tests)[0].test
-    return Location(path, test.lineno, test.col_offset + 1, test.end_lineno, (test.end_col_offset or 0) + 1, function)
+    return Location(
+        path,
+        test.lineno,
+        test.col_offset + 1,
+        test.end_lineno,
+        (test.end_col_offset or 0) + 1,
+        function,
+    )
 
 
 def over_modules(at: Location) -> bool:
@@ -97,7 +120,9 @@ def _loops_over(at: Location, names: tuple[str, ...]) -> bool:
     spans = [up.iter for up in around if isinstance(up, ast.For)]
     if statement is not None:
         spans += [n.iter for n in ast.walk(statement) if isinstance(n, ast.comprehension)]
-    return any(isinstance(n, ast.Attribute) and n.attr in names for span in spans for n in ast.walk(span))
+    return any(
+        isinstance(n, ast.Attribute) and n.attr in names for span in spans for n in ast.walk(span)
+    )
 
 
 _OPERATORS: dict[str, type[ast.operator]] = {
@@ -110,14 +135,22 @@ def line_of(op: str, before: Location) -> Location | None:
     statement = statement_at(before.path, before.line)
     if statement is None:
         return None
-    around = [up for up in enclosing(statement) if isinstance(up, ast.For | ast.While | ast.FunctionDef | ast.Module)]
+    around = [
+        up
+        for up in enclosing(statement)
+        if isinstance(up, ast.For | ast.While | ast.FunctionDef | ast.Module)
+    ]
     found = set()
     for node in ast.walk(around[0]) if around else ():
         line = getattr(node, "lineno", 0)
         if not 0 < line <= before.line:
             continue
         if isinstance(node, ast.Call):
-            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            name = (
+                node.func.attr
+                if isinstance(node.func, ast.Attribute)
+                else getattr(node.func, "id", "")
+            )
             if name == op:
                 found.add(line)
         elif isinstance(node, ast.BinOp) and isinstance(node.op, _OPERATORS.get(op, ast.FloorDiv)):
@@ -133,13 +166,16 @@ def attribute_at(frame: FrameType, name: str) -> ast.Attribute | None:
 @lru_cache(maxsize=1024)
 def _attribute(code: CodeType, instruction: int, name: str) -> ast.Attribute | None:
     tree = parsed(code.co_filename)
-    line, end_line, begin, end = next(islice(code.co_positions(), instruction // 2, None), (None,) * 4)
+    line, end_line, _, end = next(islice(code.co_positions(), instruction // 2, None), (None,) * 4)
     if tree is None or line is None:
         return None
     found = [
         n
         for n in ast.walk(tree)
-        if isinstance(n, ast.Attribute) and n.attr == name and n.lineno <= (end_line or line) and (n.end_lineno or n.lineno) >= line
+        if isinstance(n, ast.Attribute)
+        and n.attr == name
+        and n.lineno <= (end_line or line)
+        and (n.end_lineno or n.lineno) >= line
     ]
     exact = [n for n in found if n.end_col_offset == end and n.end_lineno == end_line]
     best = exact or found

@@ -16,7 +16,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 from torch.optim import Optimizer, lr_scheduler
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from fallline.watcher.replay import Reached
 
@@ -57,7 +60,9 @@ class Taps:
 
     # -- the means ---------------------------------------------------------------------------------------------
 
-    def patch(self, owner: Any, name: str, make: Callable[[Wrapped], Wrapped], *, rebind: bool = False) -> None:
+    def patch(
+        self, owner: Any, name: str, make: Callable[[Wrapped], Wrapped], *, rebind: bool = False
+    ) -> None:
         """Replace `owner.name` by `make(original)`."""
         original = owner.__dict__[name] if isinstance(owner, type) else getattr(owner, name)
         wrapper = functools.wraps(original)(make(original))
@@ -73,12 +78,16 @@ class Taps:
         """`from torch.nn.utils import clip_grad_norm_` happened before us: reach those names too."""
         for module in list(sys.modules.values()):
             names = getattr(module, "__dict__", None)
-            if not isinstance(module, types.ModuleType) or names is None or module.__name__.startswith("fallline"):
+            if (
+                not isinstance(module, types.ModuleType)
+                or names is None
+                or module.__name__.startswith("fallline")
+            ):
                 continue
             for name, value in list(names.items()):
                 if value is original:
                     names[name] = wrapper
-                    self._undo.append(lambda names=names, name=name: names.__setitem__(name, original))  # type: ignore[misc]
+                    self._undo.append(functools.partial(names.__setitem__, name, original))
 
     # -- backward ----------------------------------------------------------------------------------------------
 
@@ -91,7 +100,16 @@ class Taps:
                     raise Reached(self)
                 if session.off:
                     return original(self, *args, **kwargs)
-                named = dict(zip(("gradient", "retain_graph", "create_graph", "inputs"), args, strict=False)) | kwargs
+                named = (
+                    dict(
+                        zip(
+                            ("gradient", "retain_graph", "create_graph", "inputs"),
+                            args,
+                            strict=False,
+                        )
+                    )
+                    | kwargs
+                )
                 return session.backward(lambda: original(self, *args, **kwargs), self, named)
 
             return backward
@@ -99,7 +117,9 @@ class Taps:
         def function(original: Wrapped) -> Wrapped:
             def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
                 if session.replaying:
-                    raise Reached(tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None))
+                    raise Reached(
+                        tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
+                    )
                 if session.off or session.in_backward:
                     return original(tensors, *args, **kwargs)
                 names = ("grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
@@ -174,9 +194,11 @@ class Taps:
                     if not isinstance(parameters, torch.Tensor | list | tuple):
                         listed = list(parameters)
                         # torch warns about an exhausted generator, so an empty one has to stay one
-                        parameters = listed or (p for p in ())
+                        parameters = listed or (p for p in listed)
                     limit = args[0] if args else kwargs.get(threshold)
-                    return session.clip(lambda: original(parameters, *args, **kwargs), parameters, how, limit)
+                    return session.clip(
+                        lambda: original(parameters, *args, **kwargs), parameters, how, limit
+                    )
 
                 return clip
 
@@ -184,14 +206,18 @@ class Taps:
 
         utils = nn.utils.clip_grad
         norm, value = tap("norm", "max_norm"), tap("value", "clip_value")
-        for name, make in (("clip_grad_norm_", norm), ("clip_grad_value_", value), ("clip_grads_with_norm_", norm)):
+        for name, make in (
+            ("clip_grad_norm_", norm),
+            ("clip_grad_value_", value),
+            ("clip_grads_with_norm_", norm),
+        ):
             if not hasattr(utils, name):  # the halves are public from torch 2.6 on
                 continue
             self.patch(utils, name, make, rebind=rebind)
             original, tapped = getattr(nn.utils, name, None), getattr(utils, name)
             if original is not None and original is not tapped:
                 setattr(nn.utils, name, tapped)
-                self._undo.append(lambda n=name, o=original: setattr(nn.utils, n, o))  # type: ignore[misc]
+                self._undo.append(functools.partial(setattr, nn.utils, name, original))
 
     # -- loss scaling ------------------------------------------------------------------------------------------
 
@@ -223,7 +249,9 @@ class Taps:
                     return None
                 if session.off or not self._enabled:
                     return original(self, optimizer, *args, **kwargs)
-                return session.scaler_step(lambda: original(self, optimizer, *args, **kwargs), self, optimizer)
+                return session.scaler_step(
+                    lambda: original(self, optimizer, *args, **kwargs), self, optimizer
+                )
 
             return step
 
@@ -237,7 +265,12 @@ class Taps:
 
             return update
 
-        for name, make in (("scale", scale), ("unscale_", unscale), ("step", step), ("update", update)):
+        for name, make in (
+            ("scale", scale),
+            ("unscale_", unscale),
+            ("step", step),
+            ("update", update),
+        ):
             self.patch(scaler_class, name, make)
 
     # -- schedulers --------------------------------------------------------------------------------------------
@@ -271,9 +304,16 @@ class Taps:
 
             return init
 
-        classes = {c for c in vars(lr_scheduler).values() if isinstance(c, type) and c.__module__ == lr_scheduler.__name__}
+        classes = {
+            c
+            for c in vars(lr_scheduler).values()
+            if isinstance(c, type) and c.__module__ == lr_scheduler.__name__
+        }
         for scheduler in sorted(classes, key=lambda c: c.__name__):
-            if not (issubclass(scheduler, lr_scheduler.LRScheduler) or scheduler.__name__ == "ReduceLROnPlateau"):
+            if not (
+                issubclass(scheduler, lr_scheduler.LRScheduler)
+                or scheduler.__name__ == "ReduceLROnPlateau"
+            ):
                 continue
             if "step" in scheduler.__dict__:
                 self.patch(scheduler, "step", step)

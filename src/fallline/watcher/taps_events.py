@@ -5,21 +5,26 @@ The state here is only what is needed to tell one event from another; nothing ke
 
 from __future__ import annotations
 
-import sys
 import threading
-import time
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from fallline.event import Event, Kind, Location
 from fallline.watcher.frames import Place, from_torch, place
 from fallline.watcher.log import EventLog
-from fallline.watcher.objects import Objects, learning_rate, unwrap, wrapper_of
+from fallline.watcher.objects import Objects, unwrap, wrapper_of
+from fallline.watcher.taps_data_events import DataTeller
+from fallline.watcher.taps_facts import (
+    HalfWatch,
+    accumulation_of,
+    autocast_dtype,
+    first_tensor,
+    inner_of,
+    modules_in,
+)
 from fallline.watcher.taps_grad import GradientTap
 from fallline.watcher.taps_kept import KeptGraphs
 from fallline.watcher.taps_loss import facts_of, reached, root_marker
@@ -44,10 +49,11 @@ class Mark:
         self.event = event
 
 
-class Teller:
+class Teller(DataTeller):
     """Turns what taps tell into events, in order."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.objects = Objects()
         self.log = EventLog()
         self.off = False  # taps let everything pass: our own computations, a replay, a forked child
@@ -62,8 +68,6 @@ class Teller:
         self.checkpoints = 0
         self.all_reduces = 0
         self._scalers: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._iterators: weakref.WeakKeyDictionary[Any, tuple[weakref.ref[Any], list[Any]]] = weakref.WeakKeyDictionary()
-        self._epochs: dict[str, int] = {}
         self._walks: dict[tuple[str, int], int] = {}
         self._reached: dict[tuple[str, int], int] = {}
         self._repeats: dict[tuple[Kind, int], int] = {}
@@ -89,7 +93,11 @@ class Teller:
         return self._tell(kind, where or Place(_NOWHERE), facts)
 
     def _tell(self, kind: Kind, where: Place, named: dict[str, Any]) -> Event:
-        ids = {k: named.pop(k) for k in ("optimizer", "scaler", "model", "scheduler", "loader") if k in named}
+        ids = {
+            k: named.pop(k)
+            for k in ("optimizer", "scaler", "model", "scheduler", "loader")
+            if k in named
+        }
         facts = {k: v for k, v in named.items() if v is not None}
         event = Event(kind, where.at, facts=facts, callers=where.callers, **ids)
         self.record(event)
@@ -98,7 +106,13 @@ class Teller:
     def record(self, event: Event) -> None:
         key = (event.kind, id(event.at))
         count = self._repeats[key] = self._repeats.get(key, 0) + 1
-        if count > REPEATS and event.kind in (Kind.FORWARD, Kind.BATCH, Kind.EPOCH, Kind.EPOCH_END, Kind.MODE):
+        if count > REPEATS and event.kind in (
+            Kind.FORWARD,
+            Kind.BATCH,
+            Kind.EPOCH,
+            Kind.EPOCH_END,
+            Kind.MODE,
+        ):
             return
         with self._lock:
             self.log.add(event)
@@ -167,13 +181,19 @@ class Teller:
             scales = [s._scale for s in self._scalers if s._scale is not None]
             facts = facts_of(loss, scales)
             number = facts["parameters"] = self._parameters(loss, where)
-            facts["half_parameters"] = (self._half.get(number) or None) if number is not None else None
+            facts["half_parameters"] = (
+                (self._half.get(number) or None) if number is not None else None
+            )
         facts["autocast"] = autocast_dtype(device)
         for name in ("retain_graph", "create_graph"):
             if named.get(name):
                 facts[name] = True
                 facts["second"] = False  # until another backward comes without a new forward pass
-        if not self._window and self._last_backward is not None and self._last_backward.facts.get("retain_graph"):
+        if (
+            not self._window
+            and self._last_backward is not None
+            and self._last_backward.facts.get("retain_graph")
+        ):
             self._last_backward.facts["second"] = True
         self._synchronisation(facts)
         self._normalised(facts, where.framework)
@@ -203,15 +223,22 @@ class Teller:
         leaves, marks, whole = reached(loss, MARK)
         for mark in marks:
             mark.event.facts["used"] = True
-        inputs = [leaf for leaf in leaves if not isinstance(leaf, nn.Parameter) and not self._held(leaf)]
+        inputs = [
+            leaf for leaf in leaves if not isinstance(leaf, nn.Parameter) and not self._held(leaf)
+        ]
         if inputs:
             self.emit(Kind.GRAD_READ, where, what="input")
         if not whole:
             self._reached.pop(key, None)
             return None
-        held = sorted((leaf for leaf in leaves if isinstance(leaf, nn.Parameter) or self._held(leaf)), key=id)
+        held = sorted(
+            (leaf for leaf in leaves if isinstance(leaf, nn.Parameter) or self._held(leaf)), key=id
+        )
         number = self._reached[key] = self.objects.parameters(held)
-        model = next((m for n, m in self.objects.models() if self._window and n == self._window[-1].model), None)
+        model = next(
+            (m for n, m in self.objects.models() if self._window and n == self._window[-1].model),
+            None,
+        )
         teachers = {f.model for f in self._window if f.model and f.facts.get("training") is False}
         self.owners.reached(held, model, teachers)
         self._half[number] = any(leaf.dtype is torch.float16 for leaf in held)
@@ -283,7 +310,11 @@ class Teller:
     def zero_grad(self, optimizer: torch.optim.Optimizer) -> None:
         name = self.objects.optimizer(optimizer)
         self.emit(
-            Kind.ZERO_GRAD, place(3), optimizer=name, clears="grad", parameters=self.objects.optimizer_sets[name]
+            Kind.ZERO_GRAD,
+            place(3),
+            optimizer=name,
+            clears="grad",
+            parameters=self.objects.optimizer_sets[name],
         )
 
     def zero_grad_of_model(self, module: nn.Module) -> None:
@@ -297,7 +328,11 @@ class Teller:
         limit = None
         if isinstance(threshold, int | float):
             limit = float(threshold)
-        elif isinstance(threshold, Tensor) and threshold.numel() == 1 and threshold.device.type == "cpu":
+        elif (
+            isinstance(threshold, Tensor)
+            and threshold.numel() == 1
+            and threshold.device.type == "cpu"
+        ):
             limit = float(threshold)
         return self.emit(
             Kind.CLIP,
@@ -311,10 +346,19 @@ class Teller:
 
     def _sharded(self, parameters: list[Any]) -> bool:
         """Parts of parameters that FSDP1 has spread over ranks."""
-        around = [m for ref in self._wrapped.values() if (m := ref()) is not None and wrapper_of(m) == "fsdp1"]
-        if not any(getattr(getattr(m, "sharding_strategy", None), "name", "") != "NO_SHARD" for m in around):
+        around = [
+            m
+            for ref in self._wrapped.values()
+            if (m := ref()) is not None and wrapper_of(m) == "fsdp1"
+        ]
+        if not any(
+            getattr(getattr(m, "sharding_strategy", None), "name", "") != "NO_SHARD" for m in around
+        ):
             return False
-        return any(getattr(p, "_is_flat_param", False) or getattr(p, "_fsdp_flattened", False) for p in parameters)
+        return any(
+            getattr(p, "_is_flat_param", False) or getattr(p, "_fsdp_flattened", False)
+            for p in parameters
+        )
 
     # -- loss scaling, schedulers ------------------------------------------------------------------------------
 
@@ -327,7 +371,10 @@ class Teller:
 
     def unscale(self, scaler: Any, optimizer: Any) -> None:
         self.emit(
-            Kind.UNSCALE, place(3), scaler=self.scaler_id(scaler), optimizer=self.objects.optimizer(inner_of(optimizer))
+            Kind.UNSCALE,
+            place(3),
+            scaler=self.scaler_id(scaler),
+            optimizer=self.objects.optimizer(inner_of(optimizer)),
         )
 
     def scaler_update(self, scaler: Any) -> None:
@@ -339,78 +386,13 @@ class Teller:
         held = self.objects.optimizer(inner_of(optimizer)) if optimizer is not None else None
         explicit = bool(args or kwargs)
         self.emit(
-            Kind.SCHEDULER_STEP, place(3), scheduler=name, optimizer=held, explicit=explicit, per=self._loop()
+            Kind.SCHEDULER_STEP,
+            place(3),
+            scheduler=name,
+            optimizer=held,
+            explicit=explicit,
+            per=self.in_loop(),
         )
-
-    def _loop(self) -> str | None:
-        """Whether we are between the batches of a loader, or between its epochs."""
-        if not self._epochs:
-            return None
-        return "batch" if any(open for _, (_, open) in self._iterators.values()) else "epoch"
-
-    # -- data --------------------------------------------------------------------------------------------------
-
-    def epoch(self, loader: Any, iterator: Any) -> None:
-        name = self.loader_id(loader)
-        index = self._epochs[name] = self._epochs.get(name, -1) + 1
-        self._iterators[iterator] = (weakref.ref(loader), [0, False])
-        self.emit(Kind.EPOCH, place(3), loader=name, index=index)
-
-    def loader_id(self, loader: Any) -> str:
-        known = self.objects.known(loader)
-        if known is not None:
-            return known
-        sampler = getattr(loader, "sampler", None)
-        held = self.objects.known(sampler) if sampler is not None else None
-        length = length_of(loader)
-        return self.objects.name(
-            "loader",
-            loader,
-            endless=True if length is None else None,
-            length=length,
-            sampler=held,
-            workers=getattr(loader, "num_workers", None),
-            shuffle=type(sampler).__name__ == "RandomSampler",
-        )
-
-    def batch_event(self, iterator: Any, where: Place | None) -> None:
-        entry = self._iterators.get(iterator)
-        loader = entry[0]() if entry is not None else None
-        if entry is None or loader is None:
-            return
-        index, entry[1][0] = entry[1][0], entry[1][0] + 1
-        entry[1][1] = True
-        name = self.loader_id(loader)
-        length = self.objects.described[name].facts.get("length")
-        self.emit(
-            Kind.BATCH,
-            where,
-            loader=name,
-            index=index,
-            last=None if length is None else index + 1 == length,
-            endless=True if length is None else None,
-        )
-
-    def epoch_end(self, iterator: Any, where: Place | None) -> None:
-        entry = self._iterators.get(iterator)
-        loader = entry[0]() if entry is not None else None
-        if entry is not None and loader is not None:
-            entry[1][1] = False
-            self.emit(Kind.EPOCH_END, where, loader=self.loader_id(loader))
-            self.kept.pass_over()
-
-    def sampler_made(self, sampler: Any) -> None:
-        where = place(3)
-        self.objects.name(
-            "sampler",
-            sampler,
-            where.at if where else None,
-            type=type(sampler).__name__,
-            shuffle=bool(getattr(sampler, "shuffle", False)),
-        )
-
-    def sampler_epoch(self, sampler: Any) -> None:
-        self.emit(Kind.SAMPLER_EPOCH, place(3), sampler=self.objects.name("sampler", sampler))
 
     # -- modes -------------------------------------------------------------------------------------------------
 
@@ -420,14 +402,23 @@ class Teller:
         where = place(3)
         if where is not None:
             known = self.objects.known(unwrap(module))
-            self.emit(Kind.MODE, where, model=known or self.objects.model(module, where.at), mode="train" if mode else "eval")
+            self.emit(
+                Kind.MODE,
+                where,
+                model=known or self.objects.model(module, where.at),
+                mode="train" if mode else "eval",
+            )
 
     def checkpointed(self, function: Any) -> None:
         self.checkpoints += 1
         where = place(3)
         if where is not None:
             modules = modules_in(function)
-            norms = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for held in modules for m in held.modules())
+            norms = any(
+                isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training
+                for held in modules
+                for m in held.modules()
+            )
             self.emit(Kind.CHECKPOINT, where, batchnorm=norms if modules else None)
 
     def anomaly(self) -> None:
@@ -440,113 +431,16 @@ class Teller:
         if where is None or self._repeats.get((Kind.AUTOCAST_OFF, id(where.at)), 0) > 3:
             return
         watch = HalfWatch(self.emit(Kind.AUTOCAST_OFF, where))
-        watch.__enter__()
+        watch.__enter__()  # type: ignore[no-untyped-call]
         self.autocast_pending.append((watch, context))
 
     def autocast_on_again(self, context: Any) -> None:
         watch, pending = self.autocast_pending[-1]
         if pending is context:
             self.autocast_pending.pop()
-            watch.__exit__(None, None, None)
-
-
-class HalfWatch(TorchFunctionMode):
-    """In a block where autocast is turned off: is anything computed in half precision there?"""
-
-    _CASTS = frozenset({"float", "double", "to", "type", "detach", "__get__", "dim", "size", "numel", "is_floating_point"})
-
-    def __init__(self, event: Event) -> None:
-        super().__init__()
-        self.event = event
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if getattr(func, "__name__", "") not in self._CASTS and any(
-            isinstance(a, Tensor) and a.dtype in (torch.float16, torch.bfloat16) for a in args
-        ):
-            self.event.facts["half"] = True
-        return func(*args, **(kwargs or {}))
+            watch.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
 
 def _unused(event: Event) -> None:
     """The graph of a forward pass is gone, and no backward had reached it."""
     event.facts.setdefault("used", False)
-
-
-def autocast_dtype(device: str) -> str | None:
-    """ "float16", "bfloat16" or "off"."""
-    try:
-        if not torch.is_autocast_enabled(device):
-            return "off"
-        return str(torch.get_autocast_dtype(device))[6:]
-    except RuntimeError:  # a device without autocast
-        return None
-
-
-def accumulation_of(framework: str) -> int | None:
-    """How many micro-batches Accelerate accumulates, from the frame that calls backward."""
-    frame: Any = sys._getframe(4)
-    while frame is not None:
-        if framework in frame.f_code.co_filename and frame.f_code.co_name == "backward":
-            count = getattr(frame.f_locals.get("self"), "gradient_accumulation_steps", None)
-            if isinstance(count, int):
-                return count
-        frame = frame.f_back
-    return None
-
-
-def first_tensor(output: Any) -> Tensor | None:
-    """A tensor with a graph in what a model returned."""
-    if isinstance(output, Tensor):
-        return output if output.grad_fn is not None else None
-    if isinstance(output, dict):
-        output = output.values()
-    elif not isinstance(output, list | tuple):
-        return None
-    for item in output:
-        found = first_tensor(item)
-        if found is not None:
-            return found
-    return None
-
-
-def inner_of(optimizer: Any) -> Any:
-    """The torch optimizer inside a framework's wrapper."""
-    while not isinstance(getattr(optimizer, "param_groups", None), list) or type(optimizer).__name__ == "AcceleratedOptimizer":
-        inner = getattr(optimizer, "optimizer", None)
-        if inner is None:
-            break
-        optimizer = inner
-    return optimizer
-
-
-def length_of(loader: Any) -> int | None:
-    """How many batches a pass has, where asking is free of side effects."""
-    if isinstance(getattr(loader, "dataset", None), torch.utils.data.IterableDataset):
-        return None
-    try:
-        return len(loader)
-    except Exception:
-        return None
-
-
-def modules_in(function: Callable[..., Any]) -> list[nn.Module]:
-    """The modules that a checkpointed function runs, as far as they can be seen on it."""
-    if isinstance(function, nn.Module):
-        return [function]
-    owner = getattr(function, "__self__", None)
-    found = [owner] if isinstance(owner, nn.Module) else []
-    for cell in getattr(function, "__closure__", None) or ():
-        try:
-            value = cell.cell_contents
-        except ValueError:
-            continue
-        if isinstance(value, nn.Module):
-            found.append(value)
-    return found
-
-
-def now() -> float:
-    return time.perf_counter()
-
-
-__all__ += ["MARK", "Mark", "autocast_dtype", "first_tensor", "inner_of", "learning_rate", "modules_in", "now"]

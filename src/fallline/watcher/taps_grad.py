@@ -26,11 +26,35 @@ __all__ = ["GradientTap"]
 
 PROBED_UPDATES = 30
 _SLOT: Any = torch._C.TensorBase.__dict__["grad"]
-_INPLACE = {"div_": "div", "mul_": "mul", "add_": "add", "sub_": "add", "copy_": "assign", "normal_": "noise"}
+_INPLACE = {
+    "div_": "div",
+    "mul_": "mul",
+    "add_": "add",
+    "sub_": "add",
+    "copy_": "assign",
+    "normal_": "noise",
+}
 _AUGMENTED = {ast.Div: "div", ast.Mult: "mul", ast.Add: "add", ast.Sub: "add"}
 _NORMS = frozenset({"norm", "vector_norm", "get_total_norm", "_foreach_norm"})
 _VALUES = frozenset(
-    {"item", "abs", "mean", "max", "min", "std", "var", "sum", "cpu", "tolist", "numpy", "isnan", "isinf", "isfinite", "square", "pow"}
+    {
+        "item",
+        "abs",
+        "mean",
+        "max",
+        "min",
+        "std",
+        "var",
+        "sum",
+        "cpu",
+        "tolist",
+        "numpy",
+        "isnan",
+        "isinf",
+        "isfinite",
+        "square",
+        "pow",
+    }
 )
 _NOISE = frozenset({"randn_like", "randn", "normal", "rand_like"})
 # Attributes that hand the same gradient on.
@@ -126,7 +150,17 @@ class GradientTap:
                     return Kind.GRAD_READ, "norm"
                 if name in _VALUES:
                     return (Kind.GRAD_READ, "norm" if _roots(up) else "value")
-                if name in ("requires_grad", "requires_grad_", "detach_", "is_sparse", "shape", "dtype", "device", "numel", "size"):
+                if name in (
+                    "requires_grad",
+                    "requires_grad_",
+                    "detach_",
+                    "is_sparse",
+                    "shape",
+                    "dtype",
+                    "device",
+                    "numel",
+                    "size",
+                ):
                     return None, ""
                 if name.endswith("_") and not name.endswith("__"):
                     return Kind.GRAD_WRITE, "other"
@@ -134,16 +168,33 @@ class GradientTap:
                     return Kind.GRAD_READ, "value"
             elif isinstance(up, ast.Call):
                 if here is not up.func:
-                    called = up.func.attr if isinstance(up.func, ast.Attribute) else getattr(up.func, "id", "")
-                    return Kind.GRAD_READ, "norm" if called in _NORMS else "value" if called in _VALUES or called == "print" else "use"
-            elif isinstance(up, ast.Compare | ast.BoolOp | ast.If | ast.IfExp | ast.While | ast.Assert):
+                    called = (
+                        up.func.attr
+                        if isinstance(up.func, ast.Attribute)
+                        else getattr(up.func, "id", "")
+                    )
+                    return (
+                        Kind.GRAD_READ,
+                        "norm"
+                        if called in _NORMS
+                        else "value"
+                        if called in _VALUES or called == "print"
+                        else "use",
+                    )
+            elif isinstance(
+                up, ast.Compare | ast.BoolOp | ast.If | ast.IfExp | ast.While | ast.Assert
+            ):
                 return None, ""  # `if p.grad is not None`
             elif isinstance(up, ast.AugAssign) and up.target is node:
                 return None, ""  # the store that follows tells it
             elif isinstance(up, ast.stmt):
                 if isinstance(up, ast.Assign) and any(_reads_own(t) for t in up.targets):
                     return None, ""  # `p.grad = p.grad / k`: the store that follows tells it
-                if isinstance(up, ast.Assign) and isinstance(up.value, ast.Attribute) and up.value is node:
+                if (
+                    isinstance(up, ast.Assign)
+                    and isinstance(up.value, ast.Attribute)
+                    and up.value is node
+                ):
                     return None, ""  # `g = p.grad`: what happens to g is not seen
                 return Kind.GRAD_READ, "use"
             here = up
@@ -152,7 +203,10 @@ class GradientTap:
     def _inplace(self, name: str, method: ast.Attribute) -> str:
         call = getattr(method, "parent", None)
         if name in ("add_", "sub_") and isinstance(call, ast.Call):
-            named = {n.attr if isinstance(n, ast.Attribute) else getattr(n, "id", "") for n in ast.walk(call)}
+            named = {
+                n.attr if isinstance(n, ast.Attribute) else getattr(n, "id", "")
+                for n in ast.walk(call)
+            }
             if named & _NOISE:
                 return "noise"
         return _INPLACE[name]

@@ -53,7 +53,11 @@ class KeptGraphs:
         while self._losses and self._losses[0][0]() is None:
             self._losses.popleft()
         now = self.teller.steps
-        old = [event for token, step, event in self._losses if now - step >= OLD and token() is not None]
+        old = [
+            event
+            for token, step, event in self._losses
+            if now - step >= OLD and token() is not None
+        ]
         if len(old) >= ENOUGH:
             self._tell(old[0])
         return len(old)
@@ -62,7 +66,11 @@ class KeptGraphs:
         """A loader is exhausted: outputs of that pass that no backward walked and that are still alive were stored."""
         while self._outputs and self._outputs[0][0]() is None:
             self._outputs.popleft()
-        alive = [event for mark, event in self._outputs if mark() is not None and not event.facts.get("used")]
+        alive = [
+            event
+            for mark, event in self._outputs
+            if mark() is not None and not event.facts.get("used")
+        ]
         by_place: dict[Location, list[Event]] = {}
         for event in alive:
             by_place.setdefault(event.at, []).append(event)
@@ -77,7 +85,9 @@ class KeptGraphs:
         for at in (event.at, *event.callers):
             found = _keeper(at)
             if found is not None:
-                place = Location(at.path, found[0].lineno, found[0].col_offset + 1, function=at.function)
+                place = Location(
+                    at.path, found[0].lineno, found[0].col_offset + 1, function=at.function
+                )
                 self.teller.emit(Kind.KEEP, Place(place), how=found[1], reaches_backward=False)
                 return
 
@@ -92,9 +102,15 @@ def _keeper(at: Location) -> tuple[ast.stmt, str] | None:
         return None
     tainted = _names_in(statement)
     for node in ast.walk(loop):
-        if isinstance(node, ast.Assign) and _names_in(node.value) & tainted and _keeps_graph(node.value):
+        if (
+            isinstance(node, ast.Assign)
+            and _names_in(node.value) & tainted
+            and _keeps_graph(node.value)
+        ):
             tainted |= {n.id for t in node.targets for n in ast.walk(t) if isinstance(n, ast.Name)}
-    for node in sorted((n for n in ast.walk(loop) if isinstance(n, ast.stmt)), key=lambda n: n.lineno):
+    for node in sorted(
+        (n for n in ast.walk(loop) if isinstance(n, ast.stmt)), key=lambda n: n.lineno
+    ):
         how = _stores(node, tainted)
         if how is not None:
             return node, how
@@ -104,14 +120,21 @@ def _keeper(at: Location) -> tuple[ast.stmt, str] | None:
 def _stores(node: ast.stmt, tainted: set[str]) -> str | None:
     value: ast.AST | None = None
     how = ""
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Attribute):
+    if (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Call)
+        and isinstance(node.value.func, ast.Attribute)
+    ):
         if node.value.func.attr in ("append", "extend", "add", "insert") and node.value.args:
             value, how = node.value.args[-1], "append"
     elif isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add | ast.Sub):
         value, how = node.value, "add"
     elif isinstance(node, ast.Assign) and len(node.targets) == 1:
         target = ast.unparse(node.targets[0])
-        if isinstance(node.value, ast.BinOp) and target in (ast.unparse(node.value.left), ast.unparse(node.value.right)):
+        if isinstance(node.value, ast.BinOp) and target in (
+            ast.unparse(node.value.left),
+            ast.unparse(node.value.right),
+        ):
             value, how = node.value, "add"
         elif isinstance(node.targets[0], ast.Subscript):
             value, how = node.value, "assign"
@@ -126,7 +149,11 @@ def _keeps_graph(value: ast.AST) -> bool:
     for node in ast.walk(value):
         if isinstance(node, ast.Attribute) and node.attr in _PLAIN:
             return False
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("float", "int", "str"):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in ("float", "int", "str")
+        ):
             return False
     return not isinstance(value, ast.Constant)
 
@@ -134,4 +161,10 @@ def _keeps_graph(value: ast.AST) -> bool:
 def _names_in(node: ast.AST) -> set[str]:
     """Names that are not merely called or looked into, such as `loss_fn` and `optimizer`."""
     called = {id(n.func) for n in ast.walk(node) if isinstance(n, ast.Call)}
-    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and id(n) not in called and n.id not in ("torch", "F", "nn", "self")}
+    return {
+        n.id
+        for n in ast.walk(node)
+        if isinstance(n, ast.Name)
+        and id(n) not in called
+        and n.id not in ("torch", "F", "nn", "self")
+    }

@@ -48,7 +48,11 @@ class _Root:
         self.ragged = False
 
     def facts(self) -> dict[str, Any]:
-        facts: dict[str, Any] = {"scaled": self.scaled, "divided": self.divided, "terms": self.terms}
+        facts: dict[str, Any] = {
+            "scaled": self.scaled,
+            "divided": self.divided,
+            "terms": self.terms,
+        }
         if self.divided:
             facts["divisor"] = self.divisor
         if len(self.reductions) == 1:
@@ -105,7 +109,10 @@ class _Root:
         if node is None:
             return False
         if node.name().startswith("SumBackward"):
-            summed, counted = _numel(getattr(node, "_saved_self_sym_sizes", None)), _weight_under(node)
+            summed, counted = (
+                _numel(getattr(node, "_saved_self_sym_sizes", None)),
+                _weight_under(node),
+            )
         elif getattr(node, "_saved_reduction", None) == 2:
             summed, counted = _targets(node)
         else:
@@ -119,7 +126,9 @@ class _Root:
     def _reduction(self, node: Any, name: str) -> None:
         saved = getattr(node, "_saved_reduction", None)
         if saved is not None:
-            self.reductions.add(("none", "mean", "sum")[int(saved)] if int(saved) in (0, 1, 2) else "none")
+            self.reductions.add(
+                ("none", "mean", "sum")[int(saved)] if int(saved) in (0, 1, 2) else "none"
+            )
             ignored = getattr(node, "_saved_ignore_index", None)
             target = getattr(node, "_saved_target", None)
             if ignored is not None and isinstance(target, Tensor) and target.device.type == "cpu":
@@ -162,7 +171,11 @@ def _weight_under(node: Any) -> float | None:
                     mask = getattr(following, name)
                 except (AttributeError, RuntimeError):
                     continue
-                if isinstance(mask, Tensor) and not mask.requires_grad and mask.device.type == "cpu":
+                if (
+                    isinstance(mask, Tensor)
+                    and not mask.requires_grad
+                    and mask.device.type == "cpu"
+                ):
                     return float(mask.sum())
     return None
 
@@ -221,7 +234,7 @@ def reached(loss: Tensor, mark: str, limit: int = 200_000) -> tuple[list[Tensor]
 
 def root_marker(tensor: Any, mark: str, value: Any) -> bool:
     """Leave a mark on the node that made this tensor; it lives exactly as long as the graph does."""
-    node = tensor.grad_fn if isinstance(tensor, torch.Tensor) else None
+    node: Any = tensor.grad_fn if isinstance(tensor, torch.Tensor) else None
     if node is None:
         return False
     node.metadata[mark] = value

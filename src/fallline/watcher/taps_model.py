@@ -23,13 +23,27 @@ def install(taps: Taps) -> None:
     taps.patch(nn.Module, "__call__", lambda original: _call(session, original))
     taps.patch(nn.Module, "train", lambda original: _train(session, original))
     taps.patch(nn.Module, "zero_grad", lambda original: _zero_grad(session, original))
-    taps.patch(torch.utils.checkpoint, "checkpoint", lambda original: _checkpoint(session, original))
-    taps.patch(nn.parallel.DistributedDataParallel, "__init__", lambda original: _wrap(session, original))
+    taps.patch(
+        torch.utils.checkpoint, "checkpoint", lambda original: _checkpoint(session, original)
+    )
+    taps.patch(
+        nn.parallel.DistributedDataParallel, "__init__", lambda original: _wrap(session, original)
+    )
     anomaly = torch.autograd.anomaly_mode
-    taps.patch(anomaly.detect_anomaly, "__enter__", lambda original: _told(session, original, session.anomaly))
+    taps.patch(
+        anomaly.detect_anomaly,
+        "__enter__",
+        lambda original: _told(session, original, session.anomaly),
+    )
     taps.patch(anomaly.set_detect_anomaly, "__init__", lambda original: _anomaly(session, original))
-    taps.patch(torch.amp.autocast_mode.autocast, "__enter__", lambda original: _autocast(session, original))
-    taps.patch(torch.amp.autocast_mode.autocast, "__exit__", lambda original: _autocast_exit(session, original))
+    taps.patch(
+        torch.amp.autocast_mode.autocast, "__enter__", lambda original: _autocast(session, original)
+    )
+    taps.patch(
+        torch.amp.autocast_mode.autocast,
+        "__exit__",
+        lambda original: _autocast_exit(session, original),
+    )
 
 
 def _call(session: Session, original: Wrapped) -> Wrapped:

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Owners"]
 
-PATIENCE = 3  # updates: an optimizer may be made later, an update by hand may come at the end of the epoch
+PATIENCE = (
+    3  # updates: an optimizer may be made later, an update by hand may come at the end of the epoch
+)
 MOST = 256
 
 
@@ -27,8 +29,12 @@ class Owners:
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self._made: dict[int, tuple[weakref.ref[nn.Module], Place]] = {}  # by id: a module may define its own hash
-        self._stray: dict[int, tuple[weakref.ref[Tensor], Tensor, int]] = {}  # serial → parameter, probe, update
+        self._made: dict[
+            int, tuple[weakref.ref[nn.Module], Place]
+        ] = {}  # by id: a module may define its own hash
+        self._stray: dict[
+            int, tuple[weakref.ref[Tensor], Tensor, int]
+        ] = {}  # serial → parameter, probe, update
         self._told: set[Any] = set()
         self._replaced = False  # a finding of its own: FL306
 
@@ -58,9 +64,14 @@ class Owners:
         if where is None:
             return
         spots = (where.at, *where.callers)
-        outside = next((i for i, spot in enumerate(spots) if not spot.function.endswith("__init__")), None)
+        outside = next(
+            (i for i, spot in enumerate(spots) if not spot.function.endswith("__init__")), None
+        )
         if outside is not None:
-            self._made[id(module)] = (weakref.ref(module), Place(spots[outside], spots[outside + 1 :]))
+            self._made[id(module)] = (
+                weakref.ref(module),
+                Place(spots[outside], spots[outside + 1 :]),
+            )
 
     def _registered(self, module: nn.Module, name: str, new: nn.Module) -> None:
         """`model.head = nn.Linear(...)` when an optimizer already holds the old head."""
@@ -68,14 +79,24 @@ class Owners:
         if not isinstance(old, nn.Module) or old is new:
             return
         objects = self.session.objects
-        gone = {objects.serial(p) for p in old.parameters()} - {objects.serial(p) for p in new.parameters()}
+        gone = {objects.serial(p) for p in old.parameters()} - {
+            objects.serial(p) for p in new.parameters()
+        }
         for holder, number in objects.optimizer_sets.items():
             where = place(4)
             if gone & objects.members(number) and where is not None:
                 self._replaced = True
-                self.session.emit(Kind.REPLACE, where, what="head", optimizer=holder, parameters=objects.parameters(old.parameters()))
+                self.session.emit(
+                    Kind.REPLACE,
+                    where,
+                    what="head",
+                    optimizer=holder,
+                    parameters=objects.parameters(old.parameters()),
+                )
 
-    def reached(self, leaves: list[Tensor], event_model: nn.Module | None, teachers: set[str]) -> None:
+    def reached(
+        self, leaves: list[Tensor], event_model: nn.Module | None, teachers: set[str]
+    ) -> None:
         """A backward reaches these parameters. Models that run in eval mode are teachers: not trained on purpose."""
         objects = self.session.objects
         if not objects.optimizer_sets:
@@ -89,7 +110,11 @@ class Owners:
         for serial in list(stray)[:MOST]:
             if serial not in self._stray and len(self._stray) < MOST:
                 parameter = serials[serial]
-                self._stray[serial] = (weakref.ref(parameter), _probe(parameter), self.session.steps)
+                self._stray[serial] = (
+                    weakref.ref(parameter),
+                    _probe(parameter),
+                    self.session.steps,
+                )
 
     def _recreated(self, model: nn.Module | None, serials: Any) -> None:
         """Nothing that this backward reaches is held by any optimizer, and the model is younger than one of them."""
@@ -102,7 +127,13 @@ class Owners:
         self._replaced = True
         name, _ = alive[-1]
         objects = self.session.objects
-        self.session.emit(Kind.REPLACE, made, what="recreated", optimizer=name, parameters=objects.optimizer_sets[name])
+        self.session.emit(
+            Kind.REPLACE,
+            made,
+            what="recreated",
+            optimizer=name,
+            parameters=objects.optimizer_sets[name],
+        )
 
     def stepped(self, event: Event) -> None:
         if self._stray and self.session.steps in (PATIENCE + 1, 20, 100):
@@ -113,7 +144,9 @@ class Owners:
         session = self.session
         if not session.counts or self._replaced:
             return
-        owned = frozenset().union(*(session.objects.members(n) for n in session.objects.optimizer_sets.values()))
+        owned = frozenset().union(
+            *(session.objects.members(n) for n in session.objects.optimizer_sets.values())
+        )
         left = []
         for serial, (reference, before, step) in self._stray.items():
             parameter = reference()
@@ -125,7 +158,15 @@ class Owners:
             self._told.add("FL126")
             names = session.objects.parameter_names(left)
             at = self._optimizer_line()
-            session.origin.note("FL126", at, {"parameters": list(names)[:64], "count": len(names), "step": max(session.counts.values()) - 1})
+            session.origin.note(
+                "FL126",
+                at,
+                {
+                    "parameters": list(names)[:64],
+                    "count": len(names),
+                    "step": max(session.counts.values()) - 1,
+                },
+            )
 
     def _optimizer_line(self) -> Location:
         for name in self.session.objects.optimizer_sets:

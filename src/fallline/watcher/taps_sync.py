@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -31,15 +32,13 @@ def install(taps: Taps) -> None:
     for name in _WAITS:
         original = getattr(torch.Tensor, name)
         if name in torch.Tensor.__dict__:
-            taps.patch(
-                torch.Tensor, name, lambda original, name=name: _wait(session, original, name)
-            )
+            taps.patch(torch.Tensor, name, functools.partial(_wait, session, name))
         else:  # a method of the C++ base: the class gets one of its own, and loses it again
-            setattr(torch.Tensor, name, _wait(session, original, name))
-            taps.on_removal(lambda name=name: delattr(torch.Tensor, name))  # type: ignore[misc]
+            setattr(torch.Tensor, name, _wait(session, name, original))
+            taps.on_removal(functools.partial(delattr, torch.Tensor, name))
 
 
-def _wait(session: Session, original: Callable[..., Any], name: str) -> Callable[..., Any]:
+def _wait(session: Session, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not session.off and session.steps < LOOKED_AT and self.is_cuda:
             frame = sys._getframe(1)

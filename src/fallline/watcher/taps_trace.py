@@ -50,15 +50,24 @@ def _module_clips(session: Session, events: list[Event]) -> None:
         for clip in clips:
             by_line.setdefault((clip.at.path, clip.at.line, clip.callers), []).append(clip)
         for group in by_line.values():
-            if len({c.facts.get("parameters") for c in group}) < 2 and not over_modules(group[0].at):
+            if len({c.facts.get("parameters") for c in group}) < 2 and not over_modules(
+                group[0].at
+            ):
                 continue
             for clip in group:
                 clip.facts["per_module"] = True
-            reached = Counter(p for c in clips if c.facts.get("parameters") is not None for p in members(c.facts["parameters"]))
+            reached = Counter(
+                p
+                for c in clips
+                if c.facts.get("parameters") is not None
+                for p in members(c.facts["parameters"])
+            )
             held = members(step.facts["parameters"]) if "parameters" in step.facts else frozenset()
             last = group[-1].facts
             last["left_out"] = session.objects.parameter_names(held - reached.keys())
-            last["twice"] = session.objects.parameter_names(p for p, count in reached.items() if count > 1)
+            last["twice"] = session.objects.parameter_names(
+                p for p, count in reached.items() if count > 1
+            )
 
 
 def _by_step(events: list[Event]) -> Iterator[tuple[list[Event], Event]]:

@@ -55,7 +55,12 @@ class Watch:
     def __enter__(self) -> Watch:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.stop("finished" if error is None else f"raised {type(error).__name__}: {error}")
 
 
@@ -83,14 +88,22 @@ def watch(
 
     for thing in things:
         if not isinstance(thing, torch.nn.Module | torch.optim.Optimizer):
-            raise UsageError(f"fallline.watch takes models and optimizers, not {type(thing).__name__}")
+            raise UsageError(
+                f"fallline.watch takes models and optimizers, not {type(thing).__name__}"
+            )
     running = active()
     if running is not None:
         return Watch(running, own=False)
     if _watching is not None:
         _watching.stop()
-    folder = Path(out) if out is not None else Path("fallline-runs") / f"watch-{time.strftime('%Y%m%d-%H%M%S')}"
-    session = Session(Options(folder.absolute(), budget / 100, guard, {"cwd": str(Path.cwd()), **versions()}))
+    folder = (
+        Path(out)
+        if out is not None
+        else Path("fallline-runs") / f"watch-{time.strftime('%Y%m%d-%H%M%S')}"
+    )
+    session = Session(
+        Options(folder.absolute(), budget / 100, guard, {"cwd": str(Path.cwd()), **versions()})
+    )
     for thing in things:
         if isinstance(thing, torch.nn.Module):
             session.objects.model(thing)

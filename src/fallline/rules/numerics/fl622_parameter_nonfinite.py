@@ -30,7 +30,11 @@ class ParameterNonfinite(Rule):
     def _message(entry: dict[str, Any]) -> str:
         name = entry.get("parameter") or "a parameter"
         jump = entry.get("learning_rate")
-        cause = f" The learning rate went from {jump['from']:g} to {jump['to']:g} at update {jump['update']}." if jump else ""
+        cause = (
+            f" The learning rate went from {jump['from']:g} to {jump['to']:g} at update {jump['update']}."
+            if jump
+            else ""
+        )
         if entry.get("op") == "init":
             return f"{name} is not finite and was not before the first update: it was made or loaded so."
         return f"{name} is not finite since update {entry.get('step')}; everything computed with it is lost.{cause}"

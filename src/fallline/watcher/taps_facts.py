@@ -1,0 +1,135 @@
+"""Small questions to torch objects that several taps ask."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from fallline.event import Event
+
+__all__ = [
+    "HalfWatch",
+    "accumulation_of",
+    "autocast_dtype",
+    "first_tensor",
+    "inner_of",
+    "length_of",
+    "modules_in",
+    "now",
+]
+
+
+def autocast_dtype(device: str) -> str | None:
+    """ "float16", "bfloat16" or "off"."""
+    try:
+        if not torch.is_autocast_enabled(device):
+            return "off"
+        return str(torch.get_autocast_dtype(device))[6:]
+    except RuntimeError:  # a device without autocast
+        return None
+
+
+def accumulation_of(framework: str) -> int | None:
+    """How many micro-batches Accelerate accumulates, from the frame that calls backward."""
+    frame: Any = sys._getframe(4)
+    while frame is not None:
+        if framework in frame.f_code.co_filename and frame.f_code.co_name == "backward":
+            count = getattr(frame.f_locals.get("self"), "gradient_accumulation_steps", None)
+            if isinstance(count, int):
+                return count
+        frame = frame.f_back
+    return None
+
+
+def first_tensor(output: Any) -> Tensor | None:
+    """A tensor with a graph in what a model returned."""
+    if isinstance(output, Tensor):
+        return output if output.grad_fn is not None else None
+    if isinstance(output, dict):
+        output = output.values()
+    elif not isinstance(output, list | tuple):
+        return None
+    for item in output:
+        found = first_tensor(item)
+        if found is not None:
+            return found
+    return None
+
+
+def inner_of(optimizer: Any) -> Any:
+    """The torch optimizer inside a framework's wrapper."""
+    while (
+        not isinstance(getattr(optimizer, "param_groups", None), list)
+        or type(optimizer).__name__ == "AcceleratedOptimizer"
+    ):
+        inner = getattr(optimizer, "optimizer", None)
+        if inner is None:
+            break
+        optimizer = inner
+    return optimizer
+
+
+def length_of(loader: Any) -> int | None:
+    """How many batches a pass has, where asking is free of side effects."""
+    if isinstance(getattr(loader, "dataset", None), torch.utils.data.IterableDataset):
+        return None
+    try:
+        return len(loader)
+    except Exception:
+        return None
+
+
+def modules_in(function: Callable[..., Any]) -> list[nn.Module]:
+    """The modules that a checkpointed function runs, as far as they can be seen on it."""
+    if isinstance(function, nn.Module):
+        return [function]
+    owner = getattr(function, "__self__", None)
+    found = [owner] if isinstance(owner, nn.Module) else []
+    for cell in getattr(function, "__closure__", None) or ():
+        try:
+            value = cell.cell_contents
+        except ValueError:
+            continue
+        if isinstance(value, nn.Module):
+            found.append(value)
+    return found
+
+
+def now() -> float:
+    return time.perf_counter()
+
+
+class HalfWatch(TorchFunctionMode):
+    """In a block where autocast is turned off: is anything computed in half precision there?"""
+
+    _CASTS = frozenset(
+        {
+            "float",
+            "double",
+            "to",
+            "type",
+            "detach",
+            "__get__",
+            "dim",
+            "size",
+            "numel",
+            "is_floating_point",
+        }
+    )
+
+    def __init__(self, event: Event) -> None:
+        super().__init__()
+        self.event = event
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", "") not in self._CASTS and any(
+            isinstance(a, Tensor) and a.dtype in (torch.float16, torch.bfloat16) for a in args
+        ):
+            self.event.facts["half"] = True
+        return func(*args, **(kwargs or {}))
