@@ -121,6 +121,29 @@ def train(g, d):
     assert lines("FL701", both) == []
 
 
+def test_one_helper_saves_each_optimizer_in_turn(tmp_path: Path) -> None:
+    helper = """\
+import torch
+
+
+def save_checkpoint(model, optimizer, step, path):
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step, "rng": 0}, path)
+"""
+    train = """\
+import torch
+from util import save_checkpoint
+
+optim_g = torch.optim.Adam(g.parameters())
+optim_d = torch.optim.Adam(d.parameters())
+for step in range(9):
+    optim_g.step()
+    optim_d.step()
+    save_checkpoint(g, optim_g, step, "g.pt")
+    save_checkpoint(d, optim_d, step, "d.pt")
+"""
+    assert in_project(tmp_path, "FL701", train=train, util=helper) == set()
+
+
 def test_a_helper_in_another_file_forgets_the_scheduler(tmp_path: Path) -> None:
     helper = """\
 import torch

@@ -66,6 +66,7 @@ def test_reports(code: str, text: str, tokens: set[str]) -> None:
         ("FL402", f"{STEP} M(mode=eval;model=m) F2(!training;used;model=m)"),  # an attack
         ("FL402", f"{STEP} M(mode=eval;model=m) F2(!training;model=m)"),  # not known
         ("FL402", f"{STEP} F2(!used;model=m)"),  # not an evaluation: a GAN's detached fake
+        ("FL402", "D Z F(used;model=m) F2(!training;!used;model=teacher) B S " * 2),
         ("FL402", f"M(mode=eval;model=m) {EVAL}"),  # one forward pass, nothing trained
         ("FL403", "D Z F B(retain_graph;second) B2 S " * 2),
         ("FL403", "D Z F B(retain_graph) S " * 2),  # not known
@@ -82,7 +83,7 @@ def test_silent(code: str, text: str) -> None:
 def test_one_evaluation_is_one_finding() -> None:
     several = "F2(!training;!used;model=m) F3(!training;!used;model=m)"
     assert found("FL402", f"{STEP} M(mode=eval;model=m) {several}") == {"F2"}
-    elsewhere = "F2(!training;!used;function=a) F3(!training;!used;function=b)"
+    elsewhere = "F2(!training;!used;model=m;function=a) F3(!training;!used;model=m;function=b)"
     assert found("FL402", f"{STEP} M(mode=eval;model=m) {elsewhere}") == {"F2", "F3"}
 
 

@@ -61,10 +61,18 @@ class Saved:
         return (role_of_key(owner) if owner else None) or role_of_key(key)
 
     def holds(self, name: str, role: str) -> bool:
-        """Whether the state of this object is in it; an entry of the same role that names nobody counts."""
+        """Whether the state of this object is in it; an entry of the same role that may be anybody's counts."""
         same = [v for k, v in self.entries.items() if self.role(k, v) == role]
-        return any(_state_of(v) in {None, name} for v in same) or any(
-            name in ast.unparse(v) for v in same
+        anybody = {None, name, *self._parameters()}
+        return any(_state_of(v) in anybody or name in ast.unparse(v) for v in same)
+
+    def _parameters(self) -> set[str]:
+        """What the saving function is given: its names are not the caller's."""
+        function = self.module.function(self.call)
+        return (
+            {a.arg for a in ast.walk(function.args) if isinstance(a, ast.arg)}
+            if function is not None
+            else set()
         )
 
 

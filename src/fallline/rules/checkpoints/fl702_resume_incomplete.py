@@ -191,7 +191,12 @@ def train(model, optimizer, loader, epochs, resume, weights):
                 for k, v in saved.entries.items()
                 if saved.role(k, v) in _STATE and k not in loaded.keys
             ]
-            lost = [k for k in lost if not _restored_elsewhere(k, loaded, resumed)]
+            # a seed says how the run began, not where it is
+            lost = [
+                k
+                for k in lost
+                if "seed" not in k.lower() and not _restored_elsewhere(k, loaded, resumed)
+            ]
             if lost:
                 yield self.finding(
                     loaded.module.location(loaded.call),

@@ -156,7 +156,12 @@ for x in torch.utils.data.DataLoader(torch.randn(32, 4), batch_size=8):
         told: set[str] = (
             set()
         )  # functions whose evaluation was reported since the last change of mode
-        wasted = [e for e in trace.all(Kind.FORWARD) if _builds_for_nothing(e)]
+        forwards = trace.all(Kind.FORWARD)
+        trained = {e.model for e in forwards if e.fact("used")}
+        # a model that is not the one being trained is a teacher or a feature extractor, not an evaluation
+        wasted = [
+            e for e in forwards if _builds_for_nothing(e) and (not trained or e.model in trained)
+        ]
         # one forward pass of a program that trains nothing costs nobody anything
         trains = any(e.kind in (Kind.BACKWARD, Kind.STEP) for e in trace.events)
         places = Counter(e.at for e in wasted)
