@@ -16,15 +16,9 @@ from fallline.engine.precision import Precision
 __all__ = ["can_fuse", "step_fused", "step_plain"]
 
 
-def can_fuse(
-    optimizers: Sequence[Optimizer], grads: Sequence[Tensor], groups: tuple[int, ...]
-) -> bool:
-    """Whether the optimizers' own kernels can multiply and skip, so that gradients are never rewritten."""
-    return (
-        groups[-1] == 0  # they take one scalar
-        and all(getattr(optimizer, "_step_supports_amp_scaling", False) for optimizer in optimizers)
-        and all(g.dtype is not torch.float64 for g in grads)  # and it is a float32
-    )
+def can_fuse(grads: Sequence[Tensor], groups: tuple[int, ...]) -> bool:
+    """Whether fused optimizers can take the multiply: they have one scalar, and it is a float32."""
+    return groups[-1] == 0 and all(g.dtype is not torch.float64 for g in grads)
 
 
 def step_fused(optimizers: Sequence[Optimizer], measured: Measured | MeasuredByKernel, found_inf: bool | Tensor, precision: Precision) -> bool | Tensor:  # fmt: skip

@@ -30,7 +30,6 @@ class Measured:
     norms: list[float] | Tensor
     coefficients: list[float] | Tensor
     multipliers: list[float] | Tensor
-    dtype: torch.dtype  # of the norms, as torch returns them
     found_inf: (
         bool | Tensor
     )  # some norm is not finite; a float32 0 or 1 on a device, as GradScaler has it
@@ -42,16 +41,13 @@ class Measured:
     def scale(self, grads: list[Tensor], groups: tuple[int, ...]) -> None:
         """Multiply every gradient by its group's multiplier, once; not at all where it is 1."""
         here, multipliers = local(grads), self.multipliers
-        if isinstance(multipliers, Tensor):
-            torch._foreach_mul_(
-                here, multipliers[0] if len(multipliers) == 1 else list(multipliers[list(groups)])
-            )
-            return
-        for group, multiplier in enumerate(multipliers):
-            if multiplier != 1.0:
-                torch._foreach_mul_(
-                    [g for g, of in zip(here, groups, strict=True) if of == group], multiplier
-                )
+        if len(multipliers) == 1:
+            if isinstance(multipliers, Tensor) or multipliers[0] != 1.0:
+                torch._foreach_mul_(here, multipliers[0])
+        elif isinstance(multipliers, Tensor):
+            torch._foreach_mul_(here, list(multipliers[list(groups)]))
+        else:
+            torch._foreach_mul_(here, [multipliers[group] for group in groups])
 
 
 class MeasuredByKernel:
@@ -147,9 +143,10 @@ def _clip(measured: Measured | MeasuredByKernel, grads: list[Tensor], groups: tu
         )
     measured.scale(grads, groups)
     norms = measured.norms if per != "all" else measured.norms[0]
+    dtype = measured.dtype if isinstance(measured, MeasuredByKernel) else _promoted(grads)
     if isinstance(norms, Tensor):
-        return norms if norms.dtype is measured.dtype else norms.to(measured.dtype)
-    return torch.tensor(norms, dtype=measured.dtype, device=grads[0].device)
+        return norms if norms.dtype is dtype else norms.to(dtype)
+    return torch.tensor(norms, dtype=dtype, device=grads[0].device)
 
 
 def measure(
@@ -167,9 +164,7 @@ def measure(
     norms = [norm * float(factor) for norm in _norms_on_host(grads, groups, norm_type)]
     coefficients = [1.0 if max_norm is None else _coefficient(norm, max_norm) for norm in norms]
     multipliers = [coefficient * float(factor) for coefficient in coefficients]
-    return Measured(
-        norms, coefficients, multipliers, _promoted(grads), not all(map(math.isfinite, norms))
-    )
+    return Measured(norms, coefficients, multipliers, not all(map(math.isfinite, norms)))
 
 
 def check_threshold(name: str, value: float) -> None:
@@ -188,6 +183,10 @@ def _coefficient(norm: float, max_norm: float) -> float:
 def _norms_on_host(grads: list[Tensor], groups: tuple[int, ...], norm_type: float) -> list[float]:
     norms = _norm_of_each(grads, norm_type)
     if groups[-1] == 0:
+        if (
+            norm_type == 2.0 and len(grads) <= 16
+        ):  # a few numbers: quicker here than in one more operation of torch
+            return [math.sqrt(sum([n * n for n in norms.tolist()]))]
         return [float(torch.linalg.vector_norm(norms, norm_type))]
     index = torch.tensor(groups)
     return [
@@ -199,15 +198,22 @@ def _norms_on_host(grads: list[Tensor], groups: tuple[int, ...], norm_type: floa
 def _norm_of_each(grads: list[Tensor], norm_type: float) -> Tensor:
     """One norm for each gradient, in one dtype and never in half precision: a norm kept in bfloat16 has three digits."""
     here = local(grads)
-    first, dtype = here[0], here[0].dtype
-    if all(
-        [g.dtype is dtype and g.device == first.device and g.layout is torch.strided for g in here]
-    ):
-        each: Any = torch._foreach_norm(here, norm_type, dtype=_wide(dtype))
-    else:
-        wide = torch.float64 if any(g.dtype is torch.float64 for g in here) else torch.float32
+    dtypes = {g.dtype for g in here}
+    wide = (
+        None
+        if dtypes == {torch.float32}
+        else torch.float64
+        if torch.float64 in dtypes
+        else torch.float32
+    )
+    each: Any
+    try:
+        each = torch._foreach_norm(here, norm_type, dtype=wide)
+    except (RuntimeError, NotImplementedError):  # sparse gradients, or several devices
         dense = [g.coalesce()._values() if g.is_sparse else g for g in here]
-        each = [torch.linalg.vector_norm(g, norm_type, dtype=wide).to(first.device) for g in dense]
+        each = [
+            torch.linalg.vector_norm(g, norm_type, dtype=wide).to(here[0].device) for g in dense
+        ]
     norms = torch.stack(each)
     if here is grads:
         return norms
@@ -221,10 +227,6 @@ def _promoted(grads: list[Tensor]) -> torch.dtype:
     for other in {g.dtype for g in grads}:
         dtype = torch.promote_types(dtype, other)
     return dtype
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype | None:
-    return torch.float32 if dtype in (torch.bfloat16, torch.float16) else None
 
 
 def _measure_on_device(
@@ -261,10 +263,5 @@ def _measure_on_device(
     multipliers = coefficients * factor
     found = (~torch.isfinite(group_norms)).any().float()
     return Measured(
-        group_norms,
-        coefficients,
-        multipliers,
-        _promoted(grads),
-        found,
-        multipliers[0].reciprocal().float(),
+        group_norms, coefficients, multipliers, found, multipliers[0].reciprocal().float()
     )

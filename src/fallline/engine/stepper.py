@@ -99,6 +99,10 @@ class Stepper:
         self._finish = (
             self._finish_gradients if clip_value is not None or noise is not None else None
         )
+        # Whether the optimizers' own kernels multiply and skip, so that gradients are never rewritten.
+        self._fused = self._finish is None and all(
+            getattr(o, "_step_supports_amp_scaling", False) for o in self.optimizers
+        )
         self._updated = False
         self._warned = False
 
@@ -190,7 +194,6 @@ class Stepper:
 
     # -- the update -------------------------------------------------------------------------------------------------
 
-    @torch.no_grad()
     def _update(self) -> None:
         if sum(len(g["params"]) for o in self.optimizers for g in o.param_groups) != len(
             self._parameters.tensors
@@ -210,7 +213,7 @@ class Stepper:
             grads, factor, measured, found_inf
         )  # before the multiply: statistics are of what was read
 
-        if self._finish is None and can_fuse(self.optimizers, grads, groups):
+        if self._fused and can_fuse(grads, groups):
             applied = step_fused(self.optimizers, measured, found_inf, self._precision)
         else:
             applied = step_plain(
