@@ -36,7 +36,9 @@ def conclude(folder: Path, *, wait: bool = False) -> tuple[Series, list[Finding]
 def findings_of(series: Series) -> list[Finding]:
     """What was found while the run went on, and what its numbers show."""
     recorded = [f for rank in series.ranks for f in rank.findings]
-    recorded += [Finding.from_dict(d) for rank in series.ranks for d in rank.meta.get("judged") or ()]
+    recorded += [
+        Finding.from_dict(d) for rank in series.ranks for d in rank.meta.get("judged") or ()
+    ]
     return settle(merge([*recorded, *measured(series)]))
 
 

@@ -1,0 +1,261 @@
+"""`fallline run` behaves like `python`: arguments, output, exit status, exceptions, processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TRAIN = """
+import sys, torch
+from torch import nn
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for i in range(UPDATES):
+    optimizer.zero_grad()
+    loss = model(torch.randn(3, 4)).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def fallline(folder: Path, *arguments: str, **more: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "fallline", "run", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, **more)  # type: ignore[call-overload,no-any-return]
+
+
+def plain(folder: Path, *arguments: str, **more: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        **more,
+    )  # type: ignore[call-overload,no-any-return]
+
+
+def test_a_program_without_torch_runs_as_ever_and_leaves_nothing(tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(
+        "import sys\nprint(sys.argv, __name__, __file__, sys.path[0])\nprint(sys.stdin.read(), end='')\n"
+        "print('torch' in sys.modules)\nsys.exit(3)\n"
+    )
+    arguments = ("program.py", "a", "--out", "b")
+    watched, bare = (
+        fallline(tmp_path, *arguments, input="typed"),
+        plain(tmp_path, *arguments, input="typed"),
+    )
+    assert (watched.returncode, watched.stdout, watched.stderr) == (3, bare.stdout, bare.stderr)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["program.py"]
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        ("import sys\nsys.exit('a reason')\n", 1),
+        ("print('x'\n", 1),
+        (
+            "def f():\n    raise ValueError('inside')\ntry:\n    f()\nexcept ValueError as e:\n    raise KeyError(1) from e\n",
+            1,
+        ),
+    ],
+)
+def test_exceptions_look_as_without_us(tmp_path: Path, text: str, status: int) -> None:
+    (tmp_path / "bad.py").write_text(text)
+    watched, bare = fallline(tmp_path, "bad.py"), plain(tmp_path, "bad.py")
+    assert watched.returncode == bare.returncode == status
+    assert watched.stderr == bare.stderr
+
+
+def test_a_training_script_that_raises_keeps_its_traceback_and_its_findings(tmp_path: Path) -> None:
+    text = (
+        TRAIN.replace("UPDATES", "6").replace("    optimizer.zero_grad()\n", "")
+        + "loss.backward()\n"
+    )
+    (tmp_path / "train.py").write_text(text)
+    watched, bare = fallline(tmp_path, "--out", "run", "train.py"), plain(tmp_path, "train.py")
+    assert watched.returncode == bare.returncode == 1
+    assert watched.stderr.startswith(bare.stderr)
+    found = json.loads((tmp_path / "run" / "findings.json").read_text())
+    assert [(f["code"], f["line"], f["path"]) for f in found] == [("FL106", 11, "train.py")]
+
+
+def test_a_script_that_is_not_there(tmp_path: Path) -> None:
+    watched = fallline(tmp_path, "nothing.py")
+    assert watched.returncode == 2
+    assert watched.stderr == "fallline run: cannot open nothing.py: No such file or directory\n"
+
+
+def test_a_module(tmp_path: Path) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").write_text("")
+    (tmp_path / "package" / "other.py").write_text("NAME = 'other'\n")
+    (tmp_path / "package" / "main.py").write_text(
+        "import sys\nfrom .other import NAME\nprint(NAME, __name__, __package__, __spec__.name, sys.argv[1:])\n"
+    )
+    watched, bare = (
+        fallline(tmp_path, "-m", "package.main", "x"),
+        plain(tmp_path, "-m", "package.main", "x"),
+    )
+    assert watched.stdout == bare.stdout
+    assert watched.stdout.startswith("other __main__ package package.main ['x']")
+    assert fallline(tmp_path, "-m", "package.nothing").returncode == 2
+
+
+def test_two_runs_into_one_folder_are_kept_apart(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAIN.replace("UPDATES", "3"))
+    for _ in range(2):
+        assert fallline(tmp_path, "--out", "run", "train.py").returncode == 0
+    assert (tmp_path / "run" / "findings.json").exists()
+    assert (tmp_path / "run-2" / "findings.json").exists()
+
+
+def test_an_interrupt_ends_it_as_it_ends_python(tmp_path: Path) -> None:
+    text = (
+        TRAIN.replace("UPDATES", "5") + "print('ready', flush=True)\nimport time\ntime.sleep(60)\n"
+    )
+    (tmp_path / "train.py").write_text(text)
+    command = [sys.executable, "-m", "fallline", "run", "--out", "run", "train.py"]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGINT
+    assert "KeyboardInterrupt" in errors
+    assert json.loads((tmp_path / "run" / "findings.json").read_text()) == []
+
+
+DISTRIBUTED = """
+import os, sys, torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+def scale(x):
+    return x * 0.5
+
+
+def work(rank, world):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=world)
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.2), nn.Linear(8, 1)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    torch.manual_seed(rank)
+    losses = []
+    for i in range(6):
+        optimizer.zero_grad()
+        loss = scale(model(torch.randn(3, 4)).pow(2).mean())
+        loss.backward()
+        optimizer.step()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # FL101
+        losses.append(loss.item().hex())
+    lines = [rank, losses, [p.detach().sum().item().hex() for p in model.parameters()], torch.rand(1).item()]
+    open(f"{sys.argv[1]}-{rank}", "w").write(str(lines))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    if "RANK" in os.environ:
+        work(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+    else:
+        mp.spawn(work, args=(2,), nprocs=2)
+"""
+
+
+def port() -> str:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return str(s.getsockname()[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["spawn", "torchrun"])
+def test_two_ranks_give_the_same_bits_and_one_findings_file(tmp_path: Path, way: str) -> None:
+    (tmp_path / "train.py").write_text(DISTRIBUTED)
+    environment = {
+        **os.environ,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port(),
+        "OMP_NUM_THREADS": "1",
+    }
+    launch = (
+        []
+        if way == "spawn"
+        else ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", port()]
+    )
+    bare = plain(tmp_path, *launch, "train.py", "plain", env=environment)
+    assert bare.returncode == 0, bare.stderr
+    watched = plain(
+        tmp_path,
+        *launch,
+        "-m",
+        "fallline",
+        "run",
+        "--out",
+        "run",
+        "train.py",
+        "watched",
+        env=environment,
+    )
+    assert watched.returncode == 0, watched.stderr
+    for rank in (0, 1):
+        assert (tmp_path / f"watched-{rank}").read_text() == (
+            tmp_path / f"plain-{rank}"
+        ).read_text()
+    assert sorted(p.name for p in (tmp_path / "run").glob("rank*.sqlite")) == [
+        "rank0.sqlite",
+        "rank1.sqlite",
+    ]
+    found = json.loads((tmp_path / "run" / "findings.json").read_text())
+    line = next(n for n, text in enumerate(DISTRIBUTED.split("\n"), 1) if "# FL101" in text)
+    assert [(f["code"], f["line"]) for f in found] == [("FL101", line)]
+
+
+def test_a_forked_process_that_trains_is_watched(tmp_path: Path) -> None:
+    text = (
+        "import multiprocessing as mp, torch\n"
+        "def work():\n"
+        + "\n".join("    " + line for line in TRAIN.replace("UPDATES", "6").split("\n"))
+        + "\n"
+        "    print('done', flush=True)\n"
+        "process = mp.get_context('fork').Process(target=work)\nprocess.start()\nprocess.join()\nprint(process.exitcode)\n"
+    )
+    (tmp_path / "train.py").write_text(text.replace("        optimizer.zero_grad()\n", ""))
+    watched = fallline(tmp_path, "--out", "run", "train.py")
+    assert watched.stdout == "done\n0\n"
+    assert [f["code"] for f in json.loads((tmp_path / "run" / "findings.json").read_text())] == [
+        "FL106"
+    ]
+
+
+def test_environment_set_before_torch_still_counts(tmp_path: Path) -> None:
+    text = "import os, sys\nassert 'torch' not in sys.modules\nos.environ['OMP_NUM_THREADS'] = '1'\nimport torch\nprint(torch.get_num_threads())\n"
+    (tmp_path / "program.py").write_text(text)
+    environment = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
+    assert fallline(tmp_path, "program.py", env=environment).stdout == "1\n"
+
+
+def test_a_read_only_place_costs_one_warning(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAIN.replace("UPDATES", "3") + "print(loss.item())\n")
+    (tmp_path / "file").write_text("not a folder")
+    watched = fallline(tmp_path, "--out", "file/run", "train.py")
+    assert watched.returncode == 0
+    assert watched.stdout == plain(tmp_path, "train.py").stdout
+    assert watched.stderr.count("cannot write the run") == 1
+    assert "Traceback" not in watched.stderr
