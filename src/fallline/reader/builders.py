@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from fallline.event import Kind
 from fallline.reader.call import Call
 from fallline.reader.machine import Machine
@@ -148,9 +150,20 @@ def reduction_of(machine: Machine, call: Call) -> str | None:
     return known.value if isinstance(known, Const) and isinstance(known.value, str) else None
 
 
+_PADDING = re.compile(
+    r"(?i)pad_?(token|id\b|idx|index|sequence|ind\b)|<pad>|padding_idx|collate|lengths\b|attention_mask"
+)
+
+
 def pads(machine: Machine, call: Call) -> bool:
     """`ignore_index` that leaves out padding: the mean is over a varying number. Blocks of fixed length have none."""
-    return "ignore_index" in call.kwargs and "pad" in machine.module.source.text.lower()
+    given = call.kwargs.get("ignore_index")
+    if given is None:
+        return False
+    known = machine.settled(given)
+    # -1 and -100 are what libraries write by default; anything else is the id of a token that is really there
+    usual = isinstance(known, Const) and known.value in (-1, -100)
+    return not usual or _PADDING.search(machine.module.source.text) is not None
 
 
 def wrapped(machine: Machine, call: Call, how: str) -> Value:
