@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -26,6 +27,8 @@ for row in range(24):
 loader = torch.utils.data.DataLoader(tokens, batch_size=4)
 """
 
+# A divisor that is not known as a number: these words say that it counts elements, not micro-batches.
+_TOTAL = re.compile(r"total|tok|item|len|count|sum|numel|denom|weight|valid|size", re.IGNORECASE)
 # Frameworks that divide by the number of micro-batches, whatever these hold.
 _BY_COUNT = ("accelerate", "lightning", "deepspeed")
 
@@ -140,7 +143,10 @@ def _constant(window: Window) -> bool:
     """Every micro-batch is divided by one and the same number, here or in the framework."""
     if all(b.fact("normalised") in _BY_COUNT for b in window.micro):
         return True
-    divisors = {b.fact("divisor") for b in window.micro}
-    return (
-        len(divisors) == 1 and None not in divisors and all(b.fact("divided") for b in window.micro)
-    )
+    if not all(b.fact("divided") for b in window.micro):
+        return False
+    numbers = {b.fact("divisor") for b in window.micro}
+    if numbers != {None}:
+        return len(numbers) == 1
+    texts = {b.fact("divided_by") or "" for b in window.micro}
+    return len(texts) == 1 and not _TOTAL.search(texts.pop() or "total")
