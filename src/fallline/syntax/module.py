@@ -20,6 +20,8 @@ Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _UNSET: Any = object()
+# Files that gather hundreds of others with `import *` are not followed: all would be parsed for one name.
+MOST_STARS = 8
 _DEEPEST = 12  # how far arithmetic is followed
 
 # The habits of `import torch.nn.functional as F` are followed through imports, never assumed.
@@ -168,7 +170,7 @@ class Module:
             home = queue.pop()
             for name, dotted in home._own_imports.items():
                 found.setdefault(name, dotted)
-            for star in home.star_imports:
+            for star in home.star_imports if len(seen) + len(home.star_imports) <= MOST_STARS else ():
                 other = self.project.find_module(star, home) if self.project is not None else None
                 if other is not None and other.path not in seen:
                     seen.add(other.path)

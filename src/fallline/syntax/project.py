@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from fallline.syntax.module import Module
+from fallline.syntax.module import MOST_STARS, Module
 from fallline.syntax.source import Source, UnreadableError
 
 __all__ = ["Project"]
@@ -181,7 +181,7 @@ class Project:
             if last in module.imports:
                 dotted, near = module.imports[last], module
                 continue
-            if module.path in passed:
+            if module.path in passed or len(passed) + len(module.star_imports) > MOST_STARS:
                 return None
             for star in module.star_imports:
                 found = self.find(f"{star}.{last}", module, passed | {module.path})
