@@ -253,14 +253,15 @@ def _range(expression: str):
     return range_of(module, module.all(ast.Return)[0].value)
 
 
-def test_the_softmax_may_be_in_another_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("imported", ["from model import Net", "from model import *"])
+def test_the_softmax_may_be_in_another_file(tmp_path: Path, imported: str) -> None:
     (tmp_path / "model.py").write_text(
         "import torch.nn as nn\nclass Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
         "        self.layers = nn.Sequential(nn.Linear(4, 3), nn.Softmax(dim=1))\n"
         "    def forward(self, x):\n        return self.layers(x)\n"
     )
     (tmp_path / "train.py").write_text(
-        "import torch\nfrom torch import nn\nfrom model import Net\n\nmodel = Net().to('cpu')\nmodel = nn.DataParallel(model)\n"
+        f"import torch\nfrom torch import nn\n{imported}\n\nmodel = Net().to('cpu')\nmodel = nn.DataParallel(model)\n"
         "criterion = nn.CrossEntropyLoss()\nfor x, y in loader:\n    out = model(x)\n    loss = criterion(out, y)\n"
     )
     readings = read_paths(

@@ -15,6 +15,7 @@ from fallline.syntax import Module
 __all__ = ["Made", "last_name", "made_by", "operations", "output_of", "receiver", "self_similarity"]
 
 _DEEPEST = 12
+_STARS = 4
 # Methods and functions that change a tensor's shape, device or dtype, never its values.
 SHAPE_OPS = frozenset(
     [
@@ -261,8 +262,9 @@ def _class_of(
         return None
     if name is not None:
         return module.project.find_class(name, module)
-    if isinstance(func, ast.Name) and not module.bindings(func.id, None):
-        for star in module.star_imports:
+    if isinstance(func, ast.Name) and func.id[:1].isupper() and not module.bindings(func.id, None):
+        # a package that re-exports everything would have all its files read
+        for star in module.star_imports if len(module.star_imports) <= _STARS else ():
             found = module.project.find_class(f"{star}.{func.id}", module)
             if found is not None:
                 return found
