@@ -77,6 +77,7 @@ class Numbers:
         self._cost = 0.0  # seconds that a sample costs
         self._last = time.perf_counter()
         self._last_index = -1
+        self._taken = 0
         self._layouts = 0
         self._sample: Callable[[], Sample] | None = None
         self._fingerprint: Tensor | None = None
@@ -126,7 +127,8 @@ class Numbers:
         self._cost = max(self._cost, self._device.seconds())
         if self.budget and self._credit >= self._cost and self._due(index, earned):
             self._last_index = index
-            self._device.start(self.parameters[0].device)
+            if self._taken:
+                self._device.start(self.parameters[0].device)
             self._sample = self._measure(scale, scaled)
             self._cost = time.thread_time() - started
         self._pay(started)
@@ -142,6 +144,9 @@ class Numbers:
         self._device.stop()
         self._cost += time.thread_time() - started
         self._pay(started)
+        self._taken += 1
+        if self._taken == 1:
+            self._cost = 0.0  # the first sample has compiled and loaded things: it says nothing about the next
 
     def skipped(self) -> None:
         """The step was not taken: there is no update to measure."""
@@ -156,8 +161,8 @@ class Numbers:
         # seconds of this thread, not of the clock on the wall: a busy machine must not look like an expensive sample
         seconds = time.thread_time() - started
         self.spent += seconds
-        # compiling a kernel for the first sample is paid once, not in minutes without samples
-        self._credit = max(self._credit - seconds, -HEAD_START_SECONDS)
+        # nor must a kernel that is compiled once cost minutes without samples
+        self._credit -= seconds if self._taken else min(seconds, HEAD_START_SECONDS / 5)
 
     @torch.no_grad()
     def _measure(self, scale: float, scaled: bool) -> Callable[[], Sample]:
