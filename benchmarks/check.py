@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import compileall
 import os
 import subprocess
 import sys
@@ -27,8 +28,21 @@ from typing import NamedTuple
 
 from results import machine, write_section
 
+import fallline
+
 PEERS = ("torchfix", "flake8", "pylint", "ruff")
 BAR = 50
+FALLLINE = [
+    sys.executable,
+    "-m",
+    "fallline",
+    "check",
+    "--no-cache",
+    "--jobs",
+    "1",
+    "--output-format",
+    "concise",
+]
 
 
 class Cost(NamedTuple):
@@ -101,16 +115,9 @@ def parse_only(files: list[str]) -> Cost:
 
 
 def side_by_side(files: list[str], programs: Path, skipped: set[str]) -> dict[str, Cost]:
-    fallline = [
-        str(Path(sys.executable).with_name("fallline")),
-        "check",
-        "--no-cache",
-        "--jobs",
-        "1",
-    ]
     one_thread = {"RAYON_NUM_THREADS": "1"}
     commands: dict[str, tuple[list[str], dict[str, str]]] = {
-        "fallline": ([*fallline, "--output-format", "concise"], {}),
+        "fallline": (FALLLINE, {}),
         "ruff, all its rules": (
             [str(programs / "ruff"), "check", "--isolated", "--no-cache", "--select", "ALL"],
             one_thread,
@@ -120,7 +127,7 @@ def side_by_side(files: list[str], programs: Path, skipped: set[str]) -> dict[st
             {},
         ),
         "flake8 with torchfix": ([str(programs / "flake8"), "--isolated", "-j", "1"], {}),
-        "torchfix": ([str(programs / "torchfix"), "--select", "ALL"], {}),
+        "torchfix": ([str(programs / "torchfix"), "-j", "1", "--select", "ALL"], {}),
     }
     costs = {}
     for name, (command, environment) in commands.items():
@@ -133,21 +140,12 @@ def side_by_side(files: list[str], programs: Path, skipped: set[str]) -> dict[st
 
 def growth(files: list[str]) -> list[tuple[int, float, Cost]]:
     """(files, megabytes of source, cost) for a quarter, half and all of the tree."""
-    fallline = [
-        str(Path(sys.executable).with_name("fallline")),
-        "check",
-        "--no-cache",
-        "--jobs",
-        "1",
-    ]
     rows = []
     for part in (4, 2, 1):
         chosen = evenly(files, len(files) // part)
         size = sum(Path(file).stat().st_size for file in chosen) / 1e6
         print(f"fallline on {len(chosen)} files", flush=True)
-        rows.append(
-            (len(chosen), size, measure([*fallline, "--output-format", "concise", *chosen]))
-        )
+        rows.append((len(chosen), size, measure([*FALLLINE, *chosen])))
     return rows
 
 
@@ -198,6 +196,7 @@ def main() -> int:
         raise SystemExit(
             "transformers is not installed here: pip install transformers, or give --tree"
         )
+    compileall.compile_dir(Path(fallline.__file__).parent, quiet=1)  # as an installed program is
     files = sources(tree)
     sample = evenly([file for file in files if b"torch" in Path(file).read_bytes()], args.sample)
     with tempfile.TemporaryDirectory() as temporary:
