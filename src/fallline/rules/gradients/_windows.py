@@ -11,12 +11,14 @@ from typing import Literal
 from fallline.event import Event, Kind, Trace, Update
 
 __all__ = [
+    "HABIT",
     "Window",
     "Wipe",
     "acting",
     "clears",
     "earlier",
     "first_of_each",
+    "habits",
     "held",
     "later",
     "measures_only",
@@ -24,7 +26,6 @@ __all__ = [
     "optimizer_type",
     "owners",
     "same_loss",
-    "share",
     "standing",
     "steps_by_framework",
     "windows",
@@ -224,10 +225,21 @@ def windows(trace: Trace) -> tuple[Window, ...]:
     return tuple(w for optimizer in trace.optimizers for w in _windows_of(trace, optimizer))
 
 
-def share(found: Iterable[Window], among: Iterable[Window]) -> bool:
-    """Whether so many windows show something that it is the program's habit."""
-    total = sum(1 for _ in among)
-    return total > 0 and sum(1 for _ in found) / total >= HABIT
+def habits(
+    seen: Iterable[tuple[Window, Event]], among: Iterable[Window]
+) -> list[tuple[Window, Event]]:
+    """Of what was seen in windows, the first of each place that shows in so many of them that it is the program's habit."""
+    total = Counter(w.update.optimizer for w in among)
+    times: Counter[tuple[str | None, str]] = Counter()
+    first: dict[tuple[str | None, str], tuple[Window, Event]] = {}
+    last: dict[tuple[str | None, str], Window] = {}
+    for window, event in seen:
+        key = (window.update.optimizer, str(event.at))
+        first.setdefault(key, (window, event))
+        if last.get(key) is not window:
+            times[key] += 1
+            last[key] = window
+    return [found for key, found in first.items() if times[key] / total[key[0]] >= HABIT]
 
 
 @dataclass(frozen=True, slots=True)

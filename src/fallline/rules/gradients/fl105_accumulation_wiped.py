@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -12,10 +11,10 @@ from fallline.rule import Rule
 from fallline.rules.gradients._moves import lone_statement, move_to
 from fallline.rules.gradients._specimens import SETUP
 from fallline.rules.gradients._windows import (
-    HABIT,
     Window,
     Wipe,
     acting,
+    habits,
     same_loss,
     steps_by_framework,
     windows,
@@ -48,22 +47,12 @@ class AccumulationWiped(Rule):
     tokens: ClassVar[tuple[bytes, ...]] = (b"zero_grad", b".grad")
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        counted: Counter[tuple[str | None, str]] = Counter()
-        shown: dict[tuple[str | None, str], tuple[Window, Wipe]] = {}
-        total = Counter(w.update.optimizer for w in windows(trace))
-        for window in windows(trace):
-            if steps_by_framework(trace, window.update.optimizer):
-                continue
-            for key, wipe in {
-                str(w.clear.at): w for w in window.wiped if _by_mistake(trace, window, w)
-            }.items():
-                counted[window.update.optimizer, key] += 1
-                shown.setdefault((window.update.optimizer, key), (window, wipe))
-        for found, times in counted.items():
-            if times / total[found[0]] >= HABIT:
-                yield self._report(trace, *shown[found])
+        mine = [w for w in windows(trace) if not steps_by_framework(trace, w.update.optimizer)]
+        wiped = ((w, wipe.clear) for w in mine for wipe in w.wiped if _by_mistake(trace, w, wipe))
+        for window, clear in habits(wiped, mine):
+            yield self._report(window, next(w for w in window.wiped if w.clear is clear))
 
-    def _report(self, trace: Trace, window: Window, wipe: Wipe) -> Finding:
+    def _report(self, window: Window, wipe: Wipe) -> Finding:
         at, step, lost = wipe.clear.at, window.update.step.at, wipe.lost[-1].at
         if window.alive:
             message = (

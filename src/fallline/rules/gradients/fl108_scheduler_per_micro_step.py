@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -10,7 +9,7 @@ from fallline.event import Event, Kind, Trace
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
 from fallline.rules.gradients._specimens import SETUP
-from fallline.rules.gradients._windows import HABIT, Window, acting, steps_by_framework, windows
+from fallline.rules.gradients._windows import Window, acting, habits, steps_by_framework, windows
 from fallline.rules.gradients._words import place
 
 __all__ = ["SchedulerPerMicroStep"]
@@ -34,29 +33,15 @@ class SchedulerPerMicroStep(Rule):
     tokens: ClassVar[tuple[bytes, ...]] = (b"sched", b"lr_", b".step(")
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        accumulating = [w for w in windows(trace) if w.micro]
-        total = Counter(w.update.optimizer for w in accumulating)
-        counted: Counter[tuple[str | None, str]] = Counter()
-        shown: dict[tuple[str | None, str], tuple[Window, Event]] = {}
-        for window in accumulating:
-            optimizer = window.update.optimizer
-            if steps_by_framework(trace, optimizer) or any(
-                b.fact("normalised") for b in window.micro
-            ):
-                continue
-            for key, advance in {str(e.at): e for e in _within(trace, window)}.items():
-                counted[optimizer, key] += 1
-                shown.setdefault((optimizer, key), (window, advance))
-        for found, times in counted.items():
-            if times / total[found[0]] >= HABIT:
-                window, advance = shown[found]
-                step = window.update.step.at
-                yield self.finding(
-                    advance,
-                    "The scheduler advances on every micro-batch, but the optimizer steps once per window (at "
-                    f"{place(step, advance.at)}): the schedule runs too fast by that factor. Advance it once per update.",
-                    related={"step": step},
-                )
+        mine = [w for w in windows(trace) if w.micro and not _owned(trace, w)]
+        for window, advance in habits(((w, e) for w in mine for e in _within(trace, w)), mine):
+            step = window.update.step.at
+            yield self.finding(
+                advance,
+                "The scheduler advances on every micro-batch, but the optimizer steps once per window (at "
+                f"{place(step, advance.at)}): the schedule runs too fast by that factor. Advance it once per update.",
+                related={"step": step},
+            )
 
     wrong: ClassVar[tuple[str, ...]] = (
         SETUP
@@ -143,6 +128,13 @@ for epoch in range(2):
             optimizer.zero_grad()
         scheduler.step(epoch + i / len(loader))
 """,
+    )
+
+
+def _owned(trace: Trace, window: Window) -> bool:
+    """A framework steps here, and lets the scheduler advance only when it does."""
+    return steps_by_framework(trace, window.update.optimizer) or any(
+        b.fact("normalised") for b in window.micro
     )
 
 
