@@ -33,12 +33,12 @@ def collate(sequences: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
 def main() -> None:
     seeds = fallline.seed_everything(0)
     # Text that can be learned: every token follows from the one before.
-    sequences = [torch.arange(n) * (n % 3 + 1) % 50 for n in torch.randint(4, 40, (403,)).tolist()]
+    sequences = [torch.arange(n) * (n % 3 + 1) % 50 for n in torch.randint(4, 40, (203,)).tolist()]
     loader = torch.utils.data.DataLoader(sequences, batch_size=8, shuffle=True, collate_fn=collate, generator=seeds.generator)
 
     model = Model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    stepper = fallline.Stepper(model, optimizer, accumulate=4, clip_norm=1.0, precision="bf16", statistics=True)
+    stepper = fallline.Stepper(model, optimizer, accumulate=4, clip_norm=1.0, statistics=True)
     for _ in range(3):
         for tokens, targets in stepper.over(loader):
             with stepper.micro_batch() as micro:
