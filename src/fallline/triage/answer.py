@@ -1,0 +1,123 @@
+"""The answer: what is known, what to measure next, which fixes apply when, what to avoid, how to verify. In that order."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fallline.finding import Finding
+from fallline.triage.playbook import Avoid, Case, Fixing, Statement, Step
+from fallline.triage.recognise import Match, recognise
+
+__all__ = ["Answer", "answer"]
+
+SURE = 0.3  # below this a question is not ours
+_SECOND = 0.6  # a second route counts when it is this close to the first
+
+_FALLS = re.compile(
+    r"(?i)loss (is |keeps |steadily |still )*(going down|decreas|fall|improv|dropp)|"
+    r"(learning|training|converg)\w* (is )?(well|fine|good|stead)|metrics? (are |is )?(improv|good|fine)|works? (well|fine|great)"
+)
+
+
+@dataclass
+class Answer:
+    """What `fallline ask` says, before it is put into words."""
+
+    question: str
+    routes: list[tuple[str, float]]
+    cases: list[Case]
+    findings: list[Finding] = field(default_factory=list)
+    known: list[Statement] = field(default_factory=list)
+    measure: list[Step] = field(default_factory=list)
+    tree: list[tuple[str, str, tuple[str, ...]]] = field(default_factory=list)
+    fixes: list[Fixing] = field(default_factory=list)
+    avoid: list[Avoid] = field(default_factory=list)
+    verify: list[Step] = field(default_factory=list)
+    corrected: str | None = None
+    healthy: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        """The object of the JSON contract."""
+        return {
+            "routes": [{"specialist": name, "score": score} for name, score in self.routes],
+            "findings": [f.as_dict() for f in self.findings],
+            "known": [{"text": s.text, "backs": list(s.backs)} for s in self.known],
+            "measure": [
+                {"run": s.run, "tells": s.tells, "backs": list(s.backs)} for s in self.measure
+            ],
+            "tree": [{"when": w, "then": t, "backs": list(b)} for w, t, b in self.tree],
+            "fixes": [
+                {
+                    "title": f.title,
+                    "when": f.when,
+                    "code": f.code,
+                    "because": f.because,
+                    "costs": f.costs,
+                    "backs": list(f.backs),
+                }
+                for f in self.fixes
+            ],
+            "avoid": [
+                {
+                    "advice": a.advice,
+                    "tempts": a.tempts,
+                    "because": a.because,
+                    "backs": list(a.backs),
+                }
+                for a in self.avoid
+            ],
+            "verify": [
+                {"run": s.run, "tells": s.tells, "backs": list(s.backs)} for s in self.verify
+            ],
+            "corrected": self.corrected,
+            "cases": [c.id for c in self.cases],
+        }
+
+
+def answer(question: str, findings: Sequence[Finding] = (), corrected: str | None = None) -> Answer:
+    """Answer a question, with whatever evidence came along."""
+    serious = [f for f in findings if f.severity != "info"]
+    matches = recognise(question, [f.code for f in serious])
+    chosen = _chosen(matches)
+    reply = Answer(
+        question,
+        _routes(matches),
+        [m.case for m in chosen],
+        sorted(findings, key=lambda f: f.severity.rank),
+    )
+    reply.corrected = corrected
+    reply.healthy = not serious and _FALLS.search(question) is not None
+    for match in chosen:
+        case = match.case
+        reply.known += case.knows
+        reply.measure += case.measure
+        reply.tree += case.tree
+        reply.fixes += [] if reply.healthy else case.fix
+        reply.avoid += case.avoid
+        reply.verify += case.verify
+    return reply
+
+
+def _chosen(matches: list[Match]) -> list[Match]:
+    """The first case, and a second of another specialist where the question crosses."""
+    sure = [m for m in matches if m.score >= SURE]
+    if not sure:
+        return []
+    first = sure[0]
+    others = [
+        m
+        for m in sure[1:]
+        if m.case.specialist != first.case.specialist and m.score >= _SECOND * first.score
+    ]
+    return [first, *others[:1]]
+
+
+def _routes(matches: list[Match]) -> list[tuple[str, float]]:
+    """Specialists with the score of their best case, best first."""
+    best: dict[str, float] = {}
+    for match in matches:
+        best.setdefault(match.case.specialist, match.score)
+    return sorted(best.items(), key=lambda r: -r[1])

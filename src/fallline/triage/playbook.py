@@ -1,0 +1,165 @@
+"""Playbooks: what each specialist knows, as data that people can read and edit (`playbooks/*.toml`).
+
+    specialist = "gradient-management"
+
+    [[case]]
+    id = "clipping-does-not-help"              # stable
+    title = "NaN although gradients are clipped"
+    rules = ["FL601", "FL620"]                 # findings that turn a question into this case
+    says = ["...", ...]                        # how people phrase it
+    errors = ["unscale_\\\\(\\\\) has already"]      # regular expressions on pasted messages
+    code = ["clip_grad_norm_"]                 # what fragments of code point here
+    knows = [{ text = "...", backs = ["FL127"] }]              # true whatever is measured
+    measure = [{ run = "fallline run train.py", tells = "...", backs = ["FL620"] }]
+    tree = [{ when = "...", then = "..." , backs = [...] }]    # from measurement to cause
+    fix = [{ title = "...", when = "...", code = "...", because = "...", costs = "...", backs = [...] }]
+    avoid = [{ advice = "...", tempts = "...", because = "...", backs = [...] }]
+    verify = [{ run = "...", tells = "...", backs = [...] }]
+
+`backs` names what a statement rests on: a rule (`FL201`), or a fact by its name in facts.toml. A test checks that each
+exists. Fixes come in order of preference, and each has its condition.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Avoid", "Case", "Fact", "Fixing", "Playbook", "Statement", "Step", "facts", "playbooks"]
+
+_HOME = Path(__file__).parent / "playbooks"
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """Something that is true, and what backs it."""
+
+    text: str
+    backs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A measurement (or a verification): what to run, and what the result tells."""
+
+    run: str
+    tells: str
+    backs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fixing:
+    """A fix with the condition under which it applies."""
+
+    title: str
+    when: str
+    code: str
+    because: str
+    costs: str
+    backs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Avoid:
+    """Popular advice that is wrong here, and why it tempts."""
+
+    advice: str
+    tempts: str
+    because: str
+    backs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One problem as people meet it."""
+
+    id: str
+    specialist: str
+    title: str
+    says: tuple[str, ...]
+    errors: tuple[str, ...]
+    code: tuple[str, ...]
+    rules: tuple[str, ...]
+    knows: tuple[Statement, ...]
+    measure: tuple[Step, ...]
+    tree: tuple[tuple[str, str, tuple[str, ...]], ...]
+    fix: tuple[Fixing, ...]
+    avoid: tuple[Avoid, ...]
+    verify: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Playbook:
+    """What one specialist knows."""
+
+    specialist: str
+    cases: tuple[Case, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A measured fact: what is true, and what the sources said where that was wrong."""
+
+    name: str
+    says: str
+    row: int | None
+    source: str
+
+
+def _backs(raw: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(raw.get("backs", ()))
+
+
+def _case(specialist: str, raw: dict[str, Any]) -> Case:
+    return Case(
+        id=raw["id"],
+        specialist=specialist,
+        title=raw["title"],
+        says=tuple(raw.get("says", ())),
+        errors=tuple(raw.get("errors", ())),
+        code=tuple(raw.get("code", ())),
+        rules=tuple(raw.get("rules", ())),
+        knows=tuple(Statement(s["text"], _backs(s)) for s in raw.get("knows", ())),
+        measure=tuple(Step(s["run"], s["tells"], _backs(s)) for s in raw.get("measure", ())),
+        tree=tuple((s["when"], s["then"], _backs(s)) for s in raw.get("tree", ())),
+        fix=tuple(
+            Fixing(
+                s["title"],
+                s["when"],
+                s.get("code", ""),
+                s["because"],
+                s.get("costs", ""),
+                _backs(s),
+            )
+            for s in raw.get("fix", ())
+        ),
+        avoid=tuple(
+            Avoid(s["advice"], s.get("tempts", ""), s["because"], _backs(s))
+            for s in raw.get("avoid", ())
+        ),
+        verify=tuple(Step(s["run"], s["tells"], _backs(s)) for s in raw.get("verify", ())),
+    )
+
+
+@cache
+def playbooks() -> tuple[Playbook, ...]:
+    """All playbooks, in the order of their files."""
+    found = []
+    for path in sorted(_HOME.glob("*.toml")):
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        name = raw["specialist"]
+        found.append(Playbook(name, tuple(_case(name, c) for c in raw.get("case", ()))))
+    return tuple(found)
+
+
+@cache
+def facts() -> dict[str, Fact]:
+    """The facts that playbooks cite, by name."""
+    raw = tomllib.loads((Path(__file__).parent / "facts.toml").read_text(encoding="utf-8"))
+    return {
+        name: Fact(name, fact["says"], fact.get("row"), fact.get("source", ""))
+        for name, fact in raw.items()
+    }

@@ -1,0 +1,185 @@
+"""From words to specialists: which case a question is about, and how sure we are.
+
+Each case brings phrases, error messages and code that point to it. A question is compared with the phrases by the
+words and pieces of words they share (so typos cost little), rare ones counting more. Error messages and code are
+matched as they are. The score is the chance, learned from the shape of the match, that the first route is right; a
+question with nothing of PyTorch training in it has no route.
+
+`recognise` is all that the rest of triage knows of this: something better can take its place.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+
+from fallline.triage.playbook import Case, playbooks
+
+__all__ = ["Match", "Question", "recognise"]
+
+_LONGEST = 20_000  # characters of a question that are looked at
+_WORD = re.compile(r"[a-z_][a-z0-9_.+-]*|\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+_FENCE = re.compile(r"```(?:\w+)?\n(.*?)(?:```|\Z)", re.S)
+_STOP = frozenset(
+    "a an and are as at be been but by can could do does did for from get getting got had has have how i if in into is it "
+    "its just me my not now of on or our please should so some still than that the their them then there these they this to "
+    "too up very was we what when where which while who why will with would you your i'm it's don't doesn't am about after "
+    "all also any because before being both each every few here more most other out over own same such only any anyone "
+    "help need want like using use used try tried trying know think see seems seem happen happens happening problem issue "
+    "question way thing something anything best good right wrong make makes making work works working fix solve".split()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question taken apart: prose, code in fences, everything in lower case for matching."""
+
+    text: str
+    prose: str
+    code: str
+
+    @classmethod
+    def of(cls, text: str) -> Question:
+        short = text[:_LONGEST]
+        code = "\n".join(_FENCE.findall(short))
+        return cls(short, _FENCE.sub(" ", short).lower(), code)
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """One case, and how much the question is about it (0 to 1)."""
+
+    case: Case
+    score: float
+
+
+def _pieces(text: str) -> Counter[str]:
+    """Words, pairs of words, and the letters inside words, so that `gradeint` still looks like `gradient`."""
+    words = [w.strip(".-+") for w in _WORD.findall(text)]
+    kept = [w for w in words if w and w not in _STOP and not w[0].isdigit()]
+    found: Counter[str] = Counter()
+    for word in kept:
+        found[word] += 1
+        if len(word) > 4:
+            padded = f"<{word}>"
+            for i in range(len(padded) - 3):
+                found["#" + padded[i : i + 4]] += 1
+    for one, two in pairwise(kept):
+        found[f"{one} {two}"] += 1
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Index:
+    cases: tuple[Case, ...]
+    weight: dict[str, float]
+    phrases: tuple[tuple[int, dict[str, float], float], ...]  # case, vector, length
+    vocabulary: frozenset[str]
+
+
+@cache
+def _index() -> _Index:
+    cases = tuple(case for book in playbooks() for case in book.cases)
+    bags: list[tuple[int, Counter[str]]] = [
+        (n, _pieces(phrase.lower()))
+        for n, case in enumerate(cases)
+        for phrase in (*case.says, case.title)
+    ]
+    spread: dict[str, set[int]] = {}
+    for n, bag in bags:
+        for piece in bag:
+            spread.setdefault(piece, set()).add(n)
+    total = len(cases) + 1
+    weight = {
+        piece: math.log(total / (len(where) + 0.5))
+        * (0.35 if piece[0] == "#" else 1.4 if " " in piece else 1.0)
+        for piece, where in spread.items()
+    }
+    phrases = []
+    for n, bag in bags:
+        vector = _vector(bag, weight)
+        phrases.append((n, vector, _length(vector)))
+    words = frozenset(p for p in spread if p[0] != "#" and " " not in p)
+    return _Index(cases, weight, tuple(phrases), words)
+
+
+def _vector(bag: Counter[str], weight: dict[str, float]) -> dict[str, float]:
+    return {
+        piece: (1 + math.log(count)) * weight[piece]
+        for piece, count in bag.items()
+        if weight.get(piece, 0) > 0
+    }
+
+
+def _length(vector: dict[str, float]) -> float:
+    return math.sqrt(sum(v * v for v in vector.values())) or 1.0
+
+
+def recognise(text: str, findings: Iterable[str] = ()) -> list[Match]:
+    """The cases a question is about, best first. `findings` are rule codes that evidence has already shown."""
+    index = _index()
+    question = Question.of(text)
+    scores = [0.0] * len(index.cases)
+    bag = _pieces(question.prose)
+    vector = _vector(bag, index.weight)
+    size = _length(vector)
+    if vector:
+        best: dict[int, list[float]] = {}
+        for n, phrase, length in index.phrases:
+            small, large = (phrase, vector) if len(phrase) < len(vector) else (vector, phrase)
+            dot = sum(v * large[p] for p, v in small.items() if p in large)
+            if dot:
+                best.setdefault(n, []).append(dot / (length * size))
+        # the nearest phrase says most; the next ones say that it was no accident
+        for n, found in best.items():
+            top = sorted(found, reverse=True)[:3]
+            scores[n] = top[0] + 0.25 * sum(top[1:]) / 2
+    known = _known_share(question.prose, index.vocabulary)
+    for n, case in enumerate(index.cases):
+        scores[n] *= 0.4 + 0.6 * known
+        if any(re.search(pattern, question.text, re.I) for pattern in case.errors):
+            scores[n] = max(scores[n], 0.0) + 0.6
+        if any(piece in question.code for piece in case.code):
+            scores[n] += 0.08
+    shown = frozenset(findings)
+    for n, case in enumerate(index.cases):
+        if shown.intersection(case.rules):
+            scores[n] += 0.9
+    in_scope = bool(shown) or _about_training(question.text) or max(scores, default=0.0) >= 0.6
+    matches = [
+        Match(case, round(_calibrated(score, in_scope), 3))
+        for case, score in zip(index.cases, scores, strict=True)
+        if score > 0.08
+    ]
+    return sorted(matches, key=lambda m: (-m.score, m.case.id))[:8]
+
+
+def _known_share(prose: str, vocabulary: frozenset[str]) -> float:
+    words = [w for w in _WORD.findall(prose) if w not in _STOP and not w[0].isdigit()]
+    if not words:
+        return 0.0
+    return sum(w in vocabulary for w in words) / len(words)
+
+
+_TRAINING = re.compile(
+    r"(?i)\b(py)?torch|\bgradients?\b|\bgrad[ _]?norm|\bbackprop|\bbackward\b|\bloss(es)?\b|\boptimi[sz]er|\bclip(ping|ped)?\b|\bnan\b|"
+    r"\bddp\b|\bfsdp\b|\bnccl\b|\bcuda\b|\bgpus?\b|\bautocast|\bgradscaler|\bfp16\b|\bbf16\b|\bbfloat16|\bfloat16|mixed precision|"
+    r"\bepochs?\b|\bbatch(es)?\b|dataloader|checkpoint|state_dict|\btrain(ing|s|ed)?\b|\bfine-?tun|nn\.module|autograd|learning rate|"
+    r"clip_?grad|\bseed(s|ed)?\b|reproducib|determinis|dropout|batch ?norm|layer ?norm|\bweights?\b|\bmodel\b|\bneural|\brnn\b|activations?|"
+    r"\blstm\b|transformer|\bresnet|lightning|accelerate|deepspeed|hugging ?face|zero_grad|\.step\(\)|scheduler|tensor"
+)
+
+
+def _about_training(text: str) -> bool:
+    return _TRAINING.search(text) is not None
+
+
+def _calibrated(score: float, in_scope: bool) -> float:
+    """A raw match as a probability. The slope and the middle are fitted on the development questions."""
+    value = 1 / (1 + math.exp(-9.0 * (score - 0.30)))
+    return value if in_scope else value * 0.3

@@ -1,0 +1,49 @@
+"""Playbooks are data: every statement rests on something, every fix has its condition, all code is read."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+
+import pytest
+
+from fallline.reader import read_text
+from fallline.rule import rule_by_code
+from fallline.specialists import SPECIALISTS
+from fallline.triage.playbook import Case, facts, playbooks
+
+CASES = [case for book in playbooks() for case in book.cases]
+
+
+def test_every_specialist_has_a_playbook() -> None:
+    assert {book.specialist for book in playbooks()} == {s.name for s in SPECIALISTS}
+    assert len({case.id for case in CASES}) == len(CASES)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
+def test_every_statement_is_backed(case: Case) -> None:
+    stated = [*case.knows, *case.measure, *case.fix, *case.avoid, *case.verify]
+    for backs in [*(s.backs for s in stated), *(b for _, _, b in case.tree)]:
+        assert backs
+        assert all(name in facts() or rule_by_code(name) is not None for name in backs), backs
+    assert all(rule_by_code(code) is not None for code in case.rules)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
+def test_a_case_measures_before_it_prescribes(case: Case) -> None:
+    assert len(case.says) >= 5 and case.measure and case.verify and case.knows
+    assert all(fix.when and fix.because for fix in case.fix)
+    assert all(avoid.because for avoid in case.avoid)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
+def test_the_code_in_a_case_is_right(case: Case) -> None:
+    for fix in case.fix:
+        if not fix.code:
+            continue
+        body = fix.code
+        if "return " in body and "def " not in body:
+            body = "def f():\n" + textwrap.indent(body, "    ")
+        ast.parse(body)
+        found = read_text("import torch\n" + body)
+        assert [f for f in found if f.severity != "info"] == [], (case.id, fix.title)
