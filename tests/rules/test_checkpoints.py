@@ -254,6 +254,8 @@ torch.save({{"model": model.state_dict(), "optimizer": optimizer.state_dict()}},
         ("model = net.state_dict(); torch.save(model, 'a.pt')", False),
         ("import io; torch.save(net, io.BytesIO())", False),
         ("torch.save(net(x), 'a.pt')", False),
+        ("model['epoch'] = 3; torch.save(model, 'a.pt')", False),
+        ("import io\n    with io.BytesIO() as memory: torch.save(net, memory)", False),
     ],
 )
 def test_module_pickled(statement: str, found: bool) -> None:

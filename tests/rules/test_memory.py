@@ -8,7 +8,7 @@ from fallline.rule import rule_by_code
 from fallline.syntax import Module, Project, Source
 from fallline.syntax.edits import apply
 from fallline.verdict import judge
-from traces import codes, trace
+from traces import codes, line_of, trace
 
 
 def found(code: str, text: str, **how) -> set[str]:
@@ -72,12 +72,29 @@ def test_reports(code: str, text: str, tokens: set[str]) -> None:
         ("FL403", "D Z F B(retain_graph) S " * 2),  # not known
         ("FL403", "Z F B(retain_graph;!second) S"),  # once
         ("FL403", "D Z F B(retain_graph;create_graph;!second) S " * 2),
+        ("FL403", "D Z F B(retain_graph;!second) B2 S " * 2),  # may share the graph
         ("FL406", f"checkpoint {STEP}"),
         ("FL406", f"checkpoint(!batchnorm) {STEP}"),
     ],
 )
 def test_silent(code: str, text: str) -> None:
     assert found(code, text) == set()
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "tokens"),
+    [
+        ("FL401", "D F K(how=add;reaches_backward) B S", {"K"}),
+        ("FL402", "M(mode=eval;model=m) F2(!training;!grad;model=m) F3(model=m)", {"F2"}),
+        ("FL403", "D F B(retain_graph;second) B2(retain_graph;!second) S", {"B"}),
+    ],
+)
+def test_what_one_setting_needs_is_not_denounced_in_another(
+    code: str, text: str, tokens: set[str]
+) -> None:
+    rule, made = rule_by_code(code), trace(text)
+    assert rule is not None
+    assert {at.line for at in rule.denies(made)} == {line_of(made, token) for token in tokens}
 
 
 def test_one_evaluation_is_one_finding() -> None:

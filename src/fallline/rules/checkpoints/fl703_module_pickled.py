@@ -115,6 +115,10 @@ def export(model, path, example):
 def _is_buffer(module: Module, where: ast.expr | None) -> bool:
     """Pickled into memory, to be copied or measured: no file has to outlive the class."""
     made = module.value(where) if where is not None else None
+    if isinstance(made, ast.Name):
+        bound = module.bindings(made.id, module.scope(made))
+        opened = module.parent(bound[0]) if len(bound) == 1 else None
+        made = opened.context_expr if isinstance(opened, ast.withitem) else made
     return isinstance(made, ast.Call) and module.resolve(made.func) in {
         "io.BytesIO",
         "tempfile.TemporaryFile",
@@ -144,6 +148,8 @@ def _is_model(module: Module, node: ast.expr) -> bool:
             for v in (module.attribute_values(cls, node.attr) if cls is not None else [])
         )
     assert isinstance(node, ast.Name)
+    if _used_as_dict(module, node.id):
+        return False
     bound = module.bindings(node.id, module.scope(node)) or module.bindings(node.id, None)
     if not bound:
         return False
@@ -158,6 +164,17 @@ def _is_model(module: Module, node: ast.expr) -> bool:
         ):
             return False
     return True
+
+
+def _used_as_dict(module: Module, name: str) -> bool:
+    """`model["state_dict"]` somewhere in the file: the name stands for a dict here."""
+    return any(
+        isinstance(n.value, ast.Name)
+        and n.value.id == name
+        and isinstance(n.slice, ast.Constant)
+        and isinstance(n.slice.value, str)
+        for n in module.all(ast.Subscript)
+    )
 
 
 def _not_a_module(value: ast.expr) -> bool:

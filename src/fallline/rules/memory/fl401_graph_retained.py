@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from fallline.event import Kind, Trace
+from fallline.event import Kind, Location, Trace
 from fallline.finding import Finding, Fix, Severity
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
@@ -149,6 +149,12 @@ for epoch in range(2):
                     event,
                     f"A tensor {how} and never reaches a backward: memory grows with every iteration. Keep .detach() or .item() of it.",
                 )
+
+    def denies(self, trace: Trace) -> Iterator[Location]:
+        """What one setting walks is not kept for nothing: only that setting's loss is evaluated, not trained."""
+        for event in trace.all(Kind.KEEP):
+            if event.fact("reaches_backward"):
+                yield event.at
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
         kept = _kept(module, Editor(module).statement_at(finding.at.line))

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from fallline.event import Event, Kind, Trace
+from fallline.event import Event, Kind, Location, Trace
 from fallline.finding import Finding, Fix, Severity
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
@@ -174,6 +174,12 @@ for x in torch.utils.data.DataLoader(torch.randn(32, 4), batch_size=8):
                     event,
                     "The model is evaluated while autograd records: every activation is kept for a backward that never comes. Use torch.no_grad().",
                 )
+
+    def denies(self, trace: Trace) -> Iterator[Location]:
+        """A caller that holds no_grad where another one cannot be seen to."""
+        for event in trace.all(Kind.FORWARD):
+            if event.fact("training") is False and event.fact("grad") is False:
+                yield event.at
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
         editor = Editor(module)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from fallline.event import Event, Kind, Trace
+from fallline.event import Event, Kind, Location, Trace
 from fallline.finding import Finding, Fix, Severity
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
@@ -113,15 +113,25 @@ print(torch.stack(rows).shape)
     )
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        by_place: dict[object, list[Event]] = defaultdict(list)
-        for event in trace.all(Kind.BACKWARD):
-            by_place[event.at].append(event)
-        for events in by_place.values():
-            if len(events) > 1 and all(_kept_for_nothing(e) for e in events):
+        walks = trace.all(Kind.BACKWARD, Kind.BATCH)
+        by_place: dict[Location, list[bool]] = defaultdict(list)
+        first: dict[Location, Event] = {}
+        for event, following in zip(walks, [*walks[1:], None], strict=True):
+            if event.kind is Kind.BACKWARD:
+                first.setdefault(event.at, event)
+                by_place[event.at].append(_kept_for_nothing(event, following))
+        for place, wasted in by_place.items():
+            if len(wasted) > 1 and all(wasted):
                 yield self.finding(
-                    events[0],
+                    first[place],
                     "retain_graph=True on every iteration, and no second backward uses the graph: it only costs memory.",
                 )
+
+    def denies(self, trace: Trace) -> Iterator[Location]:
+        """A graph that one setting walks twice has to be kept."""
+        for event in trace.all(Kind.BACKWARD):
+            if event.fact("second"):
+                yield event.at
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
         calls = [
@@ -135,9 +145,9 @@ print(torch.stack(rows).shape)
         return Fix("let backward free the graph", (edit,)) if edit is not None else None
 
 
-def _kept_for_nothing(event: Event) -> bool:
-    return (
-        event.fact("retain_graph") is True
-        and event.fact("second") is False
-        and not event.fact("create_graph")
-    )
+def _kept_for_nothing(event: Event, following: Event | None) -> bool:
+    """Known not to be walked again, and no other backward of the same iteration that might share the graph."""
+    if event.fact("retain_graph") is not True or event.fact("second") is not False:
+        return False
+    alone = following is None or following.kind is Kind.BATCH or following.at == event.at
+    return alone and not event.fact("create_graph")
