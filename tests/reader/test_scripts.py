@@ -44,12 +44,16 @@ def _line(path: str, number: int) -> str:
     return _bare(Source.from_bytes(path, Path(path).read_bytes()).lines[number - 1])
 
 
-@pytest.mark.parametrize("path", sorted(p for p in SCRIPTS.iterdir() if p.is_file()), ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "path", sorted(p for p in SCRIPTS.iterdir() if p.is_file()), ids=lambda p: p.name
+)
 def test_script(path: Path) -> None:
     assert reported([path]) == expected(path)
 
 
-@pytest.mark.parametrize("folder", sorted(p for p in SCRIPTS.iterdir() if p.is_dir()), ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "folder", sorted(p for p in SCRIPTS.iterdir() if p.is_dir()), ids=lambda p: p.name
+)
 def test_project(folder: Path) -> None:
     files = sorted(folder.rglob("*.py"))
     assert reported(files) == set().union(*(expected(f) for f in files))
