@@ -104,7 +104,7 @@ def tiny_gradients_falling_loss() -> None:
     model = mlp()
     optimizer = adam(model)
     for _ in range(150):
-        update(optimizer, classify(model, vectors(32)) * 1e-8)
+        update(optimizer, classify(model, vectors(32)) * 1e-5)
 
 
 @healthy
