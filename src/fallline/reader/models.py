@@ -85,7 +85,8 @@ def _forward(machine: Machine, model: Thing, call: Call) -> Value:
             _outside(machine, call.node),
             model=identity,
             training=model.facts.get("training"),
-            grad=machine.recording,
+            # a frozen model builds no graph unless its input has one
+            grad=machine.recording and (not model.facts.get("frozen") or given.graph is not False),
             autocast=machine.autocast[-1] if machine.autocast[-1] != "disabled" else "off",
             no_sync=(identity.id in machine.unsynced)
             if identity.facts.get("wrapper") or identity.id in machine.unsynced
