@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from fallline.event import Kind, Location, Trace
 from fallline.finding import Finding
@@ -51,14 +51,25 @@ _SHOWN = frozenset(Kind) - {
 _WITNESS_LIMIT = 24
 
 
-def judge(trace: Trace, rules: Iterable[Rule] | None = None) -> list[Finding]:
-    """The findings of the event rules over one trace, settled, each with its witness."""
-    found = [
-        f
-        for rule in (rules if rules is not None else all_rules())
-        if rule._defines("check")
-        for f in rule.check(trace)
-    ]
+def judge(
+    trace: Trace,
+    rules: Iterable[Rule] | None = None,
+    on_failure: Callable[[Rule, Exception], None] | None = None,
+) -> list[Finding]:
+    """The findings of the event rules over one trace, settled, each with its witness.
+
+    With `on_failure`, a rule that fails is told there and costs no other rule's findings.
+    """
+    found: list[Finding] = []
+    for rule in rules if rules is not None else all_rules():
+        if not rule._defines("check"):
+            continue
+        try:
+            found += list(rule.check(trace))
+        except Exception as error:
+            if on_failure is None:
+                raise
+            on_failure(rule, error)
     kept = settle(merge(found))
     for finding in kept:
         finding.evidence.setdefault("witness", witness(trace, finding))

@@ -144,9 +144,15 @@ def _judged(
 ) -> list[Finding]:
     found: list[Finding] = []
     refuted: set[tuple[str, str, int]] = set()
+
+    def on_failure(rule: Rule, error: Exception) -> None:
+        words = failure(rule.code, module.path, error)
+        if words not in failures:
+            failures.append(words)
+
     try:
         for trace in traces_of(module, deadline, **options):  # type: ignore[arg-type]
-            found += judge(trace, rules)
+            found += judge(trace, rules, on_failure)
             refuted |= denied(trace, rules)
     except Exception as error:  # as above
         failures.append(failure("the reader", module.path, error))
