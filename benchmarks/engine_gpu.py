@@ -3,6 +3,7 @@
     PYTHONPATH=src python benchmarks/engine_gpu.py            # checks, then the table
     PYTHONPATH=src python benchmarks/engine_gpu.py --checks   # only the checks (tests/engine/test_gpu.py runs the same)
     PYTHONPATH=src python benchmarks/engine_gpu.py --sweep    # chunk, tile and warps tried against each other
+    PYTHONPATH=src python benchmarks/engine_gpu.py --json out.json, and later --write out.json for RESULTS.md
 
 Needs torch and triton. Without a CUDA device it says so and ends with status 0.
 """
@@ -13,9 +14,9 @@ import argparse
 import json
 import math
 import statistics
-import sys
 import time
 from collections.abc import Callable
+from datetime import date
 from itertools import pairwise
 from typing import Any
 
@@ -115,6 +116,12 @@ def bench_clip(name: str) -> dict[str, Any]:
         "torch": lambda: torch_clip(theirs, their_falls(), foreach=True),
         "fallline": lambda: fallline.clip_grad_norm_(mine, mine_falls()),
     }
+    source = torch.randn(nbytes // 4, device=DEVICE)
+    target = torch.empty_like(source)
+    copy = times({"copy": lambda: target.copy_(source)})[
+        "copy"
+    ]  # reads and writes as many bytes as scaling does
+    del source, target
     not_clipping = times(idle)
     host = {n: host_microseconds(fn) for n, fn in idle.items()}
     clipping = times(busy)
@@ -129,6 +136,7 @@ def bench_clip(name: str) -> dict[str, Any]:
         "not clipping / torch": not_clipping["fallline"] / not_clipping["torch"],
         "not clipping / plain read": not_clipping["fallline"] / not_clipping["plain read"],
         "clipping / torch": clipping["fallline"] / clipping["torch"],
+        "clipping floor": not_clipping["plain read"] + copy,
     }
     row["TB/s not clipping"] = nbytes / not_clipping["fallline"] / 1e9
     return row
@@ -239,10 +247,13 @@ def sweep() -> None:
 
 
 def table() -> dict[str, Any]:
+    import triton
+
     result: dict[str, Any] = {
         "device": torch.cuda.get_device_name(),
         "torch": torch.__version__,
-        "python": sys.version.split()[0],
+        "triton": triton.__version__,
+        "date": date.today().isoformat(),
         "clip": [],
         "unscale": [],
         "step": [],
@@ -258,24 +269,60 @@ def table() -> dict[str, Any]:
     return result
 
 
-def show(result: dict[str, Any]) -> None:
-    print(f"{result['device']}, torch {result['torch']}; median milliseconds")
-    print(
-        "| gradients | torch | fallline | plain read | / torch (bar 0.30) | / read (bar 1.35) | torch clips | fallline clips | / torch (bar 0.75) |"
-    )
-    print("|---|---|---|---|---|---|---|---|---|")
+def section(result: dict[str, Any]) -> str:
+    """The table, with the bars, as it stands in RESULTS.md."""
+    lines = [
+        f"`PYTHONPATH=src python benchmarks/engine_gpu.py`, {result['date']}, {result['device']}, torch {result['torch']}, triton {result['triton']}; "
+        "median milliseconds, statistics of every gradient included in fallline's, variants in turns. All checks passed."
+        if not result["failed"]
+        else f"CHECKS FAILED: {result['failed']}",
+        "",
+        "| gradients | torch | fallline | plain read | of torch (bar 0.30) | of the read (bar 1.35) |",
+        "|---|---|---|---|---|---|",
+    ]
     for row in result["clip"]:
-        a, b = row["not clipping"], row["clipping"]
-        print(
-            f"| {row['size']} | {a['torch']:.3f} | {a['fallline']:.3f} | {a['plain read']:.3f} | {row['not clipping / torch']:.2f} | "
-            f"{row['not clipping / plain read']:.2f} | {b['torch']:.3f} | {b['fallline']:.3f} | {row['clipping / torch']:.2f} |"
+        a = row["not clipping"]
+        small = row["bytes"] < 60e6  # fits in the cache; its bar is 0.25 of torch
+        lines.append(
+            f"| {row['size']}, {row['tensors']} tensors, not clipping | {a['torch']:.3f} | {a['fallline']:.3f} | {a['plain read']:.3f} | "
+            f"**{row['not clipping / torch']:.2f}**{' (bar 0.25)' if small else ''} | {'-' if small else format(row['not clipping / plain read'], '.2f')} |"
         )
-    print(
-        "\nhost microseconds of one call:",
-        {row["size"]: {k: round(v) for k, v in row["host us"].items()} for row in result["clip"]},
+    lines += [
+        "",
+        "| gradients | torch | fallline | one read and one copy | of torch (bar 0.75) |",
+        "|---|---|---|---|---|",
+    ]
+    for row in result["clip"]:
+        b = row["clipping"]
+        lines.append(
+            f"| {row['size']}, clipping | {b['torch']:.3f} | {b['fallline']:.3f} | {row['clipping floor']:.3f} | **{row['clipping / torch']:.2f}** |"
+        )
+    lines += [
+        "",
+        "| `unscale_` + clip | torch | fallline, left to the fused optimizer | of torch (bar 0.35) | fallline, gradients written | of torch |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in result["unscale"]:
+        ms = row["ms"]
+        lines.append(
+            f"| {row['size']} | {ms['torch']:.3f} | {ms['fused']:.3f} | **{row['left to the fused optimizer / torch']:.2f}** | "
+            f"{ms['written']:.3f} | {row['written / torch']:.2f} |"
+        )
+    lines += [
+        "",
+        "| `unscale_` + clip + fused AdamW step | torch | fallline | of torch |",
+        "|---|---|---|---|",
+    ]
+    lines += [
+        f"| {row['size']} | {row['ms']['torch']:.3f} | {row['ms']['fallline']:.3f} | {row['fallline / torch']:.2f} |"
+        for row in result["step"]
+    ]
+    hosts = "; ".join(
+        f"{row['size']}: torch {row['host us']['torch']:.0f}, fallline {row['host us']['fallline']:.0f}"
+        for row in result["clip"]
     )
-    print("unscale_ + clip:", json.dumps(result["unscale"], indent=1))
-    print("unscale_ + clip + fused AdamW step:", json.dumps(result["step"], indent=1))
+    lines += ["", f"Host time of one call, microseconds: {hosts}."]
+    return "\n".join(lines)
 
 
 def main() -> int:
@@ -287,25 +334,37 @@ def main() -> int:
         "--sweep", action="store_true", help="try chunk, tile and warps against each other"
     )
     parser.add_argument("--json", help="also write the numbers to this file")
+    parser.add_argument(
+        "--write",
+        metavar="JSON",
+        help="put the numbers of such a file into RESULTS.md, and measure nothing",
+    )
     options = parser.parse_args()
+    if options.write:
+        from results import write_section
+
+        with open(options.write, encoding="utf-8") as file:
+            write_section("engine on a GPU", section(json.load(file)))
+        return 0
     if not torch.cuda.is_available():
         print("no CUDA device here: nothing to check or to measure")
         return 0
-    failed = 0
+    failed: list[str] = []
     for check in CHECKS:
         try:
             check()
             torch.cuda.synchronize()
             print(f"ok    {check.__name__}", flush=True)
         except Exception as error:
-            failed += 1
+            failed.append(check.__name__)
             print(f"FAIL  {check.__name__}: {type(error).__name__}: {error}", flush=True)
     if options.checks:
         return int(bool(failed))
     if options.sweep:
         sweep()
     result = table()
-    show(result)
+    result["failed"] = failed
+    print(section(result))
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump(result, file, indent=1)

@@ -283,6 +283,27 @@ def check_stepper() -> None:
             assert relative < tolerance, (precision, fused, relative)
 
 
+def check_stepper_does_not_wait() -> None:
+    """With a fused optimizer and no scheduler the host never waits: not for the norm, not for skipping, not for the report."""
+    model = nn.Linear(64, 64).to(DEVICE)
+    stepper = fallline.Stepper(model, torch.optim.AdamW(model.parameters(), fused=True), accumulate=2, clip_norm=1.0, statistics=True)  # fmt: skip
+    x, weight = torch.randn(8, 64, device=DEVICE), torch.tensor(8.0, device=DEVICE)
+
+    def window() -> None:
+        for _ in range(2):
+            with stepper.micro_batch() as micro:
+                micro.backward(model(x).square().sum(), weight=weight)
+
+    window()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        window()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert stepper.updates == 2 and stepper.last is not None
+    assert abs(float(stepper.last.statistics.total_norm) / stepper.last.norm - 1) < 1e-5  # type: ignore[union-attr, operator]
+
+
 def check_stepper_skips() -> None:
     for fused in (True, False):
         model = nn.Linear(4, 4).to(DEVICE)
@@ -306,5 +327,6 @@ CHECKS: list[Callable[[], None]] = [
     check_no_host_sync,
     check_graph_capture,
     check_stepper,
+    check_stepper_does_not_wait,
     check_stepper_skips,
 ]

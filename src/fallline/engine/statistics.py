@@ -35,10 +35,14 @@ class GradientStats:
 
     names: tuple[str, ...]
     moments: Tensor  # [parameters, 5]: sum, sum of squares, largest, zeros, non-finite
-    elements: Tensor  # [parameters]
+    elements: Tensor  # [parameters], on the CPU: known without reading anything
     factor: float | Tensor = (
         1.0  # what the gradients still have to be multiplied with (1 / (loss scale x weight))
     )
+
+    @property
+    def _elements(self) -> Tensor:
+        return self.elements.to(self.moments.device)
 
     @property
     def norm(self) -> Tensor:
@@ -46,13 +50,13 @@ class GradientStats:
 
     @property
     def mean(self) -> Tensor:
-        return self.moments[:, SUM] / self.elements * self.factor
+        return self.moments[:, SUM] / self._elements * self.factor
 
     @property
     def std(self) -> Tensor:
-        mean = self.moments[:, SUM] / self.elements
+        mean = self.moments[:, SUM] / self._elements
         # clamp keeps NaN, and rounding must not make a variance negative
-        return (self.moments[:, SQUARES] / self.elements - mean * mean).clamp(
+        return (self.moments[:, SQUARES] / self._elements - mean * mean).clamp(
             min=0
         ).sqrt() * self.factor
 
@@ -77,7 +81,7 @@ class GradientStats:
     def rows(self) -> list[dict[str, Any]]:
         """One dict for one parameter. Waits for the device, once."""
         columns = ("norm", "mean", "std", "largest", "zeros", "nonfinite")
-        table = torch.stack([getattr(self, c) for c in columns] + [self.elements], dim=1).tolist()
+        table = torch.stack([getattr(self, c) for c in columns] + [self._elements], dim=1).tolist()
         rows = []
         for name, (*values, elements) in zip(self.names, table, strict=True):
             row: dict[str, Any] = {
@@ -111,9 +115,7 @@ def gradient_stats(parameters: Any) -> GradientStats:
 def stats_of(
     grads: Sequence[Tensor], names: Sequence[str], moments: Tensor, factor: float | Tensor = 1.0
 ) -> GradientStats:
-    elements = torch.tensor([g.numel() for g in grads], dtype=torch.float64).to(
-        moments.device, non_blocking=True
-    )
+    elements = torch.tensor([g.numel() for g in grads], dtype=torch.float64)
     return GradientStats(tuple(names), moments, elements, factor)
 
 
