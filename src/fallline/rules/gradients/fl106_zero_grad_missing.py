@@ -13,7 +13,6 @@ from fallline.rule import Rule
 from fallline.rules.gradients._moves import lone_statement, stepped
 from fallline.rules.gradients._specimens import SETUP
 from fallline.rules.gradients._windows import (
-    HABIT,
     Window,
     clears,
     held,
@@ -24,6 +23,9 @@ from fallline.rules.gradients._words import place
 from fallline.syntax import Editor, Module
 
 __all__ = ["ZeroGradMissing"]
+
+# In at least this share of the updates old gradients are still there. Clearing once per epoch is as good as never.
+_NEVER = 0.75
 
 
 class ZeroGradMissing(Rule):
@@ -49,7 +51,7 @@ class ZeroGradMissing(Rule):
         if trace.opaque:
             return
         for mine, carried in _carried(trace):
-            if carried <= HABIT:
+            if carried < _NEVER:
                 continue
             first, step = mine[0].alive[0], mine[0].update.step
             alone = len({str(w.update.step.at) for w in mine}) == 1
@@ -63,7 +65,7 @@ class ZeroGradMissing(Rule):
     def denies(self, trace: Trace) -> Iterator[Location]:
         """Gradients that some setting clears are cleared on purpose in that one only."""
         for mine, carried in _carried(trace):
-            if carried <= HABIT:
+            if carried < _NEVER:
                 yield from {b.at for w in mine for b in w.alive}
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:

@@ -11,11 +11,12 @@ from fallline.rule import Rule
 from fallline.rules.gradients._specimens import SETUP
 from fallline.rules.gradients._windows import (
     clears,
-    earlier,
     first_of_each,
     held,
+    later,
     measures_only,
     misdirected,
+    standing,
 )
 from fallline.rules.gradients._words import place
 
@@ -134,19 +135,21 @@ for epoch in range(2):
 
 
 def _useful_elsewhere(trace: Trace, clip: Event) -> bool:
-    """Another optimizer holds the clipped parameters and steps their gradients later."""
+    """Another optimizer holds the clipped parameters, has gradients for them now, and steps before they are cleared."""
     touched = clip.fact("parameters")
     for optimizer in trace.optimizers:
         mine = held(trace, optimizer)
         if mine is None:
             return True
-        if mine.isdisjoint(touched):
-            continue
-        for event in earlier(trace, clip):
-            if event.kind is Kind.STEP and event.optimizer == optimizer:
-                break
-            if event.kind is Kind.ZERO_GRAD and clears(trace, event, optimizer):
-                break
-            if event.kind in (Kind.BACKWARD, Kind.GRAD_WRITE) and trace.concerns(event, optimizer):
-                return True
+        if not mine.isdisjoint(touched) and _steps_next(trace, clip, optimizer):
+            return standing(trace, clip, optimizer)[0] in ("fresh", "unknown")
+    return False
+
+
+def _steps_next(trace: Trace, clip: Event, optimizer: str | None) -> bool:
+    for event in later(trace, clip):
+        if event.kind is Kind.STEP and event.optimizer == optimizer:
+            return True
+        if event.kind is Kind.ZERO_GRAD and clears(trace, event, optimizer):
+            return False
     return False
