@@ -116,7 +116,7 @@ print(torch.stack(rows).shape)
         walks = trace.all(Kind.BACKWARD, Kind.BATCH)
         by_place: dict[Location, list[bool]] = defaultdict(list)
         first: dict[Location, Event] = {}
-        for event, following in zip(walks, [*walks[1:], None], strict=True):
+        for event, following in zip(walks, [*walks[1:], None], strict=False):
             if event.kind is Kind.BACKWARD:
                 first.setdefault(event.at, event)
                 by_place[event.at].append(_kept_for_nothing(event, following))
