@@ -97,6 +97,22 @@ def test_what_one_setting_needs_is_not_denounced_in_another(
     assert {at.line for at in rule.denies(made)} == {line_of(made, token) for token in tokens}
 
 
+def test_a_feature_extractor_is_no_evaluation() -> None:
+    """Its features of the fake reach the generator's backward, those of the real image are detached."""
+    step = "D Z F(used;model=g) F2(!training;used;model=vgg) F3(!training;!used;model=vgg) B S"
+    held = {"opt": {"parameters": frozenset({"g"})}}
+    rule = rule_by_code("FL402")
+    assert rule is not None
+    assert codes(rule, trace(f"{step} " * 2, held)) == set()
+    own = step.replace("F3(!training;!used;model=vgg)", "F3(!training;!used;model=g)")
+    assert codes(rule, trace(f"{own} " * 2, held)) == {"F3"}
+
+
+def test_an_attack_looks_at_its_result_too() -> None:
+    attack = "F2(!training;used;model=m;function=pgd) B2 F3(!training;!used;model=m;function=pgd)"
+    assert found("FL402", f"{STEP} M(mode=eval;model=m) {attack}") == set()
+
+
 def test_one_evaluation_is_one_finding() -> None:
     several = "F2(!training;!used;model=m) F3(!training;!used;model=m)"
     assert found("FL402", f"{STEP} M(mode=eval;model=m) {several}") == {"F2"}

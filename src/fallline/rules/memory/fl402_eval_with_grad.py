@@ -153,18 +153,11 @@ for x in torch.utils.data.DataLoader(torch.randn(32, 4), batch_size=8):
     )
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        told: set[str] = (
-            set()
-        )  # functions whose evaluation was reported since the last change of mode
-        forwards = trace.all(Kind.FORWARD)
-        trained = {e.model for e in forwards if e.fact("used")}
-        # a model that is not the one being trained is a teacher or a feature extractor, not an evaluation
-        wasted = [
-            e for e in forwards if _builds_for_nothing(e) and (not trained or e.model in trained)
-        ]
+        wasted = _evaluations(trace)
         # one forward pass of a program that trains nothing costs nobody anything
         trains = any(e.kind in (Kind.BACKWARD, Kind.STEP) for e in trace.events)
         places = Counter(e.at for e in wasted)
+        told: set[str] = set()  # functions already reported in this stretch of eval mode
         for event in sorted([*wasted, *trace.all(Kind.MODE)], key=lambda e: e.order):
             if event.kind is Kind.MODE:
                 told.clear()
@@ -195,6 +188,40 @@ for x in torch.utils.data.DataLoader(torch.randn(32, 4), batch_size=8):
         outermost = _evaluation_loop(module, statement)
         edits = editor.wrap(outermost, f"with {no_grad}():") if outermost is not None else None
         return Fix("evaluate without recording", edits) if edits is not None else None
+
+
+def _evaluations(trace: Trace) -> list[Event]:
+    """The forward passes of an evaluation that build graphs for nothing.
+
+    A model that no optimizer steps, in a run that trains another one, is a teacher or a feature extractor. A
+    function that walks one of its forward passes in eval mode is an attack or an explanation.
+    """
+    forwards = trace.all(Kind.FORWARD)
+    trained = _trained(trace)
+    attacks = {
+        e.at.function
+        for e in forwards
+        if e.at.function and e.fact("training") is False and e.fact("used")
+    }
+    return [
+        e
+        for e in forwards
+        if _builds_for_nothing(e)
+        and (not trained or e.model in trained)
+        and e.at.function not in attacks
+    ]
+
+
+def _trained(trace: Trace) -> set[str | None]:
+    """The models that optimizers step; where that is not known, those whose output reaches a backward."""
+    held: set[str | None] = set()
+    for step in trace.all(Kind.STEP):
+        optimizer = trace.object(step.optimizer)
+        known = step.fact("parameters") or (optimizer.fact("parameters") if optimizer else None)
+        if not known:
+            return {e.model for e in trace.all(Kind.FORWARD) if e.fact("used")}
+        held |= set(known)
+    return held
 
 
 def _builds_for_nothing(forward: Event) -> bool:
