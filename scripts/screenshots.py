@@ -1,6 +1,6 @@
 """Make the pictures under docs/images: a small training run, watched, and its report in headless Chromium.
 
-    python scripts/screenshots.py            # needs Debian's chromium, or CHROMIUM=/path/to/it
+python scripts/screenshots.py            # needs Debian's chromium, or CHROMIUM=/path/to/it
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ HERE = Path(__file__).resolve().parent
 IMAGES = HERE.parent / "docs" / "images"
 # name, width, height, dark
 SHOTS = (
-    ("report-wide-light", 1280, 3420, False),
-    ("report-wide-dark", 1280, 3420, True),
-    ("report-narrow-light", 400, 4700, False),
-    ("report-narrow-dark", 400, 4700, True),
+    ("report-wide-light", 1280, 3400, False),
+    ("report-wide-dark", 1280, 3400, True),
+    ("report-narrow-light", 400, 5060, False),
+    ("report-narrow-dark", 400, 5060, True),
 )
 
 SCRIPT = """\
@@ -74,7 +74,9 @@ for update, (tokens, labels) in enumerate(torch.utils.data.DataLoader(Tokens(), 
 
 def browser() -> str | None:
     """The Chromium to use, where there is one."""
-    return os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    return (
+        os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    )
 
 
 def shoot(chromium: str, page: Path, target: Path, width: int, height: int, dark: bool) -> None:
@@ -82,14 +84,27 @@ def shoot(chromium: str, page: Path, target: Path, width: int, height: int, dark
     with tempfile.TemporaryDirectory() as profile:
         frame = Path(profile) / "frame.html"
         frame.write_text(
-            f'<body style="margin:0"><iframe src="{page.as_uri()}" style="border:0;width:{width}px;height:{height}px"></iframe>'
+            f'<body style="margin:0;display:flex;justify-content:center;background:#aeb5c0"><iframe src="{page.as_uri()}" style="border:0;width:{width}px;height:{height}px"></iframe>'
         )
-        flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"]
+        flags = [
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-quic",
+            "--no-first-run",
+            "--hide-scrollbars",
+        ]
         flags += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
-        flags += [f"--user-data-dir={profile}/data", f"--window-size={max(width, 500)},{height}", f"--screenshot={target}"]
+        flags += [
+            f"--user-data-dir={profile}/data",
+            f"--window-size={max(width, 500)},{height}",
+            f"--screenshot={target}",
+        ]
         if dark:
             flags += ["--blink-settings=preferredColorScheme=0"]
-        subprocess.run([chromium, *flags, frame.as_uri()], check=True, capture_output=True, timeout=120)
+        subprocess.run(
+            [chromium, *flags, frame.as_uri()], check=True, capture_output=True, timeout=120
+        )
 
 
 def make_run(folder: Path) -> Path:

@@ -94,3 +94,21 @@ def test_a_run_without_updates(project: Path, fallline: Callable[..., object]) -
     Recorder(project / "run").close("raised ValueError: no data")
     ran = fallline("report", "run")
     assert ran.status == 0 and "no update" in ran.out and "raised ValueError" in ran.out
+
+
+def test_thresholds_are_the_users_to_choose(
+    run_folder: Path, fallline: Callable[..., object]
+) -> None:
+    def codes() -> set[str]:
+        return {
+            f["code"]
+            for f in json.loads(fallline("report", run_folder, "--output-format", "json").out)
+        }
+
+    assert "FL124" not in codes(), "a fifth of the updates is clipped"
+    Path("pyproject.toml").write_text("[tool.fallline.thresholds]\nFL124 = { share = 0.15 }\n")
+    assert "FL124" in codes()
+    Path("pyproject.toml").write_text("[tool.fallline.thresholds]\nFL124 = { shares = 0.15 }\n")
+    assert "has no threshold 'shares'" in fallline("report", run_folder).err
+    Path("pyproject.toml").write_text('[tool.fallline]\nthresholds = "low"\n')
+    assert "thresholds must hold numbers" in fallline("report", run_folder).err

@@ -7,6 +7,7 @@ exclude = ["third_party", "**/generated.py"]
 per-file-ignores = { "tests/*" = ["FL5"] }
 baseline = "fallline-baseline.json"
 cache-dir = ".fallline_cache"
+thresholds = { FL120 = { factor = 50 } }   # of the numeric rules of `fallline run`
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ class Settings:
         self.per_file_ignores: tuple[tuple[str, tuple[str, ...]], ...] = ()
         self.baseline: str | None = None
         self.cache_dir: str | None = None
+        self.thresholds: dict[str, dict[str, float]] = {}
 
     def ignored_in(self, path: str, code: str, name: str) -> bool:
         """Whether `per-file-ignores` silences this code in this file."""
@@ -95,10 +97,11 @@ def load(paths: Sequence[str], select: Sequence[str] = (), ignore: Sequence[str]
     settings.per_file_ignores = _per_file(table, file)
     settings.baseline = _path(table, "baseline", settings)
     settings.cache_dir = _path(table, "cache-dir", settings)
+    settings.thresholds = _thresholds(table, file)
     return settings
 
 
-KEYS = ("select", "ignore", "exclude", "per-file-ignores", "baseline", "cache-dir")
+KEYS = ("select", "ignore", "exclude", "per-file-ignores", "baseline", "cache-dir", "thresholds")
 
 
 def _nearest(paths: Sequence[str]) -> str | None:
@@ -160,6 +163,16 @@ def _per_file(table: dict[str, Any], file: str | None) -> tuple[tuple[str, tuple
         )
     where = f"{file}: per-file-ignores"
     return tuple((pattern, _codes(_strings(value, pattern, file), where)) for pattern in value)
+
+
+def _thresholds(table: dict[str, Any], file: str | None) -> dict[str, dict[str, float]]:
+    value: dict[str, dict[str, float]] = table.get("thresholds", {})
+    tables = isinstance(value, dict) and all(isinstance(v, dict) for v in value.values())
+    if not tables or not all(type(n) in (int, float) for v in value.values() for n in v.values()):
+        raise UsageError(
+            f"{file}: [tool.fallline] thresholds must hold numbers, such as {{ FL120 = {{ factor = 50 }} }}"
+        )
+    return value
 
 
 def _path(table: dict[str, Any], key: str, settings: Settings) -> str | None:

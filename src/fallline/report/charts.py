@@ -252,7 +252,8 @@ def _x_labels(x: _Axis, chart: Chart) -> str:
         spots = sorted({0, last // 2, last})
         shown = [(float(k), chart.x_labels[min(k, len(chart.x_labels) - 1)]) for k in spots]
     else:
-        shown = [(t, number(t)) for t in x.ticks(5) if t == int(t)]
+        shown = [(t, number(t)) for t in x.ticks(5) if t == int(t) and x.place(t) < 0.88]
+        shown.append((x.high, number(x.high)))
     spans = "".join(
         f'<span class="{"first" if x.place(k) < 0.04 else "last" if x.place(k) > 0.9 else ""}" '
         f'style="left:{100 * x.place(k):.2f}%">{escape(label)}</span>'

@@ -44,7 +44,7 @@ def heat_map(
         "updates": list(updates),
         "rows": [[None if v is None else "0" if v == -math.inf else "!" if not math.isfinite(v) else round(v, 1) for v in row] for row in rows],
     }  # fmt: skip
-    ends = [number(10**low), number(10**high)]
+    ends = [number(float(f"{10**end:.2g}")) for end in (low, high)]
     return (
         '<figure class="chart heat"><figcaption><h3>Gradient norm by layer over time</h3>'
         f'<span class="legend"><span>{ends[0]}</span><i class="ramp"></i><span>{ends[1]}</span>'

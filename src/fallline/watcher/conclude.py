@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import os
@@ -11,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fallline.errors import RunError
+from fallline.errors import RunError, UsageError
 from fallline.finding import Finding
-from fallline.rule import all_rules
+from fallline.rule import Rule, all_rules
 from fallline.verdict import merge, settle
 from fallline.watcher.series import Series, read_run
 
@@ -44,12 +45,35 @@ def findings_of(series: Series) -> list[Finding]:
 
 def measured(series: Series) -> Iterator[Finding]:
     """The findings of the numeric rules."""
+    chosen = _thresholds(series)
     for rule in all_rules():
         if rule._defines("check_series"):
             try:
-                yield from list(rule.check_series(series))
+                yield from list(_tuned(rule, chosen.get(rule.code, {})).check_series(series))
             except Exception as error:  # a rule that fails must not take the others with it
                 print(f"fallline: rule {rule.code} failed ({error!r})", file=sys.stderr)
+
+
+def _thresholds(series: Series) -> dict[str, dict[str, float]]:
+    """`thresholds` in [tool.fallline] of the project that the run was started in; none when they make no sense."""
+    from fallline.check.settings import load
+
+    try:
+        return load([str(series.meta.get("cwd") or ".")]).thresholds
+    except UsageError as error:
+        print(f"fallline: {error}", file=sys.stderr)
+        return {}
+
+
+def _tuned(rule: Rule, thresholds: dict[str, float]) -> Rule:
+    """The rule with the user's own thresholds."""
+    tuned = copy.copy(rule)
+    for name, value in thresholds.items():
+        if isinstance(getattr(rule, name, None), int | float):
+            setattr(tuned, name, value)
+        else:
+            print(f"fallline: {rule.code} has no threshold '{name}'", file=sys.stderr)
+    return tuned
 
 
 def findings_text(found: list[Finding]) -> str:
