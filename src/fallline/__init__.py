@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from fallline._version import __version__
 
-TYPE_CHECKING = False  # type checkers take it for true; importing `typing` would double the start-up
+# type checkers take it for true; importing `typing` would double the start-up
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from fallline.engine import (
         Stepper,
