@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import os
 import statistics
 import sys
@@ -97,7 +98,7 @@ def fallline(job: Job, budget: float = 0.01) -> Iterator[Switch]:
             now = time.perf_counter()
             session.guard._last = now  # bare steps earn no budget
             for _, numbers in session._numbers.values():
-                numbers._last = now
+                numbers.resume()
 
         yield on, lambda: session.taps.remove()
         session.finish()
@@ -171,19 +172,21 @@ def hf_overflow(job: Job) -> Iterator[Switch]:
 
 @contextlib.contextmanager
 def pulsegrad_watch(job: Job) -> Iterator[Switch]:
+    """One session for all watched blocks: it is bound to a twin of the model, which takes the bare one's place."""
     import pulsegrad
 
-    with tempfile.TemporaryDirectory() as folder:
-        stack = contextlib.ExitStack()
+    bare, twin = (job.model, job.optimizer), transformer_job()
 
-        def on() -> None:
-            stack.enter_context(
-                pulsegrad.watch(
-                    job.model, job.optimizer, run_dir=Path(folder) / str(time.time_ns())
-                )
-            )
+    def use(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        job.model, job.optimizer = model, optimizer
 
-        yield on, stack.close
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(io.StringIO()),
+        pulsegrad.watch(twin.model, twin.optimizer, run_dir=Path(folder)),
+    ):
+        yield lambda: use(twin.model, twin.optimizer), lambda: use(*bare)
 
 
 @contextlib.contextmanager
@@ -336,10 +339,11 @@ def main() -> int:
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--blocks", type=int, default=16)
     parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--tools", default="", help="only the tools whose names hold this")
     parser.add_argument("--only", choices=("table", "fixed", "memory"))
     args = parser.parse_args()
     torch.set_num_threads(1)
-    tools = list(TOOLS)[:1] if args.quick else list(TOOLS)
+    tools = list(TOOLS)[:1] if args.quick else [t for t in TOOLS if args.tools in t]
     parts = []
     if args.only in (None, "memory"):
         parts.append(memory(100_000 if args.quick else 1_000_000))

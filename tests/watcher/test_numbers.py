@@ -129,7 +129,7 @@ def test_the_signal_is_the_cosine_with_the_sample_before() -> None:
 
 def test_samples_become_rarer_when_they_are_expensive(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr(numbers.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(numbers.time, "process_time", lambda: clock[0])
     monkeypatch.setattr(numbers.time, "thread_time", lambda: clock[0])
     weight = nn.Parameter(torch.ones(4))
     weight.grad = torch.ones(4)
@@ -143,10 +143,10 @@ def test_samples_become_rarer_when_they_are_expensive(monkeypatch: pytest.Monkey
     monkeypatch.setattr(watched, "_measure", slow)
     taken = 0
     for index in range(2_000):
-        clock[0] += 0.1  # a step of 100 ms: half a millisecond of it is for samples
+        clock[0] += 0.1  # a step of 100 ms: two fifths of a millisecond are for samples
         taken += sampled(watched, index=index).sample is not None
-    assert 90 <= taken <= 115
-    assert watched.spent <= 0.0055 * clock[0]
+    assert 72 <= taken <= 95
+    assert watched.spent <= 0.0045 * clock[0]
 
 
 def test_a_budget_of_nothing_measures_nothing() -> None:

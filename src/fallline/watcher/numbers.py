@@ -7,7 +7,7 @@
     numbers.after_step(row)                 # fills row.sample and row.fingerprint when they are due
 
 A sample costs a few passes over the gradients. How often one is taken adapts so that the measured cost stays
-within half of `budget` (a share of the time between steps; the other half is for the taps and the recorder) or,
+within two fifths of `budget` (a share of the time between steps; the rest is for the taps and the recorder) or,
 for very short steps, within a small fixed allowance.
 """
 
@@ -30,8 +30,8 @@ __all__ = ["Numbers", "describe_parameters", "fingerprint_due", "gradient_sample
 # Seconds that may be spent per update even when the budget is smaller: keeps tiny models observable.
 FLOOR_SECONDS = 50e-6
 # Seconds that may be spent at the start, where most mistakes show: the first updates are sampled densely.
-HEAD_START_SECONDS = 0.05
-SHARE_OF_BUDGET = 0.5
+HEAD_START_SECONDS = 0.02
+SHARE_OF_BUDGET = 0.4
 # Elements per parameter that stand for it in weight norms, update ratios, fingerprints and float16 ranges.
 PROBE = 1024
 # Fingerprints are taken before updates 0, 1, 2, 4, 8, ... and then every this many, on all ranks alike.
@@ -75,7 +75,7 @@ class Numbers:
         self.spent = 0.0  # seconds of the training thread, in all
         self._credit = HEAD_START_SECONDS
         self._cost = 0.0  # seconds that a sample costs
-        self._last = time.perf_counter()
+        self._last = 0.0
         self._last_index = -1
         self._taken = 0
         self._layouts = 0
@@ -84,6 +84,7 @@ class Numbers:
         self._direction: Tensor | None = None
         self._device = _DeviceClock()
         self.refresh(named)
+        self.resume()
 
     def refresh(self, named: Iterable[tuple[ParameterInfo, Tensor]]) -> None:
         """The optimizer's parameters, again: some were added."""
@@ -115,7 +116,7 @@ class Numbers:
         self._sample = self._fingerprint = None
 
     def _before_step(self, index: int, scale: float, scaled: bool) -> None:
-        now, started = time.perf_counter(), time.thread_time()
+        now, started = self._clock(), time.thread_time()
         self._sample = self._fingerprint = None
         earned = max(self.budget * SHARE_OF_BUDGET * (now - self._last), FLOOR_SECONDS)
         self._credit = min(self._credit + earned, max(HEAD_START_SECONDS, 2 * self._cost))
@@ -151,6 +152,15 @@ class Numbers:
     def skipped(self) -> None:
         """The step was not taken: there is no update to measure."""
         self._sample = None
+
+    def _clock(self) -> float:
+        """Where training runs on this CPU, its own seconds: what other programs take of the machine earns nothing."""
+        on_cpu = bool(self.parameters) and self.parameters[0].device.type == "cpu"
+        return time.process_time() if on_cpu else time.perf_counter()
+
+    def resume(self) -> None:
+        """The time until now was not watched and earns nothing."""
+        self._last = self._clock()
 
     def _due(self, index: int, earned: float) -> bool:
         """Every update at first, then ever more seldom, until the interval is one that can be kept up."""
