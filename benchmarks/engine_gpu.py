@@ -275,7 +275,8 @@ def section(result: dict[str, Any]) -> str:
     """The table, with the bars, as it stands in RESULTS.md."""
     lines = [
         f"`PYTHONPATH=src python benchmarks/engine_gpu.py`, {result['date']}, {result['device']}, torch {result['torch']}, triton {result['triton']}; "
-        "median milliseconds, statistics of every gradient included in fallline's, variants in turns. All checks passed."
+        "median milliseconds, variants in turns. fallline's read gathers every statistic of every gradient (adding them up tensor by tensor is one more small "
+        "launch, when they are asked for). All checks passed."
         if not result["failed"]
         else f"CHECKS FAILED: {result['failed']}",
         "",
