@@ -179,6 +179,18 @@ def test_an_unreadable_file_is_told_whatever_is_selected(project: Path, fallline
     assert fallline("check", "a.py", "--ignore", "FL000").status == 0
 
 
+def test_several_processes_say_what_one_says(project: Path, fallline: Callable) -> None:
+    for number in range(12):
+        (project / f"m{number}.py").write_text(WRONG if number % 3 else RIGHT)
+    (project / "bad.py").write_text("def f(:\n")
+    one, two = (
+        fallline("check", ".", "--no-cache", "--jobs", n, "--output-format", "json")
+        for n in ("1", "2")
+    )
+    assert one == two
+    assert len(json.loads(one.out)) == 9
+
+
 def test_statistics(project: Path, fallline: Callable) -> None:
     (project / "a.py").write_text(WRONG + "z = model.forward(y)\n")
     assert fallline("check", "a.py", "--statistics").out.split() == [
