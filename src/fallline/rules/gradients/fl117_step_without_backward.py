@@ -34,7 +34,10 @@ class StepWithoutBackward(Rule):
     def check(self, trace: Trace) -> Iterator[Finding]:
         for optimizer in trace.optimizers:
             updates = trace.updates_of(optimizer)
-            if steps_by_framework(trace, optimizer) or not any(u.backwards for u in updates):
+            if steps_by_framework(trace, optimizer):
+                continue
+            if not any(u.backwards for u in updates):
+                yield from self._never(trace, updates)
                 continue
             empty = [u for u in updates if _empty(u)]
             total = Counter(str(u.step.at) for u in updates)
@@ -50,6 +53,22 @@ class StepWithoutBackward(Rule):
                         "Nothing has changed the gradients since the last step of this optimizer: the step repeats old gradients or uses none. "
                         "Call backward() before it, or leave the step out.",
                     )
+
+    def _never(self, trace: Trace, updates: list[Update]) -> Iterator[Finding]:
+        """A loop that computes with the model and steps, and has no backward at all."""
+        if trace.opaque or not trace.complete or len(updates) < 2:
+            return
+        for update in updates:
+            passes = [
+                e for e in update.all(Kind.FORWARD) if e.fact("grad") and e.fact("used") is False
+            ]
+            if not passes or not _empty(update) or any(e.fact("training") is False for e in passes):
+                return
+        yield self.finding(
+            updates[0].step,
+            "There is no backward() in this loop: the step has no gradients to apply, and the model does not learn. "
+            "Call loss.backward() before it.",
+        )
 
     wrong: ClassVar[tuple[str, ...]] = (
         SETUP
@@ -76,8 +95,25 @@ for epoch in range(2):
         update(x, y)
         optimizer.step()  # FL117
 """,
+        SETUP
+        + """
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = loss_fn(model(x), y)
+        optimizer.step()  # FL117
+""",
     )
     right: ClassVar[tuple[str, ...]] = (
+        SETUP
+        + """
+# Only the schedule is looked at: no model runs.
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=2)
+for epoch in range(4):
+    optimizer.step()
+    scheduler.step()
+    print(scheduler.get_last_lr())
+""",
         SETUP
         + """
 for epoch in range(2):
