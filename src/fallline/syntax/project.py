@@ -19,7 +19,7 @@ _BESIDE = 64  # how many files of one folder are looked at
 _MOST_TEXT = 2_500_000
 # What these do is known, also where their own source lies next to the project's.
 _FOREIGN = frozenset(
-    "torch torchvision numpy lightning pytorch_lightning accelerate deepspeed transformers tqdm apex builtins typing os sys re "
+    "fallline torch torchvision numpy lightning pytorch_lightning accelerate deepspeed transformers tqdm apex builtins typing os sys re "
     "math time json random argparse collections functools itertools contextlib copy pathlib logging".split()
 )
 

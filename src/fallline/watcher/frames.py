@@ -30,6 +30,7 @@ __all__ = [
 # Below this frame there is only the interpreter and our own command.
 _BOTTOM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "launch.py")
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_ENGINE = os.path.join(_HERE, "engine", "")
 _STDLIB = tuple(
     os.path.abspath(p) + os.sep
     for p in {
@@ -106,6 +107,8 @@ def _framework_of(filename: str) -> str | None:
         found = "lightning" if top == "pytorch_lightning" else top if top in _FRAMEWORKS else None
         if found == "lightning" and f"{os.sep}fabric{os.sep}" in rest:
             found = "fabric"
+        if filename.startswith(_ENGINE):
+            found = "fallline"  # the Stepper divides, at the step
         _framework[filename] = found
     return _framework[filename]
 
