@@ -34,7 +34,7 @@ if last:
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         for update in trace.updates:
-            if _is_local(update):
+            if _is_local(update) and (trace.live or not _syncs_midway(update)):
                 yield self.finding(
                     update.step,
                     "this step uses gradients that were never all-reduced: the last micro-batches before it ran under no_sync(). The ranks drift apart; let the "
@@ -118,3 +118,12 @@ def _is_local(update: Update) -> bool:
     if any(f.fact("bypass") for f in update.all(Kind.FORWARD)):
         return False  # FL309
     return not update.after(last, Kind.GRAD_WRITE, Kind.OPAQUE, Kind.ZERO_GRAD)
+
+
+def _syncs_midway(update: Update) -> bool:
+    """Neither the first nor the last micro-batch synchronised, but one between: nobody writes that.
+
+    On paper it means that a long window was cut short, and the last micro-batch is not the one the program means.
+    """
+    synced = [b.fact("sync") for b in update.backwards]
+    return synced[0] is False and True in synced
