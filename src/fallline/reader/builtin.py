@@ -76,6 +76,9 @@ def _zip(machine: Machine, call: Call) -> Value:
 
 
 def _cycle(machine: Machine, call: Call) -> Value:
+    value = machine.settled(call.args[0]) if call.args else Unknown()
+    if isinstance(value, Sequence) or (isinstance(value, Thing) and value.kind == "iterator"):
+        return _iterator(machine, call, "cycle", [value])
     return machine.make("loader", call.node, endless=True)
 
 

@@ -187,6 +187,8 @@ def call_function(
     key = (id(body), id(node))
     if key in machine.results:
         return models.shaped(machine.results[key], _tensor_of(args, kwargs))
+    if not isinstance(body, ast.Lambda) and _generates(body):
+        return _generator(machine, function, [*args, *kwargs.values()], node)
     if not always and _passed_over(machine, function, [*args, *kwargs.values()]):
         return models.shaped(Unknown(), replace(_tensor_of(args, kwargs), divided=None))
     name = function.module.qualname(body)
@@ -194,8 +196,6 @@ def call_function(
     machine.touched.add(function.module.path)
     frame = Frame(function.module, name, function.scope, function.me)
     _bind(machine, function, frame, args, kwargs)
-    if not isinstance(body, ast.Lambda) and _generates(body):
-        return _generator(machine, function, node)
     caller = machine.place(node)
     outer = machine.callers
     machine.callers = (*outer, caller)
@@ -333,8 +333,8 @@ def _generates(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     return bool(known)
 
 
-def _generator(machine: Machine, function: Function, node: ast.AST) -> Value:
-    """A generator: a context manager, or a stream of batches."""
+def _generator(machine: Machine, function: Function, given: list[Value], node: ast.AST) -> Value:
+    """A generator: a context manager, or a stream of batches, its own or those of a loader it was given."""
     body = function.node
     assert not isinstance(body, ast.Lambda)
     if any("contextmanager" in ast.unparse(d) for d in body.decorator_list):
@@ -343,6 +343,10 @@ def _generator(machine: Machine, function: Function, node: ast.AST) -> Value:
         isinstance(n, ast.While) and isinstance(n.test, ast.Constant) and n.test.value
         for n in ast.walk(body)
     )
+    machine.reached.add((function.module.path, function.module.qualname(body)))
+    loaders = [t for v in given if (t := machine.as_kind(v, "loader")) is not None]
+    if loaders and not endless:
+        return loaders[0]
     loader = machine.make("loader", node, endless=endless or None)
     loader.facts["generator"] = True
     return loader

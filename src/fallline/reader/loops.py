@@ -42,6 +42,7 @@ class Stream:
     count: int | None = None
     loader: Thing | None = None
     soft: bool = False  # the count is only a guess
+    beside: tuple[Thing, ...] = ()  # further loaders that give a batch with each of this one's
 
 
 def run_for(machine: Machine, node: ast.For | ast.AsyncFor) -> str | None:
@@ -129,6 +130,7 @@ def _repeat(
             if stream.kind in {"data", "many", "exact"}:
                 machine.iteration = machine.iterations
                 machine.begun[-1] = (machine.iteration, len(machine.events))
+                machine.passed.clear()
             if loader is not None and stream.kind == "data":
                 last = (
                     index == stream.count - 1 if stream.count is not None and not endless else False
@@ -142,6 +144,8 @@ def _repeat(
                     endless=endless or None,
                     exact=loader.facts.get("exact"),
                 )
+                for other in stream.beside:
+                    machine.emit(Kind.BATCH, node, loader=other, index=index, last=last)
             begin(index)
             jump = run_block(machine, node.body)
             index += 1
@@ -158,7 +162,7 @@ def _repeat(
         if machine.backwards > backwards:
             machine.training_loops += index > 1
             machine.data_loops += stream.kind == "data"
-    if loader is not None and stream.kind == "data" and not endless and jump is None:
+    if loader is not None and stream.kind == "data" and not endless and jump not in (BREAK, RETURN):
         machine.emit(
             Kind.EPOCH_END,
             node.iter if not isinstance(node, ast.While) else node.test,
@@ -232,9 +236,19 @@ def _thing(machine: Machine, value: Thing, node: ast.For | ast.AsyncFor | None) 
                 lead.loader,
             )
         if wrap == "zip":
-            return Stream(
-                lead.kind, lambda i: Sequence([s.item(i) for s in inner]), count, lead.loader
+            beside = tuple(
+                s.loader for s in inner if s.loader is not None and s.loader is not lead.loader
             )
+            return Stream(
+                lead.kind,
+                lambda i: Sequence([s.item(i) for s in inner]),
+                count,
+                lead.loader,
+                beside=beside,
+            )
+        if wrap == "cycle" and lead.count:
+            turns = lead.count
+            return Stream("many", lambda i: lead.item(i % turns))
         return lead
     if value.kind in {"model", "criterion"}:
         # for layer in model: parts of the same parameters

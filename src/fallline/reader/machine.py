@@ -82,6 +82,9 @@ class Machine:
         ] = []  # the ifs around: place, depends on iteration, text
         self.iteration = 0
         self.iterations = 0
+        self.passed: list[
+            Location
+        ] = []  # tests of this iteration that would have jumped and did not
         self.begun: list[
             tuple[int, int]
         ] = []  # of the loops around: this iteration's id, events before it
@@ -267,7 +270,8 @@ class Machine:
 
     def boundary(self) -> Location | None:
         """The innermost test around that depends on the iteration."""
-        return next((at for at, varying, _ in reversed(self.tests) if varying), None)
+        around = next((at for at, varying, _ in reversed(self.tests) if varying), None)
+        return around or (self.passed[-1] if self.passed else None)
 
     def outlives(self, born: int, forwards: frozenset[int]) -> bool:
         """Whether something made in iteration `born` outlives an iteration in which these forward passes ran."""

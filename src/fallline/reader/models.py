@@ -214,13 +214,14 @@ def _set_mode(machine: Machine, model: Thing, training: bool | None, call: Call)
 
 
 def _moved(machine: Machine, model: Thing, call: Call) -> Value:
-    """`model.to(device)`: itself; too late when DDP already holds it."""
-    if (
-        model.facts.get("wrapped_by")
-        and not machine.iteration
-        and isinstance(call.node.func, ast.Attribute)
-    ):
+    """`model.to(device)`: itself; too late when DDP already holds it, unless it was there before."""
+    wrapped = model.facts.get("wrapper") == "ddp"
+    inner = machine.things.get(str(model.facts.get("of")), model) if wrapped else model
+    late = wrapped or model.facts.get("wrapped_by")
+    by_name = isinstance(call.node.func, ast.Attribute)
+    if late and not inner.facts.get("moved") and not machine.iteration and by_name:
         machine.emit(Kind.REPLACE, call.node, model=model, what="moved", parameters=model.sets)
+    inner.facts["moved"] = True
     return _half_if_asked(machine, model, call)
 
 

@@ -272,6 +272,10 @@ def _operation(op: ast.operator) -> str:
 def _if(machine: Machine, node: ast.If) -> str | None:
     value, varying = decide(machine, node)
     body = node.body if value else node.orelse
+    if varying and not value and isinstance(node.body[-1], ast.Continue):
+        machine.passed.append(
+            machine.place(node.test)
+        )  # what follows is reached only past this test
     if not body:
         return None
     with machine.inside(machine.place(node.test), varying, machine.text(node.test)):
