@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fallline.event import Event, Kind, Object, Trace
+from fallline.event import Event, Kind, Location, Object, Trace
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
 from fallline.rules._order import following
@@ -53,6 +53,13 @@ for epoch in range(epochs):
                     "this DistributedSampler shuffles but set_epoch is never called: every epoch has the same order. Call sampler.set_epoch(epoch) "
                     f"before the loop over the data (line {passes[0].at.line})",
                 )
+
+    def denies(self, trace: Trace) -> Iterator[Location]:
+        """A sampler that some setting tells its epoch is told on purpose in that one only."""
+        told = {e.fact("sampler") for e in trace.all(Kind.SAMPLER_EPOCH)}
+        for sampler in trace.objects.values():
+            if sampler.kind == "sampler" and sampler.at is not None and told & {None, sampler.id}:
+                yield sampler.at
 
     wrong = (
         """\
