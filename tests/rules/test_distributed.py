@@ -178,3 +178,30 @@ def _places(*paths: str) -> set[tuple[str, str, int]]:
     return {
         (f.code, f.at.path, f.at.line) for reading in read_paths(paths) for f in reading.findings
     }
+
+
+@pytest.mark.parametrize(
+    ("wrapping", "late"),
+    [
+        ("model = DDP(net)\nmodel.cuda()", True),
+        ("model = DDP(net)\nnet.to('cuda')", True),
+        ("device = torch.device('cuda')\nmodel = DDP(net)\nmodel.to(device)", True),
+        ("model = DDP(net.cuda())\nmodel = model.to('cuda')", False),  # it was there before
+        ("model = DDP(net)\nmodel.to(memory_format=torch.channels_last)", False),
+        ("model = DDP(net)\nmodel.to(torch.bfloat16)", False),
+    ],
+)
+def test_moved_after_ddp_wrapped_it(wrapping: str, late: bool) -> None:
+    text = f"""\
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+net = torch.nn.Linear(3, 3)
+{wrapping}
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x in torch.utils.data.DataLoader(torch.randn(8, 3)):
+    optimizer.zero_grad()
+    model(x).mean().backward()
+    optimizer.step()
+"""
+    assert ("FL306" in {f.code for f in read_text(text)}) is late

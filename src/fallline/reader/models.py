@@ -217,12 +217,23 @@ def _moved(machine: Machine, model: Thing, call: Call) -> Value:
     """`model.to(device)`: itself; too late when DDP already holds it, unless it was there before."""
     wrapped = model.facts.get("wrapper") == "ddp"
     inner = machine.things.get(str(model.facts.get("of")), model) if wrapped else model
-    late = wrapped or model.facts.get("wrapped_by")
-    by_name = isinstance(call.node.func, ast.Attribute)
-    if late and not inner.facts.get("moved") and not machine.iteration and by_name:
-        machine.emit(Kind.REPLACE, call.node, model=model, what="moved", parameters=model.sets)
-    inner.facts["moved"] = True
+    if _names_device(machine, call):
+        late = wrapped or model.facts.get("wrapped_by")
+        if late and not inner.facts.get("moved") and not machine.iteration:
+            machine.emit(Kind.REPLACE, call.node, model=model, what="moved", parameters=model.sets)
+        inner.facts["moved"] = True
     return _half_if_asked(machine, model, call)
+
+
+def _names_device(machine: Machine, call: Call) -> bool:
+    """`.cuda()`, `.to(device)`: not `.to(torch.bfloat16)`, nor `.to(memory_format=...)`."""
+    if not isinstance(call.node.func, ast.Attribute):
+        return False
+    if call.node.func.attr != "to":
+        return True
+    first = machine.settled(call.values[0]) if call.values else None
+    dtype = isinstance(first, External) and first.name.startswith("torch.")
+    return (first is not None and not dtype) or any(k.arg == "device" for k in call.node.keywords)
 
 
 def _half_if_asked(machine: Machine, model: Thing, call: Call) -> Value:
