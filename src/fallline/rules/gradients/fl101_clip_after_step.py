@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
 
 from fallline.event import Event, Kind, Trace
 from fallline.finding import Finding, Fix, Severity
@@ -24,23 +23,19 @@ __all__ = ["ClipAfterStep"]
 
 
 class ClipAfterStep(Rule):
-    code: ClassVar[str] = "FL101"
-    name: ClassVar[str] = "clip-after-step"
-    severity: ClassVar[Severity] = Severity.ERROR
-    what: ClassVar[str] = (
+    code = "FL101"
+    name = "clip-after-step"
+    severity = Severity.ERROR
+    what = (
         "Finds gradient clipping that runs after the `optimizer.step()` that used those gradients."
     )
-    why: ClassVar[str] = (
+    why = (
         "The step has already been taken with the unclipped gradients. Followed by `zero_grad()`, the clip changes nothing at "
         "all: the parameters are bit for bit those of a run without it. Without `zero_grad()` it changes later updates instead."
     )
-    instead: ClassVar[str] = (
-        "Clip between `backward()` and `step()`:\n\n```python\nloss.backward()\ntorch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\noptimizer.step()\n```"
-    )
-    fix_safety: ClassVar[str] = (
-        "The clip moves before the step it follows, when both stand in one block."
-    )
-    tokens: ClassVar[tuple[bytes, ...]] = (b"clip",)
+    instead = "Clip between `backward()` and `step()`:\n\n```python\nloss.backward()\ntorch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\noptimizer.step()\n```"
+    fix_safety = "The clip moves before the step it follows, when both stand in one block."
+    tokens = (b"clip",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         for clip in first_of_each(trace.all(Kind.CLIP)):
@@ -63,7 +58,7 @@ class ClipAfterStep(Rule):
         edits = move_to(module, clip, step, before=True)
         return Fix("Clip before the step", edits) if edits else None
 
-    wrong: ClassVar[tuple[str, ...]] = (
+    wrong = (
         SETUP
         + """
 for epoch in range(2):
@@ -114,7 +109,7 @@ for epoch in range(2):
             optimizer.zero_grad()
 """,
     )
-    right: ClassVar[tuple[str, ...]] = (
+    right = (
         SETUP
         + """
 for epoch in range(2):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
 
 from fallline.event import Event, Kind, Trace
 from fallline.finding import Finding, Fix, Severity
@@ -25,23 +24,17 @@ __all__ = ["ClipBeforeBackward"]
 
 
 class ClipBeforeBackward(Rule):
-    code: ClassVar[str] = "FL102"
-    name: ClassVar[str] = "clip-before-backward"
-    severity: ClassVar[Severity] = Severity.ERROR
-    what: ClassVar[str] = (
-        "Finds gradient clipping that runs before `backward()` has produced this update's gradients."
-    )
-    why: ClassVar[str] = (
+    code = "FL102"
+    name = "clip-before-backward"
+    severity = Severity.ERROR
+    what = "Finds gradient clipping that runs before `backward()` has produced this update's gradients."
+    why = (
         "There is nothing to clip yet: after `zero_grad()` the call does nothing and returns 0 without a warning, and the update "
         "that follows is not clipped. Where old gradients are still there, it shrinks those."
     )
-    instead: ClassVar[str] = (
-        "Clip between `backward()` and `step()`:\n\n```python\nloss.backward()\ntorch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\noptimizer.step()\n```"
-    )
-    fix_safety: ClassVar[str] = (
-        "The clip moves right before the step, when both stand in one block."
-    )
-    tokens: ClassVar[tuple[bytes, ...]] = (b"clip",)
+    instead = "Clip between `backward()` and `step()`:\n\n```python\nloss.backward()\ntorch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\noptimizer.step()\n```"
+    fix_safety = "The clip moves right before the step, when both stand in one block."
+    tokens = (b"clip",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         for clip in first_of_each(trace.all(Kind.CLIP)):
@@ -64,7 +57,7 @@ class ClipBeforeBackward(Rule):
         edits = move_to(module, clip, step, before=True)
         return Fix("Clip between backward and the step", edits) if edits else None
 
-    wrong: ClassVar[tuple[str, ...]] = (
+    wrong = (
         SETUP
         + """
 for epoch in range(2):
@@ -92,7 +85,7 @@ for epoch in range(3):
     train_one_epoch(model, loader, optimizer)
 """,
     )
-    right: ClassVar[tuple[str, ...]] = (
+    right = (
         SETUP
         + """
 for epoch in range(2):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
 
 from fallline.event import Event, Kind, Trace
 from fallline.finding import Finding, Fix, Severity
@@ -24,25 +23,21 @@ __all__ = ["ClipPartial"]
 
 
 class ClipPartial(Rule):
-    code: ClassVar[str] = "FL103"
-    name: ClassVar[str] = "clip-partial"
-    severity: ClassVar[Severity] = Severity.ERROR
-    what: ClassVar[str] = (
-        "Finds gradient clipping that runs on every micro-batch of an accumulation, on a sum that is not complete yet."
-    )
-    why: ClassVar[str] = (
+    code = "FL103"
+    name = "clip-partial"
+    severity = Severity.ERROR
+    what = "Finds gradient clipping that runs on every micro-batch of an accumulation, on a sum that is not complete yet."
+    why = (
         "Each call shrinks what has been added up so far, so early micro-batches count less than late ones. Where the clip "
         "binds, the update points elsewhere: a cosine of 0.767 to the update that is clipped once, 68 % off. Only where it "
         "never binds is it harmless."
     )
-    instead: ClassVar[str] = (
+    instead = (
         "Clip once, on the complete sum, right before the step:\n\n"
         "```python\nif (i + 1) % accumulation_steps == 0:\n    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n    optimizer.step()\n```"
     )
-    fix_safety: ClassVar[str] = (
-        "The clip moves to the step inside the boundary test of the same block."
-    )
-    tokens: ClassVar[tuple[bytes, ...]] = (b"clip",)
+    fix_safety = "The clip moves to the step inside the boundary test of the same block."
+    tokens = (b"clip",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         early = {str(c.at) for c in first_of_each(trace.all(Kind.CLIP)) if _came_early(trace, c)}
@@ -68,7 +63,7 @@ class ClipPartial(Rule):
         edits = move_to(module, clip, step, before=True)
         return Fix("Clip once, right before the step", edits) if edits else None
 
-    wrong: ClassVar[tuple[str, ...]] = (
+    wrong = (
         SETUP
         + """
 accumulation_steps = 2
@@ -98,7 +93,7 @@ for epoch in range(2):
     train(model, loader, optimizer, 2)
 """,
     )
-    right: ClassVar[tuple[str, ...]] = (
+    right = (
         SETUP
         + """
 accumulation_steps = 2

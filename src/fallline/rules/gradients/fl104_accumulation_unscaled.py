@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 from fallline.event import Event, Kind, Trace
 from fallline.finding import Finding, Fix, Severity
@@ -18,25 +18,21 @@ __all__ = ["AccumulationUnscaled"]
 
 
 class AccumulationUnscaled(Rule):
-    code: ClassVar[str] = "FL104"
-    name: ClassVar[str] = "accumulation-unscaled"
-    severity: ClassVar[Severity] = Severity.ERROR
-    what: ClassVar[str] = (
+    code = "FL104"
+    name = "accumulation-unscaled"
+    severity = Severity.ERROR
+    what = (
         "Finds accumulation of mean losses that are never divided: k backward passes of one loss feed one step, and neither the "
         "loss nor the gradient is divided by k."
     )
-    why: ClassVar[str] = (
+    why = (
         "`backward()` adds. The gradient of k micro-batches is k times that of the big batch they stand for, so an SGD update is k "
         "times too large (4.00 times measured for k = 4): a hidden learning rate. Adam and AdamW divide the factor out again "
         "(1.00002 times), and a clip that binds on every update hides it; logged norms and clip thresholds are k times off all the same."
     )
-    instead: ClassVar[str] = (
-        "Divide the loss by the number of micro-batches:\n\n```python\n(loss / accumulation_steps).backward()\n```"
-    )
-    fix_safety: ClassVar[str] = (
-        "Only the value given to `backward()` is divided; the logged loss stays as it was. Divides by the count that the boundary test or the loop names."
-    )
-    tokens: ClassVar[tuple[bytes, ...]] = (b"backward",)
+    instead = "Divide the loss by the number of micro-batches:\n\n```python\n(loss / accumulation_steps).backward()\n```"
+    fix_safety = "Only the value given to `backward()` is divided; the logged loss stays as it was. Divides by the count that the boundary test or the loop names."
+    tokens = (b"backward",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         if trace.opaque:
@@ -84,7 +80,7 @@ class AccumulationUnscaled(Rule):
             "Divide the loss by the number of micro-batches", (Editor(module).replace(loss, text),)
         )
 
-    wrong: ClassVar[tuple[str, ...]] = (
+    wrong = (
         SETUP
         + """
 accumulation_steps = 2
@@ -141,7 +137,7 @@ for epoch in range(2):
     trainer.fit(loader)
 """,
     )
-    right: ClassVar[tuple[str, ...]] = (
+    right = (
         SETUP
         + """
 accumulation_steps = 2

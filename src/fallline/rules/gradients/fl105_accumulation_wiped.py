@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
 
 from fallline.event import Event, Kind, Trace
 from fallline.finding import Finding, Fix, Severity
@@ -26,25 +25,21 @@ __all__ = ["AccumulationWiped"]
 
 
 class AccumulationWiped(Rule):
-    code: ClassVar[str] = "FL105"
-    name: ClassVar[str] = "accumulation-wiped"
-    severity: ClassVar[Severity] = Severity.ERROR
-    what: ClassVar[str] = (
+    code = "FL105"
+    name = "accumulation-wiped"
+    severity = Severity.ERROR
+    what = (
         "Finds `zero_grad()` between a `backward()` and the step that should use it: inside an accumulation window, or just "
         "before the step."
     )
-    why: ClassVar[str] = (
+    why = (
         "What backward produced is thrown away. Inside an accumulation only the last micro-batch counts, and it is divided by k on "
         "top (0.417 of the big batch's gradient measured for k = 4, cosine 0.817). Just before the step nothing counts: the "
         "model does not learn at all."
     )
-    instead: ClassVar[str] = (
-        "Clear after the step, or before the first backward of the window:\n\n```python\noptimizer.step()\noptimizer.zero_grad()\n```"
-    )
-    fix_safety: ClassVar[str] = (
-        "`zero_grad()` moves behind the step, when both stand in one block or the step in an `if` of that block."
-    )
-    tokens: ClassVar[tuple[bytes, ...]] = (b"zero_grad", b".grad")
+    instead = "Clear after the step, or before the first backward of the window:\n\n```python\noptimizer.step()\noptimizer.zero_grad()\n```"
+    fix_safety = "`zero_grad()` moves behind the step, when both stand in one block or the step in an `if` of that block."
+    tokens = (b"zero_grad", b".grad")
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         mine = [w for w in windows(trace) if not steps_by_framework(trace, w.update.optimizer)]
@@ -74,7 +69,7 @@ class AccumulationWiped(Rule):
         edits = move_to(module, clear, step, before=False)
         return Fix("Clear the gradients after the step", edits) if edits else None
 
-    wrong: ClassVar[tuple[str, ...]] = (
+    wrong = (
         SETUP
         + """
 accumulation_steps = 2
@@ -122,7 +117,7 @@ for epoch in range(2):
     trainer.fit(loader)
 """,
     )
-    right: ClassVar[tuple[str, ...]] = (
+    right = (
         SETUP
         + """
 accumulation_steps = 2

@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import ClassVar
 
 from fallline.event import Event, Kind, Location, Trace
 from fallline.finding import Finding, Fix, Severity
@@ -29,23 +28,17 @@ _NEVER = 0.75
 
 
 class ZeroGradMissing(Rule):
-    code: ClassVar[str] = "FL106"
-    name: ClassVar[str] = "zero-grad-missing"
-    severity: ClassVar[Severity] = Severity.ERROR
-    what: ClassVar[str] = (
-        "Finds training loops that never clear the gradients between one update and the next."
-    )
-    why: ClassVar[str] = (
+    code = "FL106"
+    name = "zero-grad-missing"
+    severity = Severity.ERROR
+    what = "Finds training loops that never clear the gradients between one update and the next."
+    why = (
         "`backward()` adds to `.grad`. Without `zero_grad()` every update uses the sum of all gradients so far: 1, 2, 3, 4 times the "
         "gradient at updates 1 to 4 for a constant one, and old directions never go away."
     )
-    instead: ClassVar[str] = (
-        "Clear once per update:\n\n```python\noptimizer.step()\noptimizer.zero_grad()\n```\n\n`model.zero_grad()` and setting `.grad = None` clear as well."
-    )
-    fix_safety: ClassVar[str] = (
-        "Adds `optimizer.zero_grad()` after the only step of that optimizer."
-    )
-    tokens: ClassVar[tuple[bytes, ...]] = (b"backward",)
+    instead = "Clear once per update:\n\n```python\noptimizer.step()\noptimizer.zero_grad()\n```\n\n`model.zero_grad()` and setting `.grad = None` clear as well."
+    fix_safety = "Adds `optimizer.zero_grad()` after the only step of that optimizer."
+    tokens = (b"backward",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         if trace.opaque:
@@ -76,7 +69,7 @@ class ZeroGradMissing(Rule):
         text = f"{module.segment(optimizer)}.zero_grad()"
         return Fix("Clear the gradients after the step", (Editor(module).insert_after(step, text),))
 
-    wrong: ClassVar[tuple[str, ...]] = (
+    wrong = (
         SETUP
         + """
 for epoch in range(2):
@@ -108,7 +101,7 @@ class Trainer:
 Trainer(model, optimizer).fit(loader, epochs=2)
 """,
     )
-    right: ClassVar[tuple[str, ...]] = (
+    right = (
         SETUP
         + """
 for epoch in range(2):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from fallline.event import Event, Kind, Location, Trace
 from fallline.finding import Finding, Severity
@@ -25,19 +25,19 @@ __all__ = ["AccumulationRemainder"]
 
 
 class AccumulationRemainder(Rule):
-    code: ClassVar[str] = "FL107"
-    name: ClassVar[str] = "accumulation-remainder"
-    severity: ClassVar[Severity] = Severity.WARNING
-    what: ClassVar[str] = (
+    code = "FL107"
+    name = "accumulation-remainder"
+    severity = Severity.WARNING
+    what = (
         "Finds accumulation that forgets the micro-batches left over at the end of the data: dropped, carried into the next "
         "epoch, or stepped with a divisor that is too large (info)."
     )
-    why: ClassVar[str] = (
+    why = (
         "Dropped micro-batches are never learned from, and with a fixed order they are the same ones in every epoch. Carried over, the "
         "first update of the next epoch has (r + k) / k of its weight (a norm of 1.59 times for r = 2, k = 4). Stepped but divided by k "
         "instead of by their own count, they count 0.25, 0.50 or 0.75 of what they should for r = 1, 2, 3 of k = 4."
     )
-    instead: ClassVar[str] = (
+    instead = (
         "Step on the last batch too, and divide by what was really accumulated:\n\n"
         "```python\nlast = i + 1 == len(loader)\nif (i + 1) % accumulation_steps == 0 or last:\n    ...\n```\n\n"
         "`fallline.Stepper` does both: it divides once, at the step."
@@ -88,7 +88,7 @@ class AccumulationRemainder(Rule):
                     severity=Severity.INFO,
                 )
 
-    wrong: ClassVar[tuple[str, ...]] = (
+    wrong = (
         SETUP.replace("24", "20")
         + """
 accumulation_steps = 2
@@ -117,7 +117,7 @@ for epoch in range(3):
     train_one_epoch(model, loader, optimizer, 2)
 """,
     )
-    right: ClassVar[tuple[str, ...]] = (
+    right = (
         # the last, smaller window is stepped and divided by its own size
         SETUP.replace("24", "20")
         + """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
 
 from fallline.event import Event, Kind, Trace
 from fallline.finding import Finding, Severity
@@ -16,21 +15,19 @@ __all__ = ["SchedulerPerMicroStep"]
 
 
 class SchedulerPerMicroStep(Rule):
-    code: ClassVar[str] = "FL108"
-    name: ClassVar[str] = "scheduler-per-micro-step"
-    severity: ClassVar[Severity] = Severity.ERROR
-    what: ClassVar[str] = (
-        "Finds `scheduler.step()` on every micro-batch of an accumulation, while the optimizer steps once per window."
-    )
-    why: ClassVar[str] = (
+    code = "FL108"
+    name = "scheduler-per-micro-step"
+    severity = Severity.ERROR
+    what = "Finds `scheduler.step()` on every micro-batch of an accumulation, while the optimizer steps once per window."
+    why = (
         "The schedule runs k times too fast. A cosine over 100 updates, stepped on 400 micro-batches, reaches zero after a quarter of "
         "the run and then cycles up and down again (0, 0.1, 0, 0.1)."
     )
-    instead: ClassVar[str] = (
+    instead = (
         "Advance the scheduler once per update, and count its length in updates:\n\n"
         "```python\nif (i + 1) % accumulation_steps == 0:\n    optimizer.step()\n    scheduler.step()\n```"
     )
-    tokens: ClassVar[tuple[bytes, ...]] = (b"sched", b"lr_", b".step(")
+    tokens = (b"sched", b"lr_", b".step(")
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         mine = [w for w in windows(trace) if w.micro and not _owned(trace, w)]
@@ -43,7 +40,7 @@ class SchedulerPerMicroStep(Rule):
                 related={"step": step},
             )
 
-    wrong: ClassVar[tuple[str, ...]] = (
+    wrong = (
         SETUP
         + """
 accumulation_steps = 2
@@ -75,7 +72,7 @@ for epoch in range(2):
     train(model, loader, optimizer, cosine, 2)
 """,
     )
-    right: ClassVar[tuple[str, ...]] = (
+    right = (
         SETUP
         + """
 accumulation_steps = 2

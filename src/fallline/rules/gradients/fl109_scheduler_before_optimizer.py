@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
 
 from fallline.event import Event, Kind, Location, Trace
 from fallline.finding import Finding, Fix, Severity
@@ -18,26 +17,20 @@ __all__ = ["SchedulerBeforeOptimizer"]
 
 
 class SchedulerBeforeOptimizer(Rule):
-    code: ClassVar[str] = "FL109"
-    name: ClassVar[str] = "scheduler-before-optimizer"
-    severity: ClassVar[Severity] = Severity.WARNING
-    what: ClassVar[str] = (
-        "Finds loops that advance the learning-rate scheduler before the optimizer has stepped."
-    )
-    why: ClassVar[str] = (
+    code = "FL109"
+    name = "scheduler-before-optimizer"
+    severity = Severity.WARNING
+    what = "Finds loops that advance the learning-rate scheduler before the optimizer has stepped."
+    why = (
         "Since PyTorch 1.1 a scheduler sets the first learning rate when it is made, and each `step()` moves on to the next one. Advanced "
         "before the optimizer, the first value is skipped and the whole schedule is one step early. torch warns once, and only for the first step."
     )
-    instead: ClassVar[str] = (
-        "Step the optimizer first:\n\n```python\noptimizer.step()\nscheduler.step()\n```"
-    )
-    fix_safety: ClassVar[str] = (
+    instead = "Step the optimizer first:\n\n```python\noptimizer.step()\nscheduler.step()\n```"
+    fix_safety = (
         "`scheduler.step()` moves behind the statement that steps the optimizer, in its own block."
     )
-    references: ClassVar[tuple[str, ...]] = (
-        "https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate",
-    )
-    tokens: ClassVar[tuple[bytes, ...]] = (b"sched", b"lr_", b".step(")
+    references = ("https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate",)
+    tokens = (b"sched", b"lr_", b".step(")
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         if trace.opaque:
@@ -70,7 +63,7 @@ class SchedulerBeforeOptimizer(Rule):
                 )
         return None
 
-    wrong: ClassVar[tuple[str, ...]] = (
+    wrong = (
         SETUP
         + """
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1)
@@ -104,7 +97,7 @@ for epoch in range(2):
         trainer.update(x, y)
 """,
     )
-    right: ClassVar[tuple[str, ...]] = (
+    right = (
         SETUP
         + """
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1)

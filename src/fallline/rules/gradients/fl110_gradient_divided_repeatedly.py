@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import ClassVar
 
 from fallline.event import Kind, Trace
 from fallline.finding import Finding, Fix, Severity
@@ -19,23 +18,19 @@ __all__ = ["GradientDividedRepeatedly"]
 
 
 class GradientDividedRepeatedly(Rule):
-    code: ClassVar[str] = "FL110"
-    name: ClassVar[str] = "gradient-divided-repeatedly"
-    severity: ClassVar[Severity] = Severity.ERROR
-    what: ClassVar[str] = (
+    code = "FL110"
+    name = "gradient-divided-repeatedly"
+    severity = Severity.ERROR
+    what = (
         "Finds `.grad` being divided after every micro-batch of an accumulation, instead of once."
     )
-    why: ClassVar[str] = (
+    why = (
         "`.grad` holds the sum so far, so the first micro-batch is divided k times, the next one k - 1 times, and so on. For k = 4 "
         "their weights are 1/256, 1/64, 1/16 and 1/4: 65.6 % off, and in another direction (cosine 0.854)."
     )
-    instead: ClassVar[str] = (
-        "Divide the loss of each micro-batch, or the gradient once, right before the step:\n\n```python\n(loss / accumulation_steps).backward()\n```"
-    )
-    fix_safety: ClassVar[str] = (
-        "The division moves into the boundary test, before everything else there; only where it is a loop of its own over the parameters."
-    )
-    tokens: ClassVar[tuple[bytes, ...]] = (b".grad",)
+    instead = "Divide the loss of each micro-batch, or the gradient once, right before the step:\n\n```python\n(loss / accumulation_steps).backward()\n```"
+    fix_safety = "The division moves into the boundary test, before everything else there; only where it is a loop of its own over the parameters."
+    tokens = (b".grad",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         for window in windows(trace):
@@ -67,7 +62,7 @@ class GradientDividedRepeatedly(Rule):
             return None
         return Fix("Divide the gradient once, before the step", editor.move_before(loop, inner[0]))
 
-    wrong: ClassVar[tuple[str, ...]] = (
+    wrong = (
         SETUP
         + """
 accumulation_steps = 2
@@ -102,7 +97,7 @@ for epoch in range(2):
     train(model, loader, optimizer, 2)
 """,
     )
-    right: ClassVar[tuple[str, ...]] = (
+    right = (
         SETUP
         + """
 accumulation_steps = 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
 
 from fallline.event import Kind, Trace
 from fallline.finding import Finding, Severity
@@ -15,20 +14,16 @@ __all__ = ["ValueClipping"]
 
 
 class ValueClipping(Rule):
-    code: ClassVar[str] = "FL112"
-    name: ClassVar[str] = "value-clipping"
-    severity: ClassVar[Severity] = Severity.INFO
-    what: ClassVar[str] = (
-        "Finds `clip_grad_value_`, which cuts every gradient element off on its own."
-    )
-    why: ClassVar[str] = (
+    code = "FL112"
+    name = "value-clipping"
+    severity = Severity.INFO
+    what = "Finds `clip_grad_value_`, which cuts every gradient element off on its own."
+    why = (
         "Cutting elements off changes the direction of the update (cosine 0.184 to the gradient with one spike); clipping by norm "
         "shortens it and keeps the direction (cosine 1.0). Neither is stricter than the other in general."
     )
-    instead: ClassVar[str] = (
-        "Unless element-wise limits are meant:\n\n```python\ntorch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)\n```"
-    )
-    tokens: ClassVar[tuple[bytes, ...]] = (b"clip",)
+    instead = "Unless element-wise limits are meant:\n\n```python\ntorch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)\n```"
+    tokens = (b"clip",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         for clip in first_of_each(trace.all(Kind.CLIP)):
@@ -39,7 +34,7 @@ class ValueClipping(Rule):
                     "clip_grad_norm_ keeps the direction.",
                 )
 
-    wrong: ClassVar[tuple[str, ...]] = (
+    wrong = (
         SETUP
         + """
 for epoch in range(2):
@@ -66,7 +61,7 @@ for epoch in range(2):
         update(x, y)
 """,
     )
-    right: ClassVar[tuple[str, ...]] = (
+    right = (
         SETUP
         + """
 for epoch in range(2):

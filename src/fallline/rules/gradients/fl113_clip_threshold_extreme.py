@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import ClassVar
 
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
@@ -19,20 +18,16 @@ _FUNCTIONS = {"torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_norm"}
 
 
 class ClipThresholdExtreme(Rule):
-    code: ClassVar[str] = "FL113"
-    name: ClassVar[str] = "clip-threshold-extreme"
-    severity: ClassVar[Severity] = Severity.WARNING
-    what: ClassVar[str] = (
-        "Finds a `max_norm` that is not positive, or so small (0.01 and below) that it clips every update."
-    )
-    why: ClassVar[str] = (
+    code = "FL113"
+    name = "clip-threshold-extreme"
+    severity = Severity.WARNING
+    what = "Finds a `max_norm` that is not positive, or so small (0.01 and below) that it clips every update."
+    why = (
         "A threshold below every norm is a learning rate in disguise: with `max_norm=0.01` SGD reached a loss of 1.466 instead of 0.121. "
         "Zero removes the gradient, and a negative value turns the update around."
     )
-    instead: ClassVar[str] = (
-        "Take the threshold from the norms of your own run, for instance a high quantile of them:\n\n```python\ntorch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)\n```"
-    )
-    tokens: ClassVar[tuple[bytes, ...]] = (b"clip_grad",)
+    instead = "Take the threshold from the norms of your own run, for instance a high quantile of them:\n\n```python\ntorch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)\n```"
+    tokens = (b"clip_grad",)
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         for call in module.all(ast.Call):
@@ -49,7 +44,7 @@ class ClipThresholdExtreme(Rule):
                 )
             yield self.finding(module.location(call), message, max_norm=limit)
 
-    wrong: ClassVar[tuple[str, ...]] = (
+    wrong = (
         SETUP
         + """
 for epoch in range(2):
@@ -78,7 +73,7 @@ for epoch in range(2):
         update(x, y)
 """,
     )
-    right: ClassVar[tuple[str, ...]] = (
+    right = (
         SETUP
         + """
 for epoch in range(2):

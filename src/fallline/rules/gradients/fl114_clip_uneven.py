@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import ClassVar
 
 from fallline.event import Kind, Trace
 from fallline.finding import Finding, Severity
@@ -52,21 +51,19 @@ _LAYERS = frozenset(
 
 
 class ClipUneven(Rule):
-    code: ClassVar[str] = "FL114"
-    name: ClassVar[str] = "clip-uneven"
-    severity: ClassVar[Severity] = Severity.WARNING
-    what: ClassVar[str] = (
+    code = "FL114"
+    name = "clip-uneven"
+    severity = Severity.WARNING
+    what = (
         "Finds clipping that goes module by module and leaves parameters out (a list of types that forgets Embedding or LayerNorm), "
         "or reaches parameters twice."
     )
-    why: ClassVar[str] = (
+    why = (
         "What is left out is not clipped at all: with `max_norm=1` on the Linear layers of a small encoder the total norm was still 88,551, "
         "and the update's direction had changed (cosine 0.668)."
     )
-    instead: ClassVar[str] = (
-        "Clip the parameters, not a list of types:\n\n```python\ntorch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n```"
-    )
-    tokens: ClassVar[tuple[bytes, ...]] = (b"clip_grad",)
+    instead = "Clip the parameters, not a list of types:\n\n```python\ntorch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n```"
+    tokens = (b"clip_grad",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         telling = [c for c in trace.all(Kind.CLIP) if c.fact("left_out") or c.fact("twice")]
@@ -94,7 +91,7 @@ class ClipUneven(Rule):
             twice=list(twice),
         )
 
-    wrong: ClassVar[tuple[str, ...]] = (
+    wrong = (
         _SETUP
         + """
 for epoch in range(2):
@@ -127,7 +124,7 @@ for epoch in range(2):
     train(model, loader, optimizer)
 """,
     )
-    right: ClassVar[tuple[str, ...]] = (
+    right = (
         _SETUP
         + """
 for epoch in range(2):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
 
 from fallline.event import Event, Kind, Trace
 from fallline.finding import Finding, Severity
@@ -24,20 +23,16 @@ __all__ = ["ClipWrongParameters"]
 
 
 class ClipWrongParameters(Rule):
-    code: ClassVar[str] = "FL115"
-    name: ClassVar[str] = "clip-wrong-parameters"
-    severity: ClassVar[Severity] = Severity.ERROR
-    what: ClassVar[str] = (
-        "Finds a clip right before a step whose optimizer holds none of the clipped parameters."
-    )
-    why: ClassVar[str] = (
+    code = "FL115"
+    name = "clip-wrong-parameters"
+    severity = Severity.ERROR
+    what = "Finds a clip right before a step whose optimizer holds none of the clipped parameters."
+    why = (
         "The step uses its own gradients unclipped, and the clip works on another network: on nothing, or on gradients that are about to be cleared. "
         "In code with two networks this is a copied line with the wrong name."
     )
-    instead: ClassVar[str] = (
-        "Clip what the optimizer steps:\n\n```python\ntorch.nn.utils.clip_grad_norm_(discriminator.parameters(), 1.0)\ndiscriminator_optimizer.step()\n```"
-    )
-    tokens: ClassVar[tuple[bytes, ...]] = (b"clip",)
+    instead = "Clip what the optimizer steps:\n\n```python\ntorch.nn.utils.clip_grad_norm_(discriminator.parameters(), 1.0)\ndiscriminator_optimizer.step()\n```"
+    tokens = (b"clip",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         for clip in first_of_each(trace.all(Kind.CLIP)):
@@ -51,7 +46,7 @@ class ClipWrongParameters(Rule):
                 related={"step": step.at},
             )
 
-    wrong: ClassVar[tuple[str, ...]] = (
+    wrong = (
         SETUP
         + """
 discriminator = nn.Linear(1, 1)
@@ -89,7 +84,7 @@ for epoch in range(2):
     distil(model, teacher, loader, optimizer)
 """,
     )
-    right: ClassVar[tuple[str, ...]] = (
+    right = (
         SETUP
         + """
 discriminator = nn.Linear(1, 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import ClassVar
 
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
@@ -32,21 +31,19 @@ loss_fn = nn.MSELoss()
 
 
 class UnclippedRecurrent(Rule):
-    code: ClassVar[str] = "FL116"
-    name: ClassVar[str] = "unclipped-recurrent"
-    severity: ClassVar[Severity] = Severity.INFO
-    what: ClassVar[str] = (
-        "Notes an RNN or a Transformer that is trained from scratch in a file that never clips gradients."
-    )
-    why: ClassVar[str] = (
+    code = "FL116"
+    name = "unclipped-recurrent"
+    severity = Severity.INFO
+    what = "Notes an RNN or a Transformer that is trained from scratch in a file that never clips gradients."
+    why = (
         "Backpropagation through time multiplies gradients: by 1.5e-4, 5.7 or 7.8e4 over 100 steps for a spectral radius of 0.9, 1.0 or 1.1. "
         "One spike is enough to undo an SGD run. Many Transformer recipes clip, though not all of them."
     )
-    instead: ClassVar[str] = (
+    instead = (
         "Log the norms; where they spike, clip:\n\n"
         "```python\nnorm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)\n```"
     )
-    tokens: ClassVar[tuple[bytes, ...]] = (b"RNN", b"LSTM", b"GRU", b"Transformer")
+    tokens = (b"RNN", b"LSTM", b"GRU", b"Transformer")
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         layers = list(module.calls(*(f"torch.nn.{name}" for name in _LAYERS)))
@@ -60,7 +57,7 @@ class UnclippedRecurrent(Rule):
             "between backward() and step().",
         )
 
-    wrong: ClassVar[tuple[str, ...]] = (
+    wrong = (
         _SETUP
         + """
 
@@ -95,7 +92,7 @@ for epoch in range(2):
         optimizer.step()
 """,
     )
-    right: ClassVar[tuple[str, ...]] = (
+    right = (
         _SETUP
         + """
 rnn, out = nn.GRU(4, 8, batch_first=True), nn.Linear(8, 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import ClassVar
 
 from fallline.event import Kind, Trace, Update
 from fallline.finding import Finding, Severity
@@ -16,20 +15,16 @@ __all__ = ["StepWithoutBackward"]
 
 
 class StepWithoutBackward(Rule):
-    code: ClassVar[str] = "FL117"
-    name: ClassVar[str] = "step-without-backward"
-    severity: ClassVar[Severity] = Severity.ERROR
-    what: ClassVar[str] = (
-        "Finds `optimizer.step()` where no gradient has changed since the last step of that optimizer."
-    )
-    why: ClassVar[str] = (
+    code = "FL117"
+    name = "step-without-backward"
+    severity = Severity.ERROR
+    what = "Finds `optimizer.step()` where no gradient has changed since the last step of that optimizer."
+    why = (
         "The step either repeats the old gradients, which doubles the update, or, after `zero_grad()`, does nothing new: with momentum, Adam "
         "or weight decay the parameters still move, without having learned anything."
     )
-    instead: ClassVar[str] = (
-        "One step for each complete set of gradients:\n\n```python\noptimizer.zero_grad()\nloss.backward()\noptimizer.step()\n```"
-    )
-    tokens: ClassVar[tuple[bytes, ...]] = (b".step(",)
+    instead = "One step for each complete set of gradients:\n\n```python\noptimizer.zero_grad()\nloss.backward()\noptimizer.step()\n```"
+    tokens = (b".step(",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         for optimizer in trace.optimizers:
@@ -70,7 +65,7 @@ class StepWithoutBackward(Rule):
             "Call loss.backward() before it.",
         )
 
-    wrong: ClassVar[tuple[str, ...]] = (
+    wrong = (
         SETUP
         + """
 for epoch in range(2):
@@ -104,7 +99,7 @@ for epoch in range(2):
         optimizer.step()  # FL117
 """,
     )
-    right: ClassVar[tuple[str, ...]] = (
+    right = (
         SETUP
         + """
 # Only the schedule is looked at: no model runs.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
 
 from fallline.event import Event, Kind, Location, Trace
 from fallline.finding import Finding, Severity
@@ -15,19 +14,13 @@ __all__ = ["GradientNeverUsed"]
 
 
 class GradientNeverUsed(Rule):
-    code: ClassVar[str] = "FL118"
-    name: ClassVar[str] = "gradient-never-used"
-    severity: ClassVar[Severity] = Severity.WARNING
-    what: ClassVar[str] = (
-        "Finds `backward()` in a training loop whose gradients nothing uses: no optimizer steps, no update by hand, no hook, no gradient of an input."
-    )
-    why: ClassVar[str] = (
-        "The model does not learn: the loss is computed, differentiated and forgotten. Most often `optimizer.step()` is missing."
-    )
-    instead: ClassVar[str] = (
-        "Step the optimizer, or leave `backward()` out:\n\n```python\nloss.backward()\noptimizer.step()\noptimizer.zero_grad()\n```"
-    )
-    tokens: ClassVar[tuple[bytes, ...]] = (b"backward",)
+    code = "FL118"
+    name = "gradient-never-used"
+    severity = Severity.WARNING
+    what = "Finds `backward()` in a training loop whose gradients nothing uses: no optimizer steps, no update by hand, no hook, no gradient of an input."
+    why = "The model does not learn: the loss is computed, differentiated and forgotten. Most often `optimizer.step()` is missing."
+    instead = "Step the optimizer, or leave `backward()` out:\n\n```python\nloss.backward()\noptimizer.step()\noptimizer.zero_grad()\n```"
+    tokens = (b"backward",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         if trace.opaque or not trace.complete or trace.all(Kind.GRAD_WRITE, Kind.GRAD_READ):
@@ -48,7 +41,7 @@ class GradientNeverUsed(Rule):
         shown = {str(f.at) for f in self.check(trace)}
         yield from (e.at for e in trace.all(Kind.BACKWARD) if str(e.at) not in shown)
 
-    wrong: ClassVar[tuple[str, ...]] = (
+    wrong = (
         SETUP
         + """
 for epoch in range(2):
@@ -72,7 +65,7 @@ def train(model, loader, epochs):
 train(model, loader, 2)
 """,
     )
-    right: ClassVar[tuple[str, ...]] = (
+    right = (
         SETUP
         + """
 for epoch in range(2):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
 
 from fallline.event import Event, Kind, Trace, Update
 from fallline.finding import Finding, Severity
@@ -16,22 +15,20 @@ __all__ = ["ClipOutsideClosure"]
 
 
 class ClipOutsideClosure(Rule):
-    code: ClassVar[str] = "FL119"
-    name: ClassVar[str] = "clip-outside-closure"
-    severity: ClassVar[Severity] = Severity.ERROR
-    what: ClassVar[str] = (
-        "Finds clipping before or after `optimizer.step(closure)`, outside the closure."
-    )
-    why: ClassVar[str] = (
+    code = "FL119"
+    name = "clip-outside-closure"
+    severity = Severity.ERROR
+    what = "Finds clipping before or after `optimizer.step(closure)`, outside the closure."
+    why = (
         "`step(closure)` calls the closure, which clears the gradients and computes them again; LBFGS does so several times. A clip outside it "
         "works on gradients that no update uses: the parameters are the same with and without it (difference 0.0)."
     )
-    instead: ClassVar[str] = (
+    instead = (
         "Clip inside the closure, after backward:\n\n"
         "```python\ndef closure():\n    optimizer.zero_grad()\n    loss = loss_fn(model(x), y)\n    loss.backward()\n"
         "    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n    return loss\n```"
     )
-    tokens: ClassVar[tuple[bytes, ...]] = (b"clip",)
+    tokens = (b"clip",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         for update in trace.updates:
@@ -50,7 +47,7 @@ class ClipOutsideClosure(Rule):
                         related={"step": update.step.at},
                     )
 
-    wrong: ClassVar[tuple[str, ...]] = (
+    wrong = (
         SETUP
         + """
 optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4)
@@ -88,7 +85,7 @@ def fit(model, x, y, rounds):
 fit(model, torch.randn(24, 8), torch.randn(24, 1), 4)
 """,
     )
-    right: ClassVar[tuple[str, ...]] = (
+    right = (
         SETUP
         + """
 optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4)

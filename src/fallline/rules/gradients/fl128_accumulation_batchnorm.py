@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
 
 from fallline.event import Kind, Trace
 from fallline.finding import Finding, Severity
@@ -19,21 +18,17 @@ _NORMALISED = SETUP.replace(
 
 
 class AccumulationBatchNorm(Rule):
-    code: ClassVar[str] = "FL128"
-    name: ClassVar[str] = "accumulation-batchnorm"
-    severity: ClassVar[Severity] = Severity.INFO
-    what: ClassVar[str] = (
-        "Notes accumulation in a model with BatchNorm, or with a loss that compares the samples of a batch with each other."
-    )
-    why: ClassVar[str] = (
+    code = "FL128"
+    name = "accumulation-batchnorm"
+    severity = Severity.INFO
+    what = "Notes accumulation in a model with BatchNorm, or with a loss that compares the samples of a batch with each other."
+    why = (
         "Accumulating k micro-batches is the big batch only for what looks at one sample at a time. BatchNorm normalises with each micro-batch's own "
         "statistics (a gradient 12.6 % off the big batch's, 42.9 % where micro-batches differ) and updates its running statistics k times; "
         "a contrastive loss sees fewer negatives (20.8 % off for InfoNCE)."
     )
-    instead: ClassVar[str] = (
-        "Use GroupNorm or LayerNorm, or accept that the statistics are those of the micro-batch. Do not expect the same result as with the big batch."
-    )
-    tokens: ClassVar[tuple[bytes, ...]] = (b"backward",)
+    instead = "Use GroupNorm or LayerNorm, or accept that the statistics are those of the micro-batch. Do not expect the same result as with the big batch."
+    tokens = (b"backward",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         for window in windows(trace):
@@ -50,7 +45,7 @@ class AccumulationBatchNorm(Rule):
                     "That may be fine; just do not expect the two to agree.",
                 )
 
-    wrong: ClassVar[tuple[str, ...]] = (
+    wrong = (
         _NORMALISED
         + """
 accumulation_steps = 2
@@ -91,7 +86,7 @@ for epoch in range(2):
     train(model, loader, optimizer, 2)
 """,
     )
-    right: ClassVar[tuple[str, ...]] = (
+    right = (
         # no accumulation
         _NORMALISED
         + """

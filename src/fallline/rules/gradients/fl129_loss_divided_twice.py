@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
 
 from fallline.event import Kind, Trace
 from fallline.finding import Finding, Severity
@@ -34,19 +33,13 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
 
 class LossDividedTwice(Rule):
-    code: ClassVar[str] = "FL129"
-    name: ClassVar[str] = "loss-divided-twice"
-    severity: ClassVar[Severity] = Severity.ERROR
-    what: ClassVar[str] = (
-        "Finds a loss divided by the number of micro-batches where Accelerate, Lightning, the Trainer or DeepSpeed divides it too."
-    )
-    why: ClassVar[str] = (
-        "The gradient is k times too small: an SGD run learns with a k-th of its learning rate. Adam and AdamW hide most of it."
-    )
-    instead: ClassVar[str] = (
-        "Leave the division to the framework:\n\n```python\nwith accelerator.accumulate(model):\n    loss = loss_fn(model(x), y)\n    accelerator.backward(loss)\n```"
-    )
-    tokens: ClassVar[tuple[bytes, ...]] = (
+    code = "FL129"
+    name = "loss-divided-twice"
+    severity = Severity.ERROR
+    what = "Finds a loss divided by the number of micro-batches where Accelerate, Lightning, the Trainer or DeepSpeed divides it too."
+    why = "The gradient is k times too small: an SGD run learns with a k-th of its learning rate. Adam and AdamW hide most of it."
+    instead = "Leave the division to the framework:\n\n```python\nwith accelerator.accumulate(model):\n    loss = loss_fn(model(x), y)\n    accelerator.backward(loss)\n```"
+    tokens = (
         b"accelerat",
         b"lightning",
         b"transformers",
@@ -63,7 +56,7 @@ class LossDividedTwice(Rule):
                     "too small. Remove the division.",
                 )
 
-    wrong: ClassVar[tuple[str, ...]] = (
+    wrong = (
         _SETUP
         + """
 accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
@@ -97,7 +90,7 @@ for epoch in range(2):
     train(accelerator, model, optimizer, loader)
 """,
     )
-    right: ClassVar[tuple[str, ...]] = (
+    right = (
         _SETUP
         + """
 accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
