@@ -3,5 +3,5 @@
     rule_page    one rule, as Markdown
     cli_page     every command and option, as Markdown
 
-`python -m fallline.docs` writes them into `docs/`; with `--check` it fails where they are stale.
+`python -m fallline.docs` writes them into `docs/`, and the Agent Skills into `skills/` and the package; with `--check` it fails where they are stale.
 """

@@ -8,11 +8,16 @@ from pathlib import Path
 
 from fallline.docs import cli_page, rule_page
 from fallline.rule import all_rules
+from fallline.skills import rendered
+
+# The same skills twice: where people look in the repository, and where agents look in the installed package.
+SKILLS = (Path("skills"), Path("src/fallline/.agents/skills"))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m fallline.docs", description="Write the derived documents into docs/."
+        prog="python -m fallline.docs",
+        description="Write the derived documents: docs/ and the skills.",
     )
     parser.add_argument(
         "--check", action="store_true", help="write nothing; fail where a document is stale"
@@ -31,7 +36,8 @@ def main() -> int:
         for path, text in wanted.items()
         if not path.exists() or path.read_text(encoding="utf-8") != text
     ]
-    orphans = sorted(set((root / "rules").glob("*.md")) - wanted.keys())
+    present = {*(root / "rules").glob("*.md"), *(p for home in SKILLS for p in home.rglob("*.md"))}
+    orphans = sorted(present - wanted.keys())
     if check:
         for path in (*stale, *orphans):
             print(f"{path} is stale: run `make docs`", file=sys.stderr)
@@ -53,6 +59,7 @@ def documents(root: Path) -> dict[Path, str]:
         root / "cli.md": cli_page.page(),
         root / "rules" / "README.md": rule_page.index(rules),
         **pages,
+        **{home / name: text for home in SKILLS for name, text in rendered().items()},
     }
 
 

@@ -1,0 +1,238 @@
+"""What the tools return. Findings and answers are the objects of the JSON contract, with their types."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from fallline.finding import Finding
+from fallline.report.json import plain
+from fallline.rule import Rule
+from fallline.triage.answer import SURE, Answer
+
+__all__ = [
+    "AnswerObject",
+    "Checked",
+    "FindingObject",
+    "Fixed",
+    "RuleObject",
+    "RunObject",
+    "SpecialistObject",
+]
+
+
+@dataclass
+class EditObject:
+    """Replace the text between two places; lines and columns count from 1, the end is exclusive."""
+
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+    content: str
+    path: str | None = None
+
+
+@dataclass
+class FixObject:
+    title: str
+    safe: bool
+    edits: list[EditObject]
+
+
+@dataclass
+class FindingObject:
+    """One mistake at one place. `message` and `evidence` may quote names from the code: they are data."""
+
+    code: str
+    name: str
+    severity: str
+    message: str
+    path: str
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+    specialist: str
+    fix: FixObject | None
+    evidence: dict[str, Any]
+
+    @classmethod
+    def of(cls, finding: Finding, path: str | None = None) -> FindingObject:
+        """`path` is shown instead of the finding's own."""
+        found = plain(finding.as_dict())
+        fix = found.pop("fix")
+        if fix is not None:
+            fix = FixObject(
+                fix["title"], fix["safe"], [EditObject(**edit) for edit in fix["edits"]]
+            )
+        return cls(**{**found, "path": path or found["path"], "fix": fix})
+
+
+@dataclass
+class Checked:
+    """What was found in code. Only findings of severity error and warning call for a change."""
+
+    verdict: str
+    findings: list[FindingObject]
+    files: int
+    silenced: int | None  # findings that a comment in the code hides; null: not counted
+    left_out: list[str]  # files that were not read, with the reason
+
+
+@dataclass
+class Fixed:
+    """Code with the fixes that held when it was read again."""
+
+    code: str
+    changed: bool
+    diff: str
+    made: list[FindingObject]
+    remaining: list[FindingObject]
+
+
+@dataclass
+class RuleObject:
+    """One rule, explained."""
+
+    code: str
+    name: str
+    severity: str
+    specialist: str
+    seen_by: str
+    fixable: bool
+    what: str
+    why: str
+    instead: str
+    fix_safety: str
+    wrong: list[str]
+    right: list[str]
+    references: list[str]
+
+    @classmethod
+    def of(cls, rule: Rule) -> RuleObject:
+        return cls(
+            code=rule.code,
+            name=rule.name,
+            severity=rule.severity.value,
+            specialist=rule.specialist.name,
+            seen_by=rule.seen_by,
+            fixable=rule.fixable,
+            what=rule.what.strip(),
+            why=rule.why.strip(),
+            instead=rule.instead.strip(),
+            fix_safety=rule.fix_safety.strip(),
+            wrong=list(rule.wrong),
+            right=list(rule.right),
+            references=list(rule.references),
+        )
+
+
+@dataclass
+class Route:
+    specialist: str
+    score: float
+
+
+@dataclass
+class StatementObject:
+    text: str
+    backs: list[str]
+
+
+@dataclass
+class StepObject:
+    """A measurement or a verification: what to run, and what the result tells."""
+
+    run: str
+    tells: str
+    backs: list[str]
+
+
+@dataclass
+class BranchObject:
+    """From a measurement to its cause."""
+
+    when: str
+    then: str
+    backs: list[str]
+
+
+@dataclass
+class FixingObject:
+    """A fix; it applies only where `when` has been measured."""
+
+    title: str
+    when: str
+    code: str
+    because: str
+    costs: str
+    backs: list[str]
+
+
+@dataclass
+class AvoidObject:
+    advice: str
+    tempts: str
+    because: str
+    backs: list[str]
+
+
+@dataclass
+class AnswerObject:
+    """An answer in the order to follow: what is known, what to measure, what fixes apply when, what to avoid, how to verify."""
+
+    about_training: bool  # False: no specialist has an answer
+    healthy: bool  # True: nothing is wrong; change nothing
+    routes: list[Route]
+    cases: list[str]
+    findings: list[FindingObject]
+    known: list[StatementObject]
+    measure: list[StepObject]
+    tree: list[BranchObject]
+    fixes: list[FixingObject]
+    avoid: list[AvoidObject]
+    verify: list[StepObject]
+    corrected: str | None  # the code with every fix that holds
+
+    @classmethod
+    def of(cls, answer: Answer, findings: list[FindingObject]) -> AnswerObject:
+        said = answer.as_dict()
+        return cls(
+            about_training=bool(answer.routes) and answer.routes[0][1] >= SURE,
+            healthy=answer.healthy,
+            routes=[Route(**route) for route in said["routes"]],
+            cases=said["cases"],
+            findings=findings,
+            known=[StatementObject(**s) for s in said["known"]],
+            measure=[StepObject(**s) for s in said["measure"]],
+            tree=[BranchObject(**b) for b in said["tree"]],
+            fixes=[FixingObject(**f) for f in said["fixes"]],
+            avoid=[AvoidObject(**a) for a in said["avoid"]],
+            verify=[StepObject(**s) for s in said["verify"]],
+            corrected=answer.corrected,
+        )
+
+
+@dataclass
+class RunObject:
+    """A watched run. Numbers that are not finite are the words nan and inf; null means not known."""
+
+    verdict: str
+    script: str
+    status: str
+    ranks: int
+    optimizer: str
+    updates: int
+    skipped: int
+    numbers: dict[str, float | str | None]
+    findings: list[FindingObject]
+
+
+@dataclass
+class SpecialistObject:
+    name: str
+    about: str
+    cases: list[str]
+    rules: list[str]
+    playbook: str  # the resource that holds it

@@ -1,0 +1,265 @@
+"""What each tool does, in plain Python: reads, never runs, never writes. Raises `FalllineError` for what a caller can mend."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from fallline.check.outcome import check
+from fallline.check.settings import Settings, load
+from fallline.check.sources import Sources
+from fallline.check.suppress import silenced
+from fallline.errors import RunError, UsageError
+from fallline.finding import Finding
+from fallline.mcp.confine import MOST_FILES, SECONDS, Root, bounded, clock, too_large
+from fallline.mcp.contract import (
+    AnswerObject,
+    Checked,
+    FindingObject,
+    Fixed,
+    RuleObject,
+    RunObject,
+    SpecialistObject,
+)
+from fallline.report.json import plain
+from fallline.report.run import overview, verdict
+from fallline.rule import Rule, all_rules, rule_by_code
+from fallline.specialists import SPECIALISTS
+from fallline.watcher.conclude import findings_of
+from fallline.watcher.series import Series
+from fallline.watcher.series import read_run as read_series
+from fallline.watcher.store import rank_files
+
+__all__ = [
+    "ask",
+    "check_code",
+    "check_path",
+    "explain_rule",
+    "fix_code",
+    "known_rule",
+    "list_specialists",
+    "read_run",
+]
+
+# Submitted code gets a name in a folder that does not exist, so that none of its imports finds a file of ours.
+_NOWHERE = "<code>"
+_SUBMITTED = os.path.join(_NOWHERE, "train.py")
+
+
+def check_code(code: str) -> Checked:
+    """The findings of one piece of code."""
+    from fallline.reader import read_text
+
+    text = bounded(code, "the code")
+    loud, hidden = _heard(read_text(text, _SUBMITTED), Sources({_SUBMITTED: text.encode()}))
+    return Checked(verdict(loud), _objects(loud), 1, hidden, [])
+
+
+def check_path(path: str, root: Root) -> Checked:
+    """The findings of a file, or of every file below a folder."""
+    from fallline.check.discovery import discover
+
+    target = root.find(path)
+    settings = _settings(target, root)
+    files, problems = discover([str(target)], settings)
+    kept, left_out = root.sifted(files)
+    if not target.is_dir() and left_out:
+        raise UsageError(left_out[0])
+    if len(kept) > MOST_FILES:
+        raise UsageError(
+            f"{path!r} holds {len(kept)} files, and at most {MOST_FILES} are read at once: name a smaller folder"
+        )
+    tick = clock(SECONDS)
+    outcome = check(kept, settings, jobs=1, baseline=settings.baseline, on_start=lambda total: tick)
+    # an import can lead to a link that leads out of the root; what is there is not told
+    inside = [f for f in outcome.findings if root.holds(f.at.path)]
+    return Checked(
+        verdict(inside),
+        [FindingObject.of(f, root.shown(f.at.path)) for f in inside],
+        len(kept),
+        None,
+        [*left_out, *(f"{folder}: {reason}" for folder, reason in problems)],
+    )
+
+
+def _settings(target: Path, root: Root) -> Settings:
+    """`[tool.fallline]` of the project, as long as that lies below the root."""
+    settings = load([str(target)])
+    if settings.file is None or not root.holds(settings.file):
+        settings = Settings()
+        settings.root = str(root.folder)
+    return settings
+
+
+def fix_code(code: str, unsafe_fixes: bool = False) -> Fixed:
+    """The code with every fix that removes its finding and adds none."""
+    from fallline.check.fixing import Fixer
+    from fallline.reader import read_paths
+
+    text = bounded(code, "the code")
+    given = {_SUBMITTED: text.encode()}
+    fixer = Fixer(
+        read_paths([_SUBMITTED], roots=[_NOWHERE], given=given),
+        lambda finding, sources: not silenced(finding, sources.text(_SUBMITTED)),
+        _NOWHERE,
+        given,
+        unsafe_fixes,
+    )
+    fixer.run()
+    data = fixer.state.changed.get(_SUBMITTED, given[_SUBMITTED])
+    remaining, _ = _heard(fixer.state.readings[_SUBMITTED].findings, Sources({_SUBMITTED: data}))
+    return Fixed(
+        code=data.decode(),
+        changed=bool(fixer.changes()),
+        diff=fixer.diff(),
+        made=_objects(fixer.made),
+        remaining=_objects(remaining),
+    )
+
+
+def _heard(findings: Iterable[Finding], sources: Sources) -> tuple[list[Finding], int]:
+    """The findings that no comment silences, and how many one does."""
+    found = list(findings)
+    loud = [f for f in found if not silenced(f, sources.text(f.at.path))]
+    return loud, len(found) - len(loud)
+
+
+def _objects(findings: Iterable[Finding]) -> list[FindingObject]:
+    return [FindingObject.of(finding) for finding in findings]
+
+
+def explain_rule(code: str) -> RuleObject:
+    """One rule, by code or name."""
+    return RuleObject.of(known_rule(code))
+
+
+def known_rule(code: str) -> Rule:
+    """The rule, or an error that names its neighbours."""
+    from difflib import get_close_matches
+
+    rule = rule_by_code(code)
+    if rule is None:
+        asked = code[:60]
+        names = [word for known in all_rules() for word in (known.code, known.name)]
+        near = (
+            [name for name in names if asked and name.startswith(asked.upper())][:9]
+            or get_close_matches(asked.upper(), names, 3)
+            or get_close_matches(asked.lower(), names, 3)
+        )
+        hint = f"Near it: {', '.join(near)}." if near else "list_specialists names every rule."
+        raise UsageError(f"there is no rule {asked!r}. {hint}")
+    return rule
+
+
+def ask(question: str, code: str, path: str, run: str, root: Root) -> AnswerObject:
+    """An answer from the playbooks, with the evidence that came along."""
+    from fallline.triage.answer import answer
+    from fallline.triage.evidence import code_in, corrected
+
+    if not bounded(question, "the question").strip():
+        raise UsageError("there is no question: say what the loop does and what you see")
+    findings: list[Finding] = []
+    fixed: str | None = None
+    shown: dict[str, str] = {}
+    texts = [bounded(code, "the code")] if code.strip() else []
+    if not texts and not path:
+        texts = [text for _, text in code_in(question)]
+    for text in texts:
+        found, fixed = corrected(text, _SUBMITTED)
+        # a fragment pasted into a question need not be whole
+        findings += [f for f in found if f.code != "FL000" or code.strip()]
+    if path:
+        checked, better = _of_file(path, root)
+        findings += checked
+        fixed = fixed or better
+        shown |= {f.at.path: root.shown(f.at.path) for f in checked}
+    if run:
+        findings += _of_run(run, root)[1]
+    reply = answer(question, findings, fixed)
+    return AnswerObject.of(
+        reply, [FindingObject.of(f, shown.get(f.at.path)) for f in reply.findings]
+    )
+
+
+def _of_file(path: str, root: Root) -> tuple[list[Finding], str | None]:
+    from fallline.reader import read_text
+    from fallline.triage.evidence import corrected
+
+    file = root.find(path)
+    if not file.is_file():
+        raise UsageError(f"{path!r} is not a file; check_path reads folders")
+    try:
+        if reason := too_large(file):
+            raise UsageError(f"{path!r}: {reason}")
+        data = file.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path!r} cannot be read ({error.strerror})") from None
+    if file.suffix == ".ipynb":  # its fixes are edits of cells, not of this text
+        return read_text(data, str(file)), None
+    found, better = corrected(data.decode("utf-8", errors="replace"), str(file))
+    return [f for f in found if root.holds(f.at.path)], better
+
+
+def read_run(folder: str, root: Root) -> RunObject:
+    """How a watched run went, and what was found in it."""
+    series, findings = _of_run(folder, root)
+    track = max(series.tracks, key=lambda t: (-t.rank, len(t.rows)), default=None)
+    seen = overview(series, track)
+    return RunObject(
+        verdict=verdict(findings),
+        script=str(series.meta.get("script") or ""),
+        status=seen.status,
+        ranks=len(series.ranks),
+        optimizer=track.optimizer if track is not None else "",
+        updates=seen.updates,
+        skipped=seen.skipped,
+        numbers=plain(
+            {
+                "first_loss": seen.first_loss,
+                "last_loss": seen.last_loss,
+                "gradient_norm_median": seen.norm,
+                "clip_threshold": seen.threshold,
+                "clipped_share": seen.clipped,
+                "learning_rate": seen.rate,
+                "loss_scale": seen.scale,
+                "update_seconds_median": seen.update_seconds,
+                "peak_memory_bytes": seen.memory,
+                "duration_seconds": seen.duration,
+            }
+        ),
+        findings=[FindingObject.of(f) for f in findings],
+    )
+
+
+def _of_run(folder: str, root: Root) -> tuple[Series, list[Finding]]:
+    """The run and its findings. Nothing is written, whatever is missing there."""
+    home = root.find(folder)
+    if home.is_dir() and not all(root.holds(file) for file in rank_files(home).values()):
+        raise UsageError(f"{folder!r} holds links that lead out of the root")
+    try:
+        series = read_series(home)
+        return series, findings_of(series)
+    except RunError:
+        raise RunError(
+            f"{folder!r} is no run folder, or is damaged: `fallline run --out DIR train.py` makes one"
+        ) from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{folder!r} is damaged ({type(error).__name__})") from None
+
+
+def list_specialists() -> list[SpecialistObject]:
+    """The nine, with what each knows."""
+    from fallline.triage.playbook import playbooks
+
+    cases = {book.specialist: [case.title for case in book.cases] for book in playbooks()}
+    return [
+        SpecialistObject(
+            s.name,
+            s.about,
+            cases.get(s.name, []),
+            [f"{rule.code} {rule.name}" for rule in all_rules() if rule.specialist == s],
+            f"fallline://playbooks/{s.name}",
+        )
+        for s in SPECIALISTS
+    ]
