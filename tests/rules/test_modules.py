@@ -259,6 +259,19 @@ def test_dropout(expression: str, found: bool) -> None:
     assert bool(reported("FL805", net(result=expression))) == found
 
 
+@pytest.mark.parametrize(
+    "method",
+    [
+        "def attend(self, x, dropout_p):\n        return F.dropout(x, p=dropout_p)",
+        "def f(self, x):\n        return F.dropout(x)  # always applies dropout",
+        "def f(self, x):\n        # this part stays non-deterministic\n        return F.dropout(x)",
+        "def mc_sample(self, x):\n        return F.dropout(x)",
+    ],
+)
+def test_dropout_that_is_meant(method: str) -> None:
+    assert reported("FL805", net() + f"    {method}\n") == []
+
+
 def test_fix_of_dropout_keeps_what_is_written_around_it() -> None:
     text = net(result="F.dropout(\n            (x),  # features\n            p=0.3,\n        )")
     after = fixed("FL805", text)

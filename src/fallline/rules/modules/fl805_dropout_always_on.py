@@ -32,7 +32,10 @@ _LAYERS = tuple(
 )
 # Where dropout is meant to stay on: augmentation, Monte Carlo estimates, denoising.
 _ON_PURPOSE = re.compile(
-    r"augment|mc_|monte|uncertain|noise|noisy|corrupt|perturb|mask|bayes", re.IGNORECASE
+    r"augment|mc_|monte|uncertain|noise|noisy|corrupt|perturb|mask|bayes|pre_?net", re.IGNORECASE
+)
+_SAID_SO = re.compile(
+    r"#.*(always|non.?determin|inference|on purpose|intention|even (in|at|during))", re.IGNORECASE
 )
 
 
@@ -160,7 +163,14 @@ def attention(q, k, v, p, **options):
         if given & {"training", "train"}:
             return False
         rate = Module.argument(call, 1, "p")
-        return rate is None or (module.number(rate) != 0 and "train" not in module.segment(rate))
+        if rate is None:
+            return True
+        # a rate that the caller gives may be 0 in evaluation already, as with scaled_dot_product_attention
+        return (
+            module.number(rate) != 0
+            and "train" not in module.segment(rate)
+            and not _is_parameter(module, rate)
+        )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
         call = next(
@@ -189,10 +199,21 @@ def _as_function(module: Module, use: ast.Call) -> str | None:
     return f"{function}({', '.join(parts)}, training=self.training)"
 
 
+def _is_parameter(module: Module, node: ast.expr) -> bool:
+    if not isinstance(node, ast.Name):
+        return False
+    return any(isinstance(b, ast.arg) for b in module.bindings(node.id, module.scope(node)))
+
+
 def _on_purpose(module: Module, call: ast.Call) -> bool:
     """Outside a module's methods, under a test of the mode, or where the names say that dropping is the point."""
     cls = module.class_(call)
     if cls is None or not module.is_module_class(cls):
+        return True
+    if any(
+        _SAID_SO.search(line)
+        for line in module.source.lines[max(0, call.lineno - 2) : call.end_lineno]
+    ):
         return True
     for up in module.parents(call):
         if isinstance(up, ast.If | ast.IfExp) and "train" in module.segment(up.test):
