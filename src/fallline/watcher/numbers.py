@@ -7,7 +7,7 @@
     numbers.after_step(row)                 # fills row.sample and row.fingerprint when they are due
 
 A sample costs a few passes over the gradients. How often one is taken adapts so that the measured cost stays
-within two fifths of `budget` (a share of the time between steps; the rest is for the taps and the recorder) or,
+within three tenths of `budget` (a share of the time between steps; the rest is for the taps and the recorder) or,
 for very short steps, within a small fixed allowance.
 """
 
@@ -31,7 +31,7 @@ __all__ = ["Numbers", "describe_parameters", "fingerprint_due", "gradient_sample
 FLOOR_SECONDS = 50e-6
 # Seconds that may be spent at the start, where most mistakes show: the first updates are sampled densely.
 HEAD_START_SECONDS = 0.02
-SHARE_OF_BUDGET = 0.4
+SHARE_OF_BUDGET = 0.3
 # Elements per parameter that stand for it in weight norms, update ratios, fingerprints and float16 ranges.
 PROBE = 1024
 # Fingerprints are taken before updates 0, 1, 2, 4, 8, ... and then every this many, on all ranks alike.
