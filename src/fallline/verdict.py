@@ -21,6 +21,7 @@ _PRECEDENCE: tuple[tuple[str, str, str], ...] = (
     ("FL302", "FL301", "trace"),
     ("FL101", "FL201", "place"),
     ("FL126", "FL118", "trace"),
+    ("FL306", "FL118", "trace"),
     ("FL605", "FL601", "place"),
     ("FL401", "FL402", "function"),
     ("FL103", "FL201", "place"),

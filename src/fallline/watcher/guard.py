@@ -28,6 +28,7 @@ __all__ = ["Guard", "GuardStop", "all_finite"]
 
 ALWAYS_BELOW = 1_000_000  # elements: a pass over so many is too short to ration
 SMALL = 16_384
+SMALL_AVERAGE = 2_048
 COPIED_BELOW = 4_096
 _flatten: Any = torch._C._nn.flatten_dense_tensors
 
@@ -49,6 +50,7 @@ class Guard:
         self._held: dict[int, list[tuple[Tensor, Tensor]]] = {}
         self._measured: tuple[Tensor, int] | None = None  # what a clip has just measured
         self._plain_sets: dict[int, bool] = {}
+        self._flagged: set[int] = set()  # fused optimizers that were given our flag for this step
         self._credit = 0.0
         self._cost = 0.0
         self._last = time.perf_counter()
@@ -97,6 +99,9 @@ class Guard:
 
     def release(self, optimizer: torch.optim.Optimizer) -> bool:
         """After the step: give held-back gradients their place again. Whether the step was held back."""
+        if id(optimizer) in self._flagged:
+            self._flagged.discard(id(optimizer))
+            del optimizer.found_inf  # type: ignore[attr-defined]
         held = self._held.pop(id(optimizer), None)
         if held is None:
             return False
@@ -145,6 +150,7 @@ class Guard:
     def _on_device(self, optimizer: Any, gradients: list[Tensor]) -> bool:
         """A fused optimizer applies nothing where `found_inf` is set; nobody has to wait for the answer."""
         norms = torch.stack(torch._foreach_norm(gradients, float("inf")))
+        self._flagged.add(id(optimizer))
         optimizer.found_inf = (~torch.isfinite(norms).all()).float()
         self.session.origin.later(optimizer.found_inf)
         return True
@@ -196,6 +202,14 @@ def _norms(dense: list[Tensor]) -> dict[torch.device, list[Tensor]]:
     for norm in norms:
         by_device.setdefault(norm.device, []).append(norm.float())
     return by_device
+
+
+def all_small(gradients: list[Tensor]) -> bool:
+    """Small tensors of one type on the CPU."""
+    first = gradients[0]
+    if first.device.type != "cpu" or first.dtype not in (torch.float32, torch.float64):
+        return False
+    return sum(g.numel() for g in gradients) <= SMALL_AVERAGE * len(gradients)
 
 
 def _values(gradient: Tensor) -> Tensor:

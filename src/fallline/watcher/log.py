@@ -7,7 +7,6 @@ is forgotten, and one that does not is kept together with the update before it.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any
 
 from fallline.event import Event, Kind
 
@@ -63,9 +62,12 @@ class EventLog:
 
 def _look(event: Event) -> Hashable:
     facts = event.facts
-    shown: list[Any] = [
-        (k, v if isinstance(v, Hashable) else str(v)) for k, v in facts.items() if k not in _PASSING
-    ]
+    if event.kind is Kind.BATCH:
+        shown: Hashable = facts.get("last")
+    elif _PASSING.isdisjoint(facts):
+        shown = tuple(facts.values())
+    else:
+        shown = tuple(v for k, v in facts.items() if k not in _PASSING)
     return (
         event.kind,
         event.at.path,
@@ -73,5 +75,5 @@ def _look(event: Event) -> Hashable:
         event.optimizer,
         event.model,
         event.loader,
-        tuple(shown),
+        shown,
     )

@@ -22,17 +22,30 @@ _RECURRENT = (nn.RNNBase, nn.RNNCellBase)
 _TRANSFORMER = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 
 
+_wrappers: dict[type, str | None] = {}
+
+
 def wrapper_of(module: nn.Module) -> str | None:
     """ "ddp", "fsdp1" or "fsdp2" when this module is wrapped so."""
-    if isinstance(module, nn.parallel.DistributedDataParallel):
+    kind = type(module)
+    if kind not in _wrappers:
+        _wrappers[kind] = _wrapper(kind)
+    found = _wrappers[kind]
+    if found == "compiled":
+        inner = getattr(module, "_orig_mod", None)
+        return wrapper_of(inner) if isinstance(inner, nn.Module) else None
+    return found
+
+
+def _wrapper(kind: type) -> str | None:
+    if issubclass(kind, nn.parallel.DistributedDataParallel):
         return "ddp"
-    for base in type(module).__mro__:
-        if base.__name__ == "FullyShardedDataParallel":
-            return "fsdp1"
-        if base.__name__ == "FSDPModule":
-            return "fsdp2"
-    inner = getattr(module, "_orig_mod", None)  # torch.compile
-    return wrapper_of(inner) if isinstance(inner, nn.Module) else None
+    names = {
+        "FullyShardedDataParallel": "fsdp1",
+        "FSDPModule": "fsdp2",
+        "OptimizedModule": "compiled",
+    }
+    return next((names[base.__name__] for base in kind.__mro__ if base.__name__ in names), None)
 
 
 def unwrap(module: nn.Module) -> nn.Module:
@@ -196,7 +209,8 @@ class Objects:
 
     def named_sets(self, used: Iterable[int]) -> dict[int, frozenset[str]]:
         """Set number → names, over the sets that a trace uses together with all models and optimizers."""
-        numbers = sorted({*used, *self.model_sets.values(), *self.optimizer_sets.values()})
+        models = dict(self.model_sets)
+        numbers = sorted({*used, *models.values()})
         signature: dict[int, list[int]] = {}
         for number in numbers:
             for member in self._members[number]:
@@ -204,14 +218,12 @@ class Objects:
         pieces: dict[tuple[int, ...], str] = {}
         parts: dict[str, int] = {}
         for key in sorted(set(map(tuple, signature.values()))):
-            whole = [m for m, s in self.model_sets.items() if s in key]
+            whole = [m for m, s in models.items() if s in key]
             size = sum(1 for s in signature.values() if tuple(s) == key)
             owner = (
-                min(whole, key=lambda m: len(self._members[self.model_sets[m]]))
-                if whole
-                else "parameters"
+                min(whole, key=lambda m: len(self._members[models[m]])) if whole else "parameters"
             )
-            if whole and size == len(self._members[self.model_sets[owner]]):
+            if whole and size == len(self._members[models[owner]]):
                 pieces[key] = owner
             else:
                 parts[owner] = parts.get(owner, 0) + 1
@@ -221,7 +233,7 @@ class Objects:
             # a set that holds a whole model also goes by the model's name, however finely it was cut
             names |= {
                 m
-                for m, s in self.model_sets.items()
+                for m, s in models.items()
                 if self._members[s] and self._members[s] <= self._members[number]
             }
         return {number: frozenset(names) for number, names in named.items()}

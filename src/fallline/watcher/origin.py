@@ -38,7 +38,7 @@ __all__ = ["Origin"]
 
 # A run that has gone bad goes bad at every update: these many are looked into.
 MOST_REPLAYS = 3
-PROBES = 8
+PROBES = 2  # the first and the last small tensor: what any operation makes non-finite flows back to the first
 PROBE_ELEMENTS = 4_096
 
 
@@ -53,6 +53,7 @@ class Origin:
         self._told: set[Any] = set()
         self._loss: tuple[Tensor, Event] | None = None
         self._backward: Event | None = None
+        self._last_step: Location | None = None
         self._window_lost = False
         self._lost = (
             False  # the loss of the last backward was not finite: its gradients are not news
@@ -71,7 +72,7 @@ class Origin:
         if capture is None or capture.over:
             capture = self.capture = Capture.begin()
         if len(capture.calls) < 64:
-            device = next((p.device.type for p in module.parameters()), "cpu")
+            device = self.session.device_of(event.model or "")
             capture.add(module, args, kwargs, device)
 
     def before_backward(self, loss: Tensor, value: Any, event: Event) -> None:
@@ -94,12 +95,13 @@ class Origin:
         for probe in self._probe():
             gradient = probe.grad
             if (
-                gradient is not None
-                and gradient.device.type == "cpu"
-                and not math.isfinite(float(gradient.detach().sum()))
+                gradient is None
+                or gradient.device.type != "cpu"
+                or math.isfinite(gradient.sum().item())
             ):
-                if not bool(torch.isfinite(gradient).all()):
-                    self.gradient_bad(event, probe)
+                continue
+            if not bool(torch.isfinite(gradient).all()):
+                self.gradient_bad(event, probe)
                 return
 
     def _probe(self) -> list[Tensor]:
@@ -116,12 +118,13 @@ class Origin:
                 and p.numel() <= PROBE_ELEMENTS
                 and not p.is_complex()
             ]
-            small = small[:: max(1, len(small) // PROBES)][:PROBES]
+            small = small[:1] + small[1:][-1:]
             known = self._probes[id(model)] = (0, [weakref.ref(p) for p in small])
         return [p for ref in known[1] if (p := ref()) is not None]
 
     def after_step(self, optimizer: torch.optim.Optimizer, index: int, event: Event) -> None:
         """Remember the learning rate, and the update after which a parameter was no longer finite."""
+        self._last_step = event.at
         name = event.optimizer or ""
         rate = learning_rate(optimizer)
         rates = self._rates.setdefault(name, deque(maxlen=16))
@@ -130,7 +133,7 @@ class Origin:
         if self._made_bad:
             return
         probes = self._parameter_probes(name, optimizer)
-        if probes and not math.isfinite(float(torch.stack(torch._foreach_norm(probes)).sum())):
+        if any(not math.isfinite(p.sum().item()) for p in probes):
             for p in (p for g in optimizer.param_groups for p in g["params"]):
                 if not bool(torch.isfinite(p.detach()).all()):
                     self._made_bad[id(p)] = (index, event.at, name)
@@ -151,7 +154,7 @@ class Origin:
             ]
             known = self._step_probes[name] = (
                 held,
-                small[:: max(1, len(small) // PROBES)][:PROBES],
+                small[:1] + small[1:][-1:],
             )
         return known[1]
 
@@ -334,6 +337,7 @@ class Origin:
             facts |= {"step": 0, "op": "init", "note": "it was there before the first update"}
         else:
             facts |= {
+                "at": self._last_step,
                 "step": steps - 1,
                 "op": "step",
                 "note": "the last update before it was noticed",

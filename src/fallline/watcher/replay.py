@@ -67,13 +67,12 @@ class Capture:
         frames = user_frames(4)
         if not self.calls and frames:
             self.function = called_by_framework(frames[0])
-        enabled = torch.is_autocast_enabled(device)
         self.calls.append(
             Call(
                 weakref.ref(module),
                 hold(args),
                 hold(kwargs),
-                (device, torch.get_autocast_dtype(device)) if enabled else None,
+                autocast_now(device),
                 [(id(f), f.f_code, f.f_lineno) for f in frames],
                 module.training,
             )
@@ -112,6 +111,15 @@ class Weak:
 
     def __init__(self, tensor: Tensor) -> None:
         self.ref = weakref.ref(tensor)
+
+
+def autocast_now(device: str) -> tuple[str, torch.dtype] | None:
+    """The autocast in force, to be entered again by a replay."""
+    try:
+        on = torch.is_autocast_enabled(device)
+        return (device, torch.get_autocast_dtype(device)) if on else None
+    except RuntimeError:  # a device without autocast
+        return None
 
 
 def hold(thing: Any) -> Any:

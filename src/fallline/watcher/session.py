@@ -196,7 +196,7 @@ class Session(Teller):
         event = self.backward_event(loss, named)
         value = self._unscaled if event.facts.get("scaled") and self._unscaled is not None else loss
         self._unscaled = None
-        if isinstance(value, Tensor) and value.numel() == 1:
+        if isinstance(value, Tensor) and value.numel() == 1 and value.device.type != "meta":
             self._losses.append(value.detach())
         self._loss_at = event.at
         self.graphs.note(loss)
@@ -431,6 +431,8 @@ def mean_of(losses: list[Any]) -> Any:
     """Of a window's losses, on the device where they are."""
     if len(losses) <= 1:
         return losses[0] if losses else None
+    if any(loss.device != losses[0].device for loss in losses):
+        return losses[-1]
     with torch.no_grad():
         return torch.stack([loss.float().reshape(()) for loss in losses]).mean()
 

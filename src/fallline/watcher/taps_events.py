@@ -75,6 +75,7 @@ class Teller(DataTeller):
         self._last_backward: Event | None = None
         self._lock = threading.Lock()
         self._half: dict[int, bool] = {}
+        self._devices: dict[str, str] = {}  # of models; they stay where they train
         self._wrapped: dict[int, weakref.ref[nn.Module]] = {}
         self.by_hand = GradientTap(self)  # type: ignore[arg-type]
         self.kept = KeptGraphs(self)
@@ -133,7 +134,11 @@ class Teller(DataTeller):
         held = module if wrapper else self._ddp_around(module)
         sync = getattr(held, "require_backward_grad_sync", None) if held is not None else None
         grad = torch.is_grad_enabled()
-        device = next((p.device.type for p in module.parameters()), "cpu")
+        device = self._devices.get(model)
+        if device is None or self.steps < 2:
+            device = self._devices[model] = next(
+                (p.device.type for p in module.parameters()), "cpu"
+            )
         return self.emit(
             Kind.FORWARD,
             where,
@@ -151,6 +156,9 @@ class Teller(DataTeller):
         reference = self._wrapped.get(id(module))
         around = reference() if reference is not None else None
         return around if around is not None and getattr(around, "module", None) is module else None
+
+    def device_of(self, model: str) -> str:
+        return self._devices.get(model, "cpu")
 
     def wrapped(self, around: nn.Module) -> None:
         """A model was put into DDP or FSDP1."""

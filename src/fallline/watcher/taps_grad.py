@@ -61,6 +61,13 @@ _NOISE = frozenset({"randn_like", "randn", "normal", "rand_like"})
 _SAME = frozenset({"data", "detach", "float", "clone", "view", "flatten", "reshape", "double"})
 
 
+class Slot(property):
+    """A property that answers like the C++ slot it stands in front of: torch's compiler asks it who it is."""
+
+    __objclass__ = torch._C.TensorBase
+    __name__ = "grad"
+
+
 class GradientTap:
     """The property in front of `Tensor.grad`, for as long as it is needed."""
 
@@ -88,7 +95,7 @@ class GradientTap:
         def delete(tensor: Any) -> None:
             _SLOT.__delete__(tensor)
 
-        self._installed = property(get, put, delete, _SLOT.__doc__)
+        self._installed = Slot(get, put, delete, _SLOT.__doc__)
         torch.Tensor.grad = self._installed  # type: ignore[assignment]
         taps.on_removal(self.remove)
 

@@ -200,7 +200,7 @@ def _numel(sizes: Any) -> int | None:
     return total
 
 
-def reached(loss: Tensor, mark: str, limit: int = 200_000) -> tuple[list[Tensor], list[Any], bool]:
+def reached(loss: Tensor, mark: str, limit: int = 30_000) -> tuple[list[Tensor], list[Any], bool]:
     """The leaves a backward from this loss reaches, the marks left under `mark` on its nodes, and if that is all.
 
     False at the end where the walk was cut short or met a reentrant checkpoint, which hides what it holds.

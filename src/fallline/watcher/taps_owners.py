@@ -68,10 +68,9 @@ class Owners:
             (i for i, spot in enumerate(spots) if not spot.function.endswith("__init__")), None
         )
         if outside is not None:
-            self._made[id(module)] = (
-                weakref.ref(module),
-                Place(spots[outside], spots[outside + 1 :]),
-            )
+            spot = Place(spots[outside], spots[outside + 1 :])
+            older = tuple(self.session.objects.optimizer_sets)
+            self._made[id(module)] = (weakref.ref(module), spot, older)
 
     def _registered(self, module: nn.Module, name: str, new: nn.Module) -> None:
         """`model.head = nn.Linear(...)` when an optimizer already holds the old head."""
@@ -106,7 +105,7 @@ class Owners:
         serials = {s: p for p in leaves if (s := objects.serial(p)) not in frozen}
         stray = serials.keys() - owned
         if stray and not serials.keys() & owned:
-            self._recreated(event_model, serials)
+            self._recreated(event_model)
         for serial in list(stray)[:MOST]:
             if serial not in self._stray and len(self._stray) < MOST:
                 parameter = serials[serial]
@@ -116,24 +115,27 @@ class Owners:
                     self.session.steps,
                 )
 
-    def _recreated(self, model: nn.Module | None, serials: Any) -> None:
-        """Nothing that this backward reaches is held by any optimizer, and the model is younger than one of them."""
+    def _recreated(self, model: nn.Module | None) -> None:
+        """Nothing that this backward reaches is held by any optimizer, and an older one holds just such parameters."""
         entry = self._made.get(id(model)) if model is not None else None
-        alive = self.session.objects.optimizers()
-        made = entry[1] if entry is not None and entry[0]() is model else None
-        if made is None or not alive or ("recreated", made.at) in self._told:
+        if (
+            model is None
+            or entry is None
+            or entry[0]() is not model
+            or ("recreated", entry[1].at) in self._told
+        ):
             return
-        self._told.add(("recreated", made.at))
-        self._replaced = True
-        name, _ = alive[-1]
-        objects = self.session.objects
-        self.session.emit(
-            Kind.REPLACE,
-            made,
-            what="recreated",
-            optimizer=name,
-            parameters=objects.optimizer_sets[name],
-        )
+        shapes = sorted(tuple(p.shape) for p in model.parameters())
+        for name, optimizer in self.session.objects.optimizers():
+            held = sorted(tuple(p.shape) for g in optimizer.param_groups for p in g["params"])
+            if name in entry[2] and held == shapes:
+                self._told.add(("recreated", entry[1].at))
+                self._replaced = True
+                number = self.session.objects.optimizer_sets[name]
+                self.session.emit(
+                    Kind.REPLACE, entry[1], what="recreated", optimizer=name, parameters=number
+                )
+                return
 
     def stepped(self, event: Event) -> None:
         if self._stray and self.session.steps in (PATIENCE + 1, 20, 100):

@@ -22,7 +22,8 @@ def build_trace(session: Session, *, complete: bool) -> Trace:
         events = [dataclasses.replace(e, facts=dict(e.facts)) for e in session.log.events]
     objects = session.objects
     used = {e.facts["parameters"] for e in events if isinstance(e.facts.get("parameters"), int)}
-    names = objects.named_sets(used)
+    held = dict(objects.optimizer_sets)  # training goes on beside us
+    names = objects.named_sets({*used, *held.values()})
     _module_clips(session, events)
     for event in events:
         number = event.facts.get("parameters")
@@ -31,8 +32,8 @@ def build_trace(session: Session, *, complete: bool) -> Trace:
     described = []
     for name, thing in list(objects.described.items()):
         facts = dict(thing.facts)
-        if name in objects.optimizer_sets:
-            facts["parameters"] = names[objects.optimizer_sets[name]]
+        if name in held:
+            facts["parameters"] = names[held[name]]
         described.append(Object(name, thing.kind, thing.at, facts))
     for event in events:
         if event.kind is Kind.STEP:
