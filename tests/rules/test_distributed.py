@@ -95,6 +95,8 @@ def objects(**facts) -> tuple[Object, ...]:
     known = {"type": "DistributedSampler", "shuffle": True, **facts}
     return (
         Object("sampler", "sampler", at, known),
+        Object("other", "sampler", facts=known),
+        Object("elsewhere", "sampler", facts={"assumed": True}),
         Object("loader", "loader", facts={"sampler": "sampler"}),
     )
 
@@ -120,6 +122,7 @@ EPOCH = "E(loader=loader) D(loader=loader) Z F B S X(loader=loader) "
         (f"sampler_epoch(sampler=sampler) {EPOCH}" * 2, {}, False),
         (f"sampler_epoch {EPOCH}" * 2, {}, False),
         (f"sampler_epoch(sampler=other) {EPOCH}" * 2, {}, True),
+        (f"sampler_epoch(sampler=elsewhere) {EPOCH}" * 2, {}, False),
         (EPOCH * 2, {"shuffle": False}, False),
         (EPOCH * 2, {"shuffle": None}, False),
         ("E(loader=loader) F(!grad) X(loader=loader) Z F B S " * 2, {}, False),  # validation

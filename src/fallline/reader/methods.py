@@ -34,6 +34,8 @@ def call_method(machine: Machine, found: Value, name: str, call: Call) -> Value:
         handler = METHODS.get((value.kind, name))
         if handler is not None:
             return handler(machine, value, call)
+        if name == "set_epoch":
+            return _some_sampler(machine, call)
         special = frameworks.method(machine, value, name, call)
         if special is not None:
             return special
@@ -80,6 +82,8 @@ def call_unknown(machine: Machine, value: Unknown, name: str, call: Call) -> Val
         kind = "scaler"
     if kind is not None and (kind, name) in METHODS and kind != "loader":
         return call_method(machine, machine.become(value, kind), name, call)
+    if name == "set_epoch":
+        return _some_sampler(machine, call)
     if kind in {"accelerator", "fabric"}:
         return frameworks.method(machine, machine.become(value, kind), name, call)
     if name == "backward" and call.args:
@@ -95,3 +99,9 @@ def call_unknown(machine: Machine, value: Unknown, name: str, call: Call) -> Val
     if name in {"item"}:
         return Unknown()
     return None
+
+
+def _some_sampler(machine: Machine, call: Call) -> Value:
+    """`data.set_epoch(epoch)`: a wrapper of a loader or a dataset tells its sampler."""
+    machine.emit(Kind.SAMPLER_EPOCH, call.node)
+    return NONE

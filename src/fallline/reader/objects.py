@@ -152,6 +152,8 @@ def _special(machine: Machine, thing: Thing, name: str) -> Value | None:
             return sampler if sampler is not None else Unknown(f"{thing.id}.sampler")
         if name == "dataset":
             return Unknown("dataset")
+    if thing.kind == "sampler" and name == "sampler":
+        return thing  # loader.batch_sampler.sampler
     return None
 
 

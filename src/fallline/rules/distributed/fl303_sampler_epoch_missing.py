@@ -44,9 +44,7 @@ for epoch in range(epochs):
                 if o.kind == "loader" and o.fact("sampler") == sampler.id
             }
             passes = [e for e in trace.all(Kind.EPOCH) if e.loader in loaders and _trains(trace, e)]
-            told = any(
-                e.fact("sampler") in {None, sampler.id} for e in trace.all(Kind.SAMPLER_EPOCH)
-            )
+            told = any(_may_be(trace, e, sampler) for e in trace.all(Kind.SAMPLER_EPOCH))
             if len(passes) > 1 and not told:
                 yield self.finding(
                     sampler.at,
@@ -186,6 +184,12 @@ def _shuffles(thing: Object) -> bool:
         and thing.fact("type") == "DistributedSampler"
         and thing.fact("shuffle") is True
     )
+
+
+def _may_be(trace: Trace, event: Event, sampler: Object) -> bool:
+    """set_epoch was called on this sampler, or on one that is reached some other way."""
+    told = trace.object(event.fact("sampler"))
+    return told is None or told is sampler or told.fact("assumed") is True
 
 
 def _trains(trace: Trace, epoch: Event) -> bool:
