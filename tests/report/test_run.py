@@ -112,3 +112,37 @@ def test_thresholds_are_the_users_to_choose(
     assert "has no threshold 'shares'" in fallline("report", run_folder).err
     Path("pyproject.toml").write_text('[tool.fallline]\nthresholds = "low"\n')
     assert "thresholds must hold numbers" in fallline("report", run_folder).err
+
+
+@pytest.mark.slow
+def test_a_run_killed_in_the_middle_can_be_reported(
+    project: Path, fallline: Callable[..., object]
+) -> None:
+    pytest.importorskip("torch")
+    (project / "train.py").write_text(
+        "import torch, time\n"
+        "model = torch.nn.Linear(4, 1)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.01)\n"
+        "for update in range(10**9):\n"
+        "    loss = model(torch.randn(8, 4)).square().mean()\n"
+        "    loss.backward()\n"
+        "    optimizer.step()\n"
+        "    time.sleep(0.005)\n"
+        "    if update == 150:\n"
+        "        time.sleep(1)\n"
+        "        print('go', flush=True)\n"
+    )
+    command = [sys.executable, "-m", "fallline", "run", "--out", "run", "train.py"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    assert process.stdout is not None and process.stdout.readline() == "go\n"
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    assert not (project / "run" / "findings.json").exists()
+    ran = fallline("report", "run")
+    assert ran.status == 0 and "killed" in ran.out
+    found = json.loads((project / "run" / "findings.json").read_text())
+    assert "FL106" in {f["code"] for f in found}, "gradients are never cleared"
+    assert (project / "run" / "report.html").exists()

@@ -125,7 +125,7 @@ def summary(series: Series, findings: list[Finding], paint: Paint) -> str:
         lines += ["", *_track_lines(series, track, paint)]
     if main is None:
         lines += ["", "  The run made no update of an optimizer."]
-    lines += ["", *_finding_lines(findings, paint)]
+    lines += ["", *_finding_lines(series, findings, paint)]
     return "\n".join(lines) + "\n"
 
 
@@ -182,7 +182,7 @@ def _shares(track: Track) -> str:
     )
 
 
-def _finding_lines(findings: list[Finding], paint: Paint) -> list[str]:
+def _finding_lines(series: Series, findings: list[Finding], paint: Paint) -> list[str]:
     lines = [f"  {paint(verdict(findings).capitalize() + '.', 'bold')}"]
     for finding in sorted(findings, key=lambda f: f.severity.rank):
         code = paint(finding.code, SEVERITY_STYLE[finding.severity.value])
@@ -193,7 +193,7 @@ def _finding_lines(findings: list[Finding], paint: Paint) -> list[str]:
         ]
         lines += [
             f"    {paint(f'{n:>5} |', 'blue')} {text}"
-            for n, text, hit in excerpt(finding, around=0).lines
+            for n, text, hit in excerpt(finding, around=0, folder=series.meta.get("cwd")).lines
             if hit
         ]
     return lines
