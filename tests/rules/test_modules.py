@@ -162,6 +162,7 @@ def test_super_init_missing(body: str, line: int) -> None:
         ("nn.Module", "nn.Module.__init__(self)\nself.fc = nn.Linear(n, n)"),
         ("nn.Module", "self.prepare(n)\nself.fc = nn.Linear(n, n)"),
         ("nn.Module", "raise NotImplementedError"),
+        ("nn.Module", "return"),
         ("object", "self.fc = nn.Linear(n, n)"),
         ("Unknown", "self.fc = nn.Linear(n, n)"),
     ],

@@ -269,10 +269,10 @@ def _may_call_elsewhere(module: Module, init: ast.FunctionDef) -> bool:
 
 
 def _does_something(init: ast.FunctionDef) -> bool:
-    """Not only a docstring, `pass`, or a raise."""
-    return any(not isinstance(s, ast.Pass | ast.Raise | ast.Expr) for s in init.body) and not any(
-        isinstance(s, ast.Raise) for s in init.body
-    )
+    """Not only a docstring, `pass`, a bare return or a raise."""
+    return any(
+        not isinstance(s, ast.Pass | ast.Raise | ast.Return | ast.Expr) for s in init.body
+    ) and not any(isinstance(s, ast.Raise) for s in init.body)
 
 
 def _needs_arguments(module: Module, init: ast.FunctionDef) -> bool:
