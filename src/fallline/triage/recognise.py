@@ -1,9 +1,9 @@
 """From words to specialists: which case a question is about, and how sure we are.
 
-Each case brings phrases, error messages and code that point to it. A question is compared with the phrases by the
-words and pieces of words they share (so typos cost little), rare ones counting more. Error messages and code are
-matched as they are. The score is the chance, learned from the shape of the match, that the first route is right; a
-question with nothing of PyTorch training in it has no route.
+Each case brings phrases, error messages and code that point to it, and each specialist its words. A question is
+compared with the phrases by the words and pieces of words they share (so typos cost little), rare ones counting more.
+Error messages and code are matched as they are. The score is the chance, fitted on the development questions, that the
+first route is right; a question with nothing of PyTorch training in it has no route.
 
 `recognise` is all that the rest of triage knows of this: something better can take its place.
 """
@@ -19,10 +19,16 @@ from functools import cache
 from itertools import pairwise
 
 from fallline.triage.playbook import Case, playbooks
+from fallline.triage.words import pointers, scope
 
 __all__ = ["Match", "Question", "recognise"]
 
 _LONGEST = 20_000  # characters of a question that are looked at
+_LOOKING = 0.7  # what looking like a phrase weighs
+_POINTING = 0.37  # what one sign of a specialist weighs
+_ENOUGH = 4.0  # more signs than this say nothing more
+_SHOWN = 2.5  # what evidence weighs: more than any words
+_SLOPE, _MIDDLE = 6.0, 0.45
 _WORD = re.compile(r"[a-z_][a-z0-9_.+-]*|\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 _FENCE = re.compile(r"```(?:\w+)?\n(.*?)(?:```|\Z)", re.S)
 _STOP = frozenset(
@@ -31,7 +37,7 @@ _STOP = frozenset(
     "too up very was we what when where which while who why will with would you your i'm it's don't doesn't am about after "
     "all also any because before being both each every few here more most other out over own same such only any anyone "
     "help need want like using use used try tried trying know think see seems seem happen happens happening problem issue "
-    "question way thing something anything best good right wrong make makes making work works working fix solve".split()
+    "question way thing something anything best good right wrong make makes making work works working fix solve doesn don isn t s ve forgot forget usage".split()
 )
 
 
@@ -124,39 +130,47 @@ def recognise(text: str, findings: Iterable[str] = ()) -> list[Match]:
     """The cases a question is about, best first. `findings` are rule codes that evidence has already shown."""
     index = _index()
     question = Question.of(text)
-    scores = [0.0] * len(index.cases)
-    bag = _pieces(question.prose)
-    vector = _vector(bag, index.weight)
-    size = _length(vector)
-    if vector:
-        best: dict[int, list[float]] = {}
-        for n, phrase, length in index.phrases:
-            small, large = (phrase, vector) if len(phrase) < len(vector) else (vector, phrase)
-            dot = sum(v * large[p] for p, v in small.items() if p in large)
-            if dot:
-                best.setdefault(n, []).append(dot / (length * size))
-        # the nearest phrase says most; the next ones say that it was no accident
-        for n, found in best.items():
-            top = sorted(found, reverse=True)[:3]
-            scores[n] = top[0] + 0.25 * sum(top[1:]) / 2
-    known = _known_share(question.prose, index.vocabulary)
-    for n, case in enumerate(index.cases):
-        scores[n] *= 0.4 + 0.6 * known
-        if any(re.search(pattern, question.text, re.I) for pattern in case.errors):
-            scores[n] = max(scores[n], 0.0) + 0.6
-        if any(piece in question.code for piece in case.code):
-            scores[n] += 0.08
+    likeness = _likeness(question, index)
+    pointing = pointers(question.text)
     shown = frozenset(findings)
-    for n, case in enumerate(index.cases):
+    sure = bool(shown)
+    scores = []
+    for case, like in zip(index.cases, likeness, strict=True):
+        score = like + _POINTING * min(pointing.get(case.specialist, 0.0), _ENOUGH)
+        if any(re.search(pattern, question.text, re.I) for pattern in case.errors):
+            score, sure = score + 0.6, True
+        if any(piece in question.code for piece in case.code):
+            score += 0.08
         if shown.intersection(case.rules):
-            scores[n] += 0.9
-    in_scope = bool(shown) or _about_training(question.text) or max(scores, default=0.0) >= 0.6
+            score += _SHOWN
+        scores.append(score)
+    ours = 1.0 if sure else _ours(question, index)
     matches = [
-        Match(case, round(_calibrated(score, in_scope), 3))
+        Match(case, round(_calibrated(score) * ours, 3))
         for case, score in zip(index.cases, scores, strict=True)
         if score > 0.08
     ]
-    return sorted(matches, key=lambda m: (-m.score, m.case.id))[:8]
+    order = {id(case): score for case, score in zip(index.cases, scores, strict=True)}
+    return sorted(matches, key=lambda m: (-order[id(m.case)], m.case.id))[:8]
+
+
+def _likeness(question: Question, index: _Index) -> list[float]:
+    """How much the prose looks like the phrases of each case."""
+    likeness = [0.0] * len(index.cases)
+    vector = _vector(_pieces(question.prose), index.weight)
+    size = _length(vector)
+    best: dict[int, list[float]] = {}
+    for n, phrase, length in index.phrases:
+        small, large = (phrase, vector) if len(phrase) < len(vector) else (vector, phrase)
+        dot = sum(v * large[p] for p, v in small.items() if p in large)
+        if dot:
+            best.setdefault(n, []).append(dot / (length * size))
+    known = 0.4 + 0.6 * _known_share(question.prose, index.vocabulary)
+    # the nearest phrase says most; the next ones say that it was no accident
+    for n, found in best.items():
+        top = sorted(found, reverse=True)[:3]
+        likeness[n] = _LOOKING * (top[0] + 0.25 * sum(top[1:]) / 2) * known
+    return likeness
 
 
 def _known_share(prose: str, vocabulary: frozenset[str]) -> float:
@@ -166,20 +180,14 @@ def _known_share(prose: str, vocabulary: frozenset[str]) -> float:
     return sum(w in vocabulary for w in words) / len(words)
 
 
-_TRAINING = re.compile(
-    r"(?i)\b(py)?torch|\bgradients?\b|\bgrad[ _]?norm|\bbackprop|\bbackward\b|\bloss(es)?\b|\boptimi[sz]er|\bclip(ping|ped)?\b|\bnan\b|"
-    r"\bddp\b|\bfsdp\b|\bnccl\b|\bcuda\b|\bgpus?\b|\bautocast|\bgradscaler|\bfp16\b|\bbf16\b|\bbfloat16|\bfloat16|mixed precision|"
-    r"\bepochs?\b|\bbatch(es)?\b|dataloader|checkpoint|state_dict|\btrain(ing|s|ed)?\b|\bfine-?tun|nn\.module|autograd|learning rate|"
-    r"clip_?grad|\bseed(s|ed)?\b|reproducib|determinis|dropout|batch ?norm|layer ?norm|\bweights?\b|\bmodel\b|\bneural|\brnn\b|activations?|"
-    r"\blstm\b|transformer|\bresnet|lightning|accelerate|deepspeed|hugging ?face|zero_grad|\.step\(\)|scheduler|tensor"
-)
+def _ours(question: Question, index: _Index) -> float:
+    """How far to believe a route: one everyday word (`resume`, `clipping`) is only ours among others that we know."""
+    about = scope(question.text)
+    if about >= 1.0:
+        return 1.0
+    return 0.7 * _known_share(question.prose, index.vocabulary) if about >= 0.5 else 0.25
 
 
-def _about_training(text: str) -> bool:
-    return _TRAINING.search(text) is not None
-
-
-def _calibrated(score: float, in_scope: bool) -> float:
+def _calibrated(score: float) -> float:
     """A raw match as a probability. The slope and the middle are fitted on the development questions."""
-    value = 1 / (1 + math.exp(-9.0 * (score - 0.30)))
-    return value if in_scope else value * 0.3
+    return 1 / (1 + math.exp(-_SLOPE * (score - _MIDDLE)))

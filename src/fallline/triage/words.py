@@ -1,0 +1,170 @@
+"""The words of each specialist (words.toml), found in a question: which specialist they point to, and whether it is ours.
+
+Matching is on whole words, without regular expressions: a thousand of those would take longer to compile than the
+question takes to answer. A word that is one slip of the finger away from one we know counts as that word.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+__all__ = ["pointers", "scope", "tokens"]
+
+_HOME = Path(__file__).parent / "words.toml"
+_TOKEN = re.compile(r"[a-z0-9à-ÿ]+\+*|[\u3040-\u9fff]+")
+_TIERS = {"names": 1.5, "signs": 1.0, "hints": 0.4}
+_SCOPE = {"ours": 1.0, "partly": 0.5, "elsewhere": -1.0}
+_GAP = 6  # words that ` ... ` may leave out, and one
+_SHORTEST = 6  # shorter words are not corrected: too many neighbours
+
+
+@dataclass(frozen=True, slots=True)
+class _Term:
+    """A term as words; a word that ends in `*` is a beginning, and `...` is a gap."""
+
+    parts: tuple[str, ...]
+    group: str
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Lexicon:
+    exact: dict[str, tuple[_Term, ...]]  # by their first word
+    begun: dict[str, tuple[_Term, ...]]  # by the first letter of a first word that is a beginning
+    known: dict[str, frozenset[str]]  # words by their first letter, for spelling
+
+
+def tokens(text: str) -> list[str]:
+    """The words of a text in lower case; East Asian runs, which have no spaces, in overlapping pairs."""
+    found: list[str] = []
+    for word in _TOKEN.findall(text.lower()):
+        if word[0] >= "\u3040":
+            found += [word[i : i + 2] for i in range(max(1, len(word) - 1))]
+        else:
+            found.append(word)
+    return found
+
+
+@cache
+def _lexicon() -> _Lexicon:
+    raw: dict[str, dict[str, list[str]]] = tomllib.loads(_HOME.read_text(encoding="utf-8"))
+    terms = [
+        _Term(parts, group, weight)
+        for group, lists in raw.items()
+        for tier, weight in (_SCOPE if group == "scope" else _TIERS).items()
+        for phrase in lists[tier]
+        if (parts := _parts(phrase))
+    ]
+    exact: dict[str, list[_Term]] = {}
+    begun: dict[str, list[_Term]] = {}
+    known: dict[str, set[str]] = {}
+    for term in terms:
+        first = term.parts[0]
+        where, key = (begun, first[0]) if first.endswith("*") else (exact, first)
+        where.setdefault(key, []).append(term)
+        for part in term.parts:
+            if part != "...":
+                known.setdefault(part[0], set()).add(part.rstrip("*"))
+    return _Lexicon(_frozen(exact), _frozen(begun), {k: frozenset(v) for k, v in known.items()})
+
+
+def _frozen(found: dict[str, list[Any]]) -> dict[str, tuple[Any, ...]]:
+    return {key: tuple(value) for key, value in found.items()}
+
+
+def _parts(phrase: str) -> tuple[str, ...]:
+    parts: list[str] = []
+    for chunk in phrase.split():
+        if chunk == "...":
+            parts.append("...")
+            continue
+        words = tokens(chunk)
+        if chunk.endswith("*") and words:
+            words[-1] += "*"
+        parts += words
+    return tuple(parts)
+
+
+def _fits(part: str, word: str) -> bool:
+    return word.startswith(part[:-1]) if part.endswith("*") else word == part
+
+
+def _match(parts: tuple[str, ...], words: list[str], at: int) -> tuple[int, ...] | None:
+    """The places of the words that a term takes when it begins at `at`."""
+    taken: list[int] = []
+    for n, part in enumerate(parts):
+        if part == "...":
+            for there in range(at, min(at + _GAP, len(words))):
+                rest = _match(parts[n + 1 :], words, there)
+                if rest is not None:
+                    return (*taken, *rest)
+            return None
+        if at >= len(words) or not _fits(part, words[at]):
+            return None
+        taken.append(at)
+        at += 1
+    return tuple(taken)
+
+
+def _found(words: list[str], wanted: bool) -> dict[str, float]:
+    """The weight of each group: every word counts once in a group, in the weightiest and longest term that has it."""
+    lexicon = _lexicon()
+    hits: list[tuple[_Term, tuple[int, ...]]] = []
+    for at, word in enumerate(words):
+        for term in (*lexicon.exact.get(word, ()), *lexicon.begun.get(word[0], ())):
+            if (term.group == "scope") is wanted:
+                places = _match(term.parts, words, at)
+                if places is not None:
+                    hits.append((term, places))
+    hits.sort(key=lambda h: (-abs(h[0].weight), -len(h[1])))
+    used: dict[str, set[str]] = {}
+    total: dict[str, float] = {}
+    for term, places in hits:
+        mine = used.setdefault(term.group, set())
+        here = {words[p] for p in places}
+        if not here <= mine:
+            mine |= here
+            total[term.group] = total.get(term.group, 0.0) + term.weight
+    return total
+
+
+def _spelled(words: list[str]) -> list[str]:
+    known = _lexicon().known
+    return [_nearest(w, known.get(w[0], frozenset())) for w in words]
+
+
+def _nearest(word: str, known: frozenset[str]) -> str:
+    if len(word) < _SHORTEST or word in known or any(word.startswith(k) for k in known if k):
+        return word
+    return next((k for k in sorted(known) if len(k) >= _SHORTEST and _one_slip(word, k)), word)
+
+
+def _one_slip(one: str, two: str) -> bool:
+    """Whether one letter more, less, other, or two swapped, makes the words equal."""
+    if abs(len(one) - len(two)) > 1:
+        return False
+    start = 0
+    while start < min(len(one), len(two)) and one[start] == two[start]:
+        start += 1
+    a, b = one[start:], two[start:]
+    return (
+        a[1:] == b
+        or a == b[1:]
+        or a[1:] == b[1:]
+        or (len(a) > 1 and len(b) > 1 and a[:2] == b[1::-1] and a[2:] == b[2:])
+    )
+
+
+def pointers(text: str) -> dict[str, float]:
+    """How much the words of a question point to each specialist."""
+    return _found(_spelled(tokens(text)), wanted=False)
+
+
+def scope(text: str) -> float:
+    """How much a question is about PyTorch training: 1 and more is, 0 and less is not."""
+    return _found(_spelled(tokens(text)), wanted=True).get("scope", 0.0)
