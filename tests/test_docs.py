@@ -16,7 +16,14 @@ from fallline.cli.main import available
 ROOT = Path(__file__).parent.parent
 PAGES = [
     ROOT / name
-    for name in ("README.md", "CONTRIBUTING.md", "AGENTS.md", "CHANGELOG.md", "docs/check.md")
+    for name in (
+        "README.md",
+        "CONTRIBUTING.md",
+        "AGENTS.md",
+        "CHANGELOG.md",
+        "docs/check.md",
+        "docs/agents.md",
+    )
 ]
 
 
