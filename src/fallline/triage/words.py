@@ -69,7 +69,7 @@ def _lexicon() -> _Lexicon:
         where.setdefault(key, []).append(term)
         for part in term.parts:
             if part != "...":
-                known.setdefault(part[0], set()).add(part.rstrip("*"))
+                known.setdefault(part[0], set()).add(part)
     return _Lexicon(_frozen(exact), _frozen(begun), {k: frozenset(v) for k, v in known.items()})
 
 
@@ -139,9 +139,16 @@ def _spelled(words: list[str]) -> list[str]:
 
 
 def _nearest(word: str, known: frozenset[str]) -> str:
-    if len(word) < _SHORTEST or word in known or any(word.startswith(k) for k in known if k):
+    if len(word) < _SHORTEST or word in known:
         return word
-    return next((k for k in sorted(known) if len(k) >= _SHORTEST and _one_slip(word, k)), word)
+    long = sorted(k for k in known if len(k) >= _SHORTEST)
+    if any(k.endswith("*") and word.startswith(k[:-1]) for k in long):
+        return word
+    return next((k for k in map(_stem, long) if _one_slip(word, k)), word)
+
+
+def _stem(part: str) -> str:
+    return part.removesuffix("*")
 
 
 def _one_slip(one: str, two: str) -> bool:
