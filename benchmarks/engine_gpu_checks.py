@@ -253,9 +253,8 @@ def check_stepper() -> None:
                 precision=precision,
                 scheduler=scheduler,
             )  # type: ignore[arg-type]
-            batches = [
-                (x[i : i + 10], y[i : i + 10]) for i in range(0, 70, 10)
-            ]  # 7: a window of 4 and a remainder of 3
+            # 7: a window of 4 and a remainder of 3
+            batches = [(x[i : i + 10], y[i : i + 10]) for i in range(0, 70, 10)]
             for inputs, targets in stepper.over(batches):
                 with stepper.micro_batch() as micro:
                     weight = torch.tensor(targets.numel(), device=DEVICE)

@@ -88,9 +88,8 @@ def test_weighted_windows_are_the_big_batch(
 @given(**scenario)
 def test_counted_windows_are_the_mean_of_their_losses(width, depth, accumulate, sizes, clip, seed):
     mine, reference = twins(width, depth, torch.float64, seed)
-    batches = ragged(
-        [3] * len(sizes), torch.float64
-    )  # equal sizes: then the mean of means is the big batch too
+    # Equal sizes: then the mean of means is the big batch too
+    batches = ragged([3] * len(sizes), torch.float64)
     stepper = fallline.Stepper(
         mine, torch.optim.SGD(mine.parameters(), lr=0.1), accumulate=accumulate, clip_norm=clip
     )

@@ -141,7 +141,8 @@ def test_loss_of_another_model():
     other = nn.Linear(2, 1)
     with pytest.raises(EngineError, match="reached no parameter"):
         one(other, stepper)
-    del model
+    one(model, stepper)
+    assert stepper.last.micro_batches == 1
 
 
 def test_over_inside_over_and_two_micro_batches_for_one_batch():
@@ -164,6 +165,17 @@ def test_an_error_in_the_forward_pass_leaves_the_window_as_it_was():
         raise ZeroDivisionError
     one(model, stepper)
     assert stepper.updates == 1 and stepper.last.micro_batches == 2
+
+
+def test_an_error_after_backward_keeps_the_micro_batch_and_the_window_still_closes():
+    model, stepper = made(accumulate=2)
+    one(model, stepper)
+    with pytest.raises(ZeroDivisionError), stepper.micro_batch() as micro:
+        micro.backward(model(torch.ones(1, 2)).sum())
+        raise ZeroDivisionError
+    assert stepper.updates == 0
+    one(model, stepper)
+    assert stepper.updates == 1 and stepper.last.micro_batches == 3
 
 
 def test_an_error_in_backward_must_be_discarded():

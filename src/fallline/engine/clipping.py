@@ -31,12 +31,10 @@ class Measured:
     norms: list[float] | Tensor
     coefficients: list[float] | Tensor
     multipliers: list[float] | Tensor
-    found_inf: (
-        bool | Tensor
-    )  # some norm is not finite; a float32 0 or 1 on a device, as GradScaler has it
-    inverse: Tensor | None = (
-        None  # 1 / multiplier of a single group, as the fused optimizers want it
-    )
+    # Some norm is not finite; a float32 0 or 1 on a device, as GradScaler has it
+    found_inf: bool | Tensor
+    # 1 / multiplier of a single group, as the fused optimizers want it
+    inverse: Tensor | None = None
     moments: Tensor | None = None
 
     def scale(self, grads: list[Tensor], groups: tuple[int, ...]) -> None:

@@ -40,9 +40,8 @@ class Parameters:
         order = list({id(p): i for i, p in reversed(list(enumerate(tensors)))}.values())[::-1]
         numbers = {group: i for i, group in enumerate(dict.fromkeys(groups or ()))}
         if groups is not None:
-            order.sort(
-                key=lambda i: numbers[groups[i]]
-            )  # stable: groups, and members, in the order given
+            # Stable: groups, and members, in the order given
+            order.sort(key=lambda i: numbers[groups[i]])
         self.group_names = tuple(numbers) or ("",)
         self.tensors = [tensors[i] for i in order]
         self.groups = (

@@ -62,9 +62,8 @@ def _moments_of(pointer, count, out, stride, TILE: tl.constexpr):
     # As integers, NaN is larger than infinity is larger than any number: nothing is lost in the maximum.
     top = tl.max(largest.to(tl.int32, bitcast=True))
     nonfinite = tl.full((), 0, tl.int32)
-    if (
-        top >= _INFINITY_BITS
-    ):  # rare, so it is counted in a second read instead of in every first one
+    # Rare, so it is counted in a second read instead of in every first one
+    if top >= _INFINITY_BITS:
         for start in range(0, count, TILE):
             x = tl.load(pointer + start + lanes, mask=start + lanes < count, other=0.0).to(
                 tl.float32
@@ -105,9 +104,8 @@ def _finish_group(squares, begin, end, offset, stride, device_factor, result, gr
     coefficient = tl.full((), 1.0, tl.float32)
     if CLIP:
         coefficient = max_norm / (norm + 1e-6)
-        coefficient = tl.where(
-            coefficient > 1.0, 1.0, coefficient
-        )  # a NaN stays a NaN, as in torch
+        # A NaN stays a NaN, as in torch
+        coefficient = tl.where(coefficient > 1.0, 1.0, coefficient)
     multiplier = coefficient * factor
     tl.store(result + group, norm)
     tl.store(result + n_groups + group, coefficient)

@@ -52,7 +52,7 @@ class MicroBatch:
         stepper = self._stepper
         window, turn = stepper._window, stepper._turn
         if turn is None:
-            self._closes = self._last or window.count + 1 == stepper.accumulate
+            self._closes = self._last or window.count + 1 >= stepper.accumulate
         else:
             if turn.used:
                 raise EngineError(
@@ -61,7 +61,7 @@ class MicroBatch:
             self._closes = (
                 self._last
                 or turn.last
-                or (stepper._replicas.size == 1 and window.count + 1 == stepper.accumulate)
+                or (stepper._replicas.size == 1 and window.count + 1 >= stepper.accumulate)
             )
         if window.count == 0:
             # At the beginning, not after the step: what other losses left behind in the meantime goes too.
@@ -96,22 +96,16 @@ class MicroBatch:
         window, precision, turn = stepper._window, stepper._precision, stepper._turn
         checked = window.check(weight)
         if turn is not None:
-            if (
-                turn.idle
-            ):  # this rank has no data left: it takes part in the synchronisation, with nothing
+            # This rank has no data left: it takes part in the synchronisation, with nothing
+            if turn.idle:
                 checked, loss = 0.0, loss * 0.0
             window.known_total = turn.total
-        if (
-            weight is not None
-            and precision.scaler is not None
-            and stepper.attempts == 0
-            and window.count == 0
-            and precision.reference == 1.0
-        ):
+        if weight is not None and precision.scaler is not None and not precision.has_reference:
             # Waits for the device, once in a run.
+            replicas = stepper._replicas
             precision.set_reference(
-                stepper._replicas.largest(float(checked), stepper._device)
-                if stepper._replicas.size > 1
+                replicas.largest(float(checked), stepper._device)
+                if replicas.size > 1
                 else float(checked)
             )
         self._leave_autocast()  # backward runs in the dtypes that the forward pass chose

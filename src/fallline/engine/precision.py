@@ -55,18 +55,19 @@ class Precision:
         # A loss that sums over n tokens has gradients n times those of the mean and would overflow float16 at the usual loss
         # scale. It is divided by one power of two near n, the same for the whole run and every rank, and so exactly.
         self.reference = 1.0
+        self.has_reference = False
         self._one: Tensor | None = None
 
     def set_reference(self, weight: float) -> None:
         self.reference = 2.0 ** round(math.log2(weight))
+        self.has_reference = True
 
     def scaled(self, loss: Tensor) -> Tensor:
         if self.scaler is None:
             return loss
         if self.reference != 1.0:
-            loss = (
-                loss.float() / self.reference
-            )  # in float32: a half loss would overflow on the way back at the usual scale
+            # In float32: a half loss would overflow on the way back at the usual scale
+            loss = loss.float() / self.reference
         scaled: Tensor = self.scaler.scale(loss)
         return scaled
 
@@ -96,14 +97,16 @@ class Precision:
             state["stage"] = OptState.UNSCALED
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "scaler": None if self.scaler is None else self.scaler.state_dict(),
-            "reference": self.reference,
-        }
+        scaler = None if self.scaler is None else self.scaler.state_dict()
+        return {"scaler": scaler, "reference": self.reference if self.has_reference else None}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if (state["scaler"] is None) != (self.scaler is None):
-            raise EngineError(f'the saved state {"has no" if state["scaler"] is None else "has a"} loss scaler and precision="{self.name}" {"has one" if self.scaler else "has none"}')  # fmt: skip
+            saved, here = ("without", "with") if state["scaler"] is None else ("with", "without")
+            raise EngineError(
+                f'the state was saved {saved} loss scaling, and precision="{self.name}" is {here}: use the same precision'
+            )
         if self.scaler is not None:
             self.scaler.load_state_dict(state["scaler"])
-        self.reference = state["reference"]
+        self.reference = state["reference"] or 1.0
+        self.has_reference = state["reference"] is not None

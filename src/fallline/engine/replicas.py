@@ -41,9 +41,8 @@ class Replicas:
         wrapped = bool(self.ddp or self.fsdp)
         self.size = dist.get_world_size(self.group) if wrapped else 1
         self.rank = dist.get_rank(self.group) if wrapped else 0
-        self.lockstep = bool(
-            self.fsdp
-        )  # its forward and backward passes are collective, synchronised or not
+        # Its forward and backward passes are collective, synchronised or not
+        self.lockstep = bool(self.fsdp)
         self._open: list[AbstractContextManager[None]] = []
         self._fsdp_synchronises: bool | None = None
 

@@ -56,9 +56,8 @@ def verify_resume(
         rng.restore(began)
         at_stop = _snapshot(train_fn(stopped_folder, stop))
         _scramble()
-        restored = _snapshot(
-            train_fn(stopped_folder, stop)
-        )  # nothing left to train: this is what loading gave back
+        # Nothing left to train: this is what loading gave back
+        restored = _snapshot(train_fn(stopped_folder, stop))
         _scramble()
         resumed = _snapshot(train_fn(stopped_folder, steps))
         different = [
@@ -69,9 +68,8 @@ def verify_resume(
             return ResumeReport(
                 True, [], f"resuming after {stop} of {steps} updates gives the same bits"
             )
-        used = _differences(
-            at_stop, straight
-        )  # a source of randomness that nobody drew from is not worth naming
+        # A source of randomness that nobody drew from is not worth naming
+        used = _differences(at_stop, straight)
         lost = [
             name
             for name in _differences(at_stop, restored)

@@ -201,6 +201,7 @@ class Stepper:
             self._parameters = self._collect()  # a parameter group was added
         grads, groups = self._parameters.with_gradient()
         if not grads:
+            self._window.clear()
             raise EngineError(
                 "backward reached no parameter of the optimizer: is the loss computed from this model's output?"
             )
@@ -209,9 +210,8 @@ class Stepper:
         factor = self._precision.factor(self._window.factor(), self._device)
         measured = measure(grads, groups, factor, self.clip_norm, self.norm_type)
         found_inf = self._judge(measured)
-        self._report(
-            grads, factor, measured, found_inf
-        )  # before the multiply: statistics are of what was read
+        # Before the multiply: statistics are of what was read
+        self._report(grads, factor, measured, found_inf)
 
         if self._fused and can_fuse(grads, groups):
             applied = step_fused(self.optimizers, measured, found_inf, self._precision)
@@ -221,9 +221,8 @@ class Stepper:
             )
         if self.scaler is not None:
             self.scaler.update()
-        if self.schedulers and bool(
-            applied
-        ):  # waits for the device, where a fused optimizer decides there
+        # Waits for the device, where a fused optimizer decides there
+        if self.schedulers and bool(applied):
             for scheduler in self.schedulers:
                 scheduler.step()
 
@@ -237,11 +236,11 @@ class Stepper:
         if self.nonfinite == "apply" and self.scaler is None:
             return False
         found_inf = measured.found_inf
-        if found_inf is True or (
-            self.nonfinite == "raise" and bool(found_inf)
-        ):  # "raise" waits for the device
+        # "raise" waits for the device
+        if found_inf is True or (self.nonfinite == "raise" and bool(found_inf)):
             what = f"the gradient of update {self.attempts} is not finite (`fallline run` names the operation it comes from)"
             if self.nonfinite == "raise":
+                self._window.clear()
                 raise EngineError(f'{what}; nonfinite="raise" stops here')
             if self.scaler is None and not self._warned:
                 self._warned = True

@@ -59,7 +59,12 @@ class _TorchFinder(importlib.abc.MetaPathFinder):
 
 
 def run_target(
-    target: str, arguments: list[str], *, module: bool, finish: Callable[[str], None]
+    target: str,
+    arguments: list[str],
+    *,
+    module: bool,
+    finish: Callable[[str], None],
+    crashed: Callable[[BaseException], None],
 ) -> int:
     """Run the script (or `-m` module); `finish(status)` is called when it is over, however it ends."""
     code, main = (
@@ -74,6 +79,7 @@ def run_target(
         text = f"exit {status}"
     except BaseException as error:
         status, text = 1, f"raised {type(error).__name__}: {error}"
+        crashed(error)
         without_us(error)
         _report(error)
         if isinstance(error, KeyboardInterrupt):

@@ -50,6 +50,7 @@ def run_watched(args: argparse.Namespace) -> int:
         args.arguments,
         module=args.module,
         finish=lambda status: _end(settings, status),
+        crashed=_crashed,
     )
 
 
@@ -113,6 +114,12 @@ def _end(settings: dict[str, Any], status: str) -> None:
             _conclude(spawned)  # processes that the script started have been watched
     except Exception as error:
         print(f"fallline: {error}", file=sys.stderr)
+
+
+def _crashed(error: BaseException) -> None:
+    """The script raised: its frames are still there to be looked at."""
+    if _session is not None and not _session.off and isinstance(error, Exception):
+        _session.safely(_session.origin.crashed, error.__traceback__)
 
 
 def _spawned_run(folder: Path, started: float) -> Path | None:

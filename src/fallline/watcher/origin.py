@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 import weakref
 from collections import deque
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from fallline.event import Event, Location
-from fallline.watcher.frames import place
+from fallline.event import Event, Kind, Location
+from fallline.watcher.frames import is_user_file, place, shown_path
 from fallline.watcher.objects import learning_rate, unwrap
 from fallline.watcher.origin_trace import (
     BackwardTrace,
@@ -28,7 +29,15 @@ from fallline.watcher.origin_trace import (
     plain_name,
     tensors_in,
 )
-from fallline.watcher.replay import Capture, Gone, Reached, Replay, as_it_was, prepare
+from fallline.watcher.replay import (
+    Capture,
+    Gone,
+    Reached,
+    Replay,
+    as_it_was,
+    prepare,
+    prepare_crashed,
+)
 from fallline.watcher.source import line_of
 
 if TYPE_CHECKING:
@@ -40,6 +49,8 @@ __all__ = ["Origin"]
 MOST_REPLAYS = 3
 PROBES = 2  # the first and the last small tensor: what any operation makes non-finite flows back to the first
 PROBE_ELEMENTS = 4_096
+# What was not finite before any operation of the forward pass.
+_CODES = {"parameter": "FL622", "buffer": "FL622", "input": "FL623"}
 
 
 class Origin:
@@ -209,12 +220,36 @@ class Origin:
             facts["missing"] = missing
             self._observe("FL620", event, facts)
             return
-        code = {"parameter": "FL622", "buffer": "FL622", "input": "FL623"}.get(
-            story.leaf or "", "FL620"
-        )
+        code = _CODES.get(story.leaf or "", "FL620")
         if way != "statements" and missing and story.at is None:
             facts["missing"] = missing
         self._observe(code, event, self._facts(story) | facts, story.at)
+
+    def crashed(self, trace: TracebackType | None) -> None:
+        """The script raised between model call and backward; perhaps because it saw the NaN itself."""
+        capture = self.capture
+        frames: list[tuple[FrameType, int]] = []
+        while trace is not None:
+            if is_user_file(trace.tb_frame.f_code.co_filename):
+                frames.append((trace.tb_frame, trace.tb_lineno))
+            trace = trace.tb_next
+        if capture is None or capture.over or not frames or self.observed:
+            return
+        replay = prepare_crashed(capture, frames)
+        if replay.run is None:
+            return
+        story, way, missing = self._forward_story(replay)
+        frame, line = frames[-1]
+        at = Location(shown_path(frame.f_code.co_filename), line)
+        facts = self._facts(story) if story is not None else {"missing": missing}
+        code = _CODES.get(story.leaf or "", "FL620") if story is not None else "FL620"
+        seen = Event(Kind.BACKWARD, at)
+        self._observe(
+            code,
+            seen,
+            facts | {"value": "not finite", "replayed": way},
+            story.at if story else None,
+        )
 
     def gradient_bad(self, event: Event, parameter: Tensor) -> None:
         """The loss is finite, this parameter's gradient is not."""
@@ -360,7 +395,9 @@ class Origin:
         return prepare(self.capture)
 
     def _replay_forward(self) -> tuple[Story | None, str, str]:
-        replay = self._prepared()
+        return self._forward_story(self._prepared())
+
+    def _forward_story(self, replay: Replay) -> tuple[Story | None, str, str]:
         if replay.run is None or self.capture is None:
             return None, "", replay.missing
         try:

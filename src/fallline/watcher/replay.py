@@ -204,6 +204,40 @@ def prepare(capture: Capture) -> Replay:
     )
 
 
+def prepare_crashed(capture: Capture, frames: list[tuple[FrameType, int]]) -> Replay:
+    """After an exception between model call and backward, such as the script's own check for NaN: its frames are all there is."""
+    first = (
+        {(key, code): line for key, code, line in capture.calls[0].frames} if capture.calls else {}
+    )
+    for frame, last in reversed(frames):
+        begin = first.get((id(frame), frame.f_code))
+        if begin is None:
+            continue
+        names = dict(frame.f_locals)
+        wanted = next((n for n, v in names.items() if _bad_loss(v)), None)
+        if wanted is None or capture.sharded:
+            break
+        lines = {line for c in capture.calls for key, code, line in c.frames if key == id(frame)}
+        found = region(
+            frame.f_code.co_filename, frame.f_code.co_name, begin, last, lines, names, wanted
+        )
+        if found.code is None:
+            return Replay(None, missing=found.missing)
+        scope = {**frame.f_globals, **{k: _copied(v) for k, v in names.items()}}
+        return Replay(lambda: _execute(found, scope, wanted), "statements", names=_named(names))
+    return Replay(None, missing="no loss that is not finite is in sight")
+
+
+def _bad_loss(value: Any) -> bool:
+    return (
+        isinstance(value, Tensor)
+        and value.grad_fn is not None
+        and value.numel() == 1
+        and value.is_floating_point()
+        and not bool(torch.isfinite(value))
+    )
+
+
 def _common_frame(capture: Capture) -> tuple[FrameType, int, int] | None:
     """The innermost frame of the user's code that called both the model and, now, the backward."""
     first = {key: (code, line) for key, code, line in capture.calls[0].frames}
@@ -221,7 +255,7 @@ def _directly(frame: FrameType, capture: Capture) -> bool:
     return capture.calls[0].frames[0][0] == id(frame)
 
 
-def _execute(found: Any, scope: dict[str, Any]) -> Any:
+def _execute(found: Any, scope: dict[str, Any], wanted: str = "") -> Any:
     kept = []
     for owner, attribute in found.targets:
         with contextlib.suppress(Exception):
@@ -229,6 +263,8 @@ def _execute(found: Any, scope: dict[str, Any]) -> Any:
             kept.append((thing, attribute, getattr(thing, attribute)))
     try:
         exec(found.code, scope)
+        if wanted:
+            return scope[wanted]
     except Reached as reached:
         return reached.loss
     finally:

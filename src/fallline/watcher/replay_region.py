@@ -64,6 +64,8 @@ def region(
         if isinstance(node, ast.Yield | ast.YieldFrom | ast.Await | ast.AsyncFor | ast.AsyncWith):
             return Region(None, missing="the code between model call and backward yields")
     slicer = _Slicer(set(calls), last, names)
+    if wanted:
+        slicer.needed, slicer.ends_at = {wanted}, 0
     kept = slicer.block(chosen)
     if slicer.refused:
         return Region(None, missing=slicer.refused)
@@ -111,6 +113,7 @@ class _Slicer:
         self.calls = calls
         self.last = last
         self.names = names
+        self.ends_at = last  # the statement of this line is always kept
         self.needed: set[str] = set()
         self.refused = ""
 
@@ -129,7 +132,7 @@ class _Slicer:
             statement, ast.FunctionDef | ast.ClassDef
         ):
             return self._compound(statement)
-        ends = statement.lineno <= self.last <= _end(statement)
+        ends = statement.lineno <= self.ends_at <= _end(statement)
         calls = any(statement.lineno <= line <= _end(statement) for line in self.calls)
         writes = {
             n.id
