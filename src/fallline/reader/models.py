@@ -108,7 +108,7 @@ def _forward(machine: Machine, model: Thing, call: Call) -> Value:
         half=half,
         length=given.length,
     )
-    return shaped(inside, result) if inside is not None else result
+    return shaped(inside, result, whole=True) if inside is not None else result
 
 
 def _outside(machine: Machine, node: ast.AST) -> Location:
@@ -121,8 +121,13 @@ def _outside(machine: Machine, node: ast.AST) -> Location:
     return machine.callers[-depth] if 0 < depth <= len(machine.callers) else machine.place(node)
 
 
-def shaped(inside: Value, result: Tensor) -> Value:
-    """What forward returned, each tensor in it carrying this call's graph."""
+def shaped(inside: Value, result: Tensor, whole: bool = False) -> Value:
+    """What forward returned, each tensor in it carrying this call's graph.
+
+    Only the `whole` result of a model is surely a tensor with that graph; a part of it whose making was not seen
+    may as well be a number.
+    """
+    unsure = result.graph if whole or not result.graph else None
     if isinstance(inside, Sequence):
         return Sequence([shaped(i, result) for i in inside.items], inside.born)
     if isinstance(inside, Mapping):
@@ -130,14 +135,16 @@ def shaped(inside: Value, result: Tensor) -> Value:
     if isinstance(inside, Tensor):
         return replace(
             inside,
-            graph=inside.graph or result.graph,
+            graph=unsure if inside.graph is None else inside.graph,
             sets=inside.sets | result.sets,
             forwards=inside.forwards | result.forwards,
             kept=inside.kept | result.kept,
         )
     if isinstance(inside, Const):
         return inside
-    return replace(result) if result.graph is not False or result.forwards else inside
+    if result.graph is False and not result.forwards:
+        return inside
+    return replace(result, graph=unsure)
 
 
 _TELLING = frozenset(
