@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ _LARGEST = 4_000_000
 _BESIDE = 64  # how many files of one folder are looked at
 # Trees take about a hundred times the memory of their text; the oldest are dropped and parsed again when asked for.
 _MOST_TEXT = 2_500_000
+_COLLECT_AFTER = 6_000_000
 # What these do is known, also where their own source lies next to the project's.
 _FOREIGN = frozenset(
     "fallline torch torchvision numpy lightning pytorch_lightning accelerate deepspeed transformers tqdm apex builtins typing os sys re "
@@ -33,12 +35,15 @@ class Project:
         self._given = {os.path.abspath(path): data for path, data in (given or {}).items()}
         self._modules: dict[str, Module | None] = {}
         self._text = 0
+        self._dropped = 0
         self._found: dict[tuple[str, str], str | None] = {}
 
     def add(self, source: Source, tree: ast.Module | None = None) -> Module:
         """Parse one file and keep it. Raises `UnreadableError`."""
         path = os.path.abspath(source.path)
-        module = Module(source, tree if tree is not None else source.parse(), self, self._name(path))
+        module = Module(
+            source, tree if tree is not None else source.parse(), self, self._name(path)
+        )
         known = self._modules.pop(path, None)
         self._text += len(source.text) - (len(known.source.text) if known is not None else 0)
         self._modules[path] = module
@@ -52,7 +57,12 @@ class Project:
             dropped = self._modules.pop(old)
             if dropped is not None:
                 self._text -= len(dropped.source.text)
+                self._dropped += len(dropped.source.text)
                 dropped.release()
+        if self._dropped > _COLLECT_AFTER:
+            # what was executed on paper still holds on to some trees in circles
+            self._dropped = 0
+            gc.collect()
 
     def _name(self, path: str) -> str:
         """The dotted name of a file, counted from the outermost folder that is a package, or from a root."""
@@ -126,11 +136,16 @@ class Project:
         bases = [folder]
         up = folder
         # up to the root of the project, or to the folder that holds the file's own package
-        while any(up.startswith(r + os.sep) for r in self.roots) or os.path.isfile(os.path.join(up, "__init__.py")):
+        while any(up.startswith(r + os.sep) for r in self.roots) or os.path.isfile(
+            os.path.join(up, "__init__.py")
+        ):
             up = os.path.dirname(up)
             bases.append(up)
         for base in [*bases, *self.roots, *(os.path.join(r, "src") for r in self.roots)]:
-            for candidate in (os.path.join(base, relative + ".py"), os.path.join(base, relative, "__init__.py")):
+            for candidate in (
+                os.path.join(base, relative + ".py"),
+                os.path.join(base, relative, "__init__.py"),
+            ):
                 if os.path.isfile(candidate):
                     return candidate
         return None
@@ -191,7 +206,13 @@ class Project:
             return (module, bound[0]) if len(bound) == 1 else None
         return None
 
-    def find_class(self, dotted: str, near: Module | None = None) -> tuple[Module, ast.ClassDef] | None:
+    def find_class(
+        self, dotted: str, near: Module | None = None
+    ) -> tuple[Module, ast.ClassDef] | None:
         anchor = near or next((m for m in self._modules.values() if m is not None), None)
         found = self.find(dotted, anchor) if anchor is not None else None
-        return (found[0], found[1]) if found is not None and isinstance(found[1], ast.ClassDef) else None
+        return (
+            (found[0], found[1])
+            if found is not None and isinstance(found[1], ast.ClassDef)
+            else None
+        )
