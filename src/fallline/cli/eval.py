@@ -1,0 +1,123 @@
+"""`fallline eval`: advice is graded against scenarios, with the fact that refutes what is wrong."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from fallline.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from fallline.triage.agent import Column
+    from fallline.triage.evaluate import Scenario
+
+__all__ = ["HELP", "add_arguments", "run"]
+
+HELP = """\
+Grade training advice. Each scenario is a question with what a good answer must say, must not say, and in which order;
+code in answers is read like any other, and nothing of it is run.
+
+  fallline eval                                      grade `fallline ask`
+  fallline eval --answer reply.md                    grade one answer, whoever gave it
+  fallline eval --agent 'my-agent --print'           each scenario goes to its standard input, its output is graded
+  fallline eval --agent 'my-agent' --skills DIR      without and with the skills, side by side
+
+Exit status: 0 when everything passes, 1 when something fails, 2 when the command line is wrong.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--answer", metavar="FILE", help="grade this one answer")
+    parser.add_argument("--agent", metavar="COMMAND", help="a shell command to grade")
+    parser.add_argument(
+        "--skills", metavar="DIR", help="with --agent: also with the router skill of this folder"
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=300.0, metavar="SECONDS", help="for one answer of an agent"
+    )
+    parser.add_argument("--scenarios", metavar="DIR", help="other scenarios than fallline's own")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="ID", help="this scenario (repeatable)"
+    )
+    parser.add_argument("--output-format", choices=("text", "markdown", "json"), default="text")
+
+
+def run(args: argparse.Namespace) -> int:
+    """0 when everything passes, 1 when something fails."""
+    if args.answer is not None:
+        if args.agent or args.skills:
+            raise UsageError("--answer grades one file: leave out --agent and --skills")
+        return _one(args)
+    if args.skills and not args.agent:
+        raise UsageError("--skills compares an agent with and without them: give --agent too")
+    if args.timeout <= 0:
+        raise UsageError("--timeout counts seconds: give a number above 0")
+    from fallline.triage.agent import columns
+    from fallline.triage.evaluate import scenarios
+
+    chosen = _chosen(scenarios(Path(args.scenarios) if args.scenarios else None), args.only)
+    graded = columns(chosen, args.agent, args.skills, args.timeout)
+    _show(chosen, graded, args.output_format)
+    return 0 if all(not complaints for complaints in graded[-1].complaints.values()) else 1
+
+
+def _one(args: argparse.Namespace) -> int:
+    from fallline.triage.evaluate import grade_text
+
+    try:
+        text = Path(args.answer).read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise UsageError(f"{args.answer} cannot be read: {error.strerror}") from None
+    if not text.strip():
+        raise UsageError(f"{args.answer} is empty: there is no answer to grade")
+    complaints = grade_text(text)
+    if args.output_format == "json":
+        print(json.dumps([{"text": c.text, "backs": c.backs} for c in complaints], indent=2))
+    elif not complaints:
+        print("Nothing in it is refuted, and its code reads clean.")
+    else:
+        print("\n".join(f"- {c}" for c in complaints))
+    return 1 if complaints else 0
+
+
+def _chosen(found: list[Scenario], only: list[str]) -> list[Scenario]:
+    unknown = sorted(set(only) - {s.id for s in found})
+    if unknown:
+        raise UsageError(f"there is no scenario {', '.join(unknown)}")
+    return [s for s in found if not only or s.id in only]
+
+
+def _show(chosen: list[Scenario], graded: list[Column], output: str) -> None:
+    if output == "json":
+        rows = [
+            {
+                "scenario": s.id,
+                **{c.name: [str(x) for x in c.complaints[s.id]] for c in graded},
+            }
+            for s in chosen
+        ]
+        print(json.dumps(rows, indent=2))
+        return
+    if output == "markdown":
+        print("| scenario | source | " + " | ".join(c.name for c in graded) + " |")
+        print("|---" * (2 + len(graded)) + "|")
+        for s in chosen:
+            cells = ["fails" if c.complaints[s.id] else "passes" for c in graded]
+            print(f"| {s.id} | {s.source or 'ours'} | {' | '.join(cells)} |")
+        print()
+    else:
+        width = max(len(s.id) for s in chosen)
+        if len(graded) > 1:
+            print(" " * width + "  " + "  ".join(c.name for c in graded))
+        for s in chosen:
+            cells = [("FAIL" if c.complaints[s.id] else "pass").ljust(len(c.name)) for c in graded]
+            print(f"{s.id.ljust(width)}  {'  '.join(cells).rstrip()}")
+            for column in graded:
+                for complaint in column.complaints[s.id]:
+                    print(f"    {column.name}: {complaint}")
+        print()
+    for column in graded:
+        passed = sum(not x for x in column.complaints.values())
+        print(f"{column.name}: {passed} of {len(chosen)} scenarios pass.")

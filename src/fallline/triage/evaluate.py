@@ -1,0 +1,188 @@
+"""Grading advice: scenarios with what an answer must say, must not say, and in which order; and its code is read.
+
+    id = "unscale-before-clip"
+    source = "002, scenario 1"                       # where the scenario comes from; "" for our own
+    routes = ["mixed-precision-and-optimization"]    # the first is who should answer; the others take part
+    question = '''...'''                             # as a person would write it, code in fences
+    must_say = ['unscale_']                          # regular expressions, any case
+    must_not_say = [{ says = 'no effect', fact = "clip-scaled-freezes-sgd" }]
+    order = [['fallline check', '## Fixes']]         # the first before the second
+
+Beside a scenario's own list, no answer may state what evals/refuted.toml refutes. What an answer advises against
+(under a heading such as Avoid, or in a sentence that denies it) is not what it states.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from fallline.errors import UsageError
+from fallline.triage.playbook import facts
+
+__all__ = ["Complaint", "Scenario", "grade", "grade_text", "refuted", "scenarios"]
+
+HOME = Path(__file__).parent / "evals"
+
+_FENCE = re.compile(r"^[ \t]*```[ \t]*(\w*)[^\n]*\n(.*?)^[ \t]*```", re.S | re.M)
+_PYTHON = frozenset({"", "py", "python", "python3"})
+_HEADING = re.compile(r"^\s*(?:#{1,6}\s|\*\*[^*]+\*\*:?\s*$)")
+_AGAINST = re.compile(
+    r"(?i)\b(avoid|wrong|don.?t|do not|mistakes?|myths?|bad|incorrect|pitfalls?)\b|❌"
+)
+_DENIES = re.compile(
+    r"(?i)\b(not|never|no longer|cannot|nothing|neither|nor|wrong|false|myth|avoid|untrue|incorrect|rather than|instead of)\b|n['’]t\b"
+)
+_SENTENCE = re.compile(r"(?<=[.!?])\s+|\n\s*(?:[-*]|\d+\.)\s+|\n\s*\n")
+_IMPORTS = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A false statement, and the fact that refutes it."""
+
+    says: str
+    fact: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One question, and what a good answer to it does."""
+
+    id: str
+    source: str
+    question: str
+    routes: tuple[str, ...]
+    must_say: tuple[str, ...]
+    must_not_say: tuple[Claim, ...]
+    order: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """One thing that is wrong with an answer, and what backs the complaint."""
+
+    text: str
+    backs: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.text} [{self.backs}]" if self.backs else self.text
+
+
+def scenarios(home: Path | None = None) -> list[Scenario]:
+    """The scenarios of a folder of TOML files (each holds `[[scenario]]` tables), in order of their names."""
+    folder = home or HOME / "scenarios"
+    paths = sorted(folder.glob("*.toml"))
+    if not paths:
+        raise UsageError(f"{folder} holds no scenarios (*.toml)")
+    found: list[Scenario] = []
+    for path in paths:
+        try:
+            raw = tomllib.loads(path.read_text(encoding="utf-8"))
+            for row in raw["scenario"]:
+                found.append(
+                    Scenario(
+                        row["id"],
+                        row.get("source", ""),
+                        row["question"],
+                        tuple(row.get("routes", ())),
+                        tuple(row.get("must_say", ())),
+                        tuple(Claim(c["says"], c["fact"]) for c in row.get("must_not_say", ())),
+                        tuple((a, b) for a, b in row.get("order", ())),
+                    )
+                )
+        except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
+            raise UsageError(f"{path} is no file of scenarios: {error}") from None
+    return found
+
+
+@cache
+def refuted() -> tuple[Claim, ...]:
+    """The statements that no answer may make."""
+    raw = tomllib.loads((HOME / "refuted.toml").read_text(encoding="utf-8"))
+    return tuple(Claim(c["says"], c["fact"]) for c in raw["claim"])
+
+
+def grade(scenario: Scenario, text: str, routes: Iterable[str] | None = None) -> list[Complaint]:
+    """What is wrong with an answer to a scenario. `routes` are the specialists of `ask`; agents name none."""
+    found: list[Complaint] = []
+    if routes is not None:
+        named = list(routes)
+        if scenario.routes and (not named or named[0] != scenario.routes[0]):
+            found.append(
+                Complaint(
+                    f"routes to {named[0] if named else 'nobody'}, not to {scenario.routes[0]}"
+                )
+            )
+        found += [Complaint(f"leaves out {r}") for r in scenario.routes[1:] if r not in named]
+        if not scenario.routes and named:
+            found.append(Complaint(f"routes to {named[0]}, though the question is not ours"))
+    for pattern in scenario.must_say:
+        if not re.search(pattern, text, re.I | re.S):
+            found.append(Complaint(f"does not say /{pattern}/"))
+    found += _claims(text, scenario.must_not_say)
+    for first, then in scenario.order:
+        one, two = re.search(first, text, re.I), re.search(then, text, re.I)
+        if two and (one is None or one.start() > two.start()):
+            found.append(Complaint(f"says /{then}/ before /{first}/"))
+    return found + grade_text(text)
+
+
+def grade_text(text: str) -> list[Complaint]:
+    """What is wrong with an answer whatever was asked: refuted statements, and mistakes in its code."""
+    return _claims(text, refuted()) + _code(text)
+
+
+def _claims(text: str, claims: Iterable[Claim]) -> list[Complaint]:
+    stated = [s for s in _stated(text) if not _DENIES.search(s)]
+    found = []
+    for claim in claims:
+        for sentence in stated:
+            if re.search(claim.says, sentence, re.I):
+                fact = facts()[claim.fact]
+                shown = textwrap.shorten(" ".join(sentence.split()), 100)
+                found.append(
+                    Complaint(f"says “{shown}”; measured: {fact.says}", f"fact {fact.name}")
+                )
+                break
+    return found
+
+
+def _stated(text: str) -> list[str]:
+    """The sentences of an answer, without its code and without what stands under a heading such as Avoid."""
+    lines: list[str] = []
+    against = False
+    for line in _FENCE.sub("\n\n", text).splitlines():
+        if _HEADING.match(line):
+            against = _AGAINST.search(line) is not None
+            lines.append("")
+        elif not against:
+            lines.append(line)
+    return [s for s in _SENTENCE.split("\n".join(lines)) if s.strip()]
+
+
+def _code(text: str) -> list[Complaint]:
+    from fallline.reader import read_text
+
+    found: list[Complaint] = []
+    against = False
+    for match in _FENCE.finditer(text):
+        language, body = match.group(1).lower(), textwrap.dedent(match.group(2))
+        before = text[: match.start()].rstrip().rsplit("\n", 1)[-1]
+        against = _AGAINST.search(before) is not None or "❌" in body or "# wrong" in body.lower()
+        if language not in _PYTHON or against:
+            continue
+        for finding in read_text(_IMPORTS + body, "<answer>"):
+            # an unmarked block may be a log or a command line
+            if finding.severity == "info" or (finding.code == "FL000" and not language):
+                continue
+            line = finding.at.line - _IMPORTS.count("\n")
+            found.append(
+                Complaint(f"code, line {line} of a block: {finding.message}", finding.code)
+            )
+    return found
