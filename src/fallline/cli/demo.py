@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
 __all__ = ["HELP", "add_arguments", "run"]
 
 HELP = """\
-See fallline work on a small training script with four mistakes, from the first reading to the clean one.
-Everything happens in a temporary folder.
+See the three doors at work: a script with four mistakes is read, explained and fixed; a script that goes NaN is run,
+the birth of the NaN named and removed; two questions are asked. Everything happens in a temporary folder.
 """
 
 SCRIPT = '''\
@@ -65,6 +66,39 @@ def train(model, batches):
 '''
 
 
+_BY_HAND = """\
+        probability = torch.sigmoid(model(x)).squeeze(1)
+        loss = -(y * torch.log(probability) + (1 - y) * torch.log(1 - probability)).mean()
+"""
+_STABLE = """\
+        logits = model(x).squeeze(1)
+        loss = nn.functional.binary_cross_entropy_with_logits(logits, y)
+"""
+GOES_NAN = f'''\
+"""Fits a small classifier, with a loss written by hand."""
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+inputs = torch.randn(512, 10)
+targets = (inputs[:, 0] + inputs[:, 1] > 0).float()
+loader = DataLoader(TensorDataset(inputs, targets), batch_size=64, shuffle=True)
+
+model = nn.Sequential(nn.Linear(10, 32), nn.ReLU(), nn.Linear(32, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=2.0)
+for epoch in range(12):
+    for x, y in loader:
+{_BY_HAND}\
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    print(f"epoch {{epoch}}: loss {{loss.item():.4f}}")
+'''
+
+
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--color",
@@ -81,18 +115,25 @@ def run(args: Namespace) -> int:
 
     paint = Paint(wants_colour(args.color, sys.stdout))
     before = os.getcwd()
-    with tempfile.TemporaryDirectory(prefix="fallline-demo-") as folder:
-        os.chdir(folder)
-        try:
-            return _tour(paint, args.color)
-        finally:
-            os.chdir(before)
+    folder = tempfile.mkdtemp(prefix="fallline-demo-")  # kept: the reports are in it
+    os.chdir(folder)
+    try:
+        read = _first_door(paint, args.color)
+        ran = _second_door(paint)
+        asked = _third_door(paint, ran is not None)
+        _say(
+            paint,
+            f"Everything is in {folder}. Try it on your own code: fallline check path/to/your/code",
+        )
+        return 0 if read and ran is not False and asked else 2
+    finally:
+        os.chdir(before)
 
 
-def _tour(paint: Paint, colour: str) -> int:
-    """What is shown, in order. The commands are run for real; their exit statuses are part of the demonstration."""
-    with open("train.py", "w", encoding="utf-8") as file:
-        file.write(SCRIPT)
+def _first_door(paint: Paint, colour: str) -> bool:
+    """From four findings to none. The commands are run for real; their exit statuses are part of the demonstration."""
+    _write("train.py", SCRIPT)
+    _say(paint, "1. check reads training code", heading=True)
     _say(paint, "Here is a training script. It runs, its loss falls, and nothing warns about it.")
     for number, line in enumerate(SCRIPT.splitlines(), 1):
         print(f"{paint(f'{number:>4}', 'blue')}  {line}".rstrip())
@@ -121,18 +162,90 @@ def _tour(paint: Paint, colour: str) -> int:
     _say(paint, "Make them, and read the file once more.")
     _command(paint, colour, "check", "train.py", "--fix")
     clean = _command(paint, colour, "check", "train.py")
-    _say(paint, "That was one door. Try it on your own code: fallline check path/to/your/code")
-    return 0 if (found, clean) == (1, 0) else 2
+    return (found, clean) == (1, 0)
 
 
-def _say(paint: Paint, text: str) -> None:
-    print(f"\n{paint(text, 'bold')}\n", flush=True)
+def _second_door(paint: Paint) -> bool | None:
+    """A run that goes NaN, the operation that did it, and the run without it; None where there is no torch."""
+    _say(paint, "2. run watches training", heading=True)
+    if importlib.util.find_spec("torch") is None:
+        print(
+            "torch is not installed here, so there is nothing to run: pip install 'fallline[torch]'"
+        )
+        return None
+    _write("fit.py", GOES_NAN)
+    _say(paint, "This one trains for a while, then its loss is NaN. The loss is written by hand:")
+    print("\n".join(line for line in GOES_NAN.splitlines() if "probability" in line))
+    _say(
+        paint,
+        "fallline runs it, unchanged, and watches. The guard keeps the broken update out of the weights.",
+    )
+    _subprocess(paint, "run", "--out", "broken", "fit.py")
+    _subprocess(paint, "report", "broken", quiet=True)
+    print(f"The same as a page: {os.path.abspath('broken/report.html')}")
+    _say(
+        paint,
+        "The line it names takes the log of a probability that has become exactly 1 or 0. The stable form of it:",
+    )
+    print(_STABLE)
+    _write("fit.py", GOES_NAN.replace(_BY_HAND, _STABLE))
+    _subprocess(paint, "run", "--out", "repaired", "fit.py")
+    broken, repaired = _codes("broken"), _codes("repaired")
+    return "FL620" in broken and not repaired
 
 
-def _command(paint: Paint, colour: str, *arguments: str) -> int:
-    from fallline.cli.main import main
+def _third_door(paint: Paint, ran: bool) -> bool:
+    """One question with code, one with the run."""
+    _say(paint, "3. ask answers, from evidence first", heading=True)
+    _write("loss.py", GOES_NAN)
+    status = _command(
+        paint,
+        None,
+        "ask",
+        "my gradients are clipped and the loss is still NaN, what now?",
+        "--code",
+        "loss.py",
+    )
+    if ran:
+        print()
+        status += _command(paint, None, "ask", "why did my training break?", "--run", "broken")
+    return status == 0
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def _codes(folder: str) -> list[str]:
+    """The codes of errors and warnings that a run left behind."""
+    import json
+
+    with open(os.path.join(folder, "findings.json"), encoding="utf-8") as file:
+        return [f["code"] for f in json.load(file) if f["severity"] != "info"]
+
+
+def _subprocess(paint: Paint, *arguments: str, quiet: bool = False) -> None:
+    """A command in a process of its own, as it is used: this one stays without torch."""
+    import subprocess
 
     print(paint(f"$ fallline {' '.join(arguments)}", "cyan"), flush=True)
-    status = main([*arguments, "--color", colour])
+    output = subprocess.DEVNULL if quiet else None
+    subprocess.run(
+        [sys.executable, "-m", "fallline", *arguments], stdout=output, stderr=output, check=False
+    )
+
+
+def _say(paint: Paint, text: str, heading: bool = False) -> None:
+    rule = "─" * 96 + "\n" if heading else ""
+    print(f"\n{rule}{paint(text, 'bold')}\n", flush=True)
+
+
+def _command(paint: Paint, colour: str | None, *arguments: str) -> int:
+    from fallline.cli.main import main
+
+    shown = " ".join(f'"{a}"' if " " in a else a for a in arguments)
+    print(paint(f"$ fallline {shown}", "cyan"), flush=True)
+    status = main([*arguments, *(("--color", colour) if colour is not None else ())])
     sys.stderr.flush()
     return status
