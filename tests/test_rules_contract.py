@@ -103,3 +103,10 @@ def test_the_fixed_text_is_silent(rule: Rule, text: str) -> None:
 def test_every_rule_that_the_reader_sees_is_there() -> None:
     wanted = {code for code, row in CATALOGUE.items() if row["seen_by"] != "watcher"}
     assert wanted - {rule.code for rule in RULES} == set()
+
+
+@pytest.mark.parametrize("rule", all_rules(), ids=lambda r: r.code)
+def test_the_facts_a_rule_names_exist(rule: Rule) -> None:
+    from fallline.triage.playbook import facts
+
+    assert set(rule.facts) <= facts().keys()

@@ -38,7 +38,7 @@ class CheckpointIncomplete(Rule):
         "scheduler's, by 0.067 without the random state; with all of it the difference is 0.0."
     )
     instead = "Save the `state_dict()` of model, optimizer, scheduler and scaler with the epoch or step (and the random states), or use `fallline.save_checkpoint`."
-    facts = ("120",)
+    facts = ("resume-needs-everything",)
     references = (
         "https://docs.pytorch.org/tutorials/beginner/saving_loading_models.html#saving-loading-a-general-checkpoint-for-inference-and-or-resuming-training",
     )

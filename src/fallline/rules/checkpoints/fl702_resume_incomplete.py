@@ -32,7 +32,7 @@ class ResumeIncomplete(Rule):
         "jumps and the result is another one. Measured: 0.078 in the parameters without the optimizer's state, 0.0 with everything."
     )
     instead = 'Restore every entry: `optimizer.load_state_dict(checkpoint["optimizer"])`, and the same for scheduler, scaler and step.'
-    facts = ("120",)
+    facts = ("resume-needs-everything",)
     references = ("https://docs.pytorch.org/tutorials/beginner/saving_loading_models.html",)
     tokens = (b"torch.load", b"load")
 

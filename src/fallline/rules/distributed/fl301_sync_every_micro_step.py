@@ -37,7 +37,12 @@ for i, (inputs, targets) in enumerate(loader):
         optimizer.zero_grad()
 ```"""
     fix_safety = "The last micro-batch before each step still synchronises, so the step sees the same gradients."
-    facts = ("45", "46", "47", "50")
+    facts = (
+        "no-sync-needs-the-forward",
+        "no-sync-traffic",
+        "no-sync-speedup",
+        "ddp-accumulation-averages",
+    )
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         for update in trace.updates:

@@ -28,7 +28,7 @@ with model.no_sync():
     loss = loss_fn(model(inputs), targets) / k
     loss.backward()
 ```"""
-    facts = ("45",)
+    facts = ("no-sync-needs-the-forward",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         inside = False  # a forward pass since the last backward was itself in no_sync

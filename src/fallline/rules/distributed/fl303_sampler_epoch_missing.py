@@ -29,7 +29,7 @@ for epoch in range(epochs):
     for inputs, targets in loader:
         ...
 ```"""
-    facts = ("54",)
+    facts = ("distributed-setup",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         # `if isinstance(loader.sampler, DistributedSampler): set_epoch` is a switch that may not go with the sampler

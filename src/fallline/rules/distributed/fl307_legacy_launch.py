@@ -32,7 +32,7 @@ local_rank = int(os.environ["LOCAL_RANK"])
 torchrun --nproc-per-node 8 train.py
 ```"""
     fix_safety = "The option stays for those who pass it; its default becomes what torchrun sets."
-    facts = ("54",)
+    facts = ("distributed-setup",)
     tokens = (
         b"local_rank",
         b"local-rank",

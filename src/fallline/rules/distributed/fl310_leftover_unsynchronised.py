@@ -30,7 +30,7 @@ with contextlib.nullcontext() if last else model.no_sync():
 if last:
     optimizer.step()
 ```"""
-    facts = ("48", "50")
+    facts = ("leftover-unsynchronised", "ddp-accumulation-averages")
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         for update in trace.updates:

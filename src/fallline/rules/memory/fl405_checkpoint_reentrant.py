@@ -24,7 +24,7 @@ class CheckpointReentrant(Rule):
     fix_safety = (
         "Adds `use_reentrant=False`: the same gradients, computed without a nested backward."
     )
-    facts = ("117",)
+    facts = ("checkpointing-is-exact",)
     references = ("https://docs.pytorch.org/docs/stable/checkpoint.html",)
     tokens = (b"checkpoint",)
 

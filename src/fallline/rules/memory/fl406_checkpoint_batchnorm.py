@@ -19,7 +19,7 @@ class CheckpointBatchNorm(Rule):
         "`num_batches_tracked` 2 after one step, the running mean moved 1.9 times as far). Gradients are right; the statistics follow the data faster than `momentum` says."
     )
     instead = "Keep BatchNorm outside the checkpointed block, or use `momentum = 1 - sqrt(1 - momentum)` in it, or GroupNorm / LayerNorm."
-    facts = ("118",)
+    facts = ("checkpointing-and-batchnorm",)
     references = ("https://docs.pytorch.org/docs/stable/checkpoint.html",)
     tokens = (b"checkpoint",)
 

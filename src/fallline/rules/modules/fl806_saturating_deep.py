@@ -67,7 +67,7 @@ class SaturatingDeep(Rule):
         "layers 1/6000: early layers do not learn."
     )
     instead = "Use ReLU or GELU with He initialisation, or residual connections, or LayerNorm / BatchNorm between the layers. For tanh alone, Xavier initialisation is enough."
-    facts = ("105", "107", "108")
+    facts = ("initialisation-before-activation", "he-and-xavier-keep-scale", "saturation")
     references = ("https://proceedings.mlr.press/v9/glorot10a.html",)
     tokens = (b"igmoid", b"anh")
 

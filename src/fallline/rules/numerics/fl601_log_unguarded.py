@@ -55,7 +55,12 @@ Take the logarithm where it is stable.
     fix_safety = (
         "Safe: log_softmax and logsigmoid are the same function, computed without underflow."
     )
-    facts = ("55", "57", "60", "68")
+    facts = (
+        "log-plus-epsilon",
+        "epsilon-vanishes-in-fp16",
+        "log-of-zero-is-inf",
+        "finite-loss-nan-gradient",
+    )
     tokens = (b"log(", b"log2(", b"log10(")
     wrong = (
         """\

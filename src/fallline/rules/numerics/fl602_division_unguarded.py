@@ -39,7 +39,7 @@ Keep the denominator away from zero.
 - a value of either sign: divide by something that is not predicted, such as `target.abs().clamp(min=1e-3)`
 - under a condition: choose the denominator first, `x / torch.where(n > 0, n, 1)`"""
     fix_safety = "Safe for counts: one of at least 1 is unchanged. Weights that sum to less than 1 are no count; do not take it there."
-    facts = ("56", "63", "65")
+    facts = ("reciprocal-plus-epsilon", "relative-error-loss", "empty-masks")
     tokens = LOSS_TOKENS
     wrong = (
         """\

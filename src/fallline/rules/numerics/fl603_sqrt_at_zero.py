@@ -39,7 +39,7 @@ Keep the argument above zero, or use the operation that knows about zero.
 - `torch.linalg.vector_norm(x, dim=-1)` for `sqrt((x ** 2).sum(-1))`
 - `torch.sqrt(x + 1e-12)` or `x.clamp(min=1e-12).sqrt()`"""
     fix_safety = "Safe: the absolute value is the same number; a bound of 1e-12 changes the root by at most 1e-6."
-    facts = ("58", "59", "68")
+    facts = ("sqrt-gradient-at-zero", "finite-loss-nan-gradient")
     tokens = (b"sqrt", b"0.5", b".5", b"create_graph")
     wrong = (
         """\

@@ -47,7 +47,7 @@ Stay in log space, or bound the argument.
 
 - `torch.logsumexp(x, dim)` for `log(sum(exp(x)))`; `F.softplus(x)` for `log(1 + exp(x))`; `torch.softmax(x, dim)` for `exp(x) / sum(exp(x))`
 - `torch.exp(x - x.amax(dim, keepdim=True))`, or `torch.exp(x.clamp(max=20))`"""
-    facts = ("12", "13", "16", "64")
+    facts = ("fp16-exp-limit", "autocast-exp-is-fp32-on-cuda", "temperature-and-exp", "exp-limits")
     tokens = (b"exp(", b"expm1(", b"exp2(")
     wrong = (
         """\

@@ -74,7 +74,7 @@ Give the logits to the fused operation.
 - `F.cross_entropy(logits, targets)`, also with class probabilities as targets and with `label_smoothing`
 - where the log-probabilities themselves are needed (focal loss, policy gradients): `F.log_softmax(logits, dim)`"""
     fix_safety = "Safe: log_softmax is the log of the softmax, without underflow. An epsilon in between is dropped."
-    facts = ("15", "18")
+    facts = ("cross-entropy-is-stable",)
     tokens = (b"softmax", b"Softmax", b"exp(")
     wrong = (
         """\

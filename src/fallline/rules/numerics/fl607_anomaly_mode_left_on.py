@@ -37,7 +37,7 @@ Switch it on for one failing batch, and off again.
 - behind a switch: `torch.autograd.set_detect_anomaly(args.debug)`
 - `fallline run train.py` watches at about 1 % of the step time and names the operation, module and line of the first non-finite value, forward or backward"""
     fix_safety = "Safe: anomaly mode changes no result."
-    facts = ("68",)
+    facts = ("finite-loss-nan-gradient",)
     wrong = (
         """\
 import torch

@@ -47,7 +47,7 @@ Say it, skip the update, and find the operation.
 - `if not torch.isfinite(loss): log it; optimizer.zero_grad(); continue`, or raise
 - `fallline run train.py` skips the update and names the operation, module and line that made the value
 - nan_to_num on inputs or on fully masked attention rows is fine: there the reason is known"""
-    facts = ("66", "67")
+    facts = ("nan-loss-has-many-sources", "isfinite-not-isnan")
     tokens = (b"nan_to_num", b"isnan", b"isfinite", b"isinf", b"except", b"!=")
     wrong = (
         """\

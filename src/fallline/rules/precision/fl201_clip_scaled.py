@@ -39,7 +39,7 @@ scaler.step(optimizer)      # does not unscale a second time
 scaler.update()
 ```"""
     fix_safety = "Inserts the `unscale_` that the step after it would do anyway."
-    facts = ("1", "2", "4")
+    facts = ("clip-scaled-freezes-sgd", "clip-scaled-does-not-diverge", "amp-order")
     references = ("https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-clipping",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:

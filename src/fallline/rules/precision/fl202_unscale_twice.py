@@ -35,7 +35,7 @@ scaler.step(optimizer)
 scaler.update()
 ```"""
     fix_safety = "Removes the second call, which can only raise."
-    facts = ("3",)
+    facts = ("unscale-twice-raises",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         done: dict[tuple[str | None, str], Event] = {}

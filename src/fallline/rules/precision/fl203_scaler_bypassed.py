@@ -35,7 +35,7 @@ scaler.step(optimizer)
 scaler.update()
 ```"""
     fix_safety = "The step goes through the scaler that scaled the loss; `scaler.update()` is added where it is missing."
-    facts = ("5", "6")
+    facts = ("scaler-bypass-loses-skipping", "loss-scale-schedule")
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         backward: Event | None = None

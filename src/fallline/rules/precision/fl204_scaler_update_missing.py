@@ -34,7 +34,7 @@ scaler.step(optimizer)
 scaler.update()
 ```"""
     fix_safety = "Adds the `update()` that torch requires."
-    facts = ("4", "6")
+    facts = ("amp-order", "loss-scale-schedule")
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         through = [e for e in trace.all(Kind.STEP) if e.fact("via") == "scaler" and on(trace, e)]

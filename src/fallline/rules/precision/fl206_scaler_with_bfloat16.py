@@ -29,7 +29,7 @@ Leave the scaler out, or turn it off where the type is an option.
 ```python
 scaler = torch.amp.GradScaler("cuda", enabled=dtype == torch.float16)
 ```"""
-    facts = ("24", "25")
+    facts = ("bf16-range-is-fp32", "fp16-needs-scaler-bf16-not")
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         for event in trace.all(Kind.BACKWARD):

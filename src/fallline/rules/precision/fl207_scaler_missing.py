@@ -34,7 +34,7 @@ scaler.scale(loss).backward()
 scaler.step(optimizer)
 scaler.update()
 ```"""
-    facts = ("22", "25")
+    facts = ("half-ranges", "fp16-needs-scaler-bf16-not")
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         used = {id(b) for update in trace.updates for b in update.backwards}

@@ -37,7 +37,7 @@ Use an epsilon that float16 can hold (1e-4 to 1e-6), or compute this part in flo
 torch.log(p.float() + 1e-8)
 p.clamp_min(1e-6).log()
 ```"""
-    facts = ("22", "57", "17")
+    facts = ("half-ranges", "epsilon-vanishes-in-fp16", "normalize-in-fp16")
     tokens = (b"half", b"float16", b"autocast")
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:

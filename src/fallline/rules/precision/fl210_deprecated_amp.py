@@ -34,7 +34,7 @@ with torch.amp.autocast("cuda"):
 scaler = torch.amp.GradScaler("cuda")
 ```"""
     fix_safety = "The new names mean the same; positional arguments of `autocast` become keywords."
-    facts = ("10",)
+    facts = ("amp-import-deprecated",)
     tokens = (b"cuda.amp", b"cpu.amp", b"torch.cuda import", b"torch.cpu import")
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:

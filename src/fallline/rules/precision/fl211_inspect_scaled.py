@@ -31,7 +31,7 @@ scaler.unscale_(optimizer)
 norm = torch.nn.utils.get_total_norm(p.grad for p in model.parameters())
 scaler.step(optimizer)
 ```"""
-    facts = ("4", "6", "7")
+    facts = ("amp-order", "loss-scale-schedule")
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         for event, state in scales(trace):

@@ -37,7 +37,7 @@ if (i + 1) % k == 0:
     optimizer.zero_grad()
 ```"""
     fix_safety = "Moves the call to where the window ends."
-    facts = ("3", "8")
+    facts = ("unscale-twice-raises", "update-once-per-window")
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         last: dict[str | None, Event] = {}

@@ -34,7 +34,7 @@ if (i + 1) % k == 0:
     scaler.update()
     optimizer.zero_grad()
 ```"""
-    facts = ("8",)
+    facts = ("update-once-per-window",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         for update in trace.all(Kind.SCALER_UPDATE):

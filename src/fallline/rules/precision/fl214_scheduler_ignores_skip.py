@@ -31,7 +31,7 @@ scaler.update()
 if scaler.get_scale() >= before:
     scheduler.step()
 ```"""
-    facts = ("9",)
+    facts = ("scheduler-and-skipped-steps",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         step: Event | None = None

@@ -50,7 +50,11 @@ Turn autocast off and cast what goes in.
 with torch.autocast("cuda", enabled=False):
     loss = contrastive_loss(features.float())
 ```"""
-    facts = ("13", "14", "19")
+    facts = (
+        "autocast-exp-is-fp32-on-cuda",
+        "autocast-off-needs-float",
+        "autocast-reductions-per-device",
+    )
     tokens = (b"autocast",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:
