@@ -15,10 +15,16 @@ __all__ = ["Answer", "answer"]
 
 SURE = 0.3  # below this a question is not ours
 _SECOND = 0.6  # a second route counts when it is this close to the first
+_SAME = 0.65  # and a second case of the same specialist when the question is this much like it
 
 _FALLS = re.compile(
     r"(?i)loss (is |keeps |steadily |still )*(going down|decreas|fall|improv|dropp)|"
     r"(learning|training|converg)\w* (is )?(well|fine|good|stead)|metrics? (are |is )?(improv|good|fine)|works? (well|fine|great)"
+)
+# what works here fails there: "fine in float32, NaN under autocast" is not a healthy run
+_TROUBLE = re.compile(
+    r"(?i)\b(nans?|inf|errors?|exception|traceback|crash\w*|oom|out of memory|slow\w*|diverg\w+|explod\w+|hangs?|stuck|leak\w*|worse|overfit\w*|"
+    r"differ\w*|spikes?|plateau\w*|nothing)\b"
 )
 
 
@@ -79,7 +85,7 @@ class Answer:
 
 def answer(question: str, findings: Sequence[Finding] = (), corrected: str | None = None) -> Answer:
     """Answer a question, with whatever evidence came along."""
-    serious = [f for f in findings if f.severity != "info"]
+    serious = sorted((f for f in findings if f.severity != "info"), key=lambda f: f.severity.rank)
     matches = recognise(question, [f.code for f in serious])
     chosen = _chosen(matches)
     reply = Answer(
@@ -89,7 +95,7 @@ def answer(question: str, findings: Sequence[Finding] = (), corrected: str | Non
         sorted(findings, key=lambda f: f.severity.rank),
     )
     reply.corrected = corrected
-    reply.healthy = not serious and _FALLS.search(question) is not None
+    reply.healthy = not serious and _healthy(question)
     for match in chosen:
         case = match.case
         reply.known += case.knows
@@ -101,18 +107,27 @@ def answer(question: str, findings: Sequence[Finding] = (), corrected: str | Non
     return reply
 
 
+def _healthy(question: str) -> bool:
+    return _FALLS.search(question) is not None and _TROUBLE.search(question) is None
+
+
 def _chosen(matches: list[Match]) -> list[Match]:
-    """The first case, and a second of another specialist where the question crosses."""
+    """The first case; beside it one of another specialist where the question crosses, or one more of its own."""
     sure = [m for m in matches if m.score >= SURE]
     if not sure:
         return []
     first = sure[0]
+    own = [
+        m
+        for m in sure[1:]
+        if m.case.specialist == first.case.specialist and m.like >= _SAME * first.like
+    ]
     others = [
         m
         for m in sure[1:]
         if m.case.specialist != first.case.specialist and m.score >= _SECOND * first.score
     ]
-    return [first, *others[:1]]
+    return [first, *own[:1], *others[:1]]
 
 
 def _routes(matches: list[Match]) -> list[tuple[str, float]]:

@@ -170,7 +170,7 @@ def _code(text: str) -> list[Complaint]:
     from fallline.reader import read_text
 
     found: list[Complaint] = []
-    against = False
+    prose = _FENCE.sub("", text)
     for match in _FENCE.finditer(text):
         language, body = match.group(1).lower(), textwrap.dedent(match.group(2))
         before = text[: match.start()].rstrip().rsplit("\n", 1)[-1]
@@ -180,6 +180,8 @@ def _code(text: str) -> list[Complaint]:
         for finding in read_text(_IMPORTS + body, "<answer>"):
             # an unmarked block may be a log or a command line
             if finding.severity == "info" or (finding.code == "FL000" and not language):
+                continue
+            if finding.code in prose:  # an answer that names the mistake knows of it
                 continue
             line = finding.at.line - _IMPORTS.count("\n")
             found.append(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from fallline.errors import RunError, UsageError
@@ -14,6 +15,17 @@ __all__ = ["code_in", "corrected", "gather"]
 
 _FENCE = re.compile(r"```(?:py|python|python3)?[ \t]*\n(.*?)(?:```|\Z)", re.S)
 _LARGEST = 2_000_000
+_PASTED = "<question>"
+_IMPORTS = {
+    "torch": "import torch",
+    "nn": "import torch.nn as nn",
+    "F": "import torch.nn.functional as F",
+    "autocast": "from torch.amp import autocast",
+    "GradScaler": "from torch.amp import GradScaler",
+    "clip_grad_norm_": "from torch.nn.utils import clip_grad_norm_",
+    "DDP": "from torch.nn.parallel import DistributedDataParallel as DDP",
+    "DataLoader": "from torch.utils.data import DataLoader",
+}
 
 
 def gather(
@@ -35,21 +47,43 @@ def gather(
 def code_in(question: str) -> list[tuple[str, str]]:
     """Fenced Python in a question, as if it were a file."""
     blocks = [b for b in _FENCE.findall(question) if "\n" in b.strip() or "(" in b]
-    return [("<question>", "\n".join(blocks))] if blocks else []
+    return [(_PASTED, "\n".join(blocks))] if blocks else []
 
 
 def corrected(text: str, path: str) -> tuple[list[Finding], str | None]:
     """The findings in a piece of code, and the code with the reader's fixes where each of them holds."""
     from fallline.reader import read_text
 
-    found = [f for f in read_text(text, path) if f.code != "FL000" or path != "<question>"]
-    fixed = text
+    head = _assumed(text) if path == _PASTED else ""
+    found = [f for f in read_text(head + text, path) if f.code != "FL000" or path != _PASTED]
+    fixed = head + text
     for _ in range(8):
         better = _one_fix(fixed, path)
         if better is None:
             break
         fixed = better
-    return found, fixed if fixed != text else None
+    shifted = [_moved(f, head.count("\n")) for f in found]
+    return shifted, fixed.removeprefix(head) if fixed != head + text else None
+
+
+def _assumed(text: str) -> str:
+    """The imports that a pasted fragment leaves out because everybody knows them."""
+    return "".join(
+        f"{line}\n"
+        for name, line in _IMPORTS.items()
+        if re.search(rf"\b{name}\b", text)
+        and not re.search(
+            rf"import\b[^\n]*\b{name}\b|^{name} *=|(?:def|class) {name}\b", text, re.M
+        )
+    )
+
+
+def _moved(finding: Finding, lines: int) -> Finding:
+    """The finding where it stands in the fragment. Its fix is in the corrected code."""
+    if not lines:
+        return finding
+    at = replace(finding.at, line=max(1, finding.at.line - lines))
+    return replace(finding, at=at, fix=None, related={})
 
 
 def _one_fix(text: str, path: str) -> str | None:

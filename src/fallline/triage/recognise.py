@@ -26,6 +26,7 @@ __all__ = ["Match", "Question", "recognise"]
 _LONGEST = 20_000  # characters of a question that are looked at
 _LOOKING = 0.7  # what looking like a phrase weighs
 _POINTING = 0.37  # what one sign of a specialist weighs
+_IN_CODE = 0.3  # words in fenced code say less than words in prose: every loop has an optimizer
 _ENOUGH = 4.0  # more signs than this say nothing more
 _SHOWN = 2.5  # what evidence weighs: more than any words
 _SLOPE, _MIDDLE = 6.0, 0.45
@@ -62,6 +63,7 @@ class Match:
 
     case: Case
     score: float
+    like: float = 0.0  # what is the case's own in it, and not its specialist's
 
 
 def _pieces(text: str) -> Counter[str]:
@@ -127,31 +129,33 @@ def _length(vector: dict[str, float]) -> float:
 
 
 def recognise(text: str, findings: Iterable[str] = ()) -> list[Match]:
-    """The cases a question is about, best first. `findings` are rule codes that evidence has already shown."""
+    """The cases a question is about, best first. `findings` are rule codes that evidence has shown, worst first."""
     index = _index()
     question = Question.of(text)
     likeness = _likeness(question, index)
-    pointing = pointers(question.text)
-    shown = frozenset(findings)
+    pointing = pointers(question.prose)
+    for who, weight in pointers(question.code).items():
+        pointing[who] = pointing.get(who, 0.0) + _IN_CODE * weight
+    shown = list(findings)
     sure = bool(shown)
     scores = []
-    for case, like in zip(index.cases, likeness, strict=True):
-        score = like + _POINTING * min(pointing.get(case.specialist, 0.0), _ENOUGH)
+    for n, case in enumerate(index.cases):
+        score = likeness[n]
         if any(re.search(pattern, question.text, re.I) for pattern in case.errors):
             score, sure = score + 0.6, True
         if any(piece in question.code for piece in case.code):
             score += 0.08
-        if shown.intersection(case.rules):
-            score += _SHOWN
-        scores.append(score)
+        if named := [n for n, code in enumerate(shown) if code in case.rules]:
+            score += _SHOWN if named[0] else _SHOWN + 1  # the worst finding leads
+        likeness[n] = score
+        scores.append(score + _POINTING * min(pointing.get(case.specialist, 0.0), _ENOUGH))
     ours = 1.0 if sure else _ours(question, index)
-    matches = [
-        Match(case, round(_calibrated(score) * ours, 3))
-        for case, score in zip(index.cases, scores, strict=True)
-        if score > 0.08
+    order = sorted(range(len(scores)), key=lambda n: (-scores[n], index.cases[n].id))
+    return [
+        Match(index.cases[n], round(_calibrated(scores[n]) * ours, 3), round(likeness[n], 3))
+        for n in order[:8]
+        if scores[n] > 0.08
     ]
-    order = {id(case): score for case, score in zip(index.cases, scores, strict=True)}
-    return sorted(matches, key=lambda m: (-order[id(m.case)], m.case.id))[:8]
 
 
 def _likeness(question: Question, index: _Index) -> list[float]:
