@@ -22,6 +22,7 @@ PAGES = [
         "AGENTS.md",
         "CHANGELOG.md",
         "docs/check.md",
+        "docs/run.md",
         "docs/agents.md",
     )
 ]
