@@ -71,6 +71,7 @@ def test_reports(code: str, text: str, tokens: set[str]) -> None:
         ("FL403", "D Z F B(retain_graph;second) B2 S " * 2),
         ("FL403", "D Z F B(retain_graph) S " * 2),  # not known
         ("FL403", "Z F B(retain_graph;!second) S"),  # once
+        ("FL403", "D Z F B(retain_graph;!second) O S " * 2),  # who knows what that does
         ("FL403", "D Z F B(retain_graph;create_graph;!second) S " * 2),
         ("FL403", "D Z F B(retain_graph;!second) B2 S " * 2),  # may share the graph
         ("FL406", f"checkpoint {STEP}"),

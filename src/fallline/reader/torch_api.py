@@ -119,8 +119,8 @@ def tensor_function(machine: Machine, call: Call, name: str, foreign: bool = Fal
     nested = [v for v in map(machine.settled, call.values) if isinstance(v, Sequence)]
     for inner in nested:
         tensors += [v for v in map(machine.settled, inner.items) if isinstance(v, Tensor)]
-    if not tensors:
-        return Unknown()
+    if not tensors or name in {"numel", "is_tensor", "is_floating_point"}:
+        return Unknown()  # plain Python values, whatever went in
     if any(t.grad_of is not None for t in tensors):
         from fallline.reader import grads
 
