@@ -16,6 +16,7 @@ class Fault:
     module: tuple[str, ...] | None
     step: int
     script: str
+    status: int = 0  # of the script itself
 
     @property
     def line(self) -> int | None:
@@ -799,4 +800,34 @@ for epoch in range(2):
         loss.backward()
         opt.step()
 """,
+)
+
+FAULTS["own_check_raises"] = Fault(
+    "FL620",
+    ("log",),
+    ("",),
+    4,
+    HEAD
+    + """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+    def forward(self, x, t):
+        return torch.log(self.fc(x).abs() * t).mean()  # HERE
+def main():
+    model = Net()
+    opt = torch.optim.SGD(model.parameters(), 0.1)
+    history = []
+    for i in range(6):
+        opt.zero_grad()
+        loss = model(torch.randn(3, 4), 0.0 if i == 4 else 1.0)
+        history.append(loss.item())
+        if not torch.isfinite(loss):
+            raise RuntimeError(f"loss {loss}")
+        loss.backward()
+        opt.step()
+main()
+""",
+    status=1,
 )

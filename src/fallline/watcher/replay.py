@@ -8,6 +8,7 @@ the user's function that a framework called (`training_step`); the model calls a
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import sys
 import weakref
@@ -185,7 +186,7 @@ def prepare(capture: Capture) -> Replay:
             for key, code, line in c.frames
             if key == id(frame) and code is frame.f_code
         }
-        found = region(frame.f_code.co_filename, frame.f_code.co_name, first, last, lines, names)
+        found = region(frame.f_code.co_filename, first, last, lines, names)
         if found.code is not None:
             scope = {**frame.f_globals, **{k: _copied(v) for k, v in names.items()}}
             return Replay(lambda: _execute(found, scope), "statements", names=_named(names))
@@ -218,13 +219,13 @@ def prepare_crashed(capture: Capture, frames: list[tuple[FrameType, int]]) -> Re
         if wanted is None or capture.sharded:
             break
         lines = {line for c in capture.calls for key, code, line in c.frames if key == id(frame)}
-        found = region(
-            frame.f_code.co_filename, frame.f_code.co_name, begin, last, lines, names, wanted
-        )
+        found = region(frame.f_code.co_filename, begin, last, lines, names, wanted)
         if found.code is None:
             return Replay(None, missing=found.missing)
         scope = {**frame.f_globals, **{k: _copied(v) for k, v in names.items()}}
-        return Replay(lambda: _execute(found, scope, wanted), "statements", names=_named(names))
+        return Replay(
+            functools.partial(_execute, found, scope, wanted), "statements", names=_named(names)
+        )
     return Replay(None, missing="no loss that is not finite is in sight")
 
 

@@ -46,9 +46,17 @@ class Region:
 
 
 def region(
-    path: str, function: str, first: int, last: int, calls: Iterable[int], names: dict[str, Any]
+    path: str,
+    first: int,
+    last: int,
+    calls: Iterable[int],
+    names: dict[str, Any],
+    wanted: str = "",
 ) -> Region:
-    """From the statement of line `first` to the one of line `last`; `calls` are the lines of the model calls."""
+    """From the statement of line `first` to the one of line `last`; `calls` are the lines of the model calls.
+
+    With `wanted`: what that name needs, without the last statement itself.
+    """
     source = "".join(linecache.getlines(path))
     if not source:
         return Region(None, missing="the source file is not there")

@@ -177,6 +177,7 @@ class Teller(DataTeller):
             if root_marker(tensor, MARK, mark):
                 weakref.finalize(mark, _unused, event).atexit = False
                 self.kept.output(mark, event)
+                event.facts["_marked"] = True
 
     # -- backward ----------------------------------------------------------------------------------------------
 

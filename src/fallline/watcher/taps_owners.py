@@ -30,7 +30,7 @@ class Owners:
     def __init__(self, session: Session) -> None:
         self.session = session
         self._made: dict[
-            int, tuple[weakref.ref[nn.Module], Place]
+            int, tuple[weakref.ref[nn.Module], Place, tuple[str, ...]]
         ] = {}  # by id: a module may define its own hash
         self._stray: dict[
             int, tuple[weakref.ref[Tensor], Tensor, int]

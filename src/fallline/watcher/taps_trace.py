@@ -36,6 +36,9 @@ def build_trace(session: Session, *, complete: bool) -> Trace:
             facts["parameters"] = names[held[name]]
         described.append(Object(name, thing.kind, thing.at, facts))
     for event in events:
+        # the program is over: what no backward has reached by now never will be
+        if event.facts.pop("_marked", False) and complete:
+            event.facts.setdefault("used", False)
         if event.kind is Kind.STEP:
             boundary = boundary_of(event)
             if boundary is not None:
