@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,15 @@ for x, y in [(torch.randn(8, 4), torch.randn(8, 1))] * 3:
 Call = Callable[..., Awaitable[Any]]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(scope="session", autouse=True)
+async def one_loop(anyio_backend: str) -> AsyncIterator[None]:
+    """Keeps one event loop for all tests here, and with it the process that does the reading."""
+    yield
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fallline.mcp import confine
+from fallline.errors import UsageError
+from fallline.mcp import confine, work
 
 from .conftest import CLIPS_LATE, Call
 
@@ -84,15 +85,17 @@ async def test_too_much(call: Call, root: Path) -> None:
     assert any("much.py" in words for words in (await call("check_path"))["left_out"])
 
 
-async def test_too_many_files(call: Call, monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
-    monkeypatch.setattr("fallline.mcp.work.MOST_FILES", 1)
+def test_too_many_files(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+    monkeypatch.setattr(work, "MOST_FILES", 1)
     (root / "b.py").write_text("import torch\n")
-    assert "name a smaller folder" in await call("check_path")
+    with pytest.raises(UsageError, match="name a smaller folder"):
+        work.check_path(".", confine.Root(root))
 
 
-async def test_too_long(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fallline.mcp.work.SECONDS", -1.0)
-    assert "not finished within" in await call("check_path")
+def test_too_long(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+    monkeypatch.setattr(work, "SECONDS", -1.0)
+    with pytest.raises(UsageError, match="not finished within"):
+        work.check_path(".", confine.Root(root))
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from fallline.errors import UsageError
 
-__all__ = ["LARGEST", "MOST_FILES", "SECONDS", "Root", "bounded", "clock"]
+__all__ = ["LARGEST", "MOST_FILES", "MOST_FINDINGS", "SECONDS", "Root", "bounded", "clock"]
 
 LARGEST = 1_000_000  # bytes of one text or file
 MOST_FILES = 2_000
+MOST_FINDINGS = 100  # more would fill a caller's context with the same few mistakes
 SECONDS = 60.0
 
 

@@ -75,6 +75,7 @@ class Checked:
 
     verdict: str
     findings: list[FindingObject]
+    not_shown: int  # findings past the first hundred
     files: int
     silenced: int | None  # findings that a comment in the code hides; null: not counted
     left_out: list[str]  # files that were not read, with the reason

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, TypeVar, TypeVarTuple
 
 import anyio
-import anyio.to_thread
+import anyio.to_process
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ResourceNotFoundError, ToolError
 from mcp.types import ToolAnnotations
@@ -43,6 +43,7 @@ _READS = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_h
 
 Code = Annotated[str, Field(description="Python source, at most 1 MB. It is read, never run.")]
 T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
 
 
 def make_server(root: Path, seconds: float = SECONDS) -> MCPServer[None]:
@@ -61,15 +62,17 @@ def make_server(root: Path, seconds: float = SECONDS) -> MCPServer[None]:
     return server
 
 
-async def _answered(job: Callable[[], T], seconds: float) -> T:
-    """The job's result from a worker thread; its expected failures as tool errors."""
+async def _answered(seconds: float, job: Callable[[*Arguments], T], *given: *Arguments) -> T:
+    """The job's result, from a process that is killed when the time is up; its expected failures as tool errors."""
     try:
         with anyio.fail_after(seconds):
-            return await anyio.to_thread.run_sync(job, abandon_on_cancel=True)
+            return await anyio.to_process.run_sync(job, *given, cancellable=True)
     except TimeoutError:
         raise ToolError(
             f"not finished within {seconds:g} seconds: send less, such as one file"
         ) from None
+    except anyio.BrokenWorkerProcess:
+        raise ToolError("the reader broke down over this input: send less of it") from None
     except FalllineError as error:
         raise ToolError(str(error)) from None
 
@@ -78,7 +81,7 @@ def _add_code_tools(server: MCPServer[None], root: Root, seconds: float) -> None
     @server.tool(title="Check code", annotations=_READS)
     async def check_code(code: Code) -> Checked:
         """Find training mistakes in PyTorch code given as text: clipping, accumulation, mixed precision, DDP, memory, NaN, checkpoints."""
-        return await _answered(lambda: work.check_code(code), seconds)
+        return await _answered(seconds, work.check_code, code)
 
     @server.tool(title="Check a file or folder", annotations=_READS)
     async def check_path(
@@ -88,7 +91,7 @@ def _add_code_tools(server: MCPServer[None], root: Root, seconds: float) -> None
         ] = ".",
     ) -> Checked:
         """Find training mistakes in a file or a whole project below the server's root. Follows calls between files."""
-        return await _answered(lambda: work.check_path(path, root), seconds)
+        return await _answered(seconds, work.check_path, path, root)
 
     @server.tool(title="Fix code", annotations=_READS)
     async def fix_code(
@@ -98,7 +101,7 @@ def _add_code_tools(server: MCPServer[None], root: Root, seconds: float) -> None
         ] = False,
     ) -> Fixed:
         """Return the code with every fix that removes its finding and adds none when read again. Writes no file."""
-        return await _answered(lambda: work.fix_code(code, unsafe_fixes), seconds)
+        return await _answered(seconds, work.fix_code, code, unsafe_fixes)
 
 
 def _add_question_tools(server: MCPServer[None], root: Root, seconds: float) -> None:
@@ -116,7 +119,7 @@ def _add_question_tools(server: MCPServer[None], root: Root, seconds: float) -> 
         ] = "",
     ) -> AnswerObject:
         """Ask why PyTorch training fails, is slow or runs out of memory. Says what to measure before what to change."""
-        return await _answered(lambda: work.ask(question, code, path, run, root), seconds)
+        return await _answered(seconds, work.ask, question, code, path, run, root)
 
     @server.tool(title="Read a watched run", annotations=_READS)
     async def read_run(
@@ -126,19 +129,19 @@ def _add_question_tools(server: MCPServer[None], root: Root, seconds: float) -> 
         ],
     ) -> RunObject:
         """How a watched run went: loss, gradient norm, clipping, time, memory, and what was found, with the origin of a NaN."""
-        return await _answered(lambda: work.read_run(folder, root), seconds)
+        return await _answered(seconds, work.read_run, folder, root)
 
     @server.tool(title="Explain a rule", annotations=_READS)
     async def explain_rule(
         code: Annotated[str, Field(description="A rule's code or name: FL201, clip-scaled.")],
     ) -> RuleObject:
         """What a rule finds, why it is bad, and what to write instead, with a wrong and a right script."""
-        return await _answered(lambda: work.explain_rule(code), seconds)
+        return await _answered(seconds, work.explain_rule, code)
 
     @server.tool(title="List the specialists", annotations=_READS)
     async def list_specialists() -> list[SpecialistObject]:
         """The nine specialists with the cases they know and the rules they answer for."""
-        return await _answered(work.list_specialists, seconds)
+        return await _answered(seconds, work.list_specialists)
 
 
 def _add_resources(server: MCPServer[None]) -> None:

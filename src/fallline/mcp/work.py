@@ -12,7 +12,7 @@ from fallline.check.sources import Sources
 from fallline.check.suppress import silenced
 from fallline.errors import RunError, UsageError
 from fallline.finding import Finding
-from fallline.mcp.confine import MOST_FILES, SECONDS, Root, bounded, clock, too_large
+from fallline.mcp.confine import MOST_FILES, MOST_FINDINGS, SECONDS, Root, bounded, clock, too_large
 from fallline.mcp.contract import (
     AnswerObject,
     Checked,
@@ -53,7 +53,7 @@ def check_code(code: str) -> Checked:
 
     text = bounded(code, "the code")
     loud, hidden = _heard(read_text(text, _SUBMITTED), Sources({_SUBMITTED: text.encode()}))
-    return Checked(verdict(loud), _objects(loud), 1, hidden, [])
+    return _checked(loud, [f.at.path for f in loud], files=1, silenced=hidden, left_out=[])
 
 
 def check_path(path: str, root: Root) -> Checked:
@@ -74,12 +74,31 @@ def check_path(path: str, root: Root) -> Checked:
     outcome = check(kept, settings, jobs=1, baseline=settings.baseline, on_start=lambda total: tick)
     # an import can lead to a link that leads out of the root; what is there is not told
     inside = [f for f in outcome.findings if root.holds(f.at.path)]
+    return _checked(
+        inside,
+        [root.shown(f.at.path) for f in inside],
+        files=len(kept),
+        silenced=None,
+        left_out=[*left_out, *(f"{folder}: {reason}" for folder, reason in problems)],
+    )
+
+
+def _checked(
+    findings: list[Finding],
+    paths: list[str],
+    *,
+    files: int,
+    silenced: int | None,
+    left_out: list[str],
+) -> Checked:
+    shown = [FindingObject.of(f, path) for f, path in zip(findings, paths, strict=True)]
     return Checked(
-        verdict(inside),
-        [FindingObject.of(f, root.shown(f.at.path)) for f in inside],
-        len(kept),
-        None,
-        [*left_out, *(f"{folder}: {reason}" for folder, reason in problems)],
+        verdict=verdict(findings),
+        findings=shown[:MOST_FINDINGS],
+        not_shown=len(shown[MOST_FINDINGS:]),
+        files=files,
+        silenced=silenced,
+        left_out=left_out,
     )
 
 
