@@ -7,7 +7,7 @@ import operator
 import re
 from typing import Any
 
-from fallline.reader.counts import COUNTED, SIZE, SIZED, small
+from fallline.reader.counts import COUNTED, SIZE, SIZED
 from fallline.reader.evaluate import HANDLERS, evaluate
 from fallline.reader.machine import Machine
 from fallline.reader.relevance import acts, acts_here
@@ -149,7 +149,7 @@ def _compared(machine: Machine, node: ast.Compare, usual: bool, matters: int) ->
         )
         return is_none is isinstance(op, ast.Is | ast.Eq), varying
     if isinstance(left, Const) and isinstance(right, Const):
-        known = _both_known(op, left, right)
+        known = _both_known(machine, op, left, right)
         if known is not None:
             return known, left.varying or right.varying
     if isinstance(op, ast.Eq | ast.NotEq):
@@ -223,11 +223,11 @@ def _is_none(
     return False, False
 
 
-def _both_known(op: ast.cmpop, left: Const, right: Const) -> bool | None:
+def _both_known(machine: Machine, op: ast.cmpop, left: Const, right: Const) -> bool | None:
     a, b = left.value, right.value
     if isinstance(a, int) and isinstance(b, int) and left.varying != right.varying:
         # a counter against a literal: literals shrink as they do in loops and modulo
-        a, b = (a, small(b)) if left.varying else (small(a), b)
+        a, b = (a, machine.small(b)) if left.varying else (machine.small(a), b)
     if isinstance(op, ast.Is):
         return a is b or (a == b and isinstance(a, bool | int | str))
     if isinstance(op, ast.IsNot):

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from fallline.reader import grads
-from fallline.reader.counts import COUNTED, small
+from fallline.reader.counts import COUNTED
 from fallline.reader.machine import Machine
 from fallline.reader.values import (
     Bound,
@@ -136,7 +136,7 @@ def combine(
     if isinstance(a, Tensor) or isinstance(b, Tensor):
         return _tensors(machine, a, b, op, node)
     if isinstance(a, Const) and isinstance(b, Const):
-        return _arithmetic(a, b, op)
+        return _arithmetic(machine, a, b, op)
     if isinstance(a, Sequence) and isinstance(b, Sequence) and isinstance(op, ast.Add):
         return Sequence([*a.items, *b.items], machine.iteration)
     if isinstance(a, Params) and isinstance(b, Params):
@@ -151,10 +151,10 @@ def combine(
     return _with_unknown(machine, a, b, op, node)
 
 
-def _arithmetic(a: Const, b: Const, op: ast.operator) -> Value:
+def _arithmetic(machine: Machine, a: Const, b: Const, op: ast.operator) -> Value:
     left, right = a.value, b.value
     if isinstance(op, ast.Mod) and isinstance(left, int) and isinstance(right, int) and a.varying:
-        right = small(right)
+        right = machine.small(right)
     if isinstance(op, ast.Pow):
         return Unknown()
     try:
@@ -186,7 +186,7 @@ def _with_unknown(machine: Machine, a: Value, b: Value, op: ast.operator, node: 
     if len(counts) == 2 and (
         isinstance(op, ast.Mod) or any(isinstance(v, Unknown) for v in (a, b))
     ):
-        return _arithmetic(counts[0], counts[1], op)
+        return _arithmetic(machine, counts[0], counts[1], op)
     varying = any(isinstance(v, Const) and v.varying for v in (a, b))
     text = machine.text(node) if isinstance(node, ast.expr) else ""
     return Unknown(" ".join(text.split())[:100], varying=varying)

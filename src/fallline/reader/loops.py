@@ -14,7 +14,7 @@ from fallline.event import Kind
 from fallline.reader.counts import COUNTED, SIZE, SIZED, small
 from fallline.reader.evaluate import evaluate
 from fallline.reader.machine import Machine
-from fallline.reader.relevance import relevant, trains
+from fallline.reader.relevance import relevant, steps_in, trains
 from fallline.reader.values import (
     Const,
     Mapping,
@@ -218,7 +218,7 @@ def _thing(machine: Machine, value: Thing, node: ast.For | ast.AsyncFor | None) 
     if value.kind == "iterator":
         wrap = facts["wrap"]
         if wrap == "range":
-            return _range(machine, value)
+            return _range(machine, value, node)
         inner = [stream_of(machine, v, node) for v in facts["of"]]
         lead = next(
             (s for s in inner if s.kind == "data"),
@@ -264,7 +264,7 @@ def _thing(machine: Machine, value: Thing, node: ast.For | ast.AsyncFor | None) 
     return Stream("once", lambda i: Unknown(), 1)
 
 
-def _range(machine: Machine, value: Thing) -> Stream:
+def _range(machine: Machine, value: Thing, node: ast.For | ast.AsyncFor | None) -> Stream:
     bounds: list[Value] = value.facts["of"]
     numbers = [_bound(machine, b, len(bounds) == 3) for b in bounds]
     if any(n is None for n in numbers):
@@ -273,6 +273,9 @@ def _range(machine: Machine, value: Thing) -> Stream:
         return Stream("many", lambda i: Const(i, True))
     known = [n for n in numbers if n is not None]
     large = len(known) == 1 and known[0] > 8 and not value.facts.get("of_loader")
+    if large and node is not None and _is_window(machine, node):
+        machine.shrunk[known[0]] = small(known[0])
+        return Stream("exact", lambda i: Const(i, True), small(known[0]))
     steps = range(*([small(known[0])] if large else known)) if 0 not in known[2:] else range(0)
     if large and value.facts.get("trains", True):
         return Stream("many", lambda i: Const(i, True))
@@ -280,6 +283,11 @@ def _range(machine: Machine, value: Thing) -> Stream:
         first = steps[0]
         return Stream("many", lambda i: Const(first + i * steps.step, True))
     return Stream("exact", lambda i: Const(steps[i], True), len(steps))
+
+
+def _is_window(machine: Machine, node: ast.For | ast.AsyncFor) -> bool:
+    """A loop over micro-batches: it runs backward passes, and the step comes after it."""
+    return trains(machine.module, node.body) and not steps_in(machine.module, node.body)
 
 
 def _bound(machine: Machine, value: Value, stepped: bool) -> int | None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fallline.event import Event, Kind, Location, Object, Trace
+from fallline.reader.counts import small
 from fallline.reader.switches import Settings
 from fallline.reader.values import Const, External, Function, Thing, Unknown, Value, kind_by_name
 from fallline.syntax import Module, Project
@@ -103,6 +104,9 @@ class Machine:
         self._module_frames: dict[str, Frame] = {}
         self._numbers: dict[str, int] = {}
         self.pending = 0  # backward passes since the last step
+        self.shrunk: dict[
+            int, int
+        ] = {}  # literal windows, and in how many micro-batches each is executed
         self.ranges: dict[
             str, int
         ] = {}  # unknown counts that a loop goes up to, and how far it goes
@@ -267,6 +271,13 @@ class Machine:
             self.windows.append(self.pending)
             self.pending = 0
         return event
+
+    def small(self, number: int) -> int:
+        """A large literal count as it is executed on paper; the last of a shrunk window stays its last."""
+        for offset in (0, 1, -1):
+            if number + offset in self.shrunk:
+                return self.shrunk[number + offset] - offset
+        return small(number)
 
     def boundary(self) -> Location | None:
         """The innermost test around that depends on the iteration."""

@@ -7,7 +7,16 @@ from collections.abc import Iterable
 
 from fallline.syntax import Module
 
-__all__ = ["TOKENS", "acts", "acts_here", "begins", "called_names", "relevant", "trains"]
+__all__ = [
+    "TOKENS",
+    "acts",
+    "acts_here",
+    "begins",
+    "called_names",
+    "relevant",
+    "steps_in",
+    "trains",
+]
 
 # A call with one of these names is, or may be, part of the protocol.
 TRIGGERS = frozenset(
@@ -22,6 +31,7 @@ _ACTS = frozenset(
     "accumulate no_sync no_backward_sync eval set_epoch optimizer_step minimize detect_anomaly set_detect_anomaly "
     "get_total_norm clip_grads_with_norm_ set_requires_gradient_sync autocast GradScaler no_grad scaler.update".split()
 )
+_STEPS = frozenset({"step", "optimizer_step", "minimize", "apply_gradients"})
 _TRAINS = frozenset(
     "backward manual_backward accumulate minimize training_step compute_loss".split()
 )
@@ -87,6 +97,11 @@ def begins(module: Module, nodes: Iterable[ast.AST]) -> bool:
     return relevant(module, nodes, _BEGINS)
 
 
+def steps_in(module: Module, nodes: Iterable[ast.AST]) -> bool:
+    """Whether these statements step an optimizer (or something that is called so)."""
+    return relevant(module, nodes, _STEPS)
+
+
 def trains(module: Module, nodes: Iterable[ast.AST]) -> bool:
     """Whether these statements run a backward pass."""
     return relevant(module, nodes, _TRAINS)
@@ -128,6 +143,7 @@ _KEYS = {
     id(_ACTS): "_reaches_act",
     id(_TRAINS): "_reaches_train",
     id(_BEGINS): "_reaches_begin",
+    id(_STEPS): "_reaches_step",
 }
 
 
