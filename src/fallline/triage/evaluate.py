@@ -21,6 +21,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from fallline.errors import UsageError
 from fallline.triage.playbook import facts
@@ -84,21 +85,22 @@ def scenarios(home: Path | None = None) -> list[Scenario]:
     for path in paths:
         try:
             raw = tomllib.loads(path.read_text(encoding="utf-8"))
-            for row in raw["scenario"]:
-                found.append(
-                    Scenario(
-                        row["id"],
-                        row.get("source", ""),
-                        row["question"],
-                        tuple(row.get("routes", ())),
-                        tuple(row.get("must_say", ())),
-                        tuple(Claim(c["says"], c["fact"]) for c in row.get("must_not_say", ())),
-                        tuple((a, b) for a, b in row.get("order", ())),
-                    )
-                )
+            found += [_scenario(row) for row in raw["scenario"]]
         except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
             raise UsageError(f"{path} is no file of scenarios: {error}") from None
     return found
+
+
+def _scenario(row: dict[str, Any]) -> Scenario:
+    return Scenario(
+        row["id"],
+        row.get("source", ""),
+        row["question"],
+        tuple(row.get("routes", ())),
+        tuple(row.get("must_say", ())),
+        tuple(Claim(c["says"], c["fact"]) for c in row.get("must_not_say", ())),
+        tuple((a, b) for a, b in row.get("order", ())),
+    )
 
 
 @cache
@@ -145,7 +147,7 @@ def _claims(text: str, claims: Iterable[Claim]) -> list[Complaint]:
         for sentence in stated:
             if re.search(claim.says, sentence, re.I):
                 fact = facts()[claim.fact]
-                shown = textwrap.shorten(" ".join(sentence.split()), 100)
+                shown = textwrap.shorten(sentence, 100)
                 found.append(
                     Complaint(f"says “{shown}”; measured: {fact.says}", f"fact {fact.name}")
                 )
@@ -160,10 +162,10 @@ def _stated(text: str) -> list[str]:
     for line in _FENCE.sub("\n\n", text).splitlines():
         if _HEADING.match(line):
             against = _AGAINST.search(line) is not None
-            lines.append("")
-        elif not against:
+            line = f"\n{line}\n"
+        if not against:
             lines.append(line)
-    return [s for s in _SENTENCE.split("\n".join(lines)) if s.strip()]
+    return [" ".join(s.split()) for s in _SENTENCE.split("\n".join(lines)) if s.strip()]
 
 
 def _code(text: str) -> list[Complaint]:
