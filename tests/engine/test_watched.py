@@ -74,3 +74,34 @@ def test_the_watcher_finds_nothing(name, tmp_path):
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert json.loads((tmp_path / "run" / "findings.json").read_text()) == []
+
+
+LATE = """
+import torch
+import fallline
+
+torch.set_num_threads(1)
+model = torch.nn.Linear(16, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+for i in range(20):
+    optimizer.zero_grad()
+    model(torch.randn(8, 16)).square().mean().backward()
+    optimizer.step()
+    fallline.clip_grad_norm_(model.parameters(), 1.0)
+"""
+
+
+@pytest.mark.slow
+def test_the_drop_in_is_a_clip_to_both(tmp_path, capsys):
+    script = tmp_path / "train.py"
+    script.write_text(LATE)
+    assert main(["check", str(script), "--output-format", "json"]) == 1
+    read = json.loads(capsys.readouterr().out)
+    command = [sys.executable, "-m", "fallline", "run", "--out", str(tmp_path / "run"), str(script)]
+    subprocess.run(command, capture_output=True, cwd=tmp_path, timeout=120, check=False)
+    watched = json.loads((tmp_path / "run" / "findings.json").read_text())
+    assert (
+        [(f["code"], f["line"]) for f in read]
+        == [(f["code"], f["line"]) for f in watched]
+        == [("FL101", 12)]
+    )

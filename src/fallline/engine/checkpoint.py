@@ -263,14 +263,10 @@ def bare(model: nn.Module) -> nn.Module:
 
 def _write(path: Path, saved: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    for left_over in path.parent.glob(".step-*.tmp"):  # of a save that was killed
-        shutil.rmtree(left_over) if left_over.is_dir() else left_over.unlink()
+    clear_left_overs(path.parent)
     temporary = path.parent / f".{path.name}.tmp"
     try:
-        with temporary.open("wb") as file:
-            torch.save(saved, file)
-            file.flush()
-            os.fsync(file.fileno())  # the content first, then the name that promises it
+        write_through(temporary, saved)  # the content first, then the name that promises it
         temporary.replace(path)
         sync_folder(path.parent)
     except OSError as error:
@@ -278,6 +274,20 @@ def _write(path: Path, saved: dict[str, Any]) -> None:
         raise EngineError(
             f"cannot write {path}: {error.strerror or error}. The previous checkpoint is untouched"
         ) from error
+
+
+def clear_left_overs(folder: Path) -> None:
+    """What a save that was killed has left behind."""
+    for left_over in folder.glob(".step-*.tmp"):
+        shutil.rmtree(left_over) if left_over.is_dir() else left_over.unlink()
+
+
+def write_through(path: Path, saved: dict[str, Any]) -> None:
+    """Write a file and wait until the disk has it."""
+    with path.open("wb") as file:
+        torch.save(saved, file)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:

@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
@@ -14,7 +13,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.optim import Optimizer
 
-from fallline.engine.checkpoint import read, sync_folder
+from fallline.engine.checkpoint import clear_left_overs, read, sync_folder, write_through
 
 __all__ = ["load_sharded", "save_sharded"]
 
@@ -30,20 +29,21 @@ def save_sharded(
     temporary = path.parent / f".{path.name}.tmp"
     if dist.get_rank() == 0:
         path.parent.mkdir(parents=True, exist_ok=True)
-        for left_over in path.parent.glob(".step-*.tmp"):
-            shutil.rmtree(left_over)
+        clear_left_overs(path.parent)
         temporary.mkdir()
-        torch.save(shared, temporary / "shared.pt")
+        write_through(temporary / "shared.pt", shared)
     dist.barrier()  # the folder is there
     save(_tensors(models, optimizers), checkpoint_id=temporary)
-    torch.save({"format": 1, "rank": mine}, temporary / f"rank-{dist.get_rank():05d}.pt")
+    write_through(temporary / f"rank-{dist.get_rank():05d}.pt", {"format": 1, "rank": mine})
     dist.barrier()  # everybody has written
     if dist.get_rank() == 0:
         sync_folder(temporary)
+        replaced = path.parent / f".{path.name}.replaced.tmp"
         if path.exists():
-            shutil.rmtree(path)
+            path.replace(replaced)  # two renames, nothing slow between them
         temporary.replace(path)
         sync_folder(path.parent)
+        shutil.rmtree(replaced, ignore_errors=True)
     dist.barrier()  # it has its name
 
 

@@ -218,6 +218,32 @@ class Taps:
             if original is not None and original is not tapped:
                 setattr(nn.utils, name, tapped)
                 self._undo.append(functools.partial(setattr, nn.utils, name, original))
+        self._clip_by_engine(rebind)
+
+    def _clip_by_engine(self, rebind: bool) -> None:
+        """`fallline.clip_grad_norm_` is a clip like torch's; it also takes models and optimizers."""
+        from fallline.engine import clipping
+        from fallline.engine.gradients import Parameters
+
+        session = self.session
+
+        def make(original: Wrapped) -> Wrapped:
+            def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+                if session.off or session.in_clip or kwargs.get("per", "all") != "all":
+                    return original(parameters, *args, **kwargs)
+                if not isinstance(parameters, torch.Tensor | nn.Module | Optimizer):
+                    parameters = list(parameters)
+                limit = args[0] if args else kwargs.get("max_norm")
+                return session.clip(
+                    lambda: original(parameters, *args, **kwargs),
+                    Parameters.of(parameters).tensors,
+                    "norm",
+                    limit,
+                )
+
+            return clip
+
+        self.patch(clipping, "clip_grad_norm_", make, rebind=rebind)
 
     # -- loss scaling ------------------------------------------------------------------------------------------
 
