@@ -1,9 +1,9 @@
 """The exceptions a user can meet.
 
-    FalllineError
-    ├── UsageError          the command line or the configuration is wrong (exit status 2)
-    ├── EngineError         the engine was used in a way that would train something else
-    └── RunError            a run folder cannot be read or written
+FalllineError
+├── UsageError          the command line or the configuration is wrong (exit status 2)
+├── EngineError         the engine was used in a way that would train something else
+└── RunError            a run folder cannot be read or written
 """
 
 from __future__ import annotations

@@ -281,13 +281,18 @@ class Trace:
             if event.kind is Kind.STEP and event.optimizer == optimizer:
                 updates.append(Update(optimizer, len(updates), pending, event))
                 pending = []
-        for update, following in zip(updates, [*(u.events for u in updates[1:]), pending], strict=False):
+        for update, following in zip(
+            updates, [*(u.events for u in updates[1:]), pending], strict=False
+        ):
             update.trail = list(_until_backward(following))
         return updates
 
     def tail_of(self, optimizer: str | None) -> list[Event]:
         """What follows the last step of this optimizer to the end of the trace."""
-        last = max((e.order for e in self.events if e.kind is Kind.STEP and e.optimizer == optimizer), default=-1)
+        last = max(
+            (e.order for e in self.events if e.kind is Kind.STEP and e.optimizer == optimizer),
+            default=-1,
+        )
         return [e for e in self.events if e.order > last and self.concerns(e, optimizer)]
 
     def concerns(self, event: Event, optimizer: str | None) -> bool:

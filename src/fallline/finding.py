@@ -71,7 +71,9 @@ class Finding:
     at: Location
     fix: Fix | None = None
     evidence: dict[str, Any] = field(default_factory=dict)
-    related: dict[str, Location] = field(default_factory=dict)  # e.g. {"step": ...}: what a fix needs
+    related: dict[str, Location] = field(
+        default_factory=dict
+    )  # e.g. {"step": ...}: what a fix needs
 
     @property
     def key(self) -> tuple[str, str, int]:

@@ -106,7 +106,14 @@ class Rule:
         """A finding of this rule at an event or a place."""
         place = at.at if isinstance(at, Event) else at
         return Finding(
-            self.code, self.name, severity or self.severity, message, place, None, dict(evidence), dict(related or {})
+            self.code,
+            self.name,
+            severity or self.severity,
+            message,
+            place,
+            None,
+            dict(evidence),
+            dict(related or {}),
         )
 
 
@@ -121,7 +128,12 @@ def all_rules() -> tuple[Rule, ...]:
             continue
         module = importlib.import_module(info.name)
         for thing in vars(module).values():
-            if isinstance(thing, type) and issubclass(thing, Rule) and thing.__module__ == info.name and hasattr(thing, "code"):
+            if (
+                isinstance(thing, type)
+                and issubclass(thing, Rule)
+                and thing.__module__ == info.name
+                and hasattr(thing, "code")
+            ):
                 assert thing.code not in found, f"two rules claim {thing.code}"
                 found[thing.code] = thing()
     return tuple(found[code] for code in sorted(found))

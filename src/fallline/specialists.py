@@ -16,14 +16,42 @@ class Specialist:
 
 
 SPECIALISTS: tuple[Specialist, ...] = (
-    Specialist("gradient-management", 1, "gradients", "clipping, accumulation, zero_grad, schedulers, vanishing and exploding gradients"),
-    Specialist("mixed-precision-and-optimization", 2, "precision", "autocast, GradScaler, float16 and bfloat16"),
-    Specialist("distributed-training-strategies", 3, "distributed", "DDP, FSDP, samplers, launching"),
-    Specialist("tensor-operations-and-memory", 4, "memory", "out of memory, leaks, graphs kept alive, activation checkpointing"),
-    Specialist("performance-profiling", 5, "performance", "slow steps, device stalls, data loading, timing"),
-    Specialist("debugging-techniques", 6, "numerics", "NaN and Inf, unstable losses, spikes and plateaus"),
-    Specialist("checkpointing-and-reproducibility", 7, "checkpoints", "saving, resuming, seeds, the same bits twice"),
-    Specialist("module-design-patterns", 8, "modules", "nn.Module: registration, modes, initialisation"),
+    Specialist(
+        "gradient-management",
+        1,
+        "gradients",
+        "clipping, accumulation, zero_grad, schedulers, vanishing and exploding gradients",
+    ),
+    Specialist(
+        "mixed-precision-and-optimization",
+        2,
+        "precision",
+        "autocast, GradScaler, float16 and bfloat16",
+    ),
+    Specialist(
+        "distributed-training-strategies", 3, "distributed", "DDP, FSDP, samplers, launching"
+    ),
+    Specialist(
+        "tensor-operations-and-memory",
+        4,
+        "memory",
+        "out of memory, leaks, graphs kept alive, activation checkpointing",
+    ),
+    Specialist(
+        "performance-profiling", 5, "performance", "slow steps, device stalls, data loading, timing"
+    ),
+    Specialist(
+        "debugging-techniques", 6, "numerics", "NaN and Inf, unstable losses, spikes and plateaus"
+    ),
+    Specialist(
+        "checkpointing-and-reproducibility",
+        7,
+        "checkpoints",
+        "saving, resuming, seeds, the same bits twice",
+    ),
+    Specialist(
+        "module-design-patterns", 8, "modules", "nn.Module: registration, modes, initialisation"
+    ),
     Specialist("custom-autograd-functions", 9, "autograd", "torch.autograd.Function"),
 )
 

@@ -48,7 +48,9 @@ class Editor:
         """Remove a statement with its lines; a block left empty gets `pass`."""
         up = self.module.parent(statement)
         blocks = [getattr(up, name, None) for name in ("body", "orelse", "finalbody")]
-        only = any(isinstance(b, list) and b == [statement] for b in blocks) and not isinstance(up, ast.Module)
+        only = any(isinstance(b, list) and b == [statement] for b in blocks) and not isinstance(
+            up, ast.Module
+        )
         end = statement.end_lineno or statement.lineno
         if only:
             return self.replace(statement, "pass")
@@ -92,12 +94,17 @@ class Editor:
         if keyword is None:
             return None
         at = self.source.location(keyword)
-        tokens = [(t, self._absolute(call, t.start), self._absolute(call, t.end)) for t in self._tokens(call)]
+        tokens = [
+            (t, self._absolute(call, t.start), self._absolute(call, t.end))
+            for t in self._tokens(call)
+        ]
         here = next(i for i, (_, start, _) in enumerate(tokens) if start == (at.line, at.column))
         end = (at.end_line or at.line, at.end_column or at.column)
         if tokens[here - 1][0].string == ",":
             return Edit(*tokens[here - 1][1], *end, "")
-        following = next((i for i, (t, start, _) in enumerate(tokens) if start >= end and t.string == ","), None)
+        following = next(
+            (i for i, (t, start, _) in enumerate(tokens) if start >= end and t.string == ","), None
+        )
         if following is not None:
             return Edit(at.line, at.column, *tokens[following + 1][1], "")
         return Edit(at.line, at.column, *end, "")
@@ -105,7 +112,14 @@ class Editor:
     def _tokens(self, node: ast.AST) -> list[tokenize.TokenInfo]:
         """What a node is written with, less comments and line ends."""
         text = io.StringIO(self.source.segment(node))
-        layout = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+        layout = {
+            tokenize.COMMENT,
+            tokenize.NL,
+            tokenize.NEWLINE,
+            tokenize.INDENT,
+            tokenize.DEDENT,
+            tokenize.ENDMARKER,
+        }
         return [t for t in tokenize.generate_tokens(text.readline) if t.type not in layout]
 
     def _absolute(self, node: ast.AST, position: tuple[int, int]) -> tuple[int, int]:
@@ -117,7 +131,8 @@ class Editor:
     def wrap(self, statement: ast.stmt, header: str) -> tuple[Edit, ...] | None:
         """Put a statement under a header such as `with torch.no_grad():`; None where text inside must not be indented."""
         if not self.alone(statement) or any(
-            isinstance(n, ast.Constant | ast.JoinedStr) and n.end_lineno != n.lineno for n in ast.walk(statement)
+            isinstance(n, ast.Constant | ast.JoinedStr) and n.end_lineno != n.lineno
+            for n in ast.walk(statement)
         ):
             return None
         lines = range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
@@ -128,8 +143,14 @@ class Editor:
         """The innermost simple statement that begins or lies on this line."""
         best: ast.stmt | None = None
         for node in ast.walk(self.module.tree):
-            if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or node.lineno):
-                if best is None or node.lineno > best.lineno or (node.end_lineno or 0) <= (best.end_lineno or 0):
+            if isinstance(node, ast.stmt) and node.lineno <= line <= (
+                node.end_lineno or node.lineno
+            ):
+                if (
+                    best is None
+                    or node.lineno > best.lineno
+                    or (node.end_lineno or 0) <= (best.end_lineno or 0)
+                ):
                     best = node
         return best
 
@@ -163,7 +184,10 @@ def apply(text: str, edits: Iterable[Edit]) -> str | None:
             return len(text)
         return min(starts[line - 1] + column - 1, len(text))
 
-    spans = sorted((offset(e.line, e.column), offset(e.end_line, e.end_column), i, e) for i, e in enumerate(edits))
+    spans = sorted(
+        (offset(e.line, e.column), offset(e.end_line, e.end_column), i, e)
+        for i, e in enumerate(edits)
+    )
     out: list[str] = []
     position = 0
     for start, end, _, edit in spans:

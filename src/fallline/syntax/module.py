@@ -49,7 +49,9 @@ _SAME = {
 class Module:
     """One parsed file. Building it walks the tree once; the rest is looked up."""
 
-    def __init__(self, source: Source, tree: ast.Module, project: Project | None = None, name: str = "") -> None:
+    def __init__(
+        self, source: Source, tree: ast.Module, project: Project | None = None, name: str = ""
+    ) -> None:
         self.source = source
         self.path = source.path
         self.tree = tree
@@ -137,8 +139,16 @@ class Module:
 
     def qualname(self, node: ast.AST) -> str:
         """The dotted name of the function or class around this node (or of the node itself), '' at the top."""
-        parts = [node.name] if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) else []
-        parts += [up.name for up in self.parents(node) if isinstance(up, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)]
+        parts = (
+            [node.name]
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+            else []
+        )
+        parts += [
+            up.name
+            for up in self.parents(node)
+            if isinstance(up, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        ]
         return ".".join(reversed(parts))
 
     def location(self, node: ast.AST) -> Location:
@@ -170,7 +180,9 @@ class Module:
             home = queue.pop()
             for name, dotted in home._own_imports.items():
                 found.setdefault(name, dotted)
-            for star in home.star_imports if len(seen) + len(home.star_imports) <= MOST_STARS else ():
+            for star in (
+                home.star_imports if len(seen) + len(home.star_imports) <= MOST_STARS else ()
+            ):
                 other = self.project.find_module(star, home) if self.project is not None else None
                 if other is not None and other.path not in seen:
                     seen.add(other.path)
@@ -180,7 +192,9 @@ class Module:
     @cached_property
     def _own_imports(self) -> dict[str, str]:
         found: dict[str, str] = {}
-        package = self.name if self.source.path.endswith("__init__.py") else self.name.rpartition(".")[0]
+        package = (
+            self.name if self.source.path.endswith("__init__.py") else self.name.rpartition(".")[0]
+        )
         for node in self.all(ast.Import):
             for alias in node.names:
                 if alias.asname:
@@ -195,12 +209,18 @@ class Module:
                 base = ".".join([*parts, base]) if base else ".".join(parts)
             for alias in imported.names:
                 if alias.name != "*":
-                    found[alias.asname or alias.name] = f"{base}.{alias.name}" if base else alias.name
+                    found[alias.asname or alias.name] = (
+                        f"{base}.{alias.name}" if base else alias.name
+                    )
         return found
 
     @cached_property
     def star_imports(self) -> list[str]:
-        return [n.module for n in self.all(ast.ImportFrom) if n.module and any(a.name == "*" for a in n.names)]
+        return [
+            n.module
+            for n in self.all(ast.ImportFrom)
+            if n.module and any(a.name == "*" for a in n.names)
+        ]
 
     def resolve(self, node: ast.AST | None) -> str | None:
         """The dotted name an expression stands for through imports: `F.relu` → `torch.nn.functional.relu`.
@@ -231,9 +251,17 @@ class Module:
         """`softmax = F.softmax` at module level: names assigned once, to a plain name or attribute."""
         seen: dict[str, ast.expr | None] = {}
         for statement in self.tree.body:
-            if isinstance(statement, ast.Assign) and len(statement.targets) == 1 and isinstance(statement.targets[0], ast.Name):
+            if (
+                isinstance(statement, ast.Assign)
+                and len(statement.targets) == 1
+                and isinstance(statement.targets[0], ast.Name)
+            ):
                 name = statement.targets[0].id
-                alias = statement.value if isinstance(statement.value, ast.Name | ast.Attribute) else None
+                alias = (
+                    statement.value
+                    if isinstance(statement.value, ast.Name | ast.Attribute)
+                    else None
+                )
                 seen[name] = None if name in seen else alias
         return {name: value for name, value in seen.items() if value is not None}
 
@@ -267,7 +295,12 @@ class Module:
     def call_at(self, at: Location) -> ast.Call | None:
         """The call that stands at this place: where a fix finds again what its finding pointed at."""
         on_line = [c for c in self.all(ast.Call) if c.lineno == at.line]
-        exact = [c for c in on_line if self.source.location(c) == Location(at.path, at.line, at.column, at.end_line, at.end_column)]
+        exact = [
+            c
+            for c in on_line
+            if self.source.location(c)
+            == Location(at.path, at.line, at.column, at.end_line, at.end_column)
+        ]
         return exact[0] if exact else on_line[0] if len(on_line) == 1 else None
 
     def spelling(self, dotted: str) -> str | None:
@@ -322,15 +355,28 @@ class Module:
     def is_module_class(self, node: ast.ClassDef) -> bool:
         """Whether a class is an nn.Module, as far as can be seen."""
         return any(
-            b in {"torch.nn.Module", "lightning.LightningModule", "pytorch_lightning.LightningModule", "lightning.pytorch.LightningModule"}
-            or (b.startswith("torch.nn.") and b.rpartition(".")[2][:1].isupper() and b != "torch.nn.Parameter")
+            b
+            in {
+                "torch.nn.Module",
+                "lightning.LightningModule",
+                "pytorch_lightning.LightningModule",
+                "lightning.pytorch.LightningModule",
+            }
+            or (
+                b.startswith("torch.nn.")
+                and b.rpartition(".")[2][:1].isupper()
+                and b != "torch.nn.Parameter"
+            )
             or b.rpartition(".")[2] in {"PreTrainedModel", "LightningModule"}
             for b in self.bases(node)
         )
 
     def is_function_class(self, node: ast.ClassDef) -> bool:
         """Whether a class is a torch.autograd.Function."""
-        return bool(self.bases(node) & {"torch.autograd.Function", "torch.autograd.function.InplaceFunction"})
+        return bool(
+            self.bases(node)
+            & {"torch.autograd.Function", "torch.autograd.function.InplaceFunction"}
+        )
 
     # -- values ------------------------------------------------------------------------------------------------
 
@@ -360,7 +406,11 @@ class Module:
         assigned = [(t, s.value) for s in self.all(ast.Assign) for t in s.targets]
         assigned += [(s.target, s.value) for s in self.all(ast.AnnAssign) if s.value is not None]
         for target, value in assigned:
-            if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self":
+            if (
+                isinstance(target, ast.Attribute)
+                and isinstance(target.value, ast.Name)
+                and target.value.id == "self"
+            ):
                 cls = self.class_(target)
                 if cls is not None:
                     found.setdefault((id(cls), target.attr), []).append(value)
@@ -414,7 +464,12 @@ class Module:
                     return _ARITHMETIC[here.op.__class__](left, right)
                 except (KeyError, ArithmeticError):
                     return Module
-        if isinstance(here, ast.Call) and isinstance(here.func, ast.Name) and here.func.id == "float" and here.args:
+        if (
+            isinstance(here, ast.Call)
+            and isinstance(here.func, ast.Name)
+            and here.func.id == "float"
+            and here.args
+        ):
             try:
                 return float(self.constant(here.args[0], depth + 1))
             except (TypeError, ValueError):
@@ -426,7 +481,9 @@ class Module:
     def number(self, node: ast.expr | None) -> float | None:
         """The number an expression stands for, where it can be seen."""
         found = self.constant(node)
-        return float(found) if isinstance(found, int | float) and not isinstance(found, bool) else None
+        return (
+            float(found) if isinstance(found, int | float) and not isinstance(found, bool) else None
+        )
 
     @staticmethod
     def argument(call: ast.Call, position: int | None, *keywords: str) -> ast.expr | None:
@@ -441,7 +498,9 @@ class Module:
     @staticmethod
     def has_star(call: ast.Call) -> bool:
         """Whether arguments are hidden behind * or **."""
-        return any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords)
+        return any(isinstance(a, ast.Starred) for a in call.args) or any(
+            k.arg is None for k in call.keywords
+        )
 
 
 _ARITHMETIC: dict[type, Any] = {

@@ -111,7 +111,9 @@ class Source:
                 return ast.parse(self.text, self.path, type_comments=False)
         except SyntaxError as error:
             reason = (error.msg or "invalid syntax").split("\n")[0]
-            raise UnreadableError(f"syntax error: {reason}", error.lineno or 1, error.offset or 1) from None
+            raise UnreadableError(
+                f"syntax error: {reason}", error.lineno or 1, error.offset or 1
+            ) from None
         except (RecursionError, MemoryError):
             raise UnreadableError("the code is nested too deeply to be parsed") from None
         except ValueError as error:
@@ -127,7 +129,8 @@ def _decode(data: bytes) -> str:
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         raise UnreadableError(
-            f"not valid {error.encoding} at byte {error.start}; declare its encoding or save it as UTF-8", line
+            f"not valid {error.encoding} at byte {error.start}; declare its encoding or save it as UTF-8",
+            line,
         ) from None
 
 
@@ -136,7 +139,11 @@ def _notebook(path: str, data: bytes) -> Source:
         book = json.loads(data.decode("utf-8-sig"))
         if _language(book) != "python":
             return Source(path, "")
-        raw_cells = book["cells"] if "cells" in book else [c for w in book["worksheets"] for c in w["cells"]]
+        raw_cells = (
+            book["cells"]
+            if "cells" in book
+            else [c for w in book["worksheets"] for c in w["cells"]]
+        )
         lines: list[str] = []
         cells: list[Cell] = []
         for number, raw in enumerate(raw_cells, 1):
@@ -155,13 +162,19 @@ def _notebook(path: str, data: bytes) -> Source:
 def _language(book: dict[str, Any]) -> str:
     """What the notebook is written in: Python, unless it says otherwise."""
     about = book.get("metadata") or {}
-    named = (about.get("kernelspec") or {}).get("language") or (about.get("language_info") or {}).get("name") or ""
+    named = (
+        (about.get("kernelspec") or {}).get("language")
+        or (about.get("language_info") or {}).get("name")
+        or ""
+    )
     return "python" if not named or "python" in str(named).lower() else str(named)
 
 
 def _without_magics(lines: list[str]) -> list[str]:
     first = next((line for line in lines if line.strip()), "")
-    if first.lstrip().startswith("%%") and not re.match(r"\s*%%(time|timeit|capture|prun|watch)\b", first):
+    if first.lstrip().startswith("%%") and not re.match(
+        r"\s*%%(time|timeit|capture|prun|watch)\b", first
+    ):
         return ["# " + line for line in lines]
     kept = []
     for line in lines:
