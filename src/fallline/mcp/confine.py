@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 from fallline.errors import UsageError
 
-__all__ = ["LARGEST", "MOST_FILES", "MOST_FINDINGS", "SECONDS", "Root", "bounded", "clock"]
+__all__ = ["LARGEST", "MOST_FILES", "MOST_FINDINGS", "SECONDS", "Root", "bounded", "too_large"]
 
 LARGEST = 1_000_000  # bytes of one text or file
 MOST_FILES = 2_000
@@ -18,26 +17,19 @@ SECONDS = 60.0
 
 def bounded(text: str, what: str) -> str:
     """The text, if it is text and not too long."""
-    if len(text.encode(errors="surrogatepass")) > LARGEST:
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise UsageError(
+            f"{what} holds half characters (lone surrogates): it is not text"
+        ) from None
+    if size > LARGEST:
         raise UsageError(
             f"{what} is larger than {LARGEST // 1_000_000} MB: send only the part with the training loop"
         )
     if "\0" in text:
         raise UsageError(f"{what} holds NUL characters: it is not text")
     return text
-
-
-def clock(seconds: float) -> Callable[[], None]:
-    """Called between files; raises once the time is spent."""
-    deadline = time.monotonic() + seconds
-
-    def tick() -> None:
-        if time.monotonic() > deadline:
-            raise UsageError(
-                f"not finished within {seconds:g} seconds: name a smaller folder, or one file"
-            )
-
-    return tick
 
 
 class Root:

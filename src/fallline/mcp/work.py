@@ -12,7 +12,7 @@ from fallline.check.sources import Sources
 from fallline.check.suppress import silenced
 from fallline.errors import RunError, UsageError
 from fallline.finding import Finding
-from fallline.mcp.confine import MOST_FILES, MOST_FINDINGS, SECONDS, Root, bounded, clock, too_large
+from fallline.mcp.confine import MOST_FILES, MOST_FINDINGS, Root, bounded, too_large
 from fallline.mcp.contract import (
     AnswerObject,
     Checked,
@@ -70,8 +70,7 @@ def check_path(path: str, root: Root) -> Checked:
         raise UsageError(
             f"{path!r} holds {len(kept)} files, and at most {MOST_FILES} are read at once: name a smaller folder"
         )
-    tick = clock(SECONDS)
-    outcome = check(kept, settings, jobs=1, baseline=settings.baseline, on_start=lambda total: tick)
+    outcome = check(kept, settings, jobs=1, baseline=settings.baseline)
     # an import can lead to a link that leads out of the root; what is there is not told
     inside = [f for f in outcome.findings if root.holds(f.at.path)]
     return _checked(
@@ -79,7 +78,11 @@ def check_path(path: str, root: Root) -> Checked:
         [root.shown(f.at.path) for f in inside],
         files=len(kept),
         silenced=None,
-        left_out=[*left_out, *(f"{folder}: {reason}" for folder, reason in problems)],
+        left_out=[
+            *left_out,
+            *(f"{folder}: {reason}" for folder, reason in problems),
+            *outcome.failures,
+        ],
     )
 
 
@@ -108,6 +111,8 @@ def _settings(target: Path, root: Root) -> Settings:
     if settings.file is None or not root.holds(settings.file):
         settings = Settings()
         settings.root = str(root.folder)
+    if settings.baseline is not None and not root.holds(settings.baseline):
+        settings.baseline = None
     return settings
 
 
