@@ -44,6 +44,10 @@ def call_method(machine: Machine, found: Value, name: str, call: Call) -> Value:
         return Unknown()
     if isinstance(value, Tensor):
         return tensors.tensor(machine, value, name, call)
+    if name == "backward" and not call.values:
+        # whatever it is on paper, only a loss is called so
+        tensors.backward(machine, Tensor(None, divided=None), call)
+        return NONE
     if isinstance(value, Param):
         return tensors.parameter(machine, value, name, call)
     if isinstance(value, Params):
