@@ -7,17 +7,35 @@ script prints goes to `NAME.watched`. `plain` runs them without fallline, into `
 from __future__ import annotations
 
 import argparse
+import fcntl
 import os
 import runpy
 import subprocess
 import sys
 import traceback
 from pathlib import Path
+from typing import Any
 
 
 def run_all(folder: Path, mode: str = "watched") -> None:
     """Run every script of a folder in a server process of its own."""
     subprocess.run([sys.executable, __file__, mode, str(folder)], check=True, timeout=600)
+
+
+def run_once(factory: Any, name: str, scripts: dict[str, str], *modes: str) -> Path:
+    """The folder of these scripts, run once for all workers of pytest-xdist: whoever comes first runs them."""
+    base: Path = factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
+    folder.mkdir(exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / ".done").exists():
+            for script, text in scripts.items():
+                (folder / f"{script}.py").write_text(text)
+            for mode in modes or ("watched",):
+                run_all(folder, mode)
+            (folder / ".done").touch()
+    return folder
 
 
 def run_one(script: Path, mode: str) -> int:

@@ -13,7 +13,7 @@ from fallline.reader import read_text
 from fallline.rule import Rule, all_rules
 
 sys.path.insert(0, str(Path(__file__).parent))
-from specimens import run_all
+from specimens import run_once
 
 BOTH = [r for r in all_rules() if r._defines("check")]
 WRONG = {f"{r.code}_wrong{i}": (r, text) for r in BOTH for i, text in enumerate(r.wrong)}
@@ -24,11 +24,8 @@ DEVICE_ONLY = frozenset({"FL501", "FL504"})
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("specimens")
-    for name, (_, text) in (WRONG | RIGHT).items():
-        (folder / f"{name}.py").write_text(text)
-    run_all(folder)
-    return folder
+    scripts = {name: text for name, (_, text) in (WRONG | RIGHT).items()}
+    return run_once(tmp_path_factory, "specimens", scripts)
 
 
 def expected(text: str) -> set[tuple[str, int]]:

@@ -11,16 +11,13 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 from planted_faults import FAULTS
-from specimens import run_all
+from specimens import run_once
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("faults")
-    for name, fault in FAULTS.items():
-        (folder / f"{name}.py").write_text(fault.script)
-    run_all(folder)
-    return folder
+    scripts = {name: fault.script for name, fault in FAULTS.items()}
+    return run_once(tmp_path_factory, "faults", scripts)
 
 
 def birth(runs: Path, name: str) -> dict[str, Any]:

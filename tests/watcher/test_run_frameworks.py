@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from specimens import run_all
+from specimens import run_once
 
 LIT = """\
 import torch, lightning as L
@@ -153,11 +153,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(not HERE, reason="no framewor
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("frameworks")
-    for name, script in HERE.items():
-        (folder / f"train_{name}.py").write_text(script)
-    run_all(folder)
-    return folder
+    scripts = {f"train_{name}": script for name, script in HERE.items()}
+    return run_once(tmp_path_factory, "frameworks", scripts)
 
 
 def findings(runs: Path, name: str) -> list[tuple[str, int, str]]:

@@ -10,17 +10,12 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 from same_bits_scripts import SCRIPTS
-from specimens import run_all
+from specimens import run_once
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("bits")
-    for name, script in SCRIPTS.items():
-        (folder / f"{name}.py").write_text(script)
-    run_all(folder, "plain")
-    run_all(folder, "watched")
-    return folder
+    return run_once(tmp_path_factory, "bits", SCRIPTS, "plain", "watched")
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
