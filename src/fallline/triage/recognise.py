@@ -29,7 +29,7 @@ _POINTING = 0.37  # what one sign of a specialist weighs
 _IN_CODE = 0.3  # words in fenced code say less than words in prose: every loop has an optimizer
 _ENOUGH = 4.0  # more signs than this say nothing more
 _SHOWN = 2.5  # what evidence weighs: more than any words
-_SLOPE, _MIDDLE = 6.0, 0.45
+_SLOPE, _MIDDLE = 6.0, 0.36
 _WORD = re.compile(r"[a-z_][a-z0-9_.+-]*|\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 _FENCE = re.compile(r"```(?:\w+)?\n(.*?)(?:```|\Z)", re.S)
 _STOP = frozenset(
@@ -137,7 +137,7 @@ def recognise(text: str, findings: Iterable[str] = ()) -> list[Match]:
     for who, weight in pointers(question.code).items():
         pointing[who] = pointing.get(who, 0.0) + _IN_CODE * weight
     shown = list(findings)
-    sure = bool(shown)
+    sure = False
     scores = []
     for n, case in enumerate(index.cases):
         score = likeness[n]
@@ -149,7 +149,7 @@ def recognise(text: str, findings: Iterable[str] = ()) -> list[Match]:
             score += _SHOWN if named[0] else _SHOWN + 1  # the worst finding leads
         likeness[n] = score
         scores.append(score + _POINTING * min(pointing.get(case.specialist, 0.0), _ENOUGH))
-    ours = 1.0 if sure else _ours(question, index)
+    ours = 1.0 if shown else _ours(question, index, sure)
     order = sorted(range(len(scores)), key=lambda n: (-scores[n], index.cases[n].id))
     return [
         Match(index.cases[n], round(_calibrated(scores[n]) * ours, 3), round(likeness[n], 3))
@@ -184,9 +184,9 @@ def _known_share(prose: str, vocabulary: frozenset[str]) -> float:
     return sum(w in vocabulary for w in words) / len(words)
 
 
-def _ours(question: Question, index: _Index) -> float:
+def _ours(question: Question, index: _Index, known_message: bool) -> float:
     """How far to believe a route: one everyday word (`resume`, `clipping`) is only ours among others that we know."""
-    about = scope(question.text)
+    about = scope(question.text) + known_message
     if about >= 1.0:
         return 1.0
     return 0.7 * _known_share(question.prose, index.vocabulary) if about >= 0.5 else 0.25

@@ -18,7 +18,7 @@ __all__ = ["pointers", "scope", "tokens"]
 _HOME = Path(__file__).parent / "words.toml"
 _TOKEN = re.compile(r"[a-z0-9à-ÿ]+\+*|[\u3040-\u9fff]+")
 _TIERS = {"names": 1.5, "signs": 1.0, "hints": 0.4}
-_SCOPE = {"ours": 1.0, "partly": 0.5, "elsewhere": -1.0}
+_SCOPE = {"ours": 1.0, "partly": 0.5, "elsewhere": -1.5}
 _GAP = 6  # words that ` ... ` may leave out, and one
 _SHORTEST = 6  # shorter words are not corrected: too many neighbours
 
