@@ -161,9 +161,10 @@ def pads(machine: Machine, call: Call) -> bool:
     if given is None:
         return False
     known = machine.settled(given)
-    # -1 and -100 are what libraries write by default; anything else is the id of a token that is really there
-    usual = isinstance(known, Const) and known.value in (-1, -100)
-    return not usual or _PADDING.search(machine.module.source.text) is not None
+    # -1 and -100 are what libraries write by default; another number is the id of a token that is really there
+    token = isinstance(known, Const) and known.value not in (-1, -100)
+    said = isinstance(known, Unknown) and "pad" in known.hint.lower()
+    return token or said or _PADDING.search(machine.module.source.text) is not None
 
 
 def wrapped(machine: Machine, call: Call, how: str) -> Value:
