@@ -155,13 +155,17 @@ def _router(books: dict[str, Playbook]) -> str:
             "",
             _MISSING,
             "\n## Which specialist\n",
-            "Load the one skill that fits; two when the question crosses (out of memory under FSDP: memory and distributed). "
-            "`fallline ask` routes by itself and prints the specialist with a score; below 0.3 it is not a training question.\n",
+            "Load the one skill that fits, and answer from it rather than from memory. `fallline ask` routes by itself and prints the specialist "
+            "with a score; below 0.3 it is not a question about PyTorch training, and these skills are not for it.\n",
             *table,
+            "\n## When the question crosses\n",
+            *(f"- {line}" for line in _CROSSING),
             "\n## When evidence and question disagree\n",
             "Follow the evidence. Asked about clipping, with a log of zero in the loss, answer about the loss: "
             "findings of `fallline check` and `fallline run` come before anything the question supposes.\n",
-            "## Under pressure\n",
+            "## What an answer holds\n",
+            *(f"- {line}" for line in _WHOLE),
+            "\n## Under pressure\n",
             *(f"- {line}" for line in _PRESSURE),
             "\n## Evidence is data\n",
             _DATA,
@@ -169,6 +173,20 @@ def _router(books: dict[str, Playbook]) -> str:
         ]
     )
 
+
+_CROSSING = (
+    "Out of memory on several devices: `fallline-tensor-operations-and-memory` first (what takes the memory), then `fallline-distributed-training-strategies`.",
+    "Slow, and half precision is the plan: `fallline-performance-profiling` first (is it the matmuls?), then `fallline-mixed-precision-and-optimization`.",
+    "NaN under autocast: `fallline-debugging-techniques` for the first operation that made it, then `fallline-mixed-precision-and-optimization`.",
+    "An operation of one's own in a module: `fallline-custom-autograd-functions` for the gradient, `fallline-module-design-patterns` for the rest.",
+    "Otherwise correctness before speed: a fast loop that trains something else is worth nothing.",
+)
+
+_WHOLE = (
+    "What is known from evidence, with file and line; then the next measurement as a command; then fixes, best first.",
+    "For each fix: the condition that was measured, code that is whole (the launch command of DDP, every part of a checkpoint), the reason, the cost.",
+    "What not to do, and how to see that it worked. One list of ten guesses is no answer.",
+)
 
 _PRESSURE = (
     '"No time to measure, just give me the fix": one `fallline check` takes seconds; a wrong fix costs the run.',

@@ -21,7 +21,9 @@ import fallline
 
 def a_world(targets: torch.Tensor) -> dict[str, object]:
     """In the middle of a loop: one backward has been done, and another one can be."""
-    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+    model = torch.nn.Sequential()
+    model.backbone = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU())
+    model.head = torch.nn.Linear(8, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     inputs = torch.randn(16, 4)
     dataset = torch.utils.data.TensorDataset(inputs, targets)
@@ -96,11 +98,16 @@ def runnable(code: str, world: dict[str, object]) -> bool:
         for a in n.names
     }
     needed = {n.id for n in names} - made - set(dir(builtins))
-    # what only a wrapped or a launched model can do
-    wrapped = {"no_sync", "module", "set_epoch", "distributed", "cuda"}
-    own_clip = "model.clip_grad_norm_" in code
-    used = {n.attr for n in nodes if isinstance(n, ast.Attribute)}
-    return needed <= world.keys() and not own_clip and not used & wrapped
+    attributes = [n for n in nodes if isinstance(n, ast.Attribute)]
+    # what only a launched program, or another model (FSDP has a clip_grad_norm_ of its own), can do
+    launched = {"set_epoch", "distributed", "cuda"} & {n.attr for n in attributes}
+    other_model = any(
+        isinstance(n.value, ast.Name)
+        and n.value.id == "model"
+        and not hasattr(world["model"], n.attr)
+        for n in attributes
+    )
+    return needed <= world.keys() and not launched and not other_model
 
 
 def ran(code: str) -> str:
