@@ -111,13 +111,13 @@ def _match(parts: tuple[str, ...], words: list[str], at: int) -> tuple[int, ...]
     return tuple(taken)
 
 
-def _found(words: list[str], wanted: bool) -> dict[str, float]:
-    """The weight of each group: every word counts once in a group, in the weightiest and longest term that has it."""
+def _found(words: list[str], scope_only: bool) -> tuple[dict[str, float], dict[str, set[str]]]:
+    """The weight of each group, and its words: each counts once, in the weightiest and longest term that has it."""
     lexicon = _lexicon()
     hits: list[tuple[_Term, tuple[int, ...]]] = []
     for at, word in enumerate(words):
-        for term in (*lexicon.exact.get(word, ()), *lexicon.begun.get(word[0], ())):
-            if (term.group == "scope") is wanted:
+        for term in (*lexicon.exact.get(word, ()), *lexicon.begun.get(word[:1], ())):
+            if (term.group == "scope") is scope_only:
                 places = _match(term.parts, words, at)
                 if places is not None:
                     hits.append((term, places))
@@ -130,7 +130,7 @@ def _found(words: list[str], wanted: bool) -> dict[str, float]:
         if not here <= mine:
             mine |= here
             total[term.group] = total.get(term.group, 0.0) + term.weight
-    return total
+    return total, used
 
 
 def _spelled(words: list[str]) -> list[str]:
@@ -169,9 +169,19 @@ def _one_slip(one: str, two: str) -> bool:
 
 def pointers(text: str) -> dict[str, float]:
     """How much the words of a question point to each specialist."""
-    return _found(_spelled(tokens(text)), wanted=False)
+    return _found(_spelled(tokens(text)), scope_only=False)[0]
 
 
 def scope(text: str) -> float:
-    """How much a question is about PyTorch training: 1 and more is, 0 and less is not."""
-    return _found(_spelled(tokens(text)), wanted=True).get("scope", 0.0)
+    """How much a question is about PyTorch training: 1 and more is, 0 and less is not.
+
+    One everyday word (`training`) is half of it; another word that points to a specialist (`faster`) is the other half.
+    """
+    words = _spelled(tokens(text))
+    total, used = _found(words, scope_only=True)
+    about = total.get("scope", 0.0)
+    if 0.0 < about < 1.0:
+        rest = ["" if w in used["scope"] else w for w in words]
+        others = _found(rest, scope_only=False)[0]
+        about += 0.5 if max(others.values(), default=0.0) >= 1.0 else 0.0
+    return about
