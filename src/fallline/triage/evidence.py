@@ -51,19 +51,19 @@ def code_in(question: str) -> list[tuple[str, str]]:
 
 
 def corrected(text: str, path: str) -> tuple[list[Finding], str | None]:
-    """The findings in a piece of code, and the code with the reader's fixes where each of them holds."""
-    from fallline.reader import read_text
+    """The findings in a piece of code, and the code with the fixes that hold: each was read again."""
+    from fallline.check.fixing import Fixer
+    from fallline.reader import read_paths
 
     head = _assumed(text) if path == _PASTED else ""
-    found = [f for f in read_text(head + text, path) if f.code != "FL000" or path != _PASTED]
-    fixed = head + text
-    for _ in range(8):
-        better = _one_fix(fixed, path)
-        if better is None:
-            break
-        fixed = better
+    given = {path: (head + text).encode()}
+    readings = read_paths([path], roots=[str(Path(path).parent)], given=given)
+    found = [f for r in readings for f in r.findings if f.code != "FL000" or path != _PASTED]
+    fixer = Fixer(readings, lambda finding, sources: finding.severity != "info", ".", given, True)
+    fixer.run()
+    changed = fixer.state.changed.get(path)
     shifted = [_moved(f, head.count("\n")) for f in found]
-    return shifted, fixed.removeprefix(head) if fixed != head + text else None
+    return shifted, changed.decode().removeprefix(head) if changed is not None else None
 
 
 def _assumed(text: str) -> str:
@@ -84,21 +84,6 @@ def _moved(finding: Finding, lines: int) -> Finding:
         return finding
     at = replace(finding.at, line=max(1, finding.at.line - lines))
     return replace(finding, at=at, fix=None, related={})
-
-
-def _one_fix(text: str, path: str) -> str | None:
-    """The text with one more mistake removed and none added."""
-    from fallline.reader import read_text
-    from fallline.syntax.edits import apply
-
-    before = read_text(text, path)
-    for finding in before:
-        if finding.fix is None or finding.severity == "info":
-            continue
-        changed = apply(text, finding.fix.edits)
-        if changed is not None and changed != text and len(read_text(changed, path)) < len(before):
-            return changed
-    return None
 
 
 def _read(path: str) -> str:
