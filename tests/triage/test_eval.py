@@ -43,6 +43,11 @@ def test_every_rubric_is_backed(scenario: Scenario) -> None:
         re.compile(pattern)
 
 
+def test_the_page_shows_every_scenario() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "ask.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| ([a-z0-9-]+) \| .* \| passes \|$", page, re.M) == [s.id for s in ALL]
+
+
 def test_every_refuted_statement_names_a_fact() -> None:
     assert all(claim.fact in facts() for claim in refuted())
 
@@ -76,7 +81,9 @@ def test_false_statements_are_refuted_and_their_denial_is_not(statement: str, fa
 def test_code_in_an_answer_is_read() -> None:
     bad = "Try this:\n\n```python\nfor x, y in loader:\n    optimizer.zero_grad()\n    loss = loss_fn(model(x), y)\n"
     bad += "    loss.backward()\n    optimizer.step()\n    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n```\n"
-    assert [c.backs for c in grade_text(bad)] == ["FL101"]
+    (complaint,) = grade_text(bad)
+    assert complaint.backs == "FL101"
+    assert "line 6 of a block" in complaint.text and "the step at line 5" in complaint.text
     assert grade_text(bad.replace("Try this:", "This is wrong:")) == []
     assert [c.backs for c in grade_text("```python\nfor x in\n```\n")] == ["FL000"]
     assert grade_text("```\nfor x in\n```\n") == []

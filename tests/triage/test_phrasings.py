@@ -88,3 +88,12 @@ def test_a_slip_of_the_finger_changes_little() -> None:
     assert pointers("gradeint cliping")["gradient-management"] >= 1.5
     assert scope("the optimzer state") >= 1.0
     assert scope("my browser has a memory leak") < 0.5
+
+
+@pytest.mark.parametrize("name", ["phrasings.toml", "phrasings_last.toml"])
+def test_no_answer_makes_a_refuted_statement(name: str) -> None:
+    from fallline.triage.evaluate import grade_text
+
+    ours, others = questions(name)
+    answers = {markdown(answer(text)) for text in [*(t for t, _ in ours), *others]}
+    assert [complaint for text in sorted(answers) for complaint in grade_text(text)] == []

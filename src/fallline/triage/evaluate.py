@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from fallline.errors import UsageError
+from fallline.triage.evidence import lines_back
 from fallline.triage.playbook import facts
 
 __all__ = ["Complaint", "Scenario", "grade", "grade_text", "refuted", "scenarios"]
@@ -185,8 +186,8 @@ def _code(text: str) -> list[Complaint]:
                 continue
             if finding.code in prose:  # an answer that names the mistake knows of it
                 continue
-            line = finding.at.line - _IMPORTS.count("\n")
+            said = f"line {finding.at.line} of a block: {finding.message}"
             found.append(
-                Complaint(f"code, line {line} of a block: {finding.message}", finding.code)
+                Complaint(f"code, {lines_back(said, _IMPORTS.count(chr(10)))}", finding.code)
             )
     return found

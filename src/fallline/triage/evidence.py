@@ -11,7 +11,7 @@ from pathlib import Path
 from fallline.errors import RunError, UsageError
 from fallline.finding import Finding
 
-__all__ = ["code_in", "corrected", "gather"]
+__all__ = ["code_in", "corrected", "gather", "lines_back"]
 
 _FENCE = re.compile(r"```(?:py|python|python3)?[ \t]*\n(.*?)(?:```|\Z)", re.S)
 _LARGEST = 2_000_000
@@ -79,11 +79,17 @@ def _assumed(text: str) -> str:
 
 
 def _moved(finding: Finding, lines: int) -> Finding:
-    """The finding where it stands in the fragment. Its fix is in the corrected code."""
+    """The finding where it stands in the fragment, its message too. Its fix is in the corrected code."""
     if not lines:
         return finding
     at = replace(finding.at, line=max(1, finding.at.line - lines))
-    return replace(finding, at=at, fix=None, related={})
+    message = lines_back(finding.message, lines)
+    return replace(finding, at=at, message=message, fix=None, related={})
+
+
+def lines_back(message: str, lines: int) -> str:
+    """A message about a text that was read with `lines` more lines before it."""
+    return re.sub(r"\bline (\d+)", lambda m: f"line {int(m[1]) - lines}", message)
 
 
 def _read(path: str) -> str:
