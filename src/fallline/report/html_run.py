@@ -58,8 +58,7 @@ def _loss(track: Track, findings: list[Finding]) -> Chart:
         for f in findings
         if f.severity.value != "info"
         and isinstance(f.evidence.get("step"), int)
-        and f.evidence["step"]
-        < track.rows[-1].index - 5  # what holds to the end has no moment to point at
+        and f.evidence["step"] < 0.95 * track.rows[-1].index
         and f.evidence.get("optimizer", track.optimizer) == track.optimizer
     ]
     return Chart(
