@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fallline.cli.main import main
+from fallline.rule import rule_by_code
 from fallline.specialists import SPECIALISTS
 from fallline.triage.agent import columns
 from fallline.triage.evaluate import Scenario, grade, grade_text, refuted, scenarios
@@ -36,6 +37,7 @@ def test_the_scenarios_cover_the_sources_and_more() -> None:
 @pytest.mark.parametrize("scenario", ALL, ids=lambda s: s.id)
 def test_every_rubric_is_backed(scenario: Scenario) -> None:
     assert scenario.must_say or not scenario.routes
+    assert all(rule_by_code(code) is not None for code in scenario.shows)
     for claim in scenario.must_not_say:
         assert claim.fact in facts()
         re.compile(claim.says)
@@ -90,7 +92,9 @@ def test_code_in_an_answer_is_read() -> None:
 
 
 def test_order_and_what_must_be_said() -> None:
-    scenario = Scenario("s", "", "?", (), ("isfinite",), (), (("measure", "clip"),))
+    scenario = Scenario(
+        "s", "", "?", ("debugging-techniques",), (), ("isfinite",), (), (("measure", "clip"),)
+    )
     assert grade(scenario, "First measure with isfinite, then clip.") == []
     assert len(grade(scenario, "You could clip. Then measure.")) == 2
 

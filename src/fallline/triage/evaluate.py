@@ -4,6 +4,7 @@
     source = "002, scenario 1"                       # where the scenario comes from; "" for our own
     routes = ["mixed-precision-and-optimization"]    # the first is who should answer; the others take part
     question = '''...'''                             # as a person would write it, code in fences
+    shows = ["FL201"]                                # what the reader finds in the code; of `ask` only
     must_say = ['unscale_']                          # regular expressions, any case
     must_not_say = [{ says = 'no effect', fact = "clip-scaled-freezes-sgd" }]
     order = [['fallline check', '## Fixes']]         # the first before the second
@@ -60,6 +61,7 @@ class Scenario:
     source: str
     question: str
     routes: tuple[str, ...]
+    shows: tuple[str, ...]
     must_say: tuple[str, ...]
     must_not_say: tuple[Claim, ...]
     order: tuple[tuple[str, str], ...]
@@ -98,6 +100,7 @@ def _scenario(row: dict[str, Any]) -> Scenario:
         row.get("source", ""),
         row["question"],
         tuple(row.get("routes", ())),
+        tuple(row.get("shows", ())),
         tuple(row.get("must_say", ())),
         tuple(Claim(c["says"], c["fact"]) for c in row.get("must_not_say", ())),
         tuple((a, b) for a, b in row.get("order", ())),
@@ -125,7 +128,9 @@ def grade(scenario: Scenario, text: str, routes: Iterable[str] | None = None) ->
         found += [Complaint(f"leaves out {r}") for r in scenario.routes[1:] if r not in named]
         if not scenario.routes and named:
             found.append(Complaint(f"routes to {named[0]}, though the question is not ours"))
-    for pattern in scenario.must_say:
+        found += [Complaint(f"does not show {c}") for c in scenario.shows if c not in text]
+    # how `ask` says that a question is not ours is its own affair; an agent may answer it
+    for pattern in scenario.must_say if scenario.routes or routes is not None else ():
         if not re.search(pattern, text, re.I | re.S):
             found.append(Complaint(f"does not say /{pattern}/"))
     found += _claims(text, scenario.must_not_say)

@@ -151,11 +151,14 @@ def recognise(text: str, findings: Iterable[str] = ()) -> list[Match]:
         scores.append(score + _POINTING * min(pointing.get(case.specialist, 0.0), _ENOUGH))
     ours = 1.0 if shown else _ours(question, index, sure)
     order = sorted(range(len(scores)), key=lambda n: (-scores[n], index.cases[n].id))
-    return [
-        Match(index.cases[n], round(_calibrated(scores[n]) * ours, 3), round(likeness[n], 3))
-        for n in order[:8]
-        if scores[n] > 0.08
-    ]
+    kept: list[Match] = []
+    for n in (n for n in order if scores[n] > 0.08):
+        case = index.cases[n]
+        # a specialist with many cases must not crowd out the second one
+        if sum(m.case.specialist == case.specialist for m in kept) < 2:
+            score = round(_calibrated(scores[n]) * ours, 3)
+            kept.append(Match(case, score, round(likeness[n], 3)))
+    return kept
 
 
 def _likeness(question: Question, index: _Index) -> list[float]:

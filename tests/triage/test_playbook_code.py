@@ -1,0 +1,97 @@
+"""The code of the fixes runs: each in a small world that has the names a training script has."""
+
+from __future__ import annotations
+
+import contextlib
+import textwrap
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fallline
+from fallline.triage.playbook import Fixing, playbooks
+
+# what needs more than one process or one torch
+ELSEWHERE = {
+    "DDP under torchrun": "needs torchrun",
+    "Use the framework's own option": "needs lightning",
+    "Set the framework's option and remove the manual clip": "needs lightning",
+}
+FIXES = [
+    pytest.param(fix, id=f"{case.id}-{number}")
+    for book in playbooks()
+    for case in book.cases
+    for number, fix in enumerate(case.fix)
+    if fix.code and fix.title not in ELSEWHERE
+]
+
+
+class Net(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone = torch.nn.Linear(4, 4)
+        self.head = torch.nn.Linear(4, 3)
+        self.norm = torch.nn.LayerNorm(4)
+        self.block = torch.nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.head(self.backbone(x))
+        return out
+
+    def no_sync(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+
+def world() -> dict[str, Any]:
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    model = Net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    inputs, targets = torch.randn(8, 4), torch.randint(0, 3, (8,))
+    data = torch.utils.data.TensorDataset(inputs, targets)
+    logits = model(inputs)
+    return {
+        **{"torch": torch, "fallline": fallline, "model": model, "optimizer": optimizer},
+        **{"inputs": inputs, "targets": targets, "logits": logits, "outputs": logits, "x": inputs},
+        **{"loss_fn": torch.nn.functional.cross_entropy, "self": model, "block": model.block},
+        "loss": torch.nn.functional.cross_entropy(logits, targets),
+        "loader": torch.utils.data.DataLoader(data, batch_size=2),
+        "dataset": data,
+        "sampler": torch.utils.data.SequentialSampler(data),
+        "scheduler": torch.optim.lr_scheduler.LinearLR(optimizer),
+        "scaler": torch.amp.GradScaler("cpu", enabled=False),
+        "custom_loss": lambda out, want: out.sum() - want.sum(),
+        "similarity": inputs @ inputs.T,
+        "temperature": 0.07,
+        "scores": torch.randn(8),
+        "labels": torch.ones(8, dtype=torch.long),
+        "squared": torch.zeros(3),
+        "per_token": torch.ones(4),
+        "mask": torch.zeros(4),
+        "hidden": logits,
+        "losses": [],
+        "norms": [1.0, 2.0],
+        "layer": model.head,
+        **{"k": 2, "accumulation_steps": 2, "tokens_in_window": 6, "pad": -100, "epochs": 1},
+        **{"step": 0, "i": 1, "total": 0.0, "vocabulary": 50257, "world_size": 2, "epoch": 0},
+        **{"loss_sum": logits.sum(), "samples_on_all_ranks": 16, "grad_weight": None},
+    }
+
+
+@pytest.mark.parametrize("fix", FIXES)
+def test_the_code_runs(fix: Fixing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    body = fix.code
+    if "return " in body and "def " not in body:
+        body = "def f():\n" + textwrap.indent(body, "    ") + "\nf()"
+    seeded = torch.are_deterministic_algorithms_enabled()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # no CUDA here: autocast and the scaler say so
+        try:
+            names = world()
+            exec(compile(body, fix.title, "exec"), names)
+        finally:
+            torch.use_deterministic_algorithms(seeded)
