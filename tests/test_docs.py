@@ -24,6 +24,7 @@ PAGES = [
         "docs/check.md",
         "docs/run.md",
         "docs/agents.md",
+        "docs/ask.md",
     )
 ]
 
