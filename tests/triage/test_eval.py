@@ -174,3 +174,12 @@ def test_bad_input_is_told_in_one_line(
     assert main(["eval", *arguments]) == 2
     printed = capsys.readouterr()
     assert words in printed.err and "Traceback" not in printed.err and not printed.out
+
+
+@pytest.mark.parametrize("content", [b"", b"a\0b", b"a" * 1_000_001], ids=["empty", "nul", "huge"])
+def test_what_is_no_answer(
+    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "reply.md").write_bytes(content)
+    assert main(["eval", "--answer", str(tmp_path / "reply.md")]) == 2
+    assert capsys.readouterr().out == ""

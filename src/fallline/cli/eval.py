@@ -27,6 +27,8 @@ code in answers is read like any other, and nothing of it is run.
 Exit status: 0 when everything passes, 1 when something fails, 2 when the command line is wrong.
 """
 
+_LARGEST = 1_000_000
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--answer", metavar="FILE", help="grade this one answer")
@@ -67,9 +69,12 @@ def _one(args: argparse.Namespace) -> int:
     from fallline.triage.evaluate import grade_text
 
     try:
-        text = Path(args.answer).read_text(encoding="utf-8", errors="replace")
+        raw = Path(args.answer).read_bytes()
     except OSError as error:
         raise UsageError(f"{args.answer} cannot be read: {error.strerror}") from None
+    if b"\0" in raw or len(raw) > _LARGEST:
+        raise UsageError(f"{args.answer} is no answer: it holds NUL bytes or more than a megabyte")
+    text = raw.decode("utf-8", errors="replace")
     if not text.strip():
         raise UsageError(f"{args.answer} is empty: there is no answer to grade")
     complaints = grade_text(text)

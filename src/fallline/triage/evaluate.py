@@ -42,6 +42,7 @@ _DENIES = re.compile(
     r"(?i)\b(not|never|no longer|cannot|nothing|neither|nor|wrong|false|myth|avoid|untrue|incorrect|rather than|instead of)\b|n['’]t\b"
 )
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n\s*(?:[-*]|\d+\.)\s+|\n\s*\n")
+_LONGEST = 600
 _IMPORTS = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n"
 
 
@@ -171,7 +172,9 @@ def _stated(text: str) -> list[str]:
             line = f"\n{line}\n"
         if not against:
             lines.append(line)
-    return [" ".join(s.split()) for s in _SENTENCE.split("\n".join(lines)) if s.strip()]
+    sentences = [" ".join(s.split()) for s in _SENTENCE.split("\n".join(lines)) if s.strip()]
+    # nobody writes sentences this long; the patterns would take their square in time
+    return [s[i : i + _LONGEST] for s in sentences for i in range(0, len(s), _LONGEST)]
 
 
 def _code(text: str) -> list[Complaint]:
