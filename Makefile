@@ -44,7 +44,7 @@ $(VENV)/.torch: constraints.txt pyproject.toml
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.torch
-	@$(PIP) -c constraints.txt --group test --group lint
+	@$(PIP) -c constraints.txt --group test --group frameworks --group lint
 	@touch $@
 
 clean:

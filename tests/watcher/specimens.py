@@ -59,7 +59,7 @@ def run_one(script: Path, mode: str) -> int:
             target=script.name,
             arguments=[],
             module=False,
-            budget=1.0,
+            budget=20.0,  # the machine may be busy, and the specimens are short
             guard=guard,
         )
     )

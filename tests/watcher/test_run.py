@@ -131,8 +131,17 @@ def test_an_interrupt_ends_it_as_it_ends_python(tmp_path: Path) -> None:
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    # Python drops an interrupt that arrives inside a destructor or an import lock; a person presses the keys again
+    for _ in range(4):
+        process.send_signal(signal.SIGINT)
+        try:
+            _, errors = process.communicate(timeout=20)
+            break
+        except subprocess.TimeoutExpired:
+            continue
+    else:
+        process.kill()
+        pytest.fail("the interrupts were ignored")
     assert process.returncode == -signal.SIGINT
     assert "KeyboardInterrupt" in errors
     assert json.loads((tmp_path / "run" / "findings.json").read_text()) == []
