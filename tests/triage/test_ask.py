@@ -102,7 +102,7 @@ def test_evidence_turns_the_question_round(
 
 
 def test_code_in_the_question_is_read_and_corrected() -> None:
-    from fallline.triage.evidence import gather
+    from fallline.evidence import gather
 
     question = (
         "is this right?\n```python\nimport torch\nmodel = torch.nn.Linear(4, 2)\n"

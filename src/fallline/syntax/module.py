@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from fallline.event import Location
+from fallline.syntax.names import SAME, UNKNOWN, constant_of
 from fallline.syntax.source import Source
 
 if TYPE_CHECKING:
@@ -22,28 +23,6 @@ _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _UNSET: Any = object()
 # Files that gather hundreds of others with `import *` are not followed: all would be parsed for one name.
 MOST_STARS = 8
-_DEEPEST = 12  # how far arithmetic is followed
-
-# The habits of `import torch.nn.functional as F` are followed through imports, never assumed.
-# These are other public names of the same thing.
-_SAME = {
-    "torch.cuda.amp.GradScaler": "torch.cuda.amp.GradScaler",
-    "torch.amp.grad_scaler.GradScaler": "torch.amp.GradScaler",
-    "torch.nn.utils.clip_grad.clip_grad_norm_": "torch.nn.utils.clip_grad_norm_",
-    "torch.nn.utils.clip_grad.clip_grad_value_": "torch.nn.utils.clip_grad_value_",
-    "torch.nn.parallel.distributed.DistributedDataParallel": "torch.nn.parallel.DistributedDataParallel",
-    "torch.utils.data.dataloader.DataLoader": "torch.utils.data.DataLoader",
-    "torch.utils.data.distributed.DistributedSampler": "torch.utils.data.DistributedSampler",
-    "torch.special.log_softmax": "torch.nn.functional.log_softmax",
-    "torch.special.softmax": "torch.nn.functional.softmax",
-    "torch.softmax": "torch.nn.functional.softmax",
-    "torch.log_softmax": "torch.nn.functional.log_softmax",
-    "torch.sigmoid": "torch.nn.functional.sigmoid",
-    "torch.tanh": "torch.nn.functional.tanh",
-    "torch.dropout": "torch.nn.functional.dropout",
-    "torch.nn.modules.module.Module": "torch.nn.Module",
-    "torch.autograd.function.Function": "torch.autograd.Function",
-}
 
 
 class Module:
@@ -242,7 +221,7 @@ class Module:
             base = self.resolve(node.value)
             found = f"{base}.{node.attr}" if base else None
         if found:
-            found = _SAME.get(found, found)
+            found = SAME.get(found, found)
         self._resolved[id(node)] = found
         return found
 
@@ -444,39 +423,13 @@ class Module:
             seen += 1
         return here
 
-    def constant(self, node: ast.expr | None, depth: int = 0) -> Any:
+    def constant(self, node: ast.expr | None) -> Any:
         """The number, string, bool or None an expression stands for; the class `Module` itself when unknown.
 
         Follows names to their single assignment and does plain arithmetic.
         """
-        if node is None or depth > _DEEPEST:  # `size = size * 2` stands for itself
-            return Module
-        here = self.value(node)
-        if isinstance(here, ast.Constant):
-            return here.value
-        if isinstance(here, ast.UnaryOp) and isinstance(here.op, ast.USub):
-            inner = self.constant(here.operand, depth + 1)
-            return -inner if isinstance(inner, int | float) else Module
-        if isinstance(here, ast.BinOp):
-            left, right = self.constant(here.left, depth + 1), self.constant(here.right, depth + 1)
-            if isinstance(left, int | float) and isinstance(right, int | float):
-                try:
-                    return _ARITHMETIC[here.op.__class__](left, right)
-                except (KeyError, ArithmeticError):
-                    return Module
-        if (
-            isinstance(here, ast.Call)
-            and isinstance(here.func, ast.Name)
-            and here.func.id == "float"
-            and here.args
-        ):
-            try:
-                return float(self.constant(here.args[0], depth + 1))
-            except (TypeError, ValueError):
-                return Module
-        if self.resolve(here) in {"math.inf", "torch.inf", "numpy.inf"}:
-            return float("inf")
-        return Module
+        found = constant_of(self, node)
+        return Module if found is UNKNOWN else found
 
     def number(self, node: ast.expr | None) -> float | None:
         """The number an expression stands for, where it can be seen."""
@@ -501,14 +454,3 @@ class Module:
         return any(isinstance(a, ast.Starred) for a in call.args) or any(
             k.arg is None for k in call.keywords
         )
-
-
-_ARITHMETIC: dict[type, Any] = {
-    ast.Add: lambda a, b: a + b,
-    ast.Sub: lambda a, b: a - b,
-    ast.Mult: lambda a, b: a * b,
-    ast.Div: lambda a, b: a / b,
-    ast.FloorDiv: lambda a, b: a // b,
-    ast.Mod: lambda a, b: a % b,
-    ast.Pow: lambda a, b: a**b if abs(b) < 64 and abs(a) < 1e6 else float("nan"),
-}
