@@ -21,6 +21,12 @@ Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _UNSET: Any = object()
+# Fields that hold no nodes, or nodes without a place (operators, load and store) that are shared between trees.
+_NO_NODES = frozenset(
+    "ctx op ops id attr arg kind type_comment asname level conversion is_async simple n s".split()
+)
+_PLAIN = frozenset({type(None), str, int, float, complex, bool, bytes, type(...)})
+_FIELDS: dict[type, tuple[str, ...]] = {ast.Constant: ()}
 # Files that gather hundreds of others with `import *` are not followed: all would be parsed for one name.
 MOST_STARS = 8
 
@@ -44,8 +50,9 @@ class Module:
     # -- the index ---------------------------------------------------------------------------------------------
 
     def _index(self) -> None:
-        by_type = self._by_type
-        stack: list[ast.AST] = [self.tree]
+        # The hottest loop there is: half the time of reading a file that has nothing wrong in it.
+        by_type, fields = self._by_type, _FIELDS
+        stack: list[Any] = [self.tree]
         pop, push = stack.pop, stack.append
         while stack:
             node = pop()
@@ -53,18 +60,20 @@ class Module:
             known = by_type.get(kind)
             if known is None:
                 by_type[kind] = [node]
+                if kind not in fields:
+                    # reversed, so that nodes of one type come out in source order
+                    fields[kind] = tuple(f for f in reversed(kind._fields) if f not in _NO_NODES)
             else:
                 known.append(node)
-            # reversed, so that nodes of one type come out in source order
-            for name in reversed(kind._fields):
-                value = getattr(node, name, None)
+            for name in fields[kind]:
+                value: Any = getattr(node, name, None)
                 if value.__class__ is list:
                     for item in reversed(value):
-                        if isinstance(item, ast.AST):
-                            item.parent = node  # type: ignore[attr-defined]
+                        if item.__class__ not in _PLAIN:
+                            item.parent = node
                             push(item)
-                elif isinstance(value, ast.AST) and not isinstance(value, ast.expr_context):
-                    value.parent = node  # type: ignore[attr-defined]
+                elif value.__class__ not in _PLAIN:
+                    value.parent = node
                     push(value)
 
     def release(self) -> None:
