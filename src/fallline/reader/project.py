@@ -23,7 +23,8 @@ from fallline.verdict import merge, settle
 
 __all__ = ["read_paths"]
 
-_CALLED = re.compile(rb"\b([A-Za-z_]\w*)\s*\(|\bimport\s+([\w, \t()\n]+)")
+_CALLED = re.compile(rb"[A-Za-z_]\w*(?=\()")
+_IMPORTED = re.compile(rb"^[ \t]*from .*?import[ \t]*(?:\(([^)]*)\)|(.*))$", re.M)
 _WORD = re.compile(rb"[A-Za-z_]\w*")
 
 
@@ -89,9 +90,11 @@ def _callers(paths: Sequence[str], project: Project) -> dict[bytes, tuple[str, .
             continue
         if not any(token in data for token in TOKENS):
             continue
-        for name, imported in _CALLED.findall(data):
-            for word in (name,) if name else _WORD.findall(imported):
-                found.setdefault(word, set()).add(path)
+        words = set(_CALLED.findall(data))
+        for several, one in _IMPORTED.findall(data):
+            words.update(_WORD.findall(several or one))
+        for word in words:
+            found.setdefault(word, set()).add(path)
     return {name: tuple(sorted(files)) for name, files in found.items()}
 
 

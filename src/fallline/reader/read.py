@@ -77,10 +77,9 @@ def read_module(
     raw = module.source.text.encode(errors="replace")
     found: list[Finding] = []
     failures: list[str] = []
+    holds: dict[bytes, bool] = {}  # rules share tokens
     for rule in rules:
-        if rule._defines("check_syntax") and (
-            not rule.tokens or any(t in raw for t in rule.tokens)
-        ):
+        if rule._defines("check_syntax") and _may_matter(rule, raw, holds):
             try:
                 found += rule.check_syntax(module)
             except Exception as error:  # one rule's mistake must not cost the others' findings
@@ -108,6 +107,16 @@ def read_module(
         deferred=frozenset(deferred),
         failures=tuple(failures),
     )
+
+
+def _may_matter(rule: Rule, raw: bytes, holds: dict[bytes, bool]) -> bool:
+    for token in rule.tokens:
+        known = holds.get(token)
+        if known is None:
+            known = holds[token] = token in raw
+        if known:
+            return True
+    return not rule.tokens
 
 
 def read_deferred(
