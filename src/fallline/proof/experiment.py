@@ -1,0 +1,105 @@
+"""An experiment: a small seeded measurement that shows a claim to be true here, or catches it being false.
+
+    @experiment("FL104", claim="Summed micro-batches without a division are a step k times too long with SGD.")
+    def accumulation_unscaled() -> Measured:
+        ...
+        return Measured(
+            sides={"wrong": {"first step, SGD": 4.0}, "right": {"first step, SGD": 1.0}},
+            conclusion=f"the first SGD step is {ratio:.2f} times too long",
+            holds={"SGD's step is k times too long": abs(ratio - 4) < 1e-3},
+            curves={"wrong": wrong_losses, "right": right_losses},
+            axes=("update", "loss"),
+        )
+
+A rule's experiment is named by its code, a fact by its own stable name. `holds` says in words what must be so; one
+`False` refutes the claim. Numbers may differ in their last digits between machines: a condition leaves room for that.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+
+from fallline.specialists import SPECIALISTS, Specialist
+
+__all__ = ["Experiment", "Measured", "all_experiments", "experiment", "experiment_of"]
+
+Value = float | int | str | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one experiment saw."""
+
+    # What is compared ("wrong" and "right" for a rule), each with its named quantities.
+    sides: Mapping[str, Mapping[str, Value]]
+    conclusion: str  # one sentence, with the numbers in it
+    holds: Mapping[str, bool]  # what must be so for the claim to be true, in words
+    curves: Mapping[str, Sequence[float]] = field(default_factory=dict)  # for the small plot
+    axes: tuple[str, str] = ("", "")  # what runs along the plot, and what goes up
+    # The plot's horizontal positions where they are not 0, 1, 2, ...; the same for all curves.
+    positions: Sequence[float] = ()
+
+    @property
+    def proved(self) -> bool:
+        return bool(self.holds) and all(self.holds.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """A claim and the measurement that decides it."""
+
+    of: str  # a rule's code or a fact's name
+    claim: str  # one sentence
+    measure: Callable[[], Measured]
+    room: str  # the folder it lies in: "gradients", "precision", ...
+    taught: str = ""  # what teaching material says instead, where that is wrong
+    needs: str = ""  # "cuda" where no CPU can show it
+
+    @property
+    def is_rule(self) -> bool:
+        return self.of.startswith("FL") and self.of[2:].isdigit()
+
+    @property
+    def specialist(self) -> Specialist:
+        return next(s for s in SPECIALISTS if s.room == self.room)
+
+
+_found: dict[str, Experiment] = {}
+
+
+def experiment(
+    of: str, *, claim: str, taught: str = "", needs: str = ""
+) -> Callable[[Callable[[], Measured]], Callable[[], Measured]]:
+    """Register a function as the experiment of a rule (by code) or a fact (by name)."""
+
+    def register(measure: Callable[[], Measured]) -> Callable[[], Measured]:
+        assert of not in _found, f"two experiments claim {of}"
+        room = measure.__module__.rpartition(".")[0].rpartition(".")[2]
+        _found[of] = Experiment(of, claim, measure, room, taught, needs)
+        return measure
+
+    return register
+
+
+@cache
+def all_experiments() -> tuple[Experiment, ...]:
+    """Every experiment under `experiments/`: rules by code, then facts by name."""
+    import fallline.proof.experiments as home
+
+    for info in pkgutil.walk_packages(home.__path__, home.__name__ + "."):
+        if not info.ispkg and not info.name.rpartition(".")[2].startswith("_"):
+            importlib.import_module(info.name)
+    return tuple(sorted(_found.values(), key=lambda e: (not e.is_rule, e.of)))
+
+
+def experiment_of(name: str) -> Experiment | None:
+    """The experiment of a rule (by code, in any case) or of a fact (by name)."""
+    wanted = name.strip()
+    for found in all_experiments():
+        if found.of in (wanted.upper(), wanted.lower()):
+            return found
+    return None
