@@ -1,0 +1,113 @@
+"""Two ranks on this machine: what an experiment about distributed training needs.
+
+    def _clip_norm(rank: int, world: int) -> float: ...   # a module's own function, so that it can be sent
+
+    norms = on_ranks(_clip_norm, world=2)                  # [rank 0's answer, rank 1's answer]
+
+The ranks talk gloo over the loopback interface. They are forked from a server that imported torch once and computed nothing, so that the
+second call starts in milliseconds, and no thread of the caller is ever copied. `functools.partial` gives a function arguments of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from multiprocessing import connection, get_context, parent_process
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TypeVar
+
+from fallline.errors import FalllineError
+
+__all__ = ["RankFailed", "on_ranks"]
+
+Answer = TypeVar("Answer")
+
+
+class RankFailed(FalllineError):
+    """A rank raised, died, or took too long; the text says which, and what it said."""
+
+
+def on_ranks(
+    function: Callable[[int, int], Answer], world: int = 2, *, seconds: float = 60
+) -> list[Answer]:
+    """`function(rank, world)` on every rank of a gloo group; its answers by rank. No process outlives the call."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["torch.distributed", "torch.nn.parallel", __name__])
+    with tempfile.TemporaryDirectory(prefix="fallline-ranks-") as folder:
+        ends: list[Connection] = []
+        processes = []
+        for rank in range(world):
+            mine, theirs = context.Pipe(duplex=False)
+            process = context.Process(
+                target=_rank,
+                args=(function, rank, world, str(Path(folder, "store")), theirs),
+                daemon=True,
+            )
+            process.start()
+            theirs.close()  # so that a rank's death is seen here as the end of its pipe
+            ends.append(mine)
+            processes.append(process)
+        try:
+            return _answers(ends, time.monotonic() + seconds)
+        finally:
+            for process in processes:
+                process.kill()
+                process.join()
+            for end in ends:
+                end.close()
+
+
+def _answers(ends: list[Connection], deadline: float) -> list[Answer]:
+    """One answer from every rank. The first one to fail is the one to report: the others only wait for it."""
+    answers: dict[int, Answer] = {}
+    while len(answers) < len(ends):
+        waiting = [end for rank, end in enumerate(ends) if rank not in answers]
+        ready = connection.wait(waiting, timeout=max(0.0, deadline - time.monotonic()))
+        if not ready:
+            late = ", ".join(str(rank) for rank in range(len(ends)) if rank not in answers)
+            raise RankFailed(f"no answer in time from rank {late}")
+        for end in ready:
+            assert isinstance(end, Connection)
+            rank = ends.index(end)
+            try:
+                answer, failure = end.recv()
+            except EOFError:
+                raise RankFailed(f"rank {rank} died without an answer") from None
+            if failure:
+                raise RankFailed(f"rank {rank} failed:\n{failure}")
+            answers[rank] = answer
+    return [answers[rank] for rank in range(len(ends))]
+
+
+def _rank(
+    function: Callable[[int, int], Answer], rank: int, world: int, store: str, out: Connection
+) -> None:
+    import torch
+    import torch.distributed as dist
+
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+    try:
+        dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+        answer = function(rank, world)
+        dist.barrier()  # nobody leaves while a neighbour still talks to it
+        out.send((answer, ""))
+    except BaseException:
+        out.send((None, traceback.format_exc()))
+    os._exit(0)  # gloo's threads need no farewell, and taking torch down takes longer than the work
+
+
+def _end_with_parent() -> None:
+    """A rank whose parent was killed would wait for its neighbour for ever."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+    os._exit(1)
