@@ -20,7 +20,7 @@ from typing import Any
 
 from fallline.errors import UsageError
 
-__all__ = ["after_torch", "run_target"]
+__all__ = ["after_torch", "execute", "report", "run_target", "without_us"]
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
@@ -67,31 +67,42 @@ def run_target(
     crashed: Callable[[BaseException], None],
 ) -> int:
     """Run the script (or `-m` module); `finish(status)` is called when it is over, however it ends."""
-    code, main = (
-        _prepare_module(target, arguments) if module else _prepare_script(target, arguments)
-    )
-    sys.modules["__main__"] = main
-    status, text = 0, "finished"
-    try:
-        exec(code, main.__dict__)
-    except SystemExit as error:
-        status = _exit_status(error)
+    status, error = execute(target, arguments, module=module)
+    if isinstance(error, SystemExit):
         text = f"exit {status}"
-    except BaseException as error:
-        status, text = 1, f"raised {type(error).__name__}: {error}"
+    elif error is not None:
+        text = f"raised {type(error).__name__}: {error}"
         crashed(error)
-        without_us(error)
-        _report(error)
-        if isinstance(error, KeyboardInterrupt):
-            status = 130
+        report(error)
+    else:
+        text = "finished"
+    interrupted = isinstance(error, KeyboardInterrupt)
+    del error  # and with it the script's frames, and all that they hold
     _join_threads()
     finish(text)
     _flush()
-    if status == 130 and text.startswith("raised KeyboardInterrupt"):
+    if interrupted:
         # python itself ends by the signal, so that a shell's loop stops too
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
     return status
+
+
+def execute(target: str, arguments: list[str], *, module: bool) -> tuple[int, BaseException | None]:
+    """Run it to its end: its exit status, and what it raised, if anything."""
+    code, main = (
+        _prepare_module(target, arguments) if module else _prepare_script(target, arguments)
+    )
+    sys.modules["__main__"] = main
+    try:
+        exec(code, main.__dict__)
+    except SystemExit as error:
+        return _exit_status(error), error
+    except KeyboardInterrupt as error:
+        return 130, error
+    except BaseException as error:
+        return 1, error
+    return 0, None
 
 
 def _prepare_script(target: str, arguments: list[str]) -> tuple[types.CodeType, types.ModuleType]:
@@ -153,7 +164,7 @@ def _compiled(source: bytes, path: str) -> types.CodeType:
         return compile(source, path, "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
         error.__traceback__ = None
-        _report(error)
+        report(error)
         raise SystemExit(1) from None
 
 
@@ -182,8 +193,9 @@ def _clean(trace: types.TracebackType | None) -> types.TracebackType | None:
     return cleaned
 
 
-def _report(error: BaseException) -> None:
-    """As the interpreter does with an exception that nobody caught."""
+def report(error: BaseException) -> None:
+    """As the interpreter does with an exception that nobody caught, and without fallline's own frames."""
+    without_us(error)
     _flush()
     sys.excepthook(type(error), error, error.__traceback__)
 

@@ -8,8 +8,6 @@ imports run, or by `fallline.watch`, and taken away again by `remove`.
 from __future__ import annotations
 
 import functools
-import sys
-import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +19,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from fallline.watcher.patches import Patches, Wrapped
 from fallline.watcher.replay import Reached
 
 if TYPE_CHECKING:
@@ -28,15 +27,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Taps"]
 
-Wrapped = Callable[..., Any]
 
-
-class Taps:
+class Taps(Patches):
     """The taps of one session. `install` and `remove` may be called once each."""
 
     def __init__(self, session: Session) -> None:
+        super().__init__()
         self.session = session
-        self._undo: list[Callable[[], None]] = []
 
     def install(self, *, rebind: bool = False) -> None:
         """Put the taps in place. `rebind`: also where a module has already imported a function by name."""
@@ -52,42 +49,6 @@ class Taps:
         taps_sync.install(self)
         self.session.by_hand.install(self)
         self.session.owners.install(self)
-
-    def remove(self) -> None:
-        for undo in reversed(self._undo):
-            undo()
-        self._undo.clear()
-
-    # -- the means ---------------------------------------------------------------------------------------------
-
-    def patch(
-        self, owner: Any, name: str, make: Callable[[Wrapped], Wrapped], *, rebind: bool = False
-    ) -> None:
-        """Replace `owner.name` by `make(original)`."""
-        original = owner.__dict__[name] if isinstance(owner, type) else getattr(owner, name)
-        wrapper = functools.wraps(original)(make(original))
-        setattr(owner, name, wrapper)
-        self._undo.append(lambda: _put_back(owner, name, wrapper, original))
-        if rebind:
-            self._rebind(original, wrapper)
-
-    def on_removal(self, undo: Callable[[], None]) -> None:
-        self._undo.append(undo)
-
-    def _rebind(self, original: Wrapped, wrapper: Wrapped) -> None:
-        """`from torch.nn.utils import clip_grad_norm_` happened before us: reach those names too."""
-        for module in list(sys.modules.values()):
-            names = getattr(module, "__dict__", None)
-            if (
-                not isinstance(module, types.ModuleType)
-                or names is None
-                or module.__name__.startswith("fallline")
-            ):
-                continue
-            for name, value in list(names.items()):
-                if value is original:
-                    names[name] = wrapper
-                    self._undo.append(functools.partial(names.__setitem__, name, original))
 
     # -- backward ----------------------------------------------------------------------------------------------
 
@@ -345,10 +306,3 @@ class Taps:
                 self.patch(scheduler, "step", step)
             if "__init__" in scheduler.__dict__:
                 self.patch(scheduler, "__init__", quietly)
-
-
-def _put_back(owner: Any, name: str, wrapper: Wrapped, original: Wrapped) -> None:
-    """Undo a patch, unless someone else has put theirs on top of ours since."""
-    current = owner.__dict__.get(name) if isinstance(owner, type) else getattr(owner, name, None)
-    if current is wrapper:
-        setattr(owner, name, original)
