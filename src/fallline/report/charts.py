@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
-__all__ = ["Area", "Chart", "Line", "Mark", "extremes", "number", "running_median"]
+__all__ = ["Area", "Axis", "Chart", "Line", "Mark", "extremes", "number", "running_median"]
 
 POINTS = 600  # per line; more cannot be seen
 Point = tuple[float, float]
@@ -117,8 +117,8 @@ class Chart:
         ]
         if not values or not xs:
             return ""
-        y = _Axis.over(values, self.y_log, self.from_zero)
-        x = _Axis(min(xs), max(xs) if max(xs) > min(xs) else min(xs) + 1, False)
+        y = Axis.over(values, self.y_log, self.from_zero)
+        x = Axis(min(xs), max(xs) if max(xs) > min(xs) else min(xs) + 1, False)
         body = "".join(
             [
                 _grid(y),
@@ -141,13 +141,15 @@ class Chart:
 
 
 @dataclass(frozen=True, slots=True)
-class _Axis:
+class Axis:
+    """From a value to its place along the axis, and back to the round numbers that label it."""
+
     low: float
     high: float
     log: bool
 
     @classmethod
-    def over(cls, values: Sequence[float], log: bool | None, from_zero: bool) -> _Axis:
+    def over(cls, values: Sequence[float], log: bool | None, from_zero: bool) -> Axis:
         low, high = min(values), max(values)
         positive = [v for v in values if v > 0]
         if log is None:
@@ -180,16 +182,16 @@ class _Axis:
         return [k * step for k in range(lowest, highest + 1)]
 
 
-def _grid(y: _Axis) -> str:
+def _grid(y: Axis) -> str:
     lines = "".join(f"M0 {_at(y, t):.0f}H1000" for t in y.ticks(4))
     return f'<path class="grid" d="{lines}"/>'
 
 
-def _at(y: _Axis, value: float) -> float:
+def _at(y: Axis, value: float) -> float:
     return 1000 * (1 - y.place(value))
 
 
-def _path(points: Sequence[Point], x: _Axis, y: _Axis) -> str:
+def _path(points: Sequence[Point], x: Axis, y: Axis) -> str:
     """Breaks where a value is not finite; one lonely point becomes a short dash that can be seen."""
     runs: list[list[str]] = [[]]
     for px, py in extremes(points):
@@ -200,20 +202,20 @@ def _path(points: Sequence[Point], x: _Axis, y: _Axis) -> str:
     return "".join(f"M{'L'.join(run)}" if len(run) > 1 else f"M{run[0]}h4" for run in runs if run)
 
 
-def _line(line: Line, x: _Axis, y: _Axis) -> str:
+def _line(line: Line, x: Axis, y: Axis) -> str:
     looks = " ".join(
         name for name, on in (("line", True), ("dashed", line.dashed), ("faint", line.faint)) if on
     )
     return f'<path class="{looks}" style="stroke:var(--{line.colour})" d="{_path(line.points, x, y)}"/>'
 
 
-def _area(area: Area, x: _Axis, y: _Axis) -> str:
+def _area(area: Area, x: Axis, y: Axis) -> str:
     forth = "L".join(f"{1000 * x.place(px):.1f} {_at(y, py):.1f}" for px, py in area.high)
     back = "L".join(f"{1000 * x.place(px):.1f} {_at(y, py):.1f}" for px, py in reversed(area.low))
     return f'<path class="area" style="fill:var(--{area.colour})" d="M{forth}L{back}Z"/>'
 
 
-def _marks(marks: Sequence[Mark], x: _Axis) -> str:
+def _marks(marks: Sequence[Mark], x: Axis) -> str:
     return "".join(
         f'<i class="mark" style="left:{100 * x.place(m.at):.2f}%;--c:var(--{m.colour})">'
         + (
@@ -227,7 +229,7 @@ def _marks(marks: Sequence[Mark], x: _Axis) -> str:
     )
 
 
-def _lost(lines: Sequence[Line], x: _Axis) -> str:
+def _lost(lines: Sequence[Line], x: Axis) -> str:
     """A tick at the bottom for each value that is not finite, a few dozen at most."""
     lost = sorted(
         {px for line in lines if line.shown for px, py in line.points if not math.isfinite(py)}
@@ -239,14 +241,14 @@ def _lost(lines: Sequence[Line], x: _Axis) -> str:
     )
 
 
-def _y_labels(y: _Axis, unit: str) -> str:
+def _y_labels(y: Axis, unit: str) -> str:
     return "".join(
         f'<span style="top:{100 * (1 - y.place(t)):.2f}%">{escape(number(t) + unit)}</span>'
         for t in y.ticks(4)
     )
 
 
-def _x_labels(x: _Axis, chart: Chart) -> str:
+def _x_labels(x: Axis, chart: Chart) -> str:
     if chart.x_labels:
         last = max(1, len(chart.x_labels) - 1)
         spots = sorted({0, last // 2, last})
@@ -279,7 +281,7 @@ def _spoken(chart: Chart, values: Sequence[float]) -> str:
     return f"{chart.title}: from {number(min(values))} to {number(max(values))}{chart.unit}"
 
 
-def _data(chart: Chart, x: _Axis, y: _Axis) -> str:
+def _data(chart: Chart, x: Axis, y: Axis) -> str:
     """What the script needs to show values under the pointer."""
     import json
 
