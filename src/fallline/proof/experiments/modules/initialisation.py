@@ -1,0 +1,215 @@
+"""Initialisation: what keeps the scale of gradients along twenty layers, and what does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from fallline.proof.experiment import Measured, experiment
+from fallline.proof.experiments._measures import error_of, gradient_along_depth
+
+Init = Callable[[nn.Linear], object]
+DEPTH = 20
+
+
+def he(layer: nn.Linear) -> None:
+    """He's normal initialisation, for ReLU."""
+    nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+    nn.init.zeros_(layer.bias)
+
+
+def tower(
+    activation: Callable[[], nn.Module], *, depth: int, init: Init | None = None
+) -> nn.Module:
+    """`depth` layers of 64, each a Linear and an activation; PyTorch's own initialisation unless another is given."""
+    torch.manual_seed(0)
+    layers: list[nn.Module] = []
+    for _ in range(depth):
+        linear = nn.Linear(64, 64)
+        if init is not None:
+            init(linear)
+        layers += [linear, activation()]
+    return nn.Sequential(*layers)
+
+
+@experiment(
+    "initialisation-before-activation",
+    claim="Initialisation decides, not the activation: PyTorch's default vanishes with ReLU, GELU and tanh alike.",
+    taught="Replace the activation first (highest impact), then look at the initialisation; avoid tanh.",
+)
+def initialisation_before_activation() -> Measured:
+    default = {
+        "ReLU": _early_over_late(nn.ReLU),
+        "GELU": _early_over_late(nn.GELU),
+        "tanh": _early_over_late(nn.Tanh),
+    }
+    chosen = {
+        "ReLU, He": _early_over_late(nn.ReLU, he),
+        "tanh, Xavier": _early_over_late(nn.Tanh, _xavier),
+    }
+    return Measured(
+        sides={
+            "default initialisation": {f"{n}: first / last": r for n, r in default.items()},
+            "initialisation for the activation": {
+                f"{n}: first / last": r for n, r in chosen.items()
+            },
+        },
+        conclusion=(
+            f"{DEPTH} layers, first over last gradient: default {default['ReLU']:.0e} (ReLU), {default['GELU']:.0e} (GELU), "
+            f"{default['tanh']:.0e} (tanh); {chosen['ReLU, He']:.1f} with ReLU and He, {chosen['tanh, Xavier']:.1f} with tanh and Xavier"
+        ),
+        holds={
+            "the default vanishes with every activation": max(default.values()) < 0.01,
+            "GELU for ReLU does not help": default["GELU"] < 10 * default["ReLU"],
+            "the right initialisation keeps the scale": all(0.1 < r < 10 for r in chosen.values()),
+        },
+        curves={
+            "ReLU, default": _logs(nn.ReLU),
+            "ReLU, He": _logs(nn.ReLU, he),
+            "tanh, Xavier": _logs(nn.Tanh, _xavier),
+        },
+        axes=("layer", "log10 of the gradient norm"),
+    )
+
+
+@experiment(
+    "uniform-init-is-fine",
+    claim="He initialisation keeps the scale of gradients equally well with uniform and with normal numbers.",
+    taught="Uniform initialisation scales gradients improperly.",
+)
+def uniform_init_is_fine() -> Measured:
+    normal, uniform = _early_over_late(nn.ReLU, he), _early_over_late(nn.ReLU, _he_uniform)
+    default = _early_over_late(nn.ReLU)
+    return Measured(
+        sides={
+            "He, normal": {"first / last gradient": normal},
+            "He, uniform": {"first / last gradient": uniform},
+            "default (uniform, but too narrow)": {"first / last gradient": default},
+        },
+        conclusion=f"first over last gradient of {DEPTH} layers: {uniform:.2f} with uniform, {normal:.2f} with normal numbers",
+        holds={
+            "both within a factor of ten of 1": 0.1 < normal < 10 and 0.1 < uniform < 10,
+            "what vanishes is the width, not the shape": default < 1e-3 * uniform,
+        },
+    )
+
+
+@experiment(
+    "he-and-xavier-keep-scale",
+    claim="He for ReLU and Xavier for tanh keep the gradient's scale over twenty layers; twice He's spread explodes.",
+)
+def he_and_xavier_keep_scale() -> Measured:
+    relu, tanh = _early_over_late(nn.ReLU, he), _early_over_late(nn.Tanh, _xavier)
+
+    def size(init: Init) -> float:
+        return max(gradient_along_depth(tower(nn.ReLU, depth=DEPTH, init=init)))
+
+    growth = size(_twice_he) / size(he)
+    return Measured(
+        sides={
+            "He, ReLU": {"first / last gradient": relu},
+            "Xavier, tanh": {"first / last gradient": tanh},
+            "twice He's spread, ReLU": {"largest gradient, against He": growth},
+        },
+        conclusion=(
+            f"{DEPTH} layers: {relu:.2f} with He and ReLU, {tanh:.2f} with Xavier and tanh; "
+            f"twice He's spread makes the gradients {growth:.0e} times larger"
+        ),
+        holds={
+            "He and Xavier stay within a factor of ten": 0.1 < relu < 10 and 0.1 < tanh < 10,
+            "twice the spread is at least 1e8 times larger": growth > 1e8,
+        },
+        curves={"ReLU, He": _logs(nn.ReLU, he), "tanh, Xavier": _logs(nn.Tanh, _xavier)},
+        axes=("layer", "log10 of the gradient norm"),
+    )
+
+
+@experiment(
+    "init-and-missing-bias",
+    claim="An initialiser that writes `m.bias.data` fails on bias=False layers, the usual Conv before a batch norm.",
+    taught="`nn.init.zeros_(m.bias)` for every Linear and Conv.",
+)
+def init_and_missing_bias() -> Measured:
+    net = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8))
+
+    def unguarded(module: nn.Module) -> None:
+        if isinstance(module, nn.Conv2d):
+            module.bias.data.zero_()  # type: ignore[union-attr]
+
+    def guarded(module: nn.Module) -> None:
+        if isinstance(module, nn.Conv2d) and module.bias is not None:
+            module.bias.data.zero_()
+
+    wrong, right = error_of(lambda: net.apply(unguarded)), error_of(lambda: net.apply(guarded))
+    return Measured(
+        sides={"no check": {"raises": wrong}, "`bias is not None`": {"raises": right}},
+        conclusion=f"on Conv2d(bias=False) the unguarded initialiser raises {wrong}, the guarded one raises {right}",
+        holds={"unguarded fails": wrong == "AttributeError", "guarded passes": right == "none"},
+    )
+
+
+@experiment(
+    "saturation",
+    claim="Sigmoid and tanh saturate on both sides, GELU on the negative one, where it is as dead as ReLU.",
+    taught="Sigmoid and tanh saturate; GELU does not.",
+)
+def saturation() -> Measured:
+    activations: dict[str, Callable[[Tensor], Tensor]]
+    activations = {"sigmoid": torch.sigmoid, "tanh": torch.tanh, "GELU": nn.functional.gelu}
+    points = torch.linspace(-8, 8, 65, dtype=torch.float64).requires_grad_()
+    slopes = {
+        name: torch.autograd.grad(f(points).sum(), points)[0] for name, f in activations.items()
+    }
+    at = {x: int((points - x).abs().argmin()) for x in (-6.0, 0.0, 6.0)}
+    return Measured(
+        sides={
+            name: {f"slope at {x:g}": float(slope[i]) for x, i in at.items()}
+            for name, slope in slopes.items()
+        },
+        conclusion=(
+            f"slopes at -6 / 0 / 6: sigmoid {_three(slopes['sigmoid'], at)}, tanh {_three(slopes['tanh'], at)}, "
+            f"GELU {_three(slopes['GELU'], at)}"
+        ),
+        holds={
+            "sigmoid's slope is at most 1/4": float(slopes["sigmoid"].max()) <= 0.25,
+            "sigmoid at 6 is under 0.003": float(slopes["sigmoid"][at[6.0]]) < 0.003,
+            "tanh at 6 is under 1e-4": float(slopes["tanh"][at[6.0]]) < 1e-4,
+            "GELU at -6 is 0 to 1e-6": abs(float(slopes["GELU"][at[-6.0]])) < 1e-6,
+            "GELU at 6 is 1": abs(float(slopes["GELU"][at[6.0]]) - 1) < 1e-6,
+        },
+        curves={name: slope.tolist() for name, slope in slopes.items()},
+        axes=("input", "slope"),
+        positions=points.tolist(),
+    )
+
+
+def _three(slope: Tensor, at: dict[float, int]) -> str:
+    return " / ".join(f"{abs(float(slope[i])):.2g}" for i in at.values())
+
+
+def _xavier(layer: nn.Linear) -> None:
+    nn.init.xavier_normal_(layer.weight)
+    nn.init.zeros_(layer.bias)
+
+
+def _he_uniform(layer: nn.Linear) -> None:
+    nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu")
+    nn.init.zeros_(layer.bias)
+
+
+def _twice_he(layer: nn.Linear) -> None:
+    he(layer)
+    with torch.no_grad():
+        layer.weight *= 2
+
+
+def _early_over_late(activation: Callable[[], nn.Module], init: Init | None = None) -> float:
+    norms = gradient_along_depth(tower(activation, depth=DEPTH, init=init))
+    return norms[0] / norms[-1]
+
+
+def _logs(activation: Callable[[], nn.Module], init: Init | None = None) -> list[float]:
+    norms = gradient_along_depth(tower(activation, depth=DEPTH, init=init))
+    return torch.tensor(norms, dtype=torch.float64).log10().tolist()
