@@ -1,0 +1,35 @@
+"""Measurements on demand: what an expert reaches for before prescribing.
+
+Every instrument is a function here, a verb of `fallline measure`, and leaves model, randomness and results as they are.
+The names are imported on first use: most of what is behind them needs torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fallline.instruments.frame import Measurement, Progress
+    from fallline.instruments.script import Observer, Script, run_until
+
+_HOME = {
+    "Measurement": "fallline.instruments.frame",
+    "Progress": "fallline.instruments.frame",
+    "Observer": "fallline.instruments.script",
+    "Script": "fallline.instruments.script",
+    "run_until": "fallline.instruments.script",
+}
+
+__all__ = ["Measurement", "Observer", "Progress", "Script", "run_until"]
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOME:
+        from importlib import import_module
+
+        return getattr(import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'fallline.instruments' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

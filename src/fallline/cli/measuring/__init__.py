@@ -1,0 +1,1 @@
+"""The verbs of `fallline measure`, one file each."""
