@@ -19,13 +19,23 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 
 from fallline.specialists import SPECIALISTS, Specialist
 
-__all__ = ["Experiment", "Measured", "all_experiments", "experiment", "experiment_of"]
+__all__ = [
+    "Experiment",
+    "Measured",
+    "all_experiments",
+    "experiment",
+    "experiment_of",
+    "registered",
+    "where",
+]
 
 Value = float | int | str | bool
 
@@ -85,6 +95,11 @@ def experiment(
     return register
 
 
+def registered(name: str) -> Experiment | None:
+    """The experiment of this exact name, once its module has been imported."""
+    return _found.get(name)
+
+
 @cache
 def all_experiments() -> tuple[Experiment, ...]:
     """Every experiment under `experiments/`: rules by code, then facts by name."""
@@ -94,6 +109,19 @@ def all_experiments() -> tuple[Experiment, ...]:
         if not info.ispkg and not info.name.rpartition(".")[2].startswith("_"):
             importlib.import_module(info.name)
     return tuple(sorted(_found.values(), key=lambda e: (not e.is_rule, e.of)))
+
+
+@cache
+def where() -> dict[str, str]:
+    """The module of every experiment by its name, from the text of the files: nothing is imported, so torch need not be there."""
+    home = Path(__file__).parent / "experiments"
+    return {
+        name: f"fallline.proof.experiments.{path.parent.name}.{path.stem}"
+        for path in sorted(home.glob("*/[!_]*.py"))
+        for name in re.findall(
+            r'^@experiment\(\s*"([^"]+)"', path.read_text(encoding="utf-8"), re.M
+        )
+    }
 
 
 def experiment_of(name: str) -> Experiment | None:

@@ -4,8 +4,7 @@
 
     norms = on_ranks(_clip_norm, world=2)                  # [rank 0's answer, rank 1's answer]
 
-The ranks talk gloo over the loopback interface. They are forked from a server that imported torch once and computed nothing, so that the
-second call starts in milliseconds, and no thread of the caller is ever copied. `functools.partial` gives a function arguments of its own.
+The ranks talk gloo over the loopback interface; the second call starts in milliseconds. `functools.partial` gives a function arguments of its own.
 """
 
 from __future__ import annotations
@@ -13,16 +12,16 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-import threading
 import time
 import traceback
 from collections.abc import Callable
-from multiprocessing import connection, get_context, parent_process
+from multiprocessing import connection
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TypeVar
 
 from fallline.errors import FalllineError
+from fallline.proof.processes import end_with_parent, with_torch
 
 __all__ = ["RankFailed", "on_ranks"]
 
@@ -37,8 +36,7 @@ def on_ranks(
     function: Callable[[int, int], Answer], world: int = 2, *, seconds: float = 60
 ) -> list[Answer]:
     """`function(rank, world)` on every rank of a gloo group; its answers by rank. No process outlives the call."""
-    context = get_context("forkserver")
-    context.set_forkserver_preload(["torch.distributed", "torch.nn.parallel", __name__])
+    context = with_torch()
     with tempfile.TemporaryDirectory(prefix="fallline-ranks-") as folder:
         ends: list[Connection] = []
         processes = []
@@ -91,7 +89,7 @@ def _rank(
     import torch
     import torch.distributed as dist
 
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()  # a rank whose parent was killed would wait for its neighbour for ever
     torch.set_num_threads(1)
     torch.manual_seed(0)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
@@ -103,11 +101,3 @@ def _rank(
     except BaseException:
         out.send((None, traceback.format_exc()))
     os._exit(0)  # gloo's threads need no farewell, and taking torch down takes longer than the work
-
-
-def _end_with_parent() -> None:
-    """A rank whose parent was killed would wait for its neighbour for ever."""
-    parent = parent_process()
-    if parent is not None:
-        parent.join()
-    os._exit(1)

@@ -1,0 +1,215 @@
+"""Runs experiments, each in a process of its own: seeded, on one thread, several at a time, none able to stop the others."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import random
+import signal
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from multiprocessing import connection
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from fallline.proof import experiment
+from fallline.proof.processes import end_with_parent, with_torch
+from fallline.proof.record import Outcome, recorded
+
+__all__ = ["LIMIT", "measure"]
+
+LIMIT = 120.0  # seconds for one experiment; the slowest takes a few
+_TAIL = 12  # lines of a dead process's output that are told
+
+
+@dataclass(slots=True)
+class _Running:
+    outcome: Outcome  # what is known before it answers
+    process: BaseProcess
+    answers: Connection
+    output: Path
+    until: float
+
+
+def measure(
+    names: Sequence[str],
+    *,
+    jobs: int = 1,
+    limit: float = LIMIT,
+    done: Callable[[Outcome], None] = lambda _: None,
+) -> list[Outcome]:
+    """The outcomes of these experiments, in the order of their names. `done` hears of each as it comes."""
+    waiting = sorted(
+        names, key=lambda name: -_expected(name)
+    )  # the longest first: none is left over at the end
+    found: dict[str, Outcome] = {}
+    running: list[_Running] = []
+    with tempfile.TemporaryDirectory(prefix="fallline-prove-") as folder:
+        try:
+            while waiting or running:
+                while waiting and len(running) < jobs:
+                    running.append(_start(waiting.pop(0), Path(folder), limit))
+                for one, outcome in _finished(running):
+                    _end(one)
+                    running.remove(one)
+                    found[outcome.of] = outcome
+                    done(outcome)
+        finally:
+            for one in running:
+                _end(one)
+    return [found[name] for name in names]
+
+
+def _expected(name: str) -> float:
+    before = recorded(name)
+    return before.seconds if before else 1.0
+
+
+def _start(name: str, folder: Path, limit: float) -> _Running:
+    context = with_torch()
+    answers, theirs = context.Pipe(duplex=False)
+    output = folder / f"{name}.txt"
+    process = context.Process(target=_experiment, args=(name, theirs, str(output)))
+    process.start()
+    theirs.close()  # so that its death is seen here as the end of the pipe
+    return _Running(_known(name), process, answers, output, time.monotonic() + limit)
+
+
+def _known(name: str) -> Outcome:
+    room = experiment.where()[name].split(".")[-2]
+    return recorded(name) or Outcome(name, name, room, claim="")
+
+
+def _finished(running: list[_Running]) -> Iterator[tuple[_Running, Outcome]]:
+    """Those that have answered, died, or had all their time; waits until there is one."""
+    first = min(one.until for one in running)
+    ready = connection.wait(
+        [one.answers for one in running], timeout=max(0.0, first - time.monotonic())
+    )
+    for one in list(running):
+        if one.answers in ready:
+            try:
+                yield one, one.answers.recv()
+            except EOFError:
+                yield one, _failed(one, f"its process died{_last_words(one.output)}")
+        elif time.monotonic() >= one.until:
+            yield one, _failed(one, "it took longer than it may")
+
+
+def _failed(one: _Running, problem: str) -> Outcome:
+    return replace(
+        Outcome(one.outcome.of, one.outcome.name, one.outcome.room, one.outcome.claim),
+        problem=problem,
+    )
+
+
+def _last_words(output: Path) -> str:
+    with suppress(OSError):
+        lines = output.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        if lines:
+            return ":\n" + "\n".join(lines[-_TAIL:])
+    return ""
+
+
+def _end(one: _Running) -> None:
+    one.process.kill()
+    one.process.join()
+    one.answers.close()
+
+
+# -- in the experiment's own process --------------------------------------------------------------------------------
+
+
+def _experiment(name: str, answers: Connection, output: str) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who waits; it ends us
+    end_with_parent()
+    log = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    answers.send(_outcome(name))
+    sys.stdout.flush()
+    os._exit(0)  # taking torch down takes longer than many experiments
+
+
+def _outcome(name: str) -> Outcome:
+    import torch
+
+    blank = replace(_known(name), verdict="failed", problem="", torch=torch.__version__)
+    try:
+        importlib.import_module(experiment.where()[name])
+        found = experiment.registered(name)
+        assert found is not None
+    except Exception:
+        return replace(blank, problem=traceback.format_exc())
+    known = Outcome(
+        found.of, _name(found.of), found.room, found.claim, found.taught, found.needs,
+        machine=_machine(found.needs), torch=torch.__version__,
+    )  # fmt: skip
+    if found.needs == "cuda" and not torch.cuda.is_available():
+        return replace(
+            known, verdict="unavailable", problem="it needs a CUDA device, and there is none here"
+        )
+    _seed()
+    start = time.perf_counter()
+    try:
+        measured = found.measure()
+    except ModuleNotFoundError as error:
+        return replace(
+            known,
+            verdict="unavailable",
+            problem=f"it needs the package {error.name}, which is not installed here",
+        )
+    except Exception:
+        return replace(known, problem=traceback.format_exc())
+    return replace(
+        known,
+        verdict="proved" if measured.proved else "refuted",
+        conclusion=measured.conclusion,
+        sides={side: dict(values) for side, values in measured.sides.items()},
+        holds={words: bool(held) for words, held in measured.holds.items()},
+        curves={curve: [float(y) for y in ys] for curve, ys in measured.curves.items()},
+        axes=tuple(measured.axes),
+        positions=[float(x) for x in measured.positions],
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _seed() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    random.seed(0)
+    with suppress(ModuleNotFoundError):
+        import numpy
+
+        numpy.random.seed(0)
+    warnings.simplefilter("ignore")
+
+
+def _name(of: str) -> str:
+    from fallline.rule import rule_by_code
+
+    rule = rule_by_code(of) if of.startswith("FL") else None
+    return rule.name if rule else of
+
+
+def _machine(needs: str) -> str:
+    import torch
+
+    if needs == "cuda" and torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    model = platform.processor() or platform.machine()
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+        model = names[0] if names else model
+    return f"{os.cpu_count()} x {model}"
