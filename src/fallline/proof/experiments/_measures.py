@@ -35,15 +35,15 @@ def gradient_along_depth(net: nn.Module, *, inputs: int = 64, seed: int = 1) -> 
 
 
 @contextmanager
-def saved_bytes() -> Iterator[list[int]]:
-    """Sizes in bytes of the tensors autograd keeps for the backward pass, each storage counted once."""
+def saved_bytes(model: nn.Module) -> Iterator[list[int]]:
+    """Sizes in bytes of what autograd keeps for the backward pass: each storage once, parameters not at all."""
     sizes: list[int] = []
     kept: list[Tensor] = []  # keeps storages alive, so that no address is used twice
-    seen: set[int] = set()
+    seen = {p.untyped_storage().data_ptr() for p in model.parameters()}
 
     def pack(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        if not isinstance(tensor, nn.Parameter) and storage.data_ptr() not in seen:
+        if storage.data_ptr() not in seen:
             seen.add(storage.data_ptr())
             kept.append(tensor)
             sizes.append(storage.nbytes())

@@ -128,7 +128,7 @@ def he_and_xavier_keep_scale() -> Measured:
 
 @experiment(
     "init-and-missing-bias",
-    claim="An initialiser that writes `m.bias.data` fails on bias=False layers, the usual Conv before a batch norm.",
+    claim="`nn.init.zeros_(m.bias)` without a check fails on bias=False layers, the usual Conv before a batch norm.",
     taught="`nn.init.zeros_(m.bias)` for every Linear and Conv.",
 )
 def init_and_missing_bias() -> Measured:
@@ -136,11 +136,11 @@ def init_and_missing_bias() -> Measured:
 
     def unguarded(module: nn.Module) -> None:
         if isinstance(module, nn.Conv2d):
-            module.bias.data.zero_()  # type: ignore[union-attr]
+            nn.init.zeros_(module.bias)  # type: ignore[arg-type]
 
     def guarded(module: nn.Module) -> None:
         if isinstance(module, nn.Conv2d) and module.bias is not None:
-            module.bias.data.zero_()
+            nn.init.zeros_(module.bias)
 
     wrong, right = error_of(lambda: net.apply(unguarded)), error_of(lambda: net.apply(guarded))
     return Measured(

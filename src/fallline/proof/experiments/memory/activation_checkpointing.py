@@ -1,0 +1,213 @@
+"""Activation checkpointing and accumulation: what they cost, what they save, what they change."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
+
+from fallline.proof.experiment import Measured, experiment
+from fallline.proof.experiments._measures import saved_bytes
+from fallline.proof.experiments._training import gradient, off
+
+
+@experiment(
+    "checkpointing-cost",
+    claim="Recomputing a whole block adds half to the backward pass's FLOPs, a third to the step's; a block that ends in a Linear is not recomputed to its end and adds a quarter.",
+    taught="Checkpointing adds 30 to 50 percent to the backward pass.",
+)
+def checkpointing_cost() -> Measured:
+    torch.manual_seed(0)
+    added = {
+        name: 100 * _added_flops(block)
+        for name, block in {
+            "ends in an activation": nn.Sequential(
+                nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64), nn.GELU()
+            ),
+            "ends in a Linear": nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)),
+            "transformer layer": nn.TransformerEncoderLayer(
+                64, 4, 256, dropout=0.0, batch_first=True, norm_first=True
+            ),
+        }.items()
+    }
+    return Measured(
+        sides={
+            name: {
+                "added to the backward pass, percent of FLOPs": 1.5 * share,
+                "added to the step, percent of FLOPs": share,
+            }
+            for name, share in added.items()
+        },
+        conclusion="FLOPs added to the backward pass (to the whole step): "
+        + ", ".join(f"{name} +{1.5 * s:.0f}% (+{s:.0f}%)" for name, s in added.items()),
+        holds={
+            "everything recomputed adds a third to the step": abs(
+                added["ends in an activation"] - 100 / 3
+            )
+            < 1,
+            "an early stop halves that for two equal Linears": abs(
+                added["ends in a Linear"] - 100 / 6
+            )
+            < 1,
+            "a transformer layer lies between": added["ends in a Linear"]
+            < added["transformer layer"]
+            < added["ends in an activation"],
+        },
+    )
+
+
+def _added_flops(block: nn.Module) -> float:
+    """What checkpointing adds to the FLOPs of forward and backward, as a share; backward is two thirds of them."""
+    counts: list[int] = []
+    for checkpointed in (False, True):
+        x = torch.randn(8, 16, 64, requires_grad=True)
+        with FlopCounterMode(display=False) as counter:
+            out = checkpoint(block, x, use_reentrant=False) if checkpointed else block(x)
+            out.sum().backward()
+        counts.append(counter.get_total_flops())
+    return counts[1] / counts[0] - 1
+
+
+@experiment(
+    "checkpointing-is-exact",
+    claim="Checkpointing changes no gradient by a bit, also with bfloat16 autocast and dropout, as long as the RNG state is preserved.",
+)
+def checkpointing_is_exact() -> Measured:
+    plain = _checkpointed_gradient(None, dropout=0.0)
+    exact = bool(torch.equal(plain, _checkpointed_gradient(True, dropout=0.0)))
+    half = bool(
+        torch.equal(
+            _checkpointed_gradient(None, dropout=0.0, autocast=True),
+            _checkpointed_gradient(True, dropout=0.0, autocast=True),
+        )
+    )
+    dropped = _checkpointed_gradient(None, dropout=0.5)
+    kept = off(_checkpointed_gradient(True, dropout=0.5), dropped)
+    lost = off(_checkpointed_gradient(False, dropout=0.5), dropped)
+    return Measured(
+        sides={
+            "RNG state preserved (default)": {
+                "same bits, float32": exact,
+                "same bits, bfloat16 autocast": half,
+                "gradient error with dropout": kept,
+            },
+            "preserve_rng_state=False": {"gradient error with dropout": lost},
+        },
+        conclusion=f"gradients are bitwise the same; with dropout they are {100 * lost:.0f}% off without the preserved RNG state, 0% with it",
+        holds={
+            "same bits in float32": exact,
+            "same bits under bfloat16 autocast": half,
+            "dropout is repeated exactly": kept == 0,
+            "without the RNG state it is not": lost > 0.2,
+        },
+    )
+
+
+def _checkpointed_gradient(
+    preserve_rng: bool | None, *, dropout: float, autocast: bool = False
+) -> Tensor:
+    """The gradient of a small block: plain where `preserve_rng` is None, else checkpointed."""
+    torch.manual_seed(0)
+    block = nn.Sequential(
+        nn.Linear(32, 64), nn.GELU(), nn.Dropout(dropout), nn.Linear(64, 32), nn.GELU()
+    )
+    x = torch.randn(16, 32)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        if preserve_rng is None:
+            out = block(x)
+        else:
+            out = checkpoint(block, x, use_reentrant=False, preserve_rng_state=preserve_rng)
+        loss = out.float().pow(2).mean()
+    loss.backward()
+    return gradient(block)
+
+
+@experiment(
+    "checkpointing-and-batchnorm",
+    claim="A checkpointed batch norm updates its running statistics twice a step.",
+    taught="Checkpointing is compatible with batch norm.",
+)
+def checkpointing_and_batchnorm() -> Measured:
+    seen = {
+        name: _running(checkpointed)
+        for name, checkpointed in (("plain", False), ("checkpointed", True))
+    }
+    moved = seen["checkpointed"][1] / seen["plain"][1]
+    return Measured(
+        sides={
+            name: {"batches tracked after one step": tracked, "running mean": mean}
+            for name, (tracked, mean) in seen.items()
+        },
+        conclusion=f"after one step a checkpointed batch norm has tracked {seen['checkpointed'][0]} batches, and its mean moved {moved:.1f} times as far",
+        holds={
+            "two batches tracked for one": seen["checkpointed"][0] == 2 and seen["plain"][0] == 1,
+            "the mean moved 1.9 times as far": abs(moved - 1.9) < 0.01,
+        },
+    )
+
+
+def _running(checkpointed: bool) -> tuple[int, float]:
+    """Batches a batch norm has tracked after one step, and the length of its running mean."""
+    torch.manual_seed(0)
+    norm = nn.BatchNorm1d(8)
+    block = nn.Sequential(norm, nn.Linear(8, 8), nn.ReLU())
+    x = torch.randn(32, 8) + 1
+    out = checkpoint(block, x, use_reentrant=False) if checkpointed else block(x)
+    out.sum().backward()
+    assert norm.num_batches_tracked is not None and norm.running_mean is not None
+    return int(norm.num_batches_tracked), float(norm.running_mean.norm())
+
+
+@experiment(
+    "accumulation-saves-activations",
+    claim="k micro-batches keep 1/k of the big batch's activations.",
+)
+def accumulation_saves_activations() -> Measured:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(100, 200), nn.Tanh(), nn.Linear(200, 200), nn.Tanh())
+    kept = {}
+    for size in (64, 128, 256):
+        with saved_bytes(model) as sizes:
+            loss = model(torch.randn(size, 100)).mean()
+            kept[size] = sum(sizes)
+        loss.backward()
+    return Measured(
+        sides={
+            f"batch of {size}": {"bytes kept for the backward pass": n} for size, n in kept.items()
+        },
+        conclusion=f"a batch of 64 keeps {kept[64]:,} bytes for the backward pass, one of 256 {kept[256]:,}: {kept[256] / kept[64]:.2f} times",
+        holds={"a quarter of the batch keeps a quarter": abs(kept[256] / kept[64] - 4) < 0.02},
+        curves={"bytes kept": list(kept.values())},
+        axes=("batch size", "bytes kept"),
+        positions=list(kept),
+    )
+
+
+@experiment(
+    "checkpointing-saves-activations",
+    claim="A checkpointed stack keeps one activation per block instead of everything inside it.",
+)
+def checkpointing_saves_activations() -> Measured:
+    torch.manual_seed(0)
+    blocks = nn.ModuleList(
+        nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64), nn.GELU())
+        for _ in range(8)
+    )
+    kept = {}
+    for checkpointed in (False, True):
+        x = torch.randn(128, 64, requires_grad=True)
+        with saved_bytes(blocks) as sizes:
+            for block in blocks:
+                x = checkpoint(block, x, use_reentrant=False) if checkpointed else block(x)
+            kept[checkpointed] = sum(sizes)
+        x.sum().backward()
+    ratio = kept[False] / kept[True]
+    return Measured(
+        sides={
+            "plain": {"bytes kept for the backward pass": kept[False]},
+            "checkpointed": {"bytes kept for the backward pass": kept[True]},
+        },
+        conclusion=f"8 blocks keep {kept[False]:,} bytes, checkpointed {kept[True]:,}: {ratio:.0f} times less",
+        holds={"at least five times less is kept": ratio > 5},
+    )
