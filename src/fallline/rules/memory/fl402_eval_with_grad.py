@@ -25,7 +25,7 @@ class EvalWithGrad(Rule):
     what = "A model in eval mode is called while autograd records, and nothing is ever derived from the result."
     why = (
         "`model.eval()` changes dropout and BatchNorm; it does not stop autograd. Without `torch.no_grad()` every activation of the evaluation is "
-        "kept for a backward that never comes: more memory, slower, and out of memory at batch sizes that would fit."
+        "kept for a backward that never comes: more memory for nothing, and out of memory at batch sizes that would fit."
     )
     instead = "Evaluate under `torch.no_grad()` or `torch.inference_mode()`."
     fix_safety = (

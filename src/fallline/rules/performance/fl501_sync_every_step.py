@@ -27,7 +27,7 @@ class SyncEveryStep(Rule):
     what = "A value is fetched from the device on every training iteration: `.item()`, `.cpu()`, `print(tensor)`."
     why = (
         "A GPU works through a queue while Python fills it. Fetching a value waits until the queue is empty, and the device then idles until Python has queued "
-        "new work. Where a step has many small kernels this can cost more than the step itself."
+        "new work: Python's time and the device's add up where they could overlap."
     )
     instead = "Sum up on the device (`total += loss.detach()`) and fetch once every so many steps."
     references = (
