@@ -1,0 +1,312 @@
+"""`fallline prove`: the measurement behind a rule or a fact, made again here."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from fallline.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+    from fallline.proof.record import Outcome
+
+__all__ = ["HELP", "add_arguments", "run"]
+
+HELP = """\
+Run the experiment behind a rule or a fact: a small measurement with and without the mistake, and what must be so for
+the claim to be true. Exit status 0: proved, 1: refuted.
+
+  fallline prove FL201
+  fallline prove clip-scaled batchnorm-alone-explodes
+  fallline prove --list
+  fallline prove --all --out evidence
+"""
+
+_WIDEST = 96
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "name", nargs="*", metavar="NAME", help="a rule's code or name, or a fact's name"
+    )
+    parser.add_argument("--list", action="store_true", help="what there is to prove")
+    parser.add_argument(
+        "--all", action="store_true", help="every experiment; writes evidence.md and evidence.json"
+    )
+    parser.add_argument(
+        "--merge", metavar="FILE", help="take over what was measured on another machine"
+    )
+    parser.add_argument(
+        "--out", metavar="DIR", help="where the evidence is written (with --all and --merge: docs)"
+    )
+    parser.add_argument(
+        "--jobs", type=int, metavar="N", help="experiments at a time (default: one a core)"
+    )
+    parser.add_argument(
+        "--needs", choices=("cuda",), help="only the experiments that need this device"
+    )
+    parser.add_argument(
+        "--output-format", choices=("text", "json"), default="text", help="text (default) or json"
+    )
+
+
+def run(args: Namespace) -> int:
+    if args.jobs is not None and args.jobs < 1:
+        raise UsageError("--jobs is a number of processes, 1 or more")
+    if args.list:
+        print(_listed(args))
+        return 0
+    if args.merge:
+        return _merge(Path(args.merge), Path(args.out or "docs"))
+    names = _names(args)
+    _need_torch()
+    outcomes = _measured(names, args)
+    if args.all or args.out:
+        # a record of one device's experiments is for --merge: it holds nothing else
+        before = {} if args.needs else _before(Path(args.out or "docs"))
+        _write(outcomes, before, Path(args.out or "docs"), whole=args.all)
+    if args.output_format == "json":
+        print(json.dumps([o.as_dict() for o in outcomes], indent=2, ensure_ascii=False))
+    elif args.all:
+        print(_summary(outcomes))
+    else:
+        print(_told(outcomes))
+    return _status(outcomes)
+
+
+# -- which ----------------------------------------------------------------------------------------------------------
+
+
+def _names(args: Namespace) -> list[str]:
+    from fallline.proof.experiment import where
+
+    if args.all:
+        if args.name:
+            raise UsageError("give names or --all, not both")
+        return [name for name in where() if not args.needs or _needs(name, args.needs)]
+    if not args.name:
+        raise UsageError("name a rule or a fact, such as `fallline prove FL201`; --list shows them")
+    return list(dict.fromkeys(found for given in args.name for found in _called(given)))
+
+
+def _needs(name: str, device: str) -> bool:
+    """From the file's text, so that choosing needs no torch."""
+    import importlib.util
+    import re
+
+    from fallline.proof.experiment import where
+
+    spec = importlib.util.find_spec(where()[name])
+    assert spec is not None and spec.origin is not None
+    source = Path(spec.origin).read_text(encoding="utf-8")
+    head = re.search(rf'^@experiment\(\s*"{name}".*?^def ', source, re.MULTILINE | re.DOTALL)
+    return head is not None and f'needs="{device}"' in head[0]
+
+
+def _called(given: str) -> list[str]:
+    """A rule by code or name, a fact by name. Where a rule and a fact share a name, both."""
+    from difflib import get_close_matches
+
+    from fallline.proof.experiment import where
+    from fallline.rule import all_rules, rule_by_code
+
+    there = where()
+    rule = rule_by_code(given)
+    wanted = [rule.code] if rule else []
+    found = [name for name in (*wanted, given.strip().lower()) if name in there]
+    if found:
+        return found
+    if rule is not None:
+        raise UsageError(
+            f"{rule.code} {rule.name} has no experiment: it is not about what training computes. `fallline rule {rule.code}` explains it"
+        )
+    words = [*there, *(r.name for r in all_rules() if r.code in there)]
+    near = get_close_matches(given.upper(), words, 2) or get_close_matches(given.lower(), words, 3)
+    hint = f"Did you mean {' or '.join(near)}?" if near else "`fallline prove --list` shows them."
+    raise UsageError(f"there is nothing called '{given}' to prove. {hint}")
+
+
+def _listed(args: Namespace) -> str:
+    from fallline.proof.experiment import where
+    from fallline.proof.record import recorded
+    from fallline.rule import rule_by_code
+
+    rows = []
+    for name in sorted(where(), key=lambda n: (not n.startswith("FL"), n)):
+        known, rule = recorded(name), rule_by_code(name)
+        called = rule.name if rule and rule.code == name else name
+        rows.append(
+            {
+                "of": name,
+                "name": called,
+                "claim": known.claim if known else "",
+                "verdict": known.verdict if known else "not recorded",
+            }
+        )
+    if args.output_format == "json":
+        return json.dumps(rows, indent=2, ensure_ascii=False)
+    width = max(len(r["of"]) for r in rows)
+    return "\n".join(
+        f"{r['of']:<{width}}  {r['claim'] or r['name']}".rstrip()
+        + ("" if r["verdict"] == "proved" else f" [{r['verdict']}]")
+        for r in rows
+    )
+
+
+# -- measuring ------------------------------------------------------------------------------------------------------
+
+
+def _need_torch() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("torch") is None:
+        raise UsageError(
+            "experiments run torch, and there is none in this Python: install torch, or read docs/evidence.md for what was recorded"
+        )
+
+
+def _measured(names: list[str], args: Namespace) -> list[Outcome]:
+    from fallline.proof.measure import measure
+
+    jobs = args.jobs or min(len(names), _cores())
+    progress = _Progress(len(names)) if args.all else None
+    try:
+        return measure(names, jobs=jobs, done=progress.tick if progress else lambda _: None)
+    finally:
+        if progress:
+            progress.close()
+
+
+def _cores() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not Linux
+        return os.cpu_count() or 1
+
+
+class _Progress:
+    """Who is done, on the error stream: one line that is rewritten for a person, whole lines for a log."""
+
+    def __init__(self, total: int) -> None:
+        self.total, self.done, self.watched = total, 0, sys.stderr.isatty()
+
+    def tick(self, outcome: Outcome) -> None:
+        self.done += 1
+        line = f"{self.done}/{self.total} {outcome.of} {outcome.verdict}"
+        bad = outcome.verdict in {"refuted", "failed"}
+        if self.watched:
+            end = "\n" if bad else ""
+            sys.stderr.write(f"\r\x1b[K{line[: shutil.get_terminal_size().columns - 1]}{end}")
+        elif bad or self.done % 10 == 0 or self.done == self.total:
+            sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
+
+    def close(self) -> None:
+        if self.watched:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+
+# -- telling --------------------------------------------------------------------------------------------------------
+
+
+def _told(outcomes: list[Outcome]) -> str:
+    from fallline.proof.record import recorded
+    from fallline.proof.text import text
+    from fallline.report.terminal import Paint, wants_colour
+
+    paint = Paint(wants_colour("auto", sys.stdout))
+    width = min(shutil.get_terminal_size((80, 24)).columns, _WIDEST)
+    plain = not _can_write("✓●│█", sys.stdout.encoding)
+    parts = []
+    for outcome in outcomes:
+        parts.append(text(outcome, width, paint, plain=plain))
+        before = recorded(outcome.of)
+        if outcome.verdict == "unavailable" and before is not None and before.measured:
+            parts.append("What was recorded elsewhere:")
+            parts.append(text(before, width, paint, plain=plain))
+    rule = ("-" if plain else "─") * width
+    return f"\n\n{rule}\n\n".join(parts) if len(parts) > 1 else parts[0]
+
+
+def _can_write(characters: str, encoding: str | None) -> bool:
+    try:
+        characters.encode(encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def _summary(outcomes: list[Outcome]) -> str:
+    from collections import Counter
+
+    from fallline.report.terminal import counted
+
+    lines = []
+    for outcome in outcomes:
+        if outcome.verdict == "refuted":
+            broken = [words for words, held in outcome.holds.items() if not held]
+            lines.append(f"{outcome.of} refuted: {'; '.join(broken)}")
+        elif not outcome.measured:
+            last = (outcome.problem.strip().splitlines() or [""])[-1]
+            lines.append(f"{outcome.of} {outcome.verdict}: {last}")
+    counts = Counter(o.verdict for o in outcomes)
+    told = ", ".join(f"{n} {verdict}" for verdict, n in counts.most_common())
+    lines.append(f"{counted(len(outcomes), 'experiment')}: {told}")
+    return "\n".join(lines)
+
+
+def _status(outcomes: list[Outcome]) -> int:
+    from fallline.proof.record import recorded
+
+    verdicts = {o.verdict for o in outcomes}
+    if "refuted" in verdicts:
+        return 1
+    if "failed" in verdicts:
+        return 2
+    # what this machine cannot show is proved by the record, or it is not proved
+    missing = [o.of for o in outcomes if o.verdict == "unavailable"]
+    return 2 if any((r := recorded(of)) is None or r.verdict != "proved" for of in missing) else 0
+
+
+# -- the record -----------------------------------------------------------------------------------------------------
+
+
+def _before(folder: Path) -> dict[str, Outcome]:
+    """What was recorded in this folder, or else in the package."""
+    from fallline.proof.record import all_recorded, read
+
+    return {o.of: o for o in read(folder / "evidence.json")} or dict(all_recorded())
+
+
+def _write(
+    outcomes: list[Outcome], before: dict[str, Outcome], folder: Path, *, whole: bool
+) -> None:
+    """The evidence in this folder. What could not be measured here keeps what was recorded; a failure is not evidence."""
+    from fallline.docs.evidence_page import write
+
+    new = {o.of: o for o in outcomes if o.measured}
+    failed = {o.of for o in outcomes if o.verdict == "failed"}
+    there = {o.of for o in outcomes} if whole else before.keys()
+    kept = {of: o for of, o in before.items() if of in there - failed}
+    write({**kept, **new}.values(), folder)
+    print(f"wrote {folder / 'evidence.md'} and {folder / 'evidence.json'}", file=sys.stderr)
+
+
+def _merge(file: Path, folder: Path) -> int:
+    from fallline.proof.record import read
+
+    if not file.is_file():
+        raise UsageError(
+            f"{file} is not a file; `fallline prove --all --out DIR` writes DIR/evidence.json"
+        )
+    outcomes = [o for o in read(file) if o.measured]
+    _write(outcomes, _before(folder), folder, whole=False)
+    print(f"took over {', '.join(o.of for o in outcomes) or 'nothing'}")
+    return _status(outcomes)

@@ -1,0 +1,130 @@
+"""A picture as SVG, for a page: readable in light and dark, and the same bytes for the same numbers."""
+
+from __future__ import annotations
+
+from html import escape
+
+from fallline.proof.picture import Bars, Lines, picture
+from fallline.proof.record import Outcome
+from fallline.report.charts import number
+
+__all__ = ["figure"]
+
+_WIDTH, _HEIGHT = 560, 230
+_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 34, 36
+# chosen for a contrast of 3 and more on white as on near black
+_COLOURS = ("#d64545", "#2f8f5b", "#3b7dd8", "#b7791f", "#8b5cc7", "#0e8a93")
+_DASHES = ("", "6 3", "2 3", "8 3 2 3", "1 2", "10 4")
+_STYLE = (
+    "text{font:12px system-ui,sans-serif;fill:#40464d}.soft{fill:#6a737d}.grid{stroke:#8b949e;stroke-opacity:.28}"
+    ".edge{stroke:#8b949e;stroke-opacity:.75}.line{fill:none;stroke-width:2;stroke-linejoin:round}"
+    "@media(prefers-color-scheme:dark){text{fill:#d0d7de}.soft{fill:#9aa4af}}"
+)
+
+
+def figure(outcome: Outcome) -> str:
+    """The figure of an outcome: its curves, else bars, else what each side came to, in words."""
+    what = picture(outcome)
+    if isinstance(what, Lines):
+        height, body = _HEIGHT, _lines(what)
+    elif isinstance(what, Bars):
+        height, body = _bars(what)
+    else:
+        height, body = _words(outcome)
+    title = escape(f"{outcome.of}: {outcome.conclusion}", quote=True)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}" '
+        f'role="img" aria-label="{title}"><style>{_STYLE}</style>{body}</svg>\n'
+    )
+
+
+def _lines(what: Lines) -> str:
+    across, down = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
+
+    def x(value: float) -> str:
+        return f"{_LEFT + across * what.x.place(value):.1f}"
+
+    def y(value: float) -> str:
+        return f"{_TOP + down * (1 - what.y.place(value)):.1f}"
+
+    parts = []
+    for tick in what.y.ticks(4):
+        parts.append(f'<path class="grid" d="M{_LEFT} {y(tick)}H{_WIDTH - _RIGHT}"/>')
+        parts.append(_text(_LEFT - 6, f"{float(y(tick)) + 4:.1f}", number(tick), "end", soft=True))
+    parts.append(f'<path class="edge" d="M{_LEFT} {_HEIGHT - _BOTTOM}H{_WIDTH - _RIGHT}"/>')
+    below = _HEIGHT - _BOTTOM + 16
+    ticks = [t for t in what.x.ticks(6) if what.x.low <= t <= what.x.high] or [what.x.low]
+    parts += [_text(x(tick), below, number(tick), "middle", soft=True) for tick in ticks]
+    parts.append(_text(_LEFT + across / 2, _HEIGHT - 5, what.names[0], "middle", soft=True))
+    parts.append(_text(_LEFT, 12, what.names[1], "start", soft=True))
+    for index, points in reversed(list(enumerate(what.curves.values()))):
+        way = "L".join(f"{x(px)} {y(py)}" for px, py in points)
+        parts.append(
+            f'<path class="line" {_ink(index)} d="M{way}{"h3" if len(points) == 1 else ""}"/>'
+        )
+    return "".join(parts) + _legend(list(what.curves), 26)
+
+
+def _ink(index: int) -> str:
+    dash = _DASHES[index % len(_DASHES)]
+    return f'stroke="{_COLOURS[index % len(_COLOURS)]}"' + (
+        f' stroke-dasharray="{dash}"' if dash else ""
+    )
+
+
+def _legend(names: list[str], at: int) -> str:
+    parts, x = [], float(_LEFT)
+    for index, name in enumerate(names):
+        parts.append(f'<path class="line" {_ink(index)} d="M{x:.0f} {at - 4}h18"/>')
+        parts.append(_text(f"{x + 23:.0f}", at, name, "start"))
+        x += 41 + 6.4 * len(name)
+    return "".join(parts)
+
+
+def _bars(what: Bars) -> tuple[int, str]:
+    names = list(what.values)
+    left = min(220, 16 + int(6.6 * max(map(len, names))))
+    across = _WIDTH - left - 90
+    zero = left + across * (0.0 if what.axis.log else what.axis.place(0.0))
+    note = " (logarithmic)" if what.axis.log else ""
+    parts = [_text(left, 16, what.quantity + note, "start", soft=True)]
+    for index, (name, value) in enumerate(what.values.items()):
+        top = 28 + 26 * index
+        end = left + across * what.axis.place(value)
+        start, length = min(zero, end), max(abs(end - zero), 1.5)
+        colour = _COLOURS[index % len(_COLOURS)]
+        parts.append(_text(left - 8, top + 13, name, "end"))
+        parts.append(
+            f'<rect x="{start:.1f}" y="{top}" width="{length:.1f}" height="18" rx="2" fill="{colour}"/>'
+        )
+        parts.append(_text(f"{start + length + 6:.1f}", top + 13, number(value), "start"))
+    return 28 + 26 * len(names) + 6, "".join(parts)
+
+
+def _words(outcome: Outcome) -> tuple[int, str]:
+    """Where there is nothing to measure with a ruler: what each side came to, side by side."""
+    rows = [
+        (side, quantity, value)
+        for side, values in outcome.sides.items()
+        for quantity, value in values.items()
+    ][:8]
+    parts, colours = [], {side: i for i, side in enumerate(outcome.sides)}
+    for index, (side, quantity, value) in enumerate(rows):
+        base = 20 + 24 * index
+        colour = _COLOURS[colours[side] % len(_COLOURS)]
+        parts.append(f'<rect x="6" y="{base - 11}" width="4" height="15" fill="{colour}"/>')
+        parts.append(_text(18, base, f"{side}: {quantity}", "start", soft=True))
+        parts.append(_text(_WIDTH - 10, base, _shown(value), "end"))
+    return 24 * max(len(rows), 1) + 10, "".join(parts)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    text = number(float(value)) if isinstance(value, int | float) else str(value)
+    return text if len(text) <= 44 else text[:43] + "…"
+
+
+def _text(x: object, y: object, words: str, anchor: str, *, soft: bool = False) -> str:
+    looks = ' class="soft"' if soft else ""
+    return f'<text x="{x}" y="{y}" text-anchor="{anchor}"{looks}>{escape(words)}</text>'

@@ -1,0 +1,120 @@
+"""An outcome in words, for a terminal: the claim, the two sides, a plot, the conclusion, each condition, the verdict."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from fallline.proof.picture import picture
+from fallline.proof.plot import plot
+from fallline.proof.record import Outcome
+from fallline.report.charts import number
+from fallline.report.terminal import Paint
+
+__all__ = ["table", "text", "value"]
+
+_VERDICT = {
+    "proved": "bold green",
+    "refuted": "bold red",
+    "failed": "bold red",
+    "unavailable": "bold yellow",
+}
+
+
+def text(outcome: Outcome, width: int, paint: Paint, *, plain: bool = False) -> str:
+    """The whole of it, in lines of at most `width` characters where words can be broken; `plain` keeps to ASCII."""
+    dot = "-" if plain else "·"
+    called = f" {outcome.name}" if outcome.name != outcome.of else ""
+    parts = [[f"{paint(outcome.of + called, 'bold')} {dot} {outcome.specialist.name}"]]
+    if outcome.claim:
+        parts.append(_wrapped("Claim     ", outcome.claim, width))
+    if outcome.taught:
+        parts.append(_wrapped("Taught    ", f"{outcome.taught} (measured: not so)", width))
+    if outcome.measured:
+        parts.append(_table(outcome, width))
+        drawn = picture(outcome)
+        if drawn is not None:
+            parts.append(plot(drawn, width, paint, plain=plain))
+        parts.append(_wrapped("Measured  ", sentence(outcome.conclusion), width))
+        parts.append(
+            [_condition(words, held, paint, plain) for words, held in outcome.holds.items()]
+        )
+    parts.append(_verdict(outcome, width, paint))
+    lines = "\n\n".join("\n".join(part) for part in parts if part)
+    return lines.encode("ascii", "replace").decode() if plain else lines
+
+
+def sentence(words: str) -> str:
+    """With a capital and a full stop, whatever the experiment wrote; a code name keeps its small letter."""
+    first = words.split(" ", 1)[0]
+    ordinary = first.isalpha() and first.islower()
+    return (words[0].upper() + words[1:] if ordinary else words).rstrip(".") + "."
+
+
+def _condition(words: str, held: bool, paint: Paint, plain: bool) -> str:
+    if held:
+        return f"{paint('yes' if plain else '✓', 'green')} {words}"
+    return f"{paint('NO ' if plain else '✗', 'bold red')} {words}"
+
+
+def _verdict(outcome: Outcome, width: int, paint: Paint) -> list[str]:
+    word = paint(outcome.verdict.upper(), _VERDICT[outcome.verdict])
+    if outcome.measured:
+        where = f"{outcome.machine}, torch {outcome.torch}"
+        return [f"{word} in {outcome.seconds:.1f} s ({where})"]
+    first, *rest = outcome.problem.strip().splitlines() or ["for an unknown reason"]
+    return [
+        f"{word}: {first}",
+        *(textwrap.shorten(line, width) if len(line) > 4 * width else line for line in rest),
+    ]
+
+
+def _wrapped(head: str, words: str, width: int) -> list[str]:
+    return textwrap.wrap(head + words, width, subsequent_indent=" " * len(head))
+
+
+def value(given: object) -> str:
+    """A quantity, short."""
+    if isinstance(given, bool):
+        return "yes" if given else "no"
+    return number(float(given)) if isinstance(given, int | float) else str(given)
+
+
+def table(outcome: Outcome) -> tuple[list[str], list[list[str]]]:
+    """The sides beside each other: the heads, and one row for each quantity."""
+    sides = list(outcome.sides)
+    quantities = dict.fromkeys(q for values in outcome.sides.values() for q in values)
+    rows = [
+        [q, *(value(outcome.sides[s][q]) if q in outcome.sides[s] else "" for s in sides)]
+        for q in quantities
+    ]
+    return ["", *sides], rows
+
+
+def _table(outcome: Outcome, width: int) -> list[str]:
+    heads, rows = table(outcome)
+    widths = [max(len(row[i]) for row in (heads, *rows)) for i in range(len(heads))]
+    if sum(widths) + 2 * len(widths) > width:
+        return _list(heads[1:], rows, width)
+    return [
+        "  ".join(
+            [
+                f"{row[0]:<{widths[0]}}",
+                *(f"{c:>{w}}" for c, w in zip(row[1:], widths[1:], strict=True)),
+            ]
+        ).rstrip()
+        for row in (heads, *rows)
+    ]
+
+
+def _list(sides: Sequence[str], rows: list[list[str]], width: int) -> list[str]:
+    """The same numbers one below the other, where they do not fit side by side."""
+    lines: list[str] = []
+    for index, side in enumerate(sides, 1):
+        lines.append(side)
+        for row in rows:
+            if row[index]:
+                lines += textwrap.wrap(
+                    f"{row[0]}: {row[index]}", width, initial_indent="  ", subsequent_indent="    "
+                )
+    return lines
