@@ -61,6 +61,7 @@ def run_one(script: Path, mode: str) -> int:
             module=False,
             budget=20.0,  # the machine may be busy, and the specimens are short
             guard=guard,
+            log=None,
         )
     )
 

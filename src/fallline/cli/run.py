@@ -19,7 +19,7 @@ causes them, the operation where the first NaN or Inf was born, and the numbers 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "fallline run [--out DIR] [--budget PCT] [--guard skip|stop|off] (SCRIPT | -m MODULE) [ARGS ...]"
+    parser.usage = "fallline run [--out DIR] [--budget PCT] [--guard skip|stop|off] [--log NAME] (SCRIPT | -m MODULE) [ARGS ...]"
     parser.add_argument(
         "--out", metavar="DIR", help="the run folder (default: fallline-runs/SCRIPT-TIME)"
     )
@@ -37,6 +37,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a non-finite update is not applied (skip, the default), ends the run with an error (stop), or is applied (off)",
     )
     parser.add_argument(
+        "--log",
+        action="append",
+        choices=("tensorboard", "wandb", "mlflow", "trackio"),
+        help="send numbers and findings there too: to the script's own run, else to a new one on this machine; may be repeated",
+    )
+    parser.add_argument(
         "-m", dest="module", action="store_true", help="the target is a module, as in python -m"
     )
     parser.add_argument("target", metavar="SCRIPT", help="the script to run")
@@ -48,6 +54,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from fallline.watcher.launch_run import run_watched
 
+    if args.log:
+        from fallline.integrations.logger import loggers_of
+
+        loggers_of(args.log)  # a package that is missing is said before the script runs
     return run_watched(args)
 
 

@@ -58,6 +58,8 @@ class Judge:
 
     def listen(self, row: UpdateRow) -> None:
         """Called by the recorder's thread for every row whose numbers have arrived."""
+        if self.session.loggers is not None:
+            self.session.loggers.row(row)
         if self.session.live is not None:
             self.session.live.row(row)
 
@@ -88,6 +90,8 @@ class Judge:
                         self._unsound.add(rule.code)
                         print(f"fallline: rule {rule.code} failed ({error!r})", file=sys.stderr)
         self.findings = settle(merge(found))
+        if self.session.loggers is not None:
+            self.session.loggers.judged(self.findings)
         if self.session.recorder is not None:
             # written anew each time: what the beginning seemed to show, the whole may not bear out
             self.session.recorder.describe("judged", json.loads(findings_text(self.findings)))

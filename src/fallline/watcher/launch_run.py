@@ -18,6 +18,7 @@ from fallline.watcher.launch import after_torch, run_target
 from fallline.watcher.store import MARK
 
 if TYPE_CHECKING:
+    from fallline.finding import Finding
     from fallline.watcher.session import Session
 
 __all__ = ["active", "child", "forked", "run_watched"]
@@ -38,6 +39,7 @@ def run_watched(args: argparse.Namespace) -> int:
         "out": str(Path(args.out or default_folder(args.target)).absolute()),
         "budget": args.budget / 100,
         "guard": args.guard,
+        "log": args.log,
         "script": args.target,
         "argv": args.arguments,
         "cwd": os.getcwd(),
@@ -86,6 +88,10 @@ def _begin(settings: dict[str, Any]) -> None:
             Options(Path(settings["out"]), settings["budget"], settings["guard"], meta)
         )
         session = _session
+        if settings["log"]:
+            from fallline.integrations.logger import log_session
+
+            log_session(session, settings["log"])
         session.start()
         if session.rank == 0:
             session.live = LiveLine.on_terminal(lambda: session.findings)
@@ -107,7 +113,9 @@ def _end(settings: dict[str, Any], status: str) -> None:
             session.finish(status)
             if session.recorder is not None:
                 if session.rank == 0:
-                    _conclude(session.recorder.folder)
+                    found = _conclude(session.recorder.folder)
+                    if session.loggers is not None:
+                        session.loggers.close(found)
                 return
         spawned = _spawned_run(folder, settings["started"])
         if spawned is not None and not _is_child:
@@ -131,17 +139,18 @@ def _spawned_run(folder: Path, started: float) -> Path | None:
     return None
 
 
-def _conclude(folder: Path) -> None:
+def _conclude(folder: Path) -> list[Finding]:
     from fallline.watcher.conclude import conclude
 
     series, found = conclude(folder, wait=True)
     if _is_child:
-        return  # the process that started this one says it
+        return found  # the process that started this one says it
     from fallline.report.run import summary
     from fallline.report.terminal import Paint, wants_colour
 
     text = summary(series, found, Paint(wants_colour("auto", sys.stderr)))
     print(f"\n{text}\n  fallline report {folder}", file=sys.stderr)
+    return found
 
 
 def versions() -> dict[str, str]:

@@ -63,6 +63,7 @@ class Session(Teller):
         self.origin = Origin(self)
         self.recorder: Recorder | None = None
         self.live: LiveLine | None = None  # where a person looks at a terminal
+        self.loggers: Any = None  # a LogThread, where numbers go to other tools as well
         self.graphs = LiveGraphs()
         self.rank, self.world = rank_and_world()
         self.counts: dict[str, int] = {}  # updates by optimizer
@@ -98,7 +99,7 @@ class Session(Teller):
         self.log = EventLog()
         self._lock = threading.Lock()
         self._judge = _Judge(self)
-        self.recorder = self.live = None
+        self.recorder = self.live = self.loggers = None
         self.counts, self._numbers, self.steps = {}, {}, 0
         self.off = self.forked = False
         forked(self)
@@ -149,6 +150,8 @@ class Session(Teller):
                 self.options.meta | accelerator(),
                 listen=self._judge.listen,
             )
+            if self.loggers is not None and self.rank == 0:
+                self.loggers.begin(self.recorder.folder)
         return self.recorder
 
     # -- what the taps tell ------------------------------------------------------------------------------------

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from fallline.errors import FalllineError, UsageError
 from fallline.finding import Finding
@@ -14,7 +15,9 @@ from fallline.finding import Finding
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["Watch", "watch"]
+    from fallline.watcher.series import Series
+
+__all__ = ["Watch", "check_options", "watch"]
 
 _watching: Watch | None = None
 
@@ -24,9 +27,10 @@ class Watch:
 
     def __init__(self, session: Any, *, own: bool) -> None:
         self._session = session
-        self._own = own  # False: `fallline run` watches already, and ends with the script
-        self._stopped = False
+        self.own = own  # False: `fallline run` watches already, and ends with the script
+        self.stopped = False
         self.findings: list[Finding] = []
+        self.series: Series | None = None  # the run as numbers, when it has stopped
 
     @property
     def folder(self) -> Path | None:
@@ -37,20 +41,43 @@ class Watch:
     def stop(self, status: str = "finished") -> list[Finding]:
         """Stop watching; the findings, which are also in `folder`/findings.json. Safe to call twice."""
         global _watching
-        if self._stopped or not self._own:
+        if self.stopped or not self.own:
             return self.findings
-        self._stopped = True
+        self.stopped = True
         if _watching is self:
             _watching = None
+        atexit.unregister(self._exit)
         self._session.finish(status)
         if self.folder is not None and self._session.rank == 0:
             from fallline.watcher.conclude import conclude
 
             try:
-                _, self.findings = conclude(self.folder, wait=True)
+                self.series, self.findings = conclude(self.folder, wait=True)
             except (FalllineError, OSError):
                 self.findings = self._session.findings  # the disk is full: they are still here
+        if self._session.loggers is not None:
+            self._session.loggers.close(self.findings)
         return self.findings
+
+    def fail(self, error: BaseException) -> list[Finding]:
+        """Stop watching because the program raised; perhaps it saw a NaN itself."""
+        if self.own and not self.stopped and isinstance(error, Exception) and not self._session.off:
+            self._session.safely(self._session.origin.crashed, error.__traceback__)
+        return self.stop(f"raised {type(error).__name__}: {error}")
+
+    def summary(self, stream: TextIO) -> str:
+        """What `fallline run` would say at the end, for this stream; empty before the end, and on other ranks."""
+        if self.series is None:
+            return ""
+        from fallline.report.run import summary
+        from fallline.report.terminal import Paint, wants_colour
+
+        return summary(self.series, self.findings, Paint(wants_colour("auto", stream)))
+
+    def _exit(self) -> None:
+        """The interpreter ends: by itself, or by an exception that nobody caught."""
+        error = getattr(sys, "last_value", None)
+        self.stop("finished" if error is None else f"raised {type(error).__name__}: {error}")
 
     def __enter__(self) -> Watch:
         return self
@@ -61,7 +88,22 @@ class Watch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.stop("finished" if error is None else f"raised {type(error).__name__}: {error}")
+        if error is None:
+            self.stop()
+        else:
+            self.fail(error)
+
+
+def check_options(budget: float, guard: str, log: Any = None) -> None:
+    """Say at once what is wrong with them."""
+    if guard not in ("skip", "stop", "off"):
+        raise UsageError(f"guard={guard!r}: say 'skip', 'stop' or 'off'")
+    if not 0 <= budget <= 100:
+        raise UsageError(f"budget={budget!r}: it is a percentage of the step time, from 0 to 100")
+    if log is not None:
+        from fallline.integrations.logger import loggers_of
+
+        loggers_of(log)
 
 
 def watch(
@@ -69,20 +111,20 @@ def watch(
     out: str | os.PathLike[str] | None = None,
     budget: float = 1.0,
     guard: str = "off",
+    log: Any = None,
 ) -> Watch:
     """Watch training from here on.
 
     `things` are models and optimizers, for their names; what else is used is found by itself. `budget` is the time
     for measuring in percent of the step time. `guard`: "skip" keeps non-finite updates out of the model, "stop" raises on
-    them, "off" leaves them alone. Under `fallline run`, which watches already, this changes nothing.
+    them, "off" leaves them alone. `log` sends the numbers on: "tensorboard", "wandb", "mlflow", "trackio", an object with
+    `numbers` and `finding`, or a list of these. Under `fallline run`, which watches already, only `log` counts.
     """
     global _watching
-    if guard not in ("skip", "stop", "off"):
-        raise UsageError(f"guard={guard!r}: say 'skip', 'stop' or 'off'")
-    if not 0 <= budget <= 100:
-        raise UsageError(f"budget={budget!r}: it is a percentage of the step time, from 0 to 100")
+    check_options(budget, guard, log)
     import torch
 
+    from fallline.integrations.logger import log_session
     from fallline.watcher.launch_run import active, versions
     from fallline.watcher.session import Options, Session
 
@@ -93,6 +135,8 @@ def watch(
             )
     running = active()
     if running is not None:
+        if log is not None and running.loggers is None:
+            log_session(running, log)
         return Watch(running, own=False)
     if _watching is not None:
         _watching.stop()
@@ -109,7 +153,9 @@ def watch(
             session.objects.model(thing)
         else:
             session.objects.optimizer(thing)
+    if log is not None:
+        log_session(session, log)
     session.start(rebind=True)
     _watching = Watch(session, own=True)
-    atexit.register(_watching.stop)
+    atexit.register(_watching._exit)
     return _watching
