@@ -1,0 +1,206 @@
+"""Gradient norms as a diagnosis: what they say, and what they do not."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from fallline.proof.experiment import Measured, experiment
+from fallline.proof.experiments._tasks import regression
+from fallline.proof.experiments._training import flat, gradient
+
+UPDATES = 60
+
+
+@dataclass
+class _Run:
+    losses: list[float] = field(default_factory=list)
+    norms: list[float] = field(default_factory=list)  # of the gradient
+    moves: list[float] = field(default_factory=list)  # of the update
+    weights: list[float] = field(default_factory=list)  # norm before each update
+
+
+def _adam(*, loss_times: float = 1.0, eps: float = 1e-8) -> _Run:
+    """Adam on the same task, the loss multiplied by a constant."""
+    model, windows = regression(updates=UPDATES)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02, eps=eps)
+    run = _Run()
+    for ((x, y),) in windows:
+        loss = nn.functional.mse_loss(model(x), y)
+        optimizer.zero_grad()
+        (loss_times * loss).backward()
+        before = flat(model.parameters())
+        optimizer.step()
+        run.losses.append(loss.item())
+        run.norms.append(gradient(model).norm().item())
+        run.weights.append(before.norm().item())
+        run.moves.append((flat(model.parameters()) - before).norm().item())
+    return run
+
+
+@experiment(
+    "no-absolute-norms",
+    claim="No absolute gradient norm is too large: a loss times 10,000 gives norms in the thousands and the same Adam run.",
+    taught="A norm over 100 is exploding, over 10 suspicious, under 1e-6 vanishing.",
+)
+def no_absolute_norms() -> Measured:
+    plain, large = _adam(), _adam(loss_times=1e4)
+    difference = max(abs(a / b - 1) for a, b in zip(large.losses, plain.losses, strict=True))
+    return Measured(
+        sides={
+            "loss": {
+                "largest gradient norm": max(plain.norms),
+                "loss at the end": plain.losses[-1],
+            },
+            "loss times 10,000": {
+                "largest gradient norm": max(large.norms),
+                "loss at the end": large.losses[-1],
+            },
+        },
+        conclusion=f"norms of up to {max(plain.norms):.0f} and {max(large.norms):,.0f} give the same losses to {100 * difference:.2g}%",
+        holds={
+            "the norm is over 100 all the time": min(large.norms) > 100,
+            "the losses are the same to 1 percent": difference < 0.01,
+        },
+        curves={"loss": plain.losses, "loss times 10,000": large.losses},
+        axes=("update", "loss"),
+    )
+
+
+@experiment(
+    "tiny-norms-and-adam-eps",
+    claim="Norms around 1e-8 slow Adam down because of its eps of 1e-8; a smaller eps brings the run back.",
+    taught="Gradient norms of 3e-7 with a falling loss are fine.",
+)
+def tiny_norms_and_adam_eps() -> Measured:
+    plain, tiny = _adam(), _adam(loss_times=1e-9)
+    rescued = _adam(loss_times=1e-9, eps=1e-20)
+    return Measured(
+        sides={
+            "loss": {"median norm": _median(plain.norms), "loss at the end": _end(plain)},
+            "loss times 1e-9": {"median norm": _median(tiny.norms), "loss at the end": _end(tiny)},
+            "loss times 1e-9, eps 1e-20": {
+                "median norm": _median(rescued.norms),
+                "loss at the end": _end(rescued),
+            },
+        },
+        conclusion=(
+            f"with norms of {_median(tiny.norms):.0e} Adam ends at a loss of {_end(tiny):.2f} instead of {_end(plain):.2f}; eps=1e-20 gives {_end(rescued):.2f}"
+        ),
+        holds={
+            "tiny gradients slow Adam down": _end(tiny) > 2 * _end(plain),
+            "a smaller eps brings it back": abs(_end(rescued) / _end(plain) - 1) < 0.05,
+        },
+        curves={"loss": plain.losses, "times 1e-9": tiny.losses, "eps 1e-20": rescued.losses},
+        axes=("update", "loss"),
+    )
+
+
+@experiment(
+    "update-to-weight-ratio",
+    claim="The ratio of update to weight tells how fast weights move; that of gradient to weight tells only how the loss is scaled.",
+    taught="A healthy ratio of gradient to parameter is 0.001 to 0.01; over 0.1 updates are too large.",
+)
+def update_to_weight_ratio() -> Measured:
+    plain, large = _adam(), _adam(loss_times=1e4)
+
+    def ratios(run: _Run) -> tuple[float, float]:
+        by_gradient = [n / w for n, w in zip(run.norms, run.weights, strict=True)]
+        by_update = [m / w for m, w in zip(run.moves, run.weights, strict=True)]
+        return _median(by_gradient), _median(by_update)
+
+    (g1, u1), (g2, u2) = ratios(plain), ratios(large)
+    return Measured(
+        sides={
+            "loss": {"gradient / weight": g1, "update / weight": u1},
+            "loss times 10,000": {"gradient / weight": g2, "update / weight": u2},
+        },
+        conclusion=f"gradient / weight is {g1:.2g} and {g2:.2g}, update / weight {u1:.4f} and {u2:.4f}: the same run",
+        holds={
+            "gradient / weight is 10,000 times larger": 5e3 < g2 / g1 < 2e4,
+            "update / weight is the same": abs(u2 / u1 - 1) < 0.01,
+        },
+    )
+
+
+@experiment(
+    "threshold-from-quantiles",
+    claim="A fixed max_norm clips anything between every step and none; the 90th percentile of logged norms clips about a tenth.",
+    taught="max_norm=1.0 is a good default; 2 to 3 for norms of 0.5 to 2; 5 where in doubt.",
+)
+def threshold_from_quantiles() -> Measured:
+    shares: dict[str, dict[str, float]] = {}
+    for name, loss_times in (("loss", 1.0), ("loss times 10,000", 1e4), ("loss / 100", 0.01)):
+        norms = torch.tensor(_adam(loss_times=loss_times).norms)
+        limit = float(norms.quantile(0.9))
+        shares[name] = {
+            "steps clipped by max_norm=1, percent": 100 * float((norms > 1).float().mean()),
+            "steps clipped by the 90th percentile, percent": 100
+            * float((norms > limit).float().mean()),
+        }
+    fixed = [s["steps clipped by max_norm=1, percent"] for s in shares.values()]
+    chosen = [s["steps clipped by the 90th percentile, percent"] for s in shares.values()]
+    return Measured(
+        sides=shares,
+        conclusion=f"max_norm=1 clips {min(fixed):.0f}% to {max(fixed):.0f}% of the steps of the same run at three loss scales, the 90th percentile {max(chosen):.0f}% at each",
+        holds={
+            "a fixed threshold is arbitrary": max(fixed) == 100 and min(fixed) < 10,
+            "a quantile is not": all(5 <= share <= 15 for share in chosen),
+        },
+    )
+
+
+@experiment(
+    "std-of-one-element",
+    claim="The standard deviation of a one-element gradient is NaN, and torch warns.",
+    taught="Log grad.std() of every parameter.",
+)
+def std_of_one_element() -> Measured:
+    model = nn.Linear(4, 1)
+    model(torch.ones(2, 4)).sum().backward()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        spreads = {
+            name: float(p.grad.std()) for name, p in model.named_parameters() if p.grad is not None
+        }
+    nan = spreads["bias"] != spreads["bias"]
+    return Measured(
+        sides={
+            "weight (4 elements)": {"std is NaN": spreads["weight"] != spreads["weight"]},
+            "bias (1 element)": {"std is NaN": nan, "warnings": len(caught)},
+        },
+        conclusion=f"std of the one-element bias gradient is NaN, with {len(caught)} warning",
+        holds={"NaN for one element": nan, "and a warning": len(caught) == 1},
+    )
+
+
+@experiment(
+    "partial-gradients-are-noisy",
+    claim="Each of four micro-batches' gradients is longer than a quarter of their sum: noise adds in quadrature.",
+    taught="Each partial gradient is about a quarter of the final one.",
+)
+def partial_gradients_are_noisy() -> Measured:
+    model, (window,) = regression(updates=1, k=4, batch=4)
+    parts = []
+    for x, y in window:
+        model.zero_grad()
+        (nn.functional.mse_loss(model(x), y) / 4).backward()
+        parts.append(gradient(model))
+    whole = torch.stack(parts).sum(0).norm()
+    shares = [float(part.norm() / whole) for part in parts]
+    return Measured(
+        sides={f"micro-batch {i}": {"share of the sum's norm": s} for i, s in enumerate(shares, 1)},
+        conclusion=f"the four shares are {', '.join(f'{s:.2f}' for s in shares)}, together {sum(shares):.2f}",
+        holds={"together they are longer than their sum": sum(shares) > 1.05},
+    )
+
+
+def _median(values: list[float]) -> float:
+    return float(torch.tensor(values, dtype=torch.float64).median())
+
+
+def _end(run: _Run) -> float:
+    return sum(run.losses[-10:]) / 10
