@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-__all__ = ["Selection", "Settings", "load"]
+__all__ = ["Selection", "Settings", "load", "nearest"]
 
 
 class Selection:
@@ -82,7 +82,7 @@ def load(paths: Sequence[str], select: Sequence[str] = (), ignore: Sequence[str]
     `select` replaces the file's; `ignore` adds to it, but never undoes what `select` names outright.
     """
     settings = Settings()
-    file = _nearest(paths)
+    file = nearest(paths)
     table: dict[str, Any] = {}
     if file is not None:
         settings.file, settings.root = file, os.path.dirname(file)
@@ -104,7 +104,7 @@ def load(paths: Sequence[str], select: Sequence[str] = (), ignore: Sequence[str]
 KEYS = ("select", "ignore", "exclude", "per-file-ignores", "baseline", "cache-dir", "thresholds")
 
 
-def _nearest(paths: Sequence[str]) -> str | None:
+def nearest(paths: Sequence[str]) -> str | None:
     """The nearest pyproject.toml with a [tool.fallline] table, from the folder that holds all paths upwards."""
     known = [os.path.abspath(p) for p in paths if p != "-"] or [os.getcwd()]
     try:

@@ -1,0 +1,50 @@
+"""`fallline lsp`: the door for editors, over standard input and output."""
+
+from __future__ import annotations
+
+import logging
+
+from fallline.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+__all__ = ["HELP", "add_arguments", "run"]
+
+HELP = """\
+Serve diagnostics, quick fixes and hovers to an editor over standard input and output, by the Language Server Protocol.
+Open files are read as they are typed, saved or not, together with the files around them; notebooks too. Settings and
+comments that silence work as in `fallline check`. Nothing that is read is run, and nothing is written.
+
+  fallline lsp                          what an editor starts; it is not for people
+
+  vim.lsp.config('fallline', { cmd = { 'fallline', 'lsp' }, filetypes = { 'python' }, root_markers = { 'pyproject.toml', '.git' } })
+  vim.lsp.enable('fallline')            Neovim 0.11 or newer; docs/editors.md has Helix, Emacs, Sublime Text and VS Code
+
+Needs pygls: pip install 'fallline[lsp]'
+"""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--stdio",
+        action="store_true",
+        help="what some editors add on their own; it changes nothing",
+    )
+
+
+def run(args: Namespace) -> int:
+    try:
+        from fallline.lsp.server import make_server
+    except ImportError as error:
+        if not (error.name or "").startswith(("pygls", "lsprotocol", "cattrs", "attrs")):
+            raise
+        raise UsageError("this needs pygls, version 2: pip install 'fallline[lsp]'") from None
+    logging.getLogger("pygls").setLevel(logging.ERROR)  # editors show what goes to standard error
+    server = make_server()
+    try:
+        server.start_io()
+    finally:
+        server.worker.stop()
+    return 0
