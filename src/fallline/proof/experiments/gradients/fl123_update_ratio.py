@@ -1,0 +1,56 @@
+"""FL123: the same run with every update held at a fixed share of the weights, from a millionth to a half."""
+
+from __future__ import annotations
+
+from math import log10
+
+from fallline.proof.experiment import Measured, experiment
+from fallline.proof.experiments._training import Trainee, Update, Window, flat, gradient, train
+
+UPDATES = 100
+RATIOS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.03, 0.1, 0.3, 0.5)
+
+
+@experiment(
+    "FL123",
+    claim="Updates below a millionth of the weights change nothing; above a tenth they overwrite more and more of what was learned.",
+    taught="What matters is the ratio of the gradient to the weights: 0.001 to 0.01 is healthy.",
+)
+def update_ratio() -> Measured:
+    runs = {ratio: train(_held_at(ratio), updates=UPDATES).losses for ratio in RATIOS}
+    start, end = runs[1e-6][0], {ratio: losses[-1] for ratio, losses in runs.items()}
+    return Measured(
+        sides={
+            "wrong": {
+                f"loss after {UPDATES} updates of {r:g}": end[r] for r in (1e-6, 0.1, 0.3, 0.5)
+            },
+            "right": {f"loss after {UPDATES} updates of {r:g}": end[r] for r in (1e-3, 1e-2, 0.03)},
+        },
+        conclusion=f"from a loss of {start:.2f}, {UPDATES} updates of a millionth of the weights lead to {end[1e-6]:.2f}, of a thousandth to {end[1e-3]:.2f}, of a hundredth to {end[1e-2]:.2f}, "
+        f"of a tenth to {end[0.1]:.2f}, of three tenths to {end[0.3]:.1f}; with a half it ends above its start",
+        holds={
+            "a millionth changes nothing": abs(end[1e-6] / start - 1) < 1e-3,
+            "a thousandth to a hundredth learns": end[1e-3] < 0.9 * start
+            and end[1e-2] < 0.1 * start,
+            "a tenth ends higher than three hundredths": end[0.1] > 1.2 * end[0.03],
+            "three tenths ends higher still": end[0.3] > 3 * end[0.03],
+            "a half overwrites everything": not end[0.5] < start,
+        },
+        curves={"loss": [min(end[r], 2 * start) for r in RATIOS]},
+        axes=("update size over weight size, power of ten", "loss after 100 updates (cut off)"),
+        positions=[log10(r) for r in RATIOS],
+    )
+
+
+def _held_at(ratio: float) -> Update:
+    """SGD whose learning rate makes each update exactly this share of the weights."""
+
+    def update(t: Trainee, window: Window) -> None:
+        for x, y in window:
+            t.loss(x, y).backward()
+        size, norm = flat(t.model.parameters()).norm(), gradient(t.model).norm()
+        t.optimizer.param_groups[0]["lr"] = float(ratio * size / norm)
+        t.optimizer.step()
+        t.optimizer.zero_grad()
+
+    return update
