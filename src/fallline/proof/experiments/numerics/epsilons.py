@@ -1,0 +1,238 @@
+"""Small numbers added against division by zero: where they help, where they move the pole, where they vanish."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fallline.proof.experiment import Measured, experiment
+
+EPS = 1e-8
+
+
+def _at(
+    f: Callable[[Tensor], Tensor], point: float, dtype: torch.dtype = torch.float32
+) -> tuple[float, float]:
+    """A function's value and slope at a point."""
+    x = torch.tensor(point, dtype=dtype, requires_grad=True)
+    value = f(x)
+    value.backward()
+    assert x.grad is not None
+    return value.item(), x.grad.item()
+
+
+def _shown(found: tuple[float, float]) -> dict[str, str]:
+    """As words, since inf and NaN are what it is about."""
+    return {"value": f"{found[0]:.3g}", "slope": f"{found[1]:.3g}"}
+
+
+@experiment(
+    "log-plus-epsilon",
+    claim="log(p + 1e-8) is NaN for negative p, -inf at p = -1e-8, and its slope at 0 is 1e8; clamp_min stays finite everywhere.",
+    taught="log(pred + 1e-8) is stable.",
+)
+def log_plus_epsilon() -> Measured:
+    points = (-0.1, -EPS, 0.0)
+    added = [_at(lambda p: (p + EPS).log(), p) for p in points]
+    clamped = [_at(lambda p: p.clamp_min(EPS).log(), p) for p in points]
+    logits = _at(lambda z: F.logsigmoid(z), -100.0)
+    return Measured(
+        sides={
+            **{f"log(p + eps), p = {p:g}": _shown(f) for p, f in zip(points, added, strict=True)},
+            **{
+                f"log(clamp_min(p)), p = {p:g}": _shown(f)
+                for p, f in zip(points, clamped, strict=True)
+            },
+            "logsigmoid(-100)": _shown(logits),
+        },
+        conclusion=(
+            f"log(p + 1e-8) is {added[0][0]:g} at -0.1, {added[1][0]:g} at -1e-8, and has a slope of {added[2][1]:.0e} at 0; "
+            f"clamp_min gives {clamped[0][0]:.1f} at all three, logsigmoid(-100) {logits[0]:.0f} with a slope of {logits[1]:.0f}"
+        ),
+        holds={
+            "NaN for negative p": added[0][0] != added[0][0],
+            "-inf where p is -eps": added[1][0] == float("-inf"),
+            "a slope of 1e8 at zero": abs(added[2][1] / 1e8 - 1) < 1e-3,
+            "clamp_min is finite": all(abs(value) < 20 for value, _ in clamped),
+            "logsigmoid is exact": logits == (-100.0, 1.0),
+        },
+    )
+
+
+@experiment(
+    "reciprocal-plus-epsilon",
+    claim="1 / (p + 1e-8) does not remove the pole, it moves it to -1e-8; at 0 the slope is -1e16.",
+    taught="1 / (pred + 1e-8) is stable.",
+)
+def reciprocal_plus_epsilon() -> Measured:
+    zero, pole = _at(lambda p: 1 / (p + EPS), 0.0), _at(lambda p: 1 / (p + EPS), -EPS)
+    return Measured(
+        sides={"p = 0": _shown(zero), "p = -1e-8": _shown(pole)},
+        conclusion=f"at 0 the value is {zero[0]:.0e} and the slope {zero[1]:.0e}; at -1e-8 they are {pole[0]:g} and {pole[1]:g}",
+        holds={
+            "1e8 at zero": abs(zero[0] / 1e8 - 1) < 1e-3,
+            "a slope of -1e16 at zero": abs(zero[1] / -1e16 - 1) < 1e-3,
+            "inf at -eps": pole == (float("inf"), float("-inf")),
+        },
+    )
+
+
+@experiment(
+    "epsilon-vanishes-in-fp16",
+    claim="1e-8 is 0 in float16: it protects nothing there; bfloat16 keeps it.",
+    taught="eps=1e-8 is a generic fix.",
+)
+def epsilon_vanishes_in_fp16() -> Measured:
+    def guarded(dtype: torch.dtype) -> tuple[float, float, float]:
+        zero, eps = torch.zeros((), dtype=dtype), torch.tensor(EPS, dtype=dtype)
+        return eps.item(), (zero + EPS).log().item(), (1 / (zero + EPS)).item()
+
+    half, brain = guarded(torch.float16), guarded(torch.bfloat16)
+    # What sigmoid gives under CUDA autocast, which runs it in float16.
+    sigmoid = torch.tensor(-18.0, dtype=torch.float16).sigmoid()
+    by_hand = (sigmoid + EPS).log().item()
+    stable = F.binary_cross_entropy_with_logits(torch.tensor(-18.0), torch.tensor(1.0)).item()
+    smallest = float(torch.tensor(6e-8, dtype=torch.float16))
+    return Measured(
+        sides={
+            "float16": {
+                "1e-8 is": half[0],
+                "log(0 + 1e-8)": str(half[1]),
+                "1 / (0 + 1e-8)": str(half[2]),
+            },
+            "bfloat16": {
+                "1e-8 is": brain[0],
+                "log(0 + 1e-8)": f"{brain[1]:.1f}",
+                "1 / (0 + 1e-8)": f"{brain[2]:.0e}",
+            },
+            "sigmoid(-18) in float16": {"-log(p + 1e-8)": str(-by_hand), "bce_with_logits": stable},
+        },
+        conclusion=f"in float16 log(0 + 1e-8) is {half[1]:g} and 1 / (0 + 1e-8) is {half[2]:g}, in bfloat16 {brain[1]:.1f} and {brain[2]:.0e}; binary_cross_entropy_with_logits gives {stable:.1f} where the log gives {-by_hand:g}",
+        holds={
+            "1e-8 is zero in float16": half == (0.0, float("-inf"), float("inf")),
+            "and not in bfloat16": brain[0] > 0 and abs(brain[1]) < 20,
+            "log of a float16 sigmoid is -inf": by_hand == float("-inf"),
+            "the stable form gives 18": abs(stable - 18) < 1e-3,
+            "6e-8 is the smallest that survives": smallest > 0,
+        },
+    )
+
+
+@experiment(
+    "sqrt-gradient-at-zero",
+    claim="sqrt(clamp(d², min=0)) has a NaN slope at d = 0, and one exact hit makes every weight gradient NaN; abs() has none.",
+    taught="sqrt(clamp(diff**2, min=0)) is stable.",
+)
+def sqrt_gradient_at_zero() -> Measured:
+    root = _at(lambda d: d.pow(2).clamp(min=0).sqrt(), 0.0)
+    absolute = _at(torch.abs, 0.0)
+    near = _at(lambda d: d.clamp(min=1e-12).sqrt(), 1.1e-12)
+    model = nn.Linear(3, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    target = torch.tensor([0.0, *[1.0] * 7])[:, None]  # one of eight answers is exactly right
+    loss = (model(torch.ones(8, 3)) - target).pow(2).sqrt().mean()
+    loss.backward()
+    assert model.weight.grad is not None
+    lost = int(model.weight.grad.isnan().sum())
+    return Measured(
+        sides={
+            "sqrt(clamp(d²))": _shown(root),
+            "abs(d)": _shown(absolute),
+            "sqrt(clamp(d, 1e-12)) just above": _shown(near),
+            "Linear, one exact hit of eight": {
+                "loss": loss.item(),
+                "weight gradients NaN, of 3": lost,
+            },
+        },
+        conclusion=f"at 0 the slope is {root[1]:g}, abs gives {absolute[1]:g}; one exact hit of eight: loss {loss.item():.3f}, {lost} of 3 weight gradients NaN",
+        holds={
+            "NaN at zero": root[0] == 0 and root[1] != root[1],
+            "abs is 0 there": absolute == (0.0, 0.0),
+            "one hit spoils all weights while the loss is finite": lost == 3
+            and loss.item() == 0.875,
+            "a clamp at 1e-12 still has slopes of 5e5": 4e5 < near[1] < 6e5,
+        },
+    )
+
+
+@experiment(
+    "log-of-zero-is-inf",
+    claim="log(0) is -inf, not NaN, with an infinite slope; log of a negative number is NaN with a finite slope.",
+    taught="log(pred) is NaN if pred <= 0; -log(pred) goes to -inf at 0.",
+)
+def log_of_zero_is_inf() -> Measured:
+    zero, negative = _at(torch.log, 0.0), _at(torch.log, -0.1)
+    return Measured(
+        sides={"log(0)": _shown(zero), "log(-0.1)": _shown(negative)},
+        conclusion=f"log(0) is {zero[0]:g} with a slope of {zero[1]:g}; log(-0.1) is {negative[0]:g} with a slope of {negative[1]:g}; -log(0) is {-zero[0]:g}",
+        holds={
+            "-inf at zero": zero == (float("-inf"), float("inf")),
+            "NaN for a negative number, slope finite": negative[0] != negative[0]
+            and abs(negative[1] + 10) < 1e-3,
+        },
+    )
+
+
+@experiment(
+    "relative-error-loss",
+    claim="((p - t) / (|p| + eps))² is 1e16 at p = 0 and has slopes of 1e23; with the target in the denominator it is tame.",
+    taught="((p - t) / (|p| + eps))² is a stable loss.",
+)
+def relative_error_loss() -> Measured:
+    def by_prediction(p: Tensor) -> Tensor:
+        return ((p - 1) / (p.abs() + EPS)) ** 2
+
+    def by_target(p: Tensor) -> Tensor:
+        return ((p - 1) / torch.ones(()).clamp_min(1e-3)) ** 2
+
+    zero, near = _at(by_prediction, 0.0), _at(by_prediction, EPS)
+    half = _at(by_prediction, 0.0, torch.float16)
+    tame = _at(by_target, EPS)
+    return Measured(
+        sides={
+            "|p| below, p = 0": _shown(zero),
+            "|p| below, p = 1e-8": _shown(near),
+            "|p| below, p = 0 in float16": _shown(half),
+            "max(|t|, eps) below, p = 1e-8": _shown(tame),
+        },
+        conclusion=f"target 1: at p = 0 the loss is {zero[0]:.0e}, at 1e-8 its slope {near[1]:.0e}, in float16 it is {half[0]:g}; with the target below {tame[0]:.0f} and {tame[1]:.0f}",
+        holds={
+            "1e16 at zero": 0.9e16 < zero[0] < 1.1e16,
+            "a slope beyond 1e23": near[1] < -1e23,
+            "inf in float16": half[0] == float("inf"),
+            "tame with the target below": abs(tame[0] - 1) < 1e-3 and abs(tame[1] + 2) < 1e-3,
+        },
+    )
+
+
+@experiment(
+    "squares-are-never-negative",
+    claim="x² never comes out negative from rounding: the trouble with sqrt(x²) is its slope at 0.",
+    taught="sqrt(diff**2) can see negative numbers from rounding.",
+)
+def squares_are_never_negative() -> Measured:
+    patterns = torch.arange(2**16, dtype=torch.int32).to(torch.int16)
+    counts = {}
+    for name, dtype in (("float16", torch.float16), ("bfloat16", torch.bfloat16)):
+        values = patterns.view(dtype)
+        values = values[~values.isnan()]
+        counts[name] = (len(values), int((values**2 < 0).sum()))
+    torch.manual_seed(0)
+    random = (
+        torch.randint(-(2**31), 2**31, (1_000_000,), dtype=torch.int64)
+        .to(torch.int32)
+        .view(torch.float32)
+    )
+    random = random[~random.isnan()]
+    counts["float32, a million random ones"] = (len(random), int((random**2 < 0).sum()))
+    return Measured(
+        sides={
+            n: {"numbers tried": tried, "negative squares": bad}
+            for n, (tried, bad) in counts.items()
+        },
+        conclusion=f"of all float16 and bfloat16 numbers and {counts['float32, a million random ones'][0]:,} float32 ones none has a negative square",
+        holds={"no negative square": all(bad == 0 for _, bad in counts.values())},
+    )
