@@ -64,7 +64,7 @@ class HandWrittenCrossEntropy(Rule):
     severity = Severity.WARNING
     what = "Looks for softmax followed by log and by a pick or a weighted sum over classes, in any order."
     why = """\
-A softmax can be exactly 0 in float32 (logits 104 apart, much less in float16), and then the log is -inf.
+A softmax can be exactly 0 in float32 (logits 104 apart, in float16 18), and then the log is -inf.
 
 With an epsilon or a clamp the loss stays finite but flat: a badly wrong sample gets no gradient, the one that needs it most.
 The fused operation subtracts the largest logit first and never leaves log space: it gives the exact loss for logits of ±10,000."""

@@ -36,7 +36,7 @@ class DoubleSoftmax(Rule):
     severity = Severity.ERROR
     what = "Looks for probabilities given as the input of a loss that expects logits and squashes them itself."
     why = """\
-The model trains, slowly and to a worse result, and nothing says so: the loss squashes what is already squashed.
+The model trains, but far more slowly, and nothing says so: the loss squashes what is already squashed.
 
 `cross_entropy` of a softmax over 10 classes cannot go below 1.46, whatever the model learns, and its gradient almost vanishes where the model is confident and
 wrong. `binary_cross_entropy_with_logits` of a sigmoid sees only values between 0 and 1 and cannot go below 0.31 for a positive label."""

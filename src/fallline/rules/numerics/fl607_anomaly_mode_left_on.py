@@ -28,7 +28,7 @@ class AnomalyModeLeftOn(Rule):
         "Looks for training under torch.autograd.detect_anomaly or after set_detect_anomaly(True)."
     )
     why = """\
-Every forward operation records a Python stack trace and every backward operation checks its result for NaN: a small network trains six times slower.
+Every forward operation records a Python stack trace and every backward operation checks its result for NaN: a small network trains several times slower.
 
 It was switched on to find one NaN. It finds NaN only in the backward pass, does not notice infinities, and stops the run where a step could be skipped."""
     instead = """\

@@ -16,8 +16,8 @@ class GradientNonfinite(Rule):
     severity = Severity.ERROR
     what = "The loss was finite and a gradient was not; the finding names the forward operation whose backward made it."
     why = (
-        "Some operations have a value where they have no derivative: `sqrt` and `norm` at zero, `log` in the branch that `where` drops, "
-        "a power below one. The loss looks healthy, and the step that follows turns parameters into NaN."
+        "Some operations have a value where they have no derivative: `sqrt` and powers below one at zero, `log` in the branch that `where` "
+        "drops, the second derivative of a norm at zero. The loss looks healthy, and the step that follows turns parameters into NaN."
     )
     instead = (
         "Keep the input of the named operation away from the point where its derivative is infinite: `sqrt(x.clamp_min(1e-12))`, or "
