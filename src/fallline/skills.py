@@ -17,7 +17,7 @@ from fallline.check.write import write_atomically
 from fallline.errors import UsageError
 from fallline.rule import all_rules
 from fallline.specialists import SPECIALISTS, Specialist
-from fallline.triage.playbook import Case, Fixing, Playbook, Step, facts, playbooks
+from fallline.triage.playbook import Case, Fixing, Playbook, Step, backing, playbooks
 
 __all__ = ["case_page", "rendered", "write"]
 
@@ -284,16 +284,15 @@ def _cite(backs: tuple[str, ...]) -> str:
 
 
 def _backing(case: Case) -> list[str]:
-    """The measured facts that the case cites, each once."""
+    """What was measured for the facts and rules that the case cites, each once."""
     steps = [s.backs for s in (*case.measure, *case.verify)]
     claims = [s.backs for s in case.knows] + [b for _, _, b in case.tree]
     advice = [f.backs for f in case.fix] + [a.backs for a in case.avoid]
     names = [name for backs in (*claims, *steps, *advice) for name in backs]
-    known = facts()
     return [
-        f"- {name}: {' '.join(known[name].says.split())}"
-        for name in dict.fromkeys(names)
-        if name in known
+        f"- {fact.name}: {' '.join(fact.says.split())}"
+        + (f" Often taught instead: {fact.source}" if fact.source else "")
+        for fact in backing(names)
     ]
 
 

@@ -87,6 +87,8 @@ def _unknown(code: str) -> str:
 
 
 def _as_dict(rule: Rule) -> dict[str, Any]:
+    from fallline.docs.rule_page import evidence
+
     return {
         "code": rule.code,
         "name": rule.name,
@@ -99,6 +101,7 @@ def _as_dict(rule: Rule) -> dict[str, Any]:
         "instead": rule.instead.strip(),
         "fix_safety": rule.fix_safety.strip(),
         "facts": list(rule.facts),
+        "evidence": evidence(rule),
         "references": list(rule.references),
         "wrong": list(rule.wrong),
         "right": list(rule.right),
@@ -126,6 +129,7 @@ def _table(rules: list[Rule]) -> str:
 
 
 def _text(rule: Rule) -> str:
+    from fallline.docs.rule_page import evidence
     from fallline.report.terminal import SEVERITY_STYLE, Paint, wants_colour
 
     paint = Paint(wants_colour("auto", sys.stdout))
@@ -144,6 +148,10 @@ def _text(rule: Rule) -> str:
     parts += ["", paint("Use instead", "bold"), rule.instead.strip()]
     if rule.right:
         parts += ["", _indented(rule.right[0])]
+    measured = evidence(rule)
+    if measured:
+        again = f"`fallline prove {rule.code}` measures it again."
+        parts += ["", paint("Evidence", "bold"), *measured, again]
     for heading, text in (
         ("Fix safety", rule.fix_safety.strip()),
         ("References", "\n".join(rule.references)),

@@ -1,7 +1,8 @@
 """Documents that are derived from the code, so that they cannot drift from it.
 
-    rule_page    one rule, as Markdown
-    cli_page     every command and option, as Markdown
+    rule_page       one rule, as Markdown
+    cli_page        every command and option, as Markdown
+    evidence_page   what the experiments measured, with figures, from the record
 
 `python -m fallline.docs` writes them into `docs/`, and the Agent Skills into `skills/` and the package; with `--check` it fails where they are stale.
 """

@@ -11,7 +11,7 @@ from fallline.docs import rule_page
 from fallline.errors import UsageError
 from fallline.proof.figure import figure
 from fallline.proof.record import Outcome, written
-from fallline.proof.text import sentence, table
+from fallline.proof.text import table
 from fallline.rule import rule_by_code
 from fallline.specialists import SPECIALISTS
 
@@ -81,18 +81,24 @@ def _counts(known: list[Outcome], here: tuple[str, str]) -> str:
 
 
 def _contents(outcomes: list[Outcome]) -> str:
-    return " · ".join(f"[{o.of}](#{o.anchor})" for o in outcomes)
+    kinds = (
+        ("Rules", [o for o in outcomes if o.is_rule]),
+        ("Facts", [o for o in outcomes if not o.is_rule]),
+    )
+    return "\n\n".join(
+        f"{kind}: " + " · ".join(f"[{o.of}](#{o.anchor})" for o in some)
+        for kind, some in kinds
+        if some
+    )
 
 
 def _entry(outcome: Outcome, here: tuple[str, str]) -> str:
     called = f" {outcome.name}" if outcome.is_rule else ""
     parts = [f'### <a id="{outcome.anchor}"></a>{outcome.of}{called}', outcome.claim]
     if outcome.taught:
-        parts.append(
-            f"**Often taught:** {outcome.taught}  \n**Measured:** {sentence(outcome.conclusion)}"
-        )
+        parts.append(f"**Often taught:** {outcome.taught}  \n**Measured:** {outcome.says}")
     else:
-        parts.append(f"**Measured:** {sentence(outcome.conclusion)}")
+        parts.append(f"**Measured:** {outcome.says}")
     parts.append(_sides(outcome))
     parts.append(f"![{outcome.of}]({_FIGURES}/{outcome.of}.svg)")
     if outcome.verdict == "refuted":

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from fallline.rule import Rule
 from fallline.specialists import SPECIALISTS
 
-__all__ = ["index", "page", "page_name"]
+__all__ = ["evidence", "index", "page", "page_name"]
 
 _SEEN = {
     "reader": "the reader (`fallline check`)",
@@ -36,6 +36,14 @@ def page(rule: Rule) -> str:
     parts += ["## Use instead", rule.instead.strip()]
     if rule.right:
         parts.append(_code(rule.right[0]))
+    measured = evidence(rule)
+    if measured:
+        link = f"[../evidence.md](../evidence.md#{rule.code.lower()})"
+        parts += [
+            "## Evidence",
+            *measured,
+            f"`fallline prove {rule.code}` measures it again; {link} has the numbers.",
+        ]
     if rule.fix_safety:
         parts += ["## Fix safety", rule.fix_safety.strip()]
     if rule.references:
@@ -46,6 +54,17 @@ def page(rule: Rule) -> str:
         f'or `ignore = ["{rule.code}"]` in `[tool.fallline]`.',
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def evidence(rule: Rule) -> list[str]:
+    """What the rule's experiment measured when it was recorded, in sentences; nothing where it has none."""
+    from fallline.proof.record import recorded
+
+    known = recorded(rule.code)
+    if known is None:
+        return []
+    taught = [f"Often taught: {known.taught}"] if known.taught else []
+    return [*taught, f"Measured: {known.says}"]
 
 
 def index(rules: Iterable[Rule]) -> str:

@@ -12,8 +12,9 @@ __all__ = ["figure"]
 
 _WIDTH, _HEIGHT = 560, 230
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 34, 36
-# chosen for a contrast of 3 and more on white as on near black
-_COLOURS = ("#d64545", "#2f8f5b", "#3b7dd8", "#b7791f", "#8b5cc7", "#0e8a93")
+# chosen for a contrast of 3 and more on white as on near black; red and green are for a mistake and its absence
+_JUDGED = {"wrong": "#d64545", "right": "#2f8f5b"}
+_COLOURS = ("#3b7dd8", "#b7791f", "#8b5cc7", "#0e8a93", "#a8508c", "#6e7b3a")
 _DASHES = ("", "6 3", "2 3", "8 3 2 3", "1 2", "10 4")
 _STYLE = (
     "text{font:12px system-ui,sans-serif;fill:#40464d}.soft{fill:#6a737d}.grid{stroke:#8b949e;stroke-opacity:.28}"
@@ -57,25 +58,27 @@ def _lines(what: Lines) -> str:
     parts += [_text(x(tick), below, number(tick), "middle", soft=True) for tick in ticks]
     parts.append(_text(_LEFT + across / 2, _HEIGHT - 5, what.names[0], "middle", soft=True))
     parts.append(_text(_LEFT, 12, what.names[1], "start", soft=True))
-    for index, points in reversed(list(enumerate(what.curves.values()))):
+    for index, (name, points) in enumerate(what.curves.items()):
         way = "L".join(f"{x(px)} {y(py)}" for px, py in points)
         parts.append(
-            f'<path class="line" {_ink(index)} d="M{way}{"h3" if len(points) == 1 else ""}"/>'
+            f'<path class="line" {_ink(index, name)} d="M{way}{"h3" if len(points) == 1 else ""}"/>'
         )
-    return "".join(parts) + _legend(list(what.curves), 26)
+    return "".join(parts) + (_legend(list(what.curves), 27) if len(what.curves) > 1 else "")
 
 
-def _ink(index: int) -> str:
+def _colour(index: int, name: str) -> str:
+    return _JUDGED.get(name, _COLOURS[index % len(_COLOURS)])
+
+
+def _ink(index: int, name: str) -> str:
     dash = _DASHES[index % len(_DASHES)]
-    return f'stroke="{_COLOURS[index % len(_COLOURS)]}"' + (
-        f' stroke-dasharray="{dash}"' if dash else ""
-    )
+    return f'stroke="{_colour(index, name)}"' + (f' stroke-dasharray="{dash}"' if dash else "")
 
 
 def _legend(names: list[str], at: int) -> str:
     parts, x = [], float(_LEFT)
     for index, name in enumerate(names):
-        parts.append(f'<path class="line" {_ink(index)} d="M{x:.0f} {at - 4}h18"/>')
+        parts.append(f'<path class="line" {_ink(index, name)} d="M{x:.0f} {at - 4}h18"/>')
         parts.append(_text(f"{x + 23:.0f}", at, name, "start"))
         x += 41 + 6.4 * len(name)
     return "".join(parts)
@@ -83,7 +86,7 @@ def _legend(names: list[str], at: int) -> str:
 
 def _bars(what: Bars) -> tuple[int, str]:
     names = list(what.values)
-    left = min(220, 16 + int(6.6 * max(map(len, names))))
+    left = min(270, 20 + int(7.2 * max(map(len, names))))
     across = _WIDTH - left - 90
     zero = left + across * (0.0 if what.axis.log else what.axis.place(0.0))
     note = " (logarithmic)" if what.axis.log else ""
@@ -92,8 +95,8 @@ def _bars(what: Bars) -> tuple[int, str]:
         top = 28 + 26 * index
         end = left + across * what.axis.place(value)
         start, length = min(zero, end), max(abs(end - zero), 1.5)
-        colour = _COLOURS[index % len(_COLOURS)]
-        parts.append(_text(left - 8, top + 13, name, "end"))
+        colour = _colour(index, name)
+        parts.append(_text(left - 8, top + 13, _shown(name, 34), "end"))
         parts.append(
             f'<rect x="{start:.1f}" y="{top}" width="{length:.1f}" height="18" rx="2" fill="{colour}"/>'
         )
@@ -111,18 +114,18 @@ def _words(outcome: Outcome) -> tuple[int, str]:
     parts, colours = [], {side: i for i, side in enumerate(outcome.sides)}
     for index, (side, quantity, value) in enumerate(rows):
         base = 20 + 24 * index
-        colour = _COLOURS[colours[side] % len(_COLOURS)]
+        colour = _colour(colours[side], side)
         parts.append(f'<rect x="6" y="{base - 11}" width="4" height="15" fill="{colour}"/>')
         parts.append(_text(18, base, f"{side}: {quantity}", "start", soft=True))
         parts.append(_text(_WIDTH - 10, base, _shown(value), "end"))
     return 24 * max(len(rows), 1) + 10, "".join(parts)
 
 
-def _shown(value: object) -> str:
+def _shown(value: object, longest: int = 44) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     text = number(float(value)) if isinstance(value, int | float) else str(value)
-    return text if len(text) <= 44 else text[:43] + "…"
+    return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 def _text(x: object, y: object, words: str, anchor: str, *, soft: bool = False) -> str:

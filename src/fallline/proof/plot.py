@@ -28,18 +28,21 @@ def _lines(what: Lines, width: int, paint: Paint, plain: bool) -> list[str]:
     labels = _labels(what)
     left = max(len(text) for text in labels.values())
     columns = width - left - 2
-    cells: dict[tuple[int, int], int] = {}
-    # the first curve is drawn last: where two meet, it is the mistake that shows
-    for index, name in reversed(list(enumerate(what.curves))):
+    cells: dict[tuple[int, int], list[int]] = {}
+    for index, name in enumerate(what.curves):
         for column in range(columns):
             place = what.at(name, column / (columns - 1))
             if place is not None:
-                cells[round((_HEIGHT - 1) * (1 - place)), column] = index
+                cells.setdefault((round((_HEIGHT - 1) * (1 - place)), column), []).append(index)
     rows = [f"{what.names[1]}"] if what.names[1] else []
     for row in range(_HEIGHT):
+        # where curves meet their marks take turns, so that none hides another
+        here = {
+            c: cells[row, c][c % len(cells[row, c])] for c in range(columns) if (row, c) in cells
+        }
         drawn = "".join(
-            paint(marks[cells[row, c] % len(marks)], _COLOURS[cells[row, c] % len(_COLOURS)])
-            if (row, c) in cells
+            paint(marks[here[c] % len(marks)], _COLOURS[here[c] % len(_COLOURS)])
+            if c in here
             else " "
             for c in range(columns)
         ).rstrip()

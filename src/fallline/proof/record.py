@@ -61,6 +61,14 @@ class Outcome:
         return self.verdict in {"proved", "refuted"}
 
     @property
+    def says(self) -> str:
+        """The conclusion with a capital and a full stop; a name out of code keeps its small letter."""
+        first = self.conclusion.split(" ", 1)[0]
+        ordinary = first.isalpha() and first.islower()
+        text = self.conclusion
+        return (text[:1].upper() + text[1:] if ordinary else text).rstrip(".") + "."
+
+    @property
     def anchor(self) -> str:
         """Where it stands in docs/evidence.md."""
         return self.of.lower()

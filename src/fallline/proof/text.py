@@ -35,20 +35,13 @@ def text(outcome: Outcome, width: int, paint: Paint, *, plain: bool = False) -> 
         drawn = picture(outcome)
         if drawn is not None:
             parts.append(plot(drawn, width, paint, plain=plain))
-        parts.append(_wrapped("Measured  ", sentence(outcome.conclusion), width))
+        parts.append(_wrapped("Measured  ", outcome.says, width))
         parts.append(
             [_condition(words, held, paint, plain) for words, held in outcome.holds.items()]
         )
     parts.append(_verdict(outcome, width, paint))
     lines = "\n\n".join("\n".join(part) for part in parts if part)
     return lines.encode("ascii", "replace").decode() if plain else lines
-
-
-def sentence(words: str) -> str:
-    """With a capital and a full stop, whatever the experiment wrote; a code name keeps its small letter."""
-    first = words.split(" ", 1)[0]
-    ordinary = first.isalpha() and first.islower()
-    return (words[0].upper() + words[1:] if ordinary else words).rstrip(".") + "."
 
 
 def _condition(words: str, held: bool, paint: Paint, plain: bool) -> str:
@@ -91,20 +84,21 @@ def table(outcome: Outcome) -> tuple[list[str], list[list[str]]]:
     return ["", *sides], rows
 
 
+_NARROWEST = 18  # of a quantity's name, before the numbers go one below the other
+
+
 def _table(outcome: Outcome, width: int) -> list[str]:
     heads, rows = table(outcome)
     widths = [max(len(row[i]) for row in (heads, *rows)) for i in range(len(heads))]
-    if sum(widths) + 2 * len(widths) > width:
+    first = min(widths[0], width - sum(w + 2 for w in widths[1:]))
+    if first < min(widths[0], _NARROWEST):
         return _list(heads[1:], rows, width)
-    return [
-        "  ".join(
-            [
-                f"{row[0]:<{widths[0]}}",
-                *(f"{c:>{w}}" for c, w in zip(row[1:], widths[1:], strict=True)),
-            ]
-        ).rstrip()
-        for row in (heads, *rows)
-    ]
+    lines = []
+    for row in (heads, *rows):
+        name, *more = textwrap.wrap(row[0], first) or [""]
+        cells = (f"{c:>{w}}" for c, w in zip(row[1:], widths[1:], strict=True))
+        lines += ["  ".join([f"{name:<{first}}", *cells]).rstrip(), *more]
+    return lines
 
 
 def _list(sides: Sequence[str], rows: list[list[str]], width: int) -> list[str]:

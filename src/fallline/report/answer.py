@@ -70,6 +70,8 @@ def text(answer: Answer, more: bool = False) -> str:
     lines += _section(
         "Verify", [(s.run, s.tells + _backs(s.backs, more)) for s in answer.verify[:few]]
     )
+    if more:
+        lines += _section("Measured", [(f.name, f.says) for f in answer.measured()])
     hidden = sum(
         max(0, len(x) - _FEW) for x in (answer.findings, answer.fixes, answer.avoid, answer.measure)
     )

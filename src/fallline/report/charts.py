@@ -30,8 +30,8 @@ def number(value: float | None) -> str:
     if size >= 1e6 or size < 1e-4:
         mantissa, _, exponent = f"{value:.2e}".partition("e")
         return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
-    if size >= 1000 and value == int(value):
-        return f"{int(value):,}"
+    if size >= 1000:
+        return f"{value:,.0f}"
     return f"{value:.4g}"
 
 

@@ -8,6 +8,7 @@ from html import escape
 from typing import Any
 
 from fallline.finding import Finding
+from fallline.proof.record import recorded
 from fallline.report.charts import number
 from fallline.report.run import excerpt
 from fallline.rule import rule_by_code
@@ -32,6 +33,7 @@ def _card(series: Series, finding: Finding) -> str:
             f'<p class="advice"><b>Why.</b> {_prose(rule.why)}</p>'
             f'<p class="advice"><b>Instead.</b> {_prose(rule.instead)}</p>'
         )
+        advice += _experiment(finding.code)
     if finding.fix is not None:
         advice += f'<p class="advice"><b>Fix.</b> {escape(finding.fix.title)}</p>'
     return (
@@ -40,6 +42,15 @@ def _card(series: Series, finding: Finding) -> str:
         f'<p class="message">{escape(finding.message)}</p><p class="place">{escape(str(finding.at))}</p></div>'
         f"{_source(series, finding)}<div>{_evidence(series, finding.evidence)}{advice}</div></article>"
     )
+
+
+def _experiment(code: str) -> str:
+    """What the rule's experiment showed, so that the claim can be checked and not only believed."""
+    known = recorded(code)
+    if known is None:
+        return ""
+    again = f"<code>fallline prove {escape(code)}</code> measures it again."
+    return f'<p class="advice"><b>Evidence.</b> {_prose(known.says)} {again}</p>'
 
 
 def _source(series: Series, finding: Finding) -> str:

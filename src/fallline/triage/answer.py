@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fallline.finding import Finding
-from fallline.triage.playbook import Avoid, Case, Fixing, Statement, Step
+from fallline.triage.playbook import Avoid, Case, Fact, Fixing, Statement, Step, backing
 from fallline.triage.recognise import Match, recognise
 
 __all__ = ["Answer", "answer"]
@@ -45,6 +45,12 @@ class Answer:
     corrected: str | None = None
     healthy: bool = False
 
+    def measured(self) -> list[Fact]:
+        """What was measured for everything that this answer cites, findings first."""
+        stated = [*self.known, *self.measure, *self.fixes, *self.avoid, *self.verify]
+        cited = [name for s in stated for name in s.backs] + [n for _, _, b in self.tree for n in b]
+        return backing([*(f.code for f in self.findings), *cited])
+
     def as_dict(self) -> dict[str, Any]:
         """The object of the JSON contract."""
         return {
@@ -77,6 +83,9 @@ class Answer:
             ],
             "verify": [
                 {"run": s.run, "tells": s.tells, "backs": list(s.backs)} for s in self.verify
+            ],
+            "measured": [
+                {"name": f.name, "says": f.says, "taught": f.source} for f in self.measured()
             ],
             "corrected": self.corrected,
             "cases": [c.id for c in self.cases],

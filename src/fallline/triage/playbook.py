@@ -23,12 +23,26 @@ exists. Fixes come in order of preference, and each has its condition.
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Avoid", "Case", "Fact", "Fixing", "Playbook", "Statement", "Step", "facts", "playbooks"]
+from fallline.proof.record import recorded
+
+__all__ = [
+    "Avoid",
+    "Case",
+    "Fact",
+    "Fixing",
+    "Playbook",
+    "Statement",
+    "Step",
+    "backing",
+    "facts",
+    "playbooks",
+]
 
 _HOME = Path(__file__).parent / "playbooks"
 
@@ -157,9 +171,26 @@ def playbooks() -> tuple[Playbook, ...]:
 
 @cache
 def facts() -> dict[str, Fact]:
-    """The facts that playbooks cite, by name."""
+    """The facts that playbooks cite, by name. What was measured and what is taught come from the record of its experiment."""
     raw = tomllib.loads((Path(__file__).parent / "facts.toml").read_text(encoding="utf-8"))
-    return {
-        name: Fact(name, fact["says"], fact.get("row"), fact.get("source", ""))
-        for name, fact in raw.items()
-    }
+    return {name: _fact(name, fact) for name, fact in raw.items()}
+
+
+def _fact(name: str, raw: dict[str, Any]) -> Fact:
+    known = recorded(name)
+    measured = known.says if known else ""
+    says = " ".join(text for text in (measured, raw.get("says", "")) if text)
+    taught = known.taught if known else raw.get("source", "")
+    return Fact(name, says, raw.get("row"), taught)
+
+
+def backing(names: Iterable[str]) -> list[Fact]:
+    """What was measured for these facts and rules, each once; a rule without an experiment has nothing to say here."""
+    known = facts()
+    found = []
+    for name in dict.fromkeys(names):
+        if name in known:
+            found.append(known[name])
+        elif (outcome := recorded(name)) is not None:
+            found.append(Fact(name, outcome.says, None, outcome.taught))
+    return found
