@@ -1,0 +1,371 @@
+"""float16 and bfloat16: what they can hold, and what overflows, underflows or saves memory in them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fallline.proof.experiment import Measured, experiment
+from fallline.proof.experiments._measures import saved_bytes
+from fallline.proof.experiments._training import cosine, gradient
+
+HALF, BRAIN, FULL = torch.float16, torch.bfloat16, torch.float32
+NAMES = {HALF: "float16", BRAIN: "bfloat16", FULL: "float32"}
+
+
+def _every(dtype: torch.dtype) -> Tensor:
+    """Every finite number of a two-byte type, in order."""
+    values = torch.arange(2**16, dtype=torch.int32).to(torch.int16).view(dtype)
+    return values[values.isfinite()].sort().values
+
+
+def _largest_exp(dtype: torch.dtype) -> float:
+    """The largest x of a type whose exp is finite: tried for each number of a two-byte type, else by bisection."""
+    if dtype != FULL:
+        values = _every(dtype)
+        return float(values[values.exp().isfinite()].max())
+    low, high = torch.tensor(80.0), torch.tensor(100.0)
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if middle.exp().isfinite() else (low, middle)
+    return float(low)
+
+
+@experiment(
+    "fp16-exp-limit",
+    claim="exp overflows float16 above 11.09.",
+    taught="The largest exp argument in float16 is about 88.",
+)
+def fp16_exp_limit() -> Measured:
+    values = _every(HALF)
+    limit = _largest_exp(HALF)
+    beyond = values[values > limit][0]
+    positions = torch.linspace(8, 12, 41)
+    return Measured(
+        sides={
+            f"exp({limit:.5f})": {"in float16": float(torch.tensor(limit, dtype=HALF).exp())},
+            f"exp({float(beyond):.5f})": {"in float16": str(float(beyond.exp()))},
+            "exp(88)": {"in float16": str(float(torch.tensor(88.0, dtype=HALF).exp()))},
+        },
+        conclusion=f"of all float16 numbers the largest with a finite exp is {limit:.4f}",
+        holds={
+            "between 11.08 and 11.10": 11.08 < limit < 11.10,
+            "nothing above is finite": not bool(values[values > limit].exp().isfinite().any()),
+        },
+        curves={"float16": positions.to(HALF).exp().tolist(), "float32": positions.exp().tolist()},
+        axes=("x", "exp(x)"),
+        positions=positions.tolist(),
+    )
+
+
+@experiment(
+    "exp-limits",
+    claim="exp overflows above 88.72 in float32, 88.5 in bfloat16 and 11.09 in float16.",
+    taught="exp explodes if logits exceed 100.",
+)
+def exp_limits() -> Measured:
+    limits = {name: _largest_exp(dtype) for dtype, name in NAMES.items()}
+    return Measured(
+        sides={name: {"largest x with a finite exp": x} for name, x in limits.items()},
+        conclusion=", ".join(f"{name} {x:.2f}" for name, x in limits.items()),
+        holds={
+            "float32 88.72": abs(limits["float32"] - 88.7228) < 1e-3,
+            "bfloat16 88.5": limits["bfloat16"] == 88.5,
+            "float16 11.09": abs(limits["float16"] - 11.0859) < 1e-2,
+        },
+    )
+
+
+@experiment(
+    "half-ranges",
+    claim="float16 holds 6.1e-5 to 65504 at full precision and down to 6.0e-8 with less; bfloat16 1.2e-38 to 3.4e38, down to 9.2e-41.",
+    taught="float16 ranges from 5.96e-8 to 65504, bfloat16 from 1.18e-38 to 3.39e38 (a subnormal and a normal number side by side).",
+)
+def half_ranges() -> Measured:
+    sides = {}
+    for dtype in (HALF, BRAIN):
+        positive = _every(dtype)
+        positive = positive[positive > 0].double()
+        # Normal numbers are those with their full precision: the next one is at most 2^-bits away.
+        gaps = positive.diff() / positive[:-1]
+        normal = positive[:-1][gaps <= torch.finfo(dtype).eps][0]
+        sides[NAMES[dtype]] = {
+            "smallest (subnormal)": float(positive[0]),
+            "smallest at full precision (normal)": float(normal),
+            "largest": float(positive[-1]),
+        }
+    half, brain = sides["float16"], sides["bfloat16"]
+    return Measured(
+        sides=sides,
+        conclusion=(
+            f"float16: {half['smallest (subnormal)']:.2e} subnormal, {half['smallest at full precision (normal)']:.2e} normal, {half['largest']:.0f} largest; "
+            f"bfloat16: {brain['smallest (subnormal)']:.2e}, {brain['smallest at full precision (normal)']:.2e}, {brain['largest']:.2e}"
+        ),
+        holds={
+            "float16's numbers": half["largest"] == 65504
+            and abs(half["smallest (subnormal)"] / 5.96e-8 - 1) < 1e-3
+            and abs(half["smallest at full precision (normal)"] / 6.10e-5 - 1) < 1e-3,
+            "bfloat16's numbers": abs(brain["largest"] / 3.39e38 - 1) < 1e-3
+            and abs(brain["smallest (subnormal)"] / 9.18e-41 - 1) < 1e-3
+            and abs(brain["smallest at full precision (normal)"] / 1.175e-38 - 1) < 1e-3,
+        },
+    )
+
+
+@experiment(
+    "half-mantissas",
+    claim="float16 has 10 mantissa bits, bfloat16 7: above 2048 and 256 they skip integers.",
+)
+def half_mantissas() -> Measured:
+    bits, skipped = {}, {}
+    for dtype in (HALF, BRAIN):
+        values = _every(dtype)
+        above_one = values[values > 1][0].double() - 1
+        bits[NAMES[dtype]] = int(-above_one.log2())
+        integers = torch.arange(1, 5000, dtype=torch.float64)
+        skipped[NAMES[dtype]] = int(integers[integers.to(dtype).double() != integers][0])
+    return Measured(
+        sides={
+            name: {"mantissa bits": bits[name], "first integer it cannot hold": skipped[name]}
+            for name in bits
+        },
+        conclusion=f"float16 has {bits['float16']} mantissa bits and cannot hold {skipped['float16']}, bfloat16 has {bits['bfloat16']} and cannot hold {skipped['bfloat16']}",
+        holds={
+            "10 and 7 bits": bits == {"float16": 10, "bfloat16": 7},
+            "2049 and 257 are lost": skipped == {"float16": 2049, "bfloat16": 257},
+        },
+    )
+
+
+@experiment(
+    "bf16-range-is-fp32",
+    claim="bfloat16 has float32's range: the same smallest normal number, and a largest within half a percent.",
+)
+def bf16_range_is_fp32() -> Measured:
+    brain, full = float(_every(BRAIN).max()), torch.finfo(FULL).max
+    kept = torch.tensor([1e-37, 1e37]).to(BRAIN).float()
+    lost = torch.tensor([1e-37, 1e37]).to(HALF).float()
+    return Measured(
+        sides={
+            "bfloat16": {
+                "largest": brain,
+                "1e-37 becomes": float(kept[0]),
+                "1e37 becomes": float(kept[1]),
+            },
+            "float16": {
+                "largest": 65504.0,
+                "1e-37 becomes": float(lost[0]),
+                "1e37 becomes": str(float(lost[1])),
+            },
+        },
+        conclusion=f"bfloat16's largest is {brain:.4e}, float32's {full:.4e}; 1e-37 and 1e37 survive in bfloat16 and become {lost[0]:g} and {lost[1]:g} in float16",
+        holds={
+            "the largest is within half a percent": abs(brain / full - 1) < 0.005,
+            "what float32 holds bfloat16 holds": bool((kept.isfinite() & (kept > 0)).all()),
+            "float16 does not": float(lost[0]) == 0 and bool(lost[1].isinf()),
+        },
+    )
+
+
+@experiment(
+    "fp16-overflow-operations",
+    claim="Matrix products and hand-written variances of ordinary values overflow float16; bfloat16 holds them.",
+    taught="exp, large matmuls and large activations are prone to overflow in float16.",
+)
+def fp16_overflow_operations() -> Measured:
+    def tried(dtype: torch.dtype) -> dict[str, float]:
+        a = torch.full((4, 1024), 300.0, dtype=dtype)
+        x = torch.linspace(-2e4, 2e4, 64).to(dtype)
+        return {
+            "1024 products of 300 · 300": float((a @ a.T)[0, 0]),
+            "mean(x²), x up to 20,000": float((x * x).mean()),
+            "sum of 1000 times 100": float(torch.full((1000,), 100.0, dtype=dtype).sum()),
+        }
+
+    half, brain = tried(HALF), tried(BRAIN)
+    infinite = sum(v == float("inf") for v in half.values())
+    return Measured(
+        sides={
+            "float16": {name: str(value) for name, value in half.items()},
+            "bfloat16": {name: f"{value:.2g}" for name, value in brain.items()},
+        },
+        conclusion=f"in float16 {infinite} of 3 ordinary results are inf, in bfloat16 none",
+        holds={
+            "all three overflow float16": infinite == 3,
+            "none overflows bfloat16": all(abs(v) < float("inf") for v in brain.values()),
+        },
+    )
+
+
+@experiment(
+    "fp16-needs-scaler-bf16-not",
+    claim="Small gradients are zero in float16 without a scaler; with one, or in bfloat16, none is lost.",
+)
+def fp16_needs_scaler_bf16_not() -> Measured:
+    def zeros(dtype: torch.dtype, scale: float) -> float:
+        """The share of gradients that come out as exactly zero."""
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 16)).to(dtype)
+        x, y = torch.randn(64, 32, dtype=dtype), torch.randn(64, 16, dtype=dtype)
+        loss = F.mse_loss(model(x).float(), y.float()) * 1e-6
+        (loss * scale).backward()
+        return float((gradient(model) == 0).float().mean())
+
+    found = {
+        "float16": zeros(HALF, 1.0),
+        "float16, loss times 65536": zeros(HALF, 65536.0),
+        "bfloat16": zeros(BRAIN, 1.0),
+    }
+    return Measured(
+        sides={
+            name: {"gradients that are zero, percent": 100 * share} for name, share in found.items()
+        },
+        conclusion=", ".join(
+            f"{name}: {100 * share:.0f}% of the gradients are zero" for name, share in found.items()
+        ),
+        holds={
+            "float16 loses nearly all": found["float16"] > 0.9,
+            "a scale brings them back": found["float16, loss times 65536"] < 0.01,
+            "bfloat16 needs none": found["bfloat16"] < 0.01,
+        },
+    )
+
+
+@experiment(
+    "normalize-in-fp16",
+    claim="F.normalize in float16 keeps the direction of tiny vectors, but a zero vector becomes NaN and a long one all zeros.",
+    taught="F.normalize in float16 loses precision for small embeddings.",
+)
+def normalize_in_fp16() -> Measured:
+    torch.manual_seed(0)
+    small = torch.randn(256)
+    tiny = F.normalize((small * 1e-5).to(HALF), dim=0)
+    direction = cosine(tiny.float(), small)
+    zero = F.normalize(torch.zeros(8, dtype=HALF), dim=0)
+    long = F.normalize(torch.full((4096,), 2000.0, dtype=HALF), dim=0)
+    zero32 = F.normalize(torch.zeros(8), dim=0)
+    return Measured(
+        sides={
+            "values of 1e-5": {"cosine to the exact direction": direction},
+            "zero vector": {"float16": str(float(zero[0])), "float32": float(zero32[0])},
+            "4096 values of 2000": {"float16": float(long[0]), "exact": 1 / 64},
+        },
+        conclusion=f"values of 1e-5 keep a cosine of {direction:.4f}; a zero vector becomes {float(zero[0]):g} (float32: {float(zero32[0]):g}), 4096 values of 2000 become {float(long[0]):g} each",
+        holds={
+            "direction kept": direction > 0.99,
+            "zero vector is NaN": bool(zero.isnan().all()),
+            "in float32 it is zero": bool((zero32 == 0).all()),
+            "a long vector is all zeros": bool((long == 0).all()),
+        },
+    )
+
+
+@experiment(
+    "layer-norm-in-fp16",
+    claim="F.layer_norm of float16 input is right at any scale, since its sums are float32; a hand-written one is not.",
+    taught="LayerNorm's denominators underflow in float16.",
+)
+def layer_norm_in_fp16() -> Measured:
+    torch.manual_seed(0)
+    found = {}
+    for scale in (1e-4, 1.0, 3e4):
+        x = (torch.randn(64, 256) * scale).clamp(-6e4, 6e4).to(HALF)
+        exact = F.layer_norm(x.double(), (256,))
+        built_in = F.layer_norm(x, (256,)).double()
+        centred = x - x.mean(-1, keepdim=True)
+        by_hand = (centred / (centred.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt()).double()
+        found[scale] = (_worst(built_in, exact), _worst(by_hand, exact))
+    return Measured(
+        sides={
+            f"values of {scale:g}": {"F.layer_norm is off by": a, "by hand is off by": b}
+            for scale, (a, b) in found.items()
+        },
+        conclusion=f"F.layer_norm is off by at most {max(a for a, _ in found.values()):.0e}; by hand it is off by {found[3e4][1]:.1f} for values of 30,000",
+        holds={
+            "F.layer_norm is right at each scale": all(a < 0.01 for a, _ in found.values()),
+            "by hand it is not for large values": found[3e4][1] > 0.5,
+        },
+    )
+
+
+def _worst(a: Tensor, b: Tensor) -> float:
+    return float((a - b).abs().max())
+
+
+@experiment(
+    "half-precision-saves-memory-traffic",
+    claim="Half precision moves half the bytes in memory-bound operations, and autocast nearly halves the activations kept.",
+    taught="Mixed precision only helps compute-bound operations.",
+)
+def half_precision_saves_memory_traffic() -> Measured:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(m for _ in range(4) for m in (nn.Linear(128, 128), nn.GELU())))
+    x = torch.randn(256, 128)
+    kept = {}
+    for enabled in (False, True):
+        with saved_bytes(model) as sizes, torch.autocast("cpu", BRAIN, enabled=enabled):
+            out = model(x)
+            # Autocast's copies of the weights are no activations.
+            kept[enabled] = sum(size for size in sizes if size >= 256 * 128 * 2)
+        out.sum().backward()
+    copy = {NAMES[d]: 2 * torch.empty(1000, dtype=d).nbytes / 1000 for d in (FULL, BRAIN)}
+    return Measured(
+        sides={
+            "float32": {
+                "bytes kept for the backward pass": kept[False],
+                "bytes a copy moves per element": copy["float32"],
+            },
+            "bfloat16 autocast": {
+                "bytes kept for the backward pass": kept[True],
+                "bytes a copy moves per element": copy["bfloat16"],
+            },
+        },
+        conclusion=f"autocast keeps {kept[True]:,} bytes for the backward pass instead of {kept[False]:,}; a copy moves {copy['bfloat16']:.0f} bytes per element instead of {copy['float32']:.0f}",
+        holds={
+            "at most 65 percent of the activations": kept[True] < 0.65 * kept[False],
+            "half the traffic": copy["bfloat16"] * 2 == copy["float32"],
+        },
+    )
+
+
+@experiment(
+    "tensor-core-alignment",
+    claim="Matrix sizes should be multiples of 8 in float16 and bfloat16 alike (16-byte rows), says torch's own padding pass; 4 in float32.",
+    taught="Tensor cores want multiples of 8 in float16 and of 16 in bfloat16.",
+)
+def tensor_core_alignment() -> Measured:
+    from torch._inductor.fx_passes.pad_mm import get_alignment_size_dtype
+
+    multiples = {name: get_alignment_size_dtype(dtype) for dtype, name in NAMES.items()}
+    return Measured(
+        sides={name: {"torch pads to multiples of": n} for name, n in multiples.items()},
+        conclusion="read from torch._inductor.fx_passes.pad_mm, not timed here: "
+        + ", ".join(f"{name} {n}" for name, n in multiples.items()),
+        holds={"8, 8 and 4": multiples == {"float16": 8, "bfloat16": 8, "float32": 4}},
+    )
+
+
+@experiment(
+    "bf16-native-or-emulated",
+    claim="torch.cuda.is_bf16_supported() also counts emulation unless told otherwise, and CPUs run bfloat16 as well.",
+    taught="bfloat16 requires an Ampere GPU or newer.",
+)
+def bf16_native_or_emulated() -> Measured:
+    import inspect
+
+    counted = (
+        inspect.signature(torch.cuda.is_bf16_supported).parameters["including_emulation"].default
+    )
+    product = torch.ones(8, 8, dtype=BRAIN) @ torch.ones(8, 8, dtype=BRAIN)
+    return Measured(
+        sides={
+            "is_bf16_supported()": {"counts emulation": bool(counted)},
+            "this CPU": {"8 · 1 in bfloat16": float(product[0, 0]), "type": str(product.dtype)},
+        },
+        conclusion="is_bf16_supported() counts emulation by default, so it does not tell native support; bfloat16 also runs on this CPU",
+        holds={
+            "emulation counts by default": counted is True,
+            "the CPU runs it": float(product[0, 0]) == 8 and product.dtype == BRAIN,
+        },
+    )
