@@ -29,7 +29,8 @@ class ResumeIncomplete(Rule):
     what = "A resume restores only part of what the checkpoint holds: the optimizer, scheduler, scaler or step was saved and is not loaded."
     why = (
         "The run goes on with a fresh optimizer (its momentum and its step count are gone), a schedule that starts again, or from epoch 0. Nothing fails; the loss "
-        "jumps and the result is another one. Measured: 0.078 in the parameters without the optimizer's state, 0.0 with everything."
+        "jumps and the result is another one. Measured on a small run: with only the weights loaded the loss is three times as high after the resume; with everything loaded the run "
+        "ends on the same bits as an uninterrupted one."
     )
     instead = 'Restore every entry: `optimizer.load_state_dict(checkpoint["optimizer"])`, and the same for scheduler, scaler and step.'
     facts = ("resume-needs-everything",)

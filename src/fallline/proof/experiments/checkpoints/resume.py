@@ -2,66 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 import io
-from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from fallline.proof.experiment import Measured, experiment
 from fallline.proof.experiments._measures import error_of
-from fallline.proof.experiments._training import flat, off
-
-HALF = 20  # the run is interrupted after so many updates, and ends after twice as many
-
-
-class _Training:
-    """A run with everything that has state: weights, Adam, a schedule, a scaler, dropout and shuffling."""
-
-    def __init__(self) -> None:
-        torch.manual_seed(0)
-        self.x, self.y = torch.randn(256, 8), torch.randn(256, 1)
-        self.model = nn.Sequential(nn.Linear(8, 32), nn.Dropout(0.2), nn.Tanh(), nn.Linear(32, 1))
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01)
-        self.scheduler = torch.optim.lr_scheduler.ExponentialLR(self.optimizer, gamma=0.95)
-        self.scaler = torch.amp.GradScaler("cpu", growth_interval=5)
-
-    def updates(self, count: int) -> Tensor:
-        for _ in range(count):
-            rows = torch.randint(256, (32,))
-            loss = nn.functional.mse_loss(self.model(self.x[rows]), self.y[rows])
-            self.scaler.scale(loss).backward()
-            self.scaler.step(self.optimizer)
-            self.scaler.update()
-            self.optimizer.zero_grad()
-            self.scheduler.step()
-        return flat(self.model.parameters())
-
-    def state(self) -> dict[str, Any]:
-        return copy.deepcopy(
-            {
-                "model": self.model.state_dict(),
-                "optimizer": self.optimizer.state_dict(),
-                "scheduler": self.scheduler.state_dict(),
-                "scaler": self.scaler.state_dict(),
-                "RNG": torch.get_rng_state(),
-            }
-        )
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        for name in ("model", "optimizer", "scheduler", "scaler"):
-            if name in state:
-                getattr(self, name).load_state_dict(copy.deepcopy(state[name]))
-        if "scheduler" not in state:  # the optimizer's state carries the rate of the moment
-            for group, rate in zip(
-                self.optimizer.param_groups, self.scheduler.base_lrs, strict=True
-            ):
-                group["lr"] = rate
-        if "RNG" in state:
-            torch.set_rng_state(state["RNG"])
+from fallline.proof.experiments._training import off
+from fallline.proof.experiments.checkpoints._run import HALF, Run
 
 
 @experiment(
@@ -69,13 +18,13 @@ class _Training:
     claim="A resumed run repeats the uninterrupted one bit by bit only with weights, optimizer, scheduler and RNG state; the scaler's scale restarts without its own.",
 )
 def resume_needs_everything() -> Measured:
-    whole = _Training()
+    whole = Run()
     whole.updates(HALF)
     saved = whole.state()
     truth = whole.updates(HALF)
 
     def resumed_without(missing: str) -> tuple[float, float]:
-        run = _Training()
+        run = Run()
         run.restore({name: state for name, state in saved.items() if name != missing})
         end = run.updates(HALF)
         return off(end, truth), run.scaler.get_scale()

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from fallline.proof.experiment import Measured, experiment
+from fallline.proof.experiments._measures import error_of
 
 Run = Callable[..., Tensor]
 
@@ -29,8 +30,8 @@ def checkpoint_reentrant() -> Measured:
         f"use_reentrant, {right['parameters with a gradient']} with use_reentrant=False",
         holds={
             "the old kind gives the block no gradient": wrong["parameters with a gradient"] == 0,
-            "it takes no keyword arguments": wrong["keyword arguments"] == "ValueError",
-            "torch.autograd.grad raises": wrong["torch.autograd.grad"] == "RuntimeError",
+            "it takes no keyword arguments": wrong["error with keyword arguments"] == "ValueError",
+            "torch.autograd.grad raises": wrong["error of torch.autograd.grad"] == "RuntimeError",
             "torch warns about the missing argument": bool(wrong["warns"]),
             "use_reentrant=False does what no checkpointing does": right == plain,
         },
@@ -43,31 +44,20 @@ def _try(run: Run) -> dict[str, int | str | bool]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         output = run(block, data)
-    if output.requires_grad:
-        output.sum().backward()
+        if output.requires_grad:
+            output.sum().backward()
+        needs_gradient = data.clone().requires_grad_()
+        keywords = error_of(lambda: run(_scaled, needs_gradient, by=2.0))
+        grad = error_of(
+            lambda: torch.autograd.grad(run(block, needs_gradient).sum(), needs_gradient)
+        )
     return {
         "parameters with a gradient": sum(p.grad is not None for p in block.parameters()),
-        "keyword arguments": _outcome(lambda: run(_scaled, data.clone().requires_grad_(), by=2.0)),
-        "torch.autograd.grad": _outcome(lambda: _input_gradient(run, block, data)),
-        "warns": any("use_reentrant" in str(warning.message) for warning in caught),
+        "error with keyword arguments": keywords,
+        "error of torch.autograd.grad": grad,
+        "warns": any("use_reentrant parameter" in str(w.message) for w in caught),
     }
 
 
 def _scaled(x: Tensor, by: float = 1.0) -> Tensor:
     return x * by
-
-
-def _input_gradient(run: Run, block: nn.Module, data: Tensor) -> None:
-    x = data.clone().requires_grad_()
-    torch.autograd.grad(run(block, x).sum(), x)
-
-
-def _outcome(attempt: Callable[[], object]) -> str:
-    """ "works", or the name of what is raised."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            attempt()
-        except (ValueError, RuntimeError) as error:
-            return type(error).__name__
-    return "works"
