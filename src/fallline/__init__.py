@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         seed_everything,
         verify_resume,
     )
+    from fallline.instruments import precision_probe
     from fallline.watcher import watch
 
 _HOME = {
@@ -32,6 +33,7 @@ _HOME = {
     "verify_resume": "fallline.engine",
     "seed_everything": "fallline.engine",
     "distributed": "fallline.engine",
+    "precision_probe": "fallline.instruments",
     "watch": "fallline.watcher",
 }
 
@@ -42,6 +44,7 @@ __all__ = [
     "distributed",
     "gradient_stats",
     "load_checkpoint",
+    "precision_probe",
     "save_checkpoint",
     "seed_everything",
     "verify_resume",

@@ -10,17 +10,29 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fallline.instruments.frame import Measurement, Progress
+    from fallline.instruments.precision import precision_probe
+    from fallline.instruments.precision.table import autocast_table
     from fallline.instruments.script import Observer, Script, run_until
 
 _HOME = {
     "Measurement": "fallline.instruments.frame",
     "Progress": "fallline.instruments.frame",
+    "autocast_table": "fallline.instruments.precision.table",
+    "precision_probe": "fallline.instruments.precision",
     "Observer": "fallline.instruments.script",
     "Script": "fallline.instruments.script",
     "run_until": "fallline.instruments.script",
 }
 
-__all__ = ["Measurement", "Observer", "Progress", "Script", "run_until"]
+__all__ = [
+    "Measurement",
+    "Observer",
+    "Progress",
+    "Script",
+    "autocast_table",
+    "precision_probe",
+    "run_until",
+]
 
 
 def __getattr__(name: str) -> object:

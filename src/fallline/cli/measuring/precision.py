@@ -1,0 +1,57 @@
+"""`fallline measure precision`: float16, bfloat16 or neither."""
+
+from __future__ import annotations
+
+import argparse
+
+from fallline.cli.measuring._common import add_output, add_script, deliver, script
+from fallline.errors import UsageError
+
+__all__ = ["HELP", "add_arguments", "run"]
+
+HELP = """\
+FP16, BF16 or neither: one update of a script in every format
+
+  fallline measure precision train.py --its --own arguments
+  fallline measure precision --updates 50 train.py    at the 50th update
+  fallline measure precision --table                  which operations autocast runs in which type, asked from torch
+
+The update's own micro-batch is run again, forward and backward, in fp32, fp16 and bf16 (autocast, and all in half), each held
+against fp64. Says the first operation that fails with module and line, the smallest change that makes it work (tried), the
+range of the numbers, gradient underflow with and without loss scaling, matrix products that do not fit tensor cores, and the speed.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--table",
+        action="store_true",
+        help="print which operations run in which type under autocast here; needs no script",
+    )
+    parser.add_argument(
+        "--device", metavar="KIND", help="with --table: cpu or cuda (default: the one at hand)"
+    )
+    parser.add_argument("--no-timing", action="store_true", help="leave the speed out")
+    add_output(parser)
+    add_script(parser, updates=1)
+    for action in parser._actions:
+        if action.dest == "target":
+            action.nargs = "?"  # --table needs none
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.table:
+        from fallline.instruments.precision.table import autocast_table
+
+        deliver(autocast_table(args.device), args)
+        return 0
+    if args.target is None:
+        raise UsageError(
+            "name the script to measure, or --table: fallline measure precision train.py"
+        )
+    from fallline.instruments.precision.script import precision_of_script
+
+    report, ran = precision_of_script(script(args), update=args.updates, timing=not args.no_timing)
+    report.partial = report.partial or ran.partial
+    deliver(report, args)
+    return 1 if ran.error is not None or ran.status else 0
