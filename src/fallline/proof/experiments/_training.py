@@ -30,6 +30,7 @@ __all__ = [
     "Trainee",
     "Update",
     "Window",
+    "beyond",
     "clipped",
     "cosine",
     "flat",
@@ -172,3 +173,8 @@ def off(a: Tensor, truth: Tensor) -> float:
 def largest(a: Tensor, b: Tensor) -> float:
     """The largest difference between two values; 0.0 where every bit is the same."""
     return float((a - b).abs().max())
+
+
+def beyond(value: float, limit: float) -> str:
+    """A value in words: one that runs away differs from machine to machine, so only that it passed the limit is said."""
+    return f"{value:.2g}" if value <= limit else f"more than {limit:g}"

@@ -1,0 +1,51 @@
+"""FL202: a second unscale_ before and after the step, and what it leaves of the gradients."""
+
+from __future__ import annotations
+
+import torch
+
+from fallline.proof.experiment import Measured, experiment
+from fallline.proof.experiments._measures import error_of
+from fallline.proof.experiments._training import Trainee, Window, gradient, train
+from fallline.proof.experiments.precision._scaled import scaled_backward
+
+
+@experiment(
+    "FL202",
+    claim="A second unscale_ raises RuntimeError and leaves the gradients as they are.",
+    taught="A second unscale_ makes the gradients too small, so that training is slow.",
+)
+def unscale_twice() -> Measured:
+    seen: dict[str, str | bool] = {}
+
+    def update(t: Trainee, window: Window) -> None:
+        scaled_backward(t, window)
+        t.scaler.unscale_(t.optimizer)
+        once = gradient(t.model)
+        seen["second unscale_"] = error_of(lambda: t.scaler.unscale_(t.optimizer))
+        seen["gradients unchanged"] = torch.equal(once, gradient(t.model))
+        t.scaler.step(t.optimizer)
+        seen["unscale_ after step"] = error_of(lambda: t.scaler.unscale_(t.optimizer))
+        t.scaler.update()
+        t.optimizer.zero_grad()
+        scaled_backward(t, window)
+        seen["once per update"] = error_of(lambda: t.scaler.unscale_(t.optimizer))
+
+    train(update, updates=1)
+    return Measured(
+        sides={
+            "wrong": {
+                "second unscale_ raises": seen["second unscale_"],
+                "unscale_ after step raises": seen["unscale_ after step"],
+                "gradients unchanged by it": seen["gradients unchanged"],
+            },
+            "right": {"unscale_ once per update raises": seen["once per update"]},
+        },
+        conclusion=f"a second unscale_ raises {seen['second unscale_']}, one after the step {seen['unscale_ after step']}, and not one gradient has changed; once per update it raises {seen['once per update']}",
+        holds={
+            "a second unscale_ raises": seen["second unscale_"] == "RuntimeError",
+            "one after the step raises": seen["unscale_ after step"] == "RuntimeError",
+            "the gradients are not divided twice": seen["gradients unchanged"] is True,
+            "once per update is fine": seen["once per update"] == "none",
+        },
+    )
