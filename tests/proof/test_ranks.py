@@ -48,6 +48,14 @@ def test_ranks_reduce_together_and_answer_in_order() -> None:
         assert not os.path.exists(f"/proc/{pid}/fd/0")  # gone, or a corpse that its server collects
 
 
+def tensors(rank: int, world: int) -> torch.Tensor:
+    return torch.full((3,), float(rank))
+
+
+def test_a_tensor_is_an_answer_too() -> None:
+    assert [t.tolist() for t in on_ranks(tensors)] == [[0.0] * 3, [1.0] * 3]
+
+
 def test_a_function_takes_arguments_of_its_own() -> None:
     assert [value for _, _, value in on_ranks(functools.partial(total, plus=1.0), world=3)] == [
         9.0

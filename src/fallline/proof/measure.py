@@ -21,7 +21,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from fallline.proof import experiment
-from fallline.proof.processes import end_with_parent, with_torch
+from fallline.proof.processes import begin, with_torch
 from fallline.proof.record import Outcome, recorded
 
 __all__ = ["LIMIT", "measure"]
@@ -130,7 +130,7 @@ def _end(one: _Running) -> None:
 
 def _experiment(name: str, answers: Connection, output: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who waits; it ends us
-    end_with_parent()
+    begin()
     log = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(log, 1)
     os.dup2(log, 2)

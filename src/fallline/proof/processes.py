@@ -7,28 +7,46 @@ crashes or never ends takes nobody with it.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from multiprocessing import get_all_start_methods, get_context, parent_process
-from multiprocessing.context import ForkServerContext, SpawnContext
+from multiprocessing.context import ForkContext, ForkServerContext, SpawnContext
 
-__all__ = ["end_with_parent", "with_torch"]
+__all__ = ["begin", "with_torch"]
 
 # torch imports _dynamo at the first step of an optimizer, which takes longer than most experiments
 _READY = ["torch", "torch._dynamo", "torch.distributed", "torch.nn.parallel"]
 
 
-def with_torch() -> ForkServerContext | SpawnContext:
+_own = False
+
+
+def with_torch() -> ForkContext | ForkServerContext | SpawnContext:
     """Where processes are started: in milliseconds after the first one."""
-    if "forkserver" not in get_all_start_methods():
+    methods = get_all_start_methods()
+    if _own and sys.platform == "linux" and not _has_gpu():
+        return get_context(
+            "fork"
+        )  # this process was made ready already: its ranks need no server of their own
+    if "forkserver" not in methods:
         return get_context("spawn")
     context = get_context("forkserver")
     context.set_forkserver_preload(_READY)
     return context
 
 
-def end_with_parent() -> None:
-    """This process ends when the one that started it is gone, even if that was killed."""
+def begin() -> None:
+    """Called in a process that was started `with_torch` and does nothing else: it ends when its parent is gone, even by a kill."""
+    global _own
+    _own = True
     threading.Thread(target=_wait, daemon=True).start()
+
+
+def _has_gpu() -> bool:
+    """With one, autograd has threads, which a fork would lose."""
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def _wait() -> None:

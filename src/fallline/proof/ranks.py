@@ -10,6 +10,7 @@ The ranks talk gloo over the loopback interface; the second call starts in milli
 from __future__ import annotations
 
 import os
+import pickle
 import sys
 import tempfile
 import time
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from fallline.errors import FalllineError
-from fallline.proof.processes import end_with_parent, with_torch
+from fallline.proof.processes import begin, with_torch
 
 __all__ = ["RankFailed", "on_ranks"]
 
@@ -74,7 +75,7 @@ def _answers(ends: list[Connection], deadline: float) -> list[Answer]:
             assert isinstance(end, Connection)
             rank = ends.index(end)
             try:
-                answer, failure = end.recv()
+                answer, failure = pickle.loads(end.recv_bytes())
             except EOFError:
                 raise RankFailed(f"rank {rank} died without an answer") from None
             if failure:
@@ -89,7 +90,7 @@ def _rank(
     import torch
     import torch.distributed as dist
 
-    end_with_parent()  # a rank whose parent was killed would wait for its neighbour for ever
+    begin()  # a rank whose parent was killed would wait for its neighbour for ever
     torch.set_num_threads(1)
     torch.manual_seed(0)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
@@ -97,7 +98,10 @@ def _rank(
         dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
         answer = function(rank, world)
         dist.barrier()  # nobody leaves while a neighbour still talks to it
-        out.send((answer, ""))
+        told = pickle.dumps(
+            (answer, "")
+        )  # plain: multiprocessing's own would share a tensor's memory, which ends with us
     except BaseException:
-        out.send((None, traceback.format_exc()))
+        told = pickle.dumps((None, traceback.format_exc()))
+    out.send_bytes(told)
     os._exit(0)  # gloo's threads need no farewell, and taking torch down takes longer than the work
