@@ -28,7 +28,7 @@ class AccumulationUnscaled(Rule):
     why = (
         "`backward()` adds. The gradient of k micro-batches is k times that of the big batch they stand for, so an SGD update is k "
         "times too large (4.00 times measured for k = 4): a hidden learning rate. Adam and AdamW divide the factor out again "
-        "(1.00002 times), and a clip that binds on every update hides it; logged norms and clip thresholds are k times off all the same."
+        "(1.0000 times), and a clip that binds on every update hides it; logged norms and clip thresholds are k times off all the same."
     )
     instead = "Divide the loss by the number of micro-batches:\n\n```python\n(loss / accumulation_steps).backward()\n```"
     fix_safety = "Only the value given to `backward()` is divided; the logged loss stays as it was. Divides by the count that the boundary test or the loop names."
@@ -39,7 +39,9 @@ class AccumulationUnscaled(Rule):
             return
         for window in windows(trace):
             optimizer = window.update.optimizer
-            if not window.micro or steps_by_framework(trace, optimizer) or not _unscaled(window):
+            # A live backward says itself whether a framework has divided it; on paper the framework's step has to do.
+            owned = not trace.live and steps_by_framework(trace, optimizer)
+            if not window.micro or owned or not _unscaled(window):
                 continue
             first, step = window.micro[0], window.update.step
             # On paper the number of micro-batches is the reader's choice, not the program's.
@@ -239,7 +241,7 @@ def _harm(trace: Trace, window: Window) -> str:
         return f"Their gradients add up: SGD takes a step as many times too large (4.00 times for 4 micro-batches).{hides}"
     if scale_free(kind):
         return (
-            f"{kind} divides the factor out again (Adam, measured: 1.00002 times the update for 4 micro-batches), but logged norms "
+            f"{kind} divides the factor out again (Adam, measured: 1.0000 times the update for 4 micro-batches), but logged norms "
             "and clip thresholds are off by it."
         )
     return f"Their gradients add up: with SGD the step is as many times too large, Adam divides the factor out again.{hides}"

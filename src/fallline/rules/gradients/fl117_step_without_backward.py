@@ -20,8 +20,8 @@ class StepWithoutBackward(Rule):
     severity = Severity.ERROR
     what = "Finds `optimizer.step()` where no gradient has changed since the last step of that optimizer."
     why = (
-        "The step either repeats the old gradients, which doubles the update, or, after `zero_grad()`, does nothing new: with momentum, Adam "
-        "or weight decay the parameters still move, without having learned anything."
+        "The step either repeats the old gradients, which doubles the update, or, after `zero_grad()`, does nothing at all. After "
+        "`zero_grad(set_to_none=False)` momentum, Adam and weight decay still move the parameters, without having learned anything."
     )
     instead = "One step for each complete set of gradients:\n\n```python\noptimizer.zero_grad()\nloss.backward()\noptimizer.step()\n```"
     tokens = (b".step(",)

@@ -25,7 +25,7 @@ class ScalerBypassed(Rule):
     why = """\
 Without `unscale_` the gradients are 65536 times too large, and SGD takes steps that much too long; with it, nothing skips an overflow any more.
 
-The scaler provokes overflows on purpose to find the largest scale that works. One infinite gradient that is stepped puts NaN into the parameters."""
+The scaler provokes overflows on purpose to find the largest scale that works. One infinite gradient that is stepped puts an infinity (SGD) or a NaN (Adam) into the parameters, and the next forward pass spreads the NaN to all of them."""
     instead = """\
 Let the scaler step.
 

@@ -18,7 +18,10 @@ OVERFLOW = 5  # the update with an infinite gradient
 )
 def scaler_bypassed() -> Measured:
     far = train(_bypassed, updates=1).steps[0] / train(scaled(), updates=1).steps[0]
-    wrong, right = _with_overflow(_bypassed_unscaled), _with_overflow(scaled())
+    wrong, right = (
+        _with_overflow(update, torch.optim.Adam) for update in (_bypassed_unscaled, scaled())
+    )
+    sgd = _with_overflow(_bypassed_unscaled, torch.optim.SGD).moves[OVERFLOW]
     at_once, later, kept = map(_lost, (wrong.moves[OVERFLOW], wrong.parameters, right.parameters))
     return Measured(
         sides={
@@ -26,6 +29,7 @@ def scaler_bypassed() -> Measured:
                 "first SGD step, times too long": far,
                 "parameters lost in the step with an overflow": at_once,
                 "parameters lost at the end": later,
+                "what SGD's one parameter became": "infinite" if sgd.isinf().any() else "finite",
             },
             "right": {
                 "first SGD step, times too long": 1.0,
@@ -38,6 +42,8 @@ def scaler_bypassed() -> Measured:
         holds={
             "the step is 65536 times too long": abs(far / 65536 - 1) < 1e-3,
             "an overflow that is stepped destroys its parameter": at_once == 1,
+            "with SGD it is infinite": int(sgd.isinf().sum()) == _lost(sgd) == 1,
+            "with Adam it is NaN": int(wrong.moves[OVERFLOW].isnan().sum()) == 1,
             "and then all the others": later == wrong.parameters.numel(),
             "scaler.step skips it": kept == 0 and right.steps[OVERFLOW] == 0,
             "and trains on": right.losses[-1] < 0.1 * right.losses[0],
@@ -60,7 +66,7 @@ def _bypassed_unscaled(t: Trainee, window: Window) -> None:
     t.optimizer.zero_grad()
 
 
-def _with_overflow(update: Update) -> Run:
+def _with_overflow(update: Update, optimizer: type[torch.optim.Optimizer]) -> Run:
     """A run in which one gradient value of one update is infinite."""
     seen = 0
 
@@ -74,7 +80,7 @@ def _with_overflow(update: Update) -> Run:
         if overflow is not None:
             overflow.remove()
 
-    return train(overflowing, optimizer=torch.optim.Adam)
+    return train(overflowing, optimizer=optimizer)
 
 
 def _one_infinite(gradient: Tensor) -> Tensor:
