@@ -17,8 +17,8 @@ class ForwardCalled(Rule):
     severity = Severity.WARNING
     what = "A module's `forward` is called directly instead of the module itself."
     why = (
-        "`model(x)` runs forward and pre-forward hooks; `model.forward(x)` does not. DDP gradient synchronisation, FSDP parameter gathering, "
-        "weight_norm, pruning, quantisation observers and profilers all live in those hooks, and silently do nothing."
+        "`model(x)` runs forward and pre-forward hooks; `model.forward(x)` does not. Pruning, spectral_norm and the older weight_norm, "
+        "FSDP2's parameter gathering, quantisation observers and activation loggers all live in those hooks, and do nothing."
     )
     instead = "Call the module: `model(x)`."
     fix_safety = "Removes `.forward`; what runs in addition are the hooks that were meant to run."

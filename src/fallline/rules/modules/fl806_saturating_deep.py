@@ -12,8 +12,7 @@ from fallline.rule import Rule
 from fallline.syntax import Module
 from fallline.syntax.models import module_class
 
-# Depth from which the first layer's gradient is far below the last one's with PyTorch's default initialisation. Measured at width 64:
-# 5 sigmoid layers 1.2e-4 (Xavier 9e-4), 10 tanh layers 3e-2, 15 tanh 3e-3, 20 tanh 2e-4; Xavier keeps tanh at 1.5 at any of these depths.
+# Depth from which the first layer's gradient is far below the last one's with PyTorch's default initialisation (`fallline prove FL806`).
 SIGMOID_LAYERS = 5
 TANH_LAYERS = 10
 
@@ -63,10 +62,10 @@ class SaturatingDeep(Rule):
     )
     why = (
         "The derivative of sigmoid is at most 0.25, and both functions flatten where they saturate, so the gradient shrinks with every layer. "
-        "With PyTorch's default initialisation the first of 5 sigmoid layers gets 1/8000 of the last one's gradient, the first of 20 tanh "
-        "layers 1/6000: early layers do not learn."
+        "With PyTorch's default initialisation the first of 5 sigmoid layers gets less than a thousandth of the last one's gradient, and so does the first of 20 tanh "
+        "layers: early layers do not learn."
     )
-    instead = "Use ReLU or GELU with He initialisation, or residual connections, or LayerNorm / BatchNorm between the layers. For tanh alone, Xavier initialisation is enough."
+    instead = "Use ReLU or GELU with He initialisation, or residual connections, or BatchNorm, or LayerNorm after the activation (before a sigmoid it does not help). For tanh alone, Xavier initialisation is enough."
     facts = ("initialisation-before-activation", "he-and-xavier-keep-scale", "saturation")
     references = ("https://proceedings.mlr.press/v9/glorot10a.html",)
     tokens = (b"igmoid", b"anh")
@@ -137,7 +136,7 @@ class Deep(nn.Module):
 from torch import nn
 
 small = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1), nn.Sigmoid())
-normalised = nn.Sequential(*[nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.Sigmoid()) for _ in range(12)])
+normalised = nn.Sequential(*[nn.Sequential(nn.Linear(64, 64), nn.Sigmoid(), nn.LayerNorm(64)) for _ in range(12)])
 relu = nn.Sequential(*[nn.Sequential(nn.Linear(64, 64), nn.ReLU()) for _ in range(12)], nn.Sigmoid())
 """,
         """\

@@ -20,6 +20,12 @@ def he(layer: nn.Linear) -> None:
     nn.init.zeros_(layer.bias)
 
 
+def xavier(layer: nn.Linear) -> None:
+    """Xavier's normal initialisation, for tanh."""
+    nn.init.xavier_normal_(layer.weight)
+    nn.init.zeros_(layer.bias)
+
+
 def tower(
     activation: Callable[[], nn.Module], *, depth: int, init: Init | None = None
 ) -> nn.Module:
@@ -47,7 +53,7 @@ def initialisation_before_activation() -> Measured:
     }
     chosen = {
         "ReLU, He": _early_over_late(nn.ReLU, he),
-        "tanh, Xavier": _early_over_late(nn.Tanh, _xavier),
+        "tanh, Xavier": _early_over_late(nn.Tanh, xavier),
     }
     return Measured(
         sides={
@@ -68,7 +74,7 @@ def initialisation_before_activation() -> Measured:
         curves={
             "ReLU, default": _logs(nn.ReLU),
             "ReLU, He": _logs(nn.ReLU, he),
-            "tanh, Xavier": _logs(nn.Tanh, _xavier),
+            "tanh, Xavier": _logs(nn.Tanh, xavier),
         },
         axes=("layer", "log10 of the gradient norm"),
     )
@@ -101,7 +107,7 @@ def uniform_init_is_fine() -> Measured:
     claim="He for ReLU and Xavier for tanh keep the gradient's scale over twenty layers; twice He's spread explodes.",
 )
 def he_and_xavier_keep_scale() -> Measured:
-    relu, tanh = _early_over_late(nn.ReLU, he), _early_over_late(nn.Tanh, _xavier)
+    relu, tanh = _early_over_late(nn.ReLU, he), _early_over_late(nn.Tanh, xavier)
 
     def size(init: Init) -> float:
         return max(gradient_along_depth(tower(nn.ReLU, depth=DEPTH, init=init)))
@@ -121,7 +127,7 @@ def he_and_xavier_keep_scale() -> Measured:
             "He and Xavier stay within a factor of ten": 0.1 < relu < 10 and 0.1 < tanh < 10,
             "twice the spread is at least 1e8 times larger": growth > 1e8,
         },
-        curves={"ReLU, He": _logs(nn.ReLU, he), "tanh, Xavier": _logs(nn.Tanh, _xavier)},
+        curves={"ReLU, He": _logs(nn.ReLU, he), "tanh, Xavier": _logs(nn.Tanh, xavier)},
         axes=("layer", "log10 of the gradient norm"),
     )
 
@@ -187,11 +193,6 @@ def saturation() -> Measured:
 
 def _three(slope: Tensor, at: dict[float, int]) -> str:
     return " / ".join(f"{abs(float(slope[i])):.2g}" for i in at.values())
-
-
-def _xavier(layer: nn.Linear) -> None:
-    nn.init.xavier_normal_(layer.weight)
-    nn.init.zeros_(layer.bias)
 
 
 def _he_uniform(layer: nn.Linear) -> None:

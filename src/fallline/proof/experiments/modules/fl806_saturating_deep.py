@@ -1,0 +1,84 @@
+"""FL806: a deep stack of sigmoid or tanh layers, and what is left of the gradient at its first layer."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from math import log10
+
+from torch import Tensor, nn
+
+from fallline.proof.experiment import Measured, experiment
+from fallline.proof.experiments._measures import gradient_along_depth
+from fallline.proof.experiments.modules.initialisation import he, tower, xavier
+
+DEPTH = 20
+
+
+@experiment(
+    "FL806",
+    claim="With PyTorch's default initialisation the first of 5 sigmoid layers gets less than a thousandth of the last one's "
+    "gradient, and so does the first of 20 tanh layers; a fitting initialisation, residuals, BatchNorm, or LayerNorm after the "
+    "activation keep it. LayerNorm before a sigmoid does not.",
+)
+def saturating_deep() -> Measured:
+    sigmoids = _shrinks(tower(nn.Sigmoid, depth=5))
+    tanhs = _shrinks(tower(nn.Tanh, depth=DEPTH))
+    kept = {
+        "ReLU, He": _shrinks(tower(nn.ReLU, depth=DEPTH, init=he)),
+        "tanh, Xavier": _shrinks(tower(nn.Tanh, depth=DEPTH, init=xavier)),
+        "sigmoid, BatchNorm": _shrinks(_normed(nn.BatchNorm1d(64), nn.Sigmoid())),
+        "sigmoid, then LayerNorm": _shrinks(_normed(nn.Sigmoid(), nn.LayerNorm(64))),
+        "tanh, residual": _shrinks(_residual()),
+    }
+    norm_first = _shrinks(_normed(nn.LayerNorm(64), nn.Sigmoid()))
+    return Measured(
+        sides={
+            "wrong": {
+                "first over last gradient, 5 sigmoid layers": sigmoids,
+                "first over last gradient, 20 tanh layers": tanhs,
+                "first over last gradient, 20 layers: LayerNorm, then sigmoid": norm_first,
+            },
+            "right": {f"first over last gradient, 20 layers: {n}": r for n, r in kept.items()},
+        },
+        conclusion=f"the first layer's gradient is 1/{round(1 / sigmoids, -3):,.0f} of the last one's with 5 sigmoid layers, 1/{round(1 / tanhs, -3):,.0f} with "
+        f"{DEPTH} tanh layers; with "
+        + ", ".join(f"{name} {ratio:.1f}" for name, ratio in kept.items()),
+        holds={
+            "5 sigmoid layers lose more than a thousandfold": sigmoids < 1e-3,
+            "20 tanh layers too": tanhs < 1e-3,
+            "LayerNorm before a sigmoid does not help": norm_first < 1e-3,
+            "every remedy keeps more than a tenth": min(kept.values()) > 0.1,
+        },
+        curves={
+            "wrong": [log10(norm) for norm in gradient_along_depth(tower(nn.Tanh, depth=DEPTH))],
+            "right": [
+                log10(norm)
+                for norm in gradient_along_depth(tower(nn.Tanh, depth=DEPTH, init=xavier))
+            ],
+        },
+        axes=("layer", "gradient norm, powers of ten"),
+    )
+
+
+def _shrinks(model: nn.Module) -> float:
+    norms = gradient_along_depth(model)
+    return norms[0] / norms[-1]
+
+
+def _normed(*parts: nn.Module) -> nn.Module:
+    """Twenty layers, each a Linear and a copy of these parts."""
+    return tower(lambda: deepcopy(nn.Sequential(*parts)), depth=DEPTH)
+
+
+def _residual() -> nn.Module:
+    return nn.Sequential(*(_Block(tower(nn.Tanh, depth=1)) for _ in range(DEPTH)))
+
+
+class _Block(nn.Module):
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = x + self.layer(x)
+        return output
