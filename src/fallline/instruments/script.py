@@ -63,6 +63,9 @@ class Observer:
     def backward_ends(self) -> None: ...
     def step_begins(self, optimizer: Optimizer) -> None: ...
     def step_ends(self, optimizer: Optimizer) -> None: ...
+    def failed(self, error: BaseException) -> None:
+        """The script raised; its frames are still there."""
+
     def update_ends(self, number: int) -> None:
         """So many updates are done (the most steps of one optimizer; steps that a scaler skipped count)."""
 
@@ -96,7 +99,7 @@ def run_until(
     """Run it until `updates` updates are done; what it raised is in the answer, and told on the error stream if it is a script.
 
     `ready` is called when torch is there, for patches of the instrument's own, which are taken away at the end. A function
-    that raises, raises; a script's exit status is kept.
+    that raises has raised into `error`; a script's exit status is kept.
     """
     ran = Ran()
     taps = _Taps(observer, ran, updates)
@@ -124,10 +127,9 @@ def run_until(
             ran.interrupted = True
         elif isinstance(ran.error, SystemExit):
             ran.error = None
-        elif ran.error is not None and isinstance(target, Script):
-            report(ran.error)
         elif ran.error is not None:
-            without_us(ran.error)
+            taps.tell(observer.failed, ran.error)
+            (report if isinstance(target, Script) else without_us)(ran.error)
     if taps.failure is not None:
         raise taps.failure
     return ran

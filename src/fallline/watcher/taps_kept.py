@@ -19,7 +19,7 @@ from fallline.watcher.taps_loss import root_marker
 if TYPE_CHECKING:
     from fallline.watcher.taps_events import Teller
 
-__all__ = ["KeptGraphs"]
+__all__ = ["KeptGraphs", "keeper"]
 
 _MARK = "fallline.loss"
 OLD = 2  # updates: the loss of the last iteration is still in its variable
@@ -83,7 +83,7 @@ class KeptGraphs:
             return
         self._told.add((event.at.path, event.at.line))
         for at in (event.at, *event.callers):
-            found = _keeper(at)
+            found = keeper(at)
             if found is not None:
                 place = Location(
                     at.path, found[0].lineno, found[0].col_offset + 1, function=at.function
@@ -92,7 +92,7 @@ class KeptGraphs:
                 return
 
 
-def _keeper(at: Location) -> tuple[ast.stmt, str] | None:
+def keeper(at: Location) -> tuple[ast.stmt, str] | None:
     """The statement in the loop around this line that stores a tensor past the iteration, and how."""
     statement = statement_at(at.path, at.line)
     if statement is None:

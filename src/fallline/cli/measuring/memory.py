@@ -1,0 +1,71 @@
+"""`fallline measure memory`"""
+
+from __future__ import annotations
+
+import argparse
+
+from fallline.cli.measuring import _common
+
+__all__ = ["HELP", "add_arguments", "run"]
+
+HELP = """\
+where the memory goes: the peak and who holds it, what grows, what each remedy saves
+
+  fallline measure memory train.py --its --own arguments
+  fallline measure memory --with bf16 train.py
+
+Runs the script for some updates and accounts for every tensor: parameters, gradients, optimizer state, activations by
+module, temporaries, and on CUDA what the allocator reserves beside. Names the line whose tensors outlive their update.
+Remedies are computed, and those that promise something are tried: the script is run again for three updates each, in
+a process of its own, while --try-for lasts. An out-of-memory error is explained and ends the script as ever.
+With --out on CUDA, snapshot.pickle is what torch's memory viewer reads.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    _common.add_output(parser)
+    parser.add_argument(
+        "--with",
+        dest="remedy",
+        default="",
+        metavar="REMEDY",
+        help="measure with this in place: micro-batch, checkpoint=PATH, bf16, set_to_none, no-foreach or fused",
+    )
+    parser.add_argument(
+        "--try-for",
+        type=_seconds,
+        default=60.0,
+        metavar="SECONDS",
+        help="time for trying remedies; 0 tries none (default: 60)",
+    )
+    _common.add_script(parser, updates=8)
+
+
+def run(args: argparse.Namespace) -> int:
+    from fallline.errors import UsageError
+    from fallline.instruments.frame import Progress
+    from fallline.instruments.memory import measure_memory
+    from fallline.instruments.remedies import NAMES
+    from fallline.instruments.trials import try_remedies
+
+    if args.remedy and args.remedy.partition("=")[0] not in NAMES:
+        raise UsageError(f"there is no remedy '{args.remedy}'; there are {', '.join(NAMES)}")
+    script = _common.script(args)
+    with Progress("measuring memory:", args.updates) as progress:
+        memory = measure_memory(script, updates=args.updates, remedy=args.remedy, progress=progress)
+    if args.try_for and not args.remedy and not memory.partial:
+        with Progress("measuring memory: remedy", len(memory.remedies)) as progress:
+            try_remedies(memory, script, args.try_for, progress)
+    snapshot = memory.allocator.file() if memory.allocator is not None else None
+    _common.deliver(memory, args, {"snapshot.pickle": snapshot} if snapshot else None)
+    return memory.status
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of seconds")
+    return value
