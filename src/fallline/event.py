@@ -21,6 +21,7 @@ Facts by kind (all optional):
                     divided_by: str   the text of the divisor ("args.accumulation_steps"), reader only
                     normalised: str   "accelerate" | "lightning" | "deepspeed" | "transformers" | "fabric":
                                       a framework divides by the accumulation count itself
+                    driver: str       "transformers": its Trainer calls it, and takes the loss for divided
                     reduction: str    "mean" | "sum" | "none"   how the loss reduces over the batch
                     ragged: bool      that mean is over a mask, an ignore_index or true lengths
                     in_batch: bool    the loss compares the samples of a batch with each other (contrastive)

@@ -125,6 +125,8 @@ for epoch in range(3):
 print(float(sum(p.sum() for p in model.parameters())))
 """
 
+# Bert's own loss is a mean that ignores num_items_in_batch, which the Trainer hands it and relies on: two micro-batches of
+# it make twice the update (measured in tests/integrations/test_matrix.py), so accumulation has to say who divides.
 HF = """\
 import torch, os
 os.environ["TOKENIZERS_PARALLELISM"]="false"
@@ -135,6 +137,7 @@ model = BertForSequenceClassification(BertConfig(vocab_size=50, hidden_size=16, 
 data = [{"input_ids": torch.randint(0, 50, (8,)), "attention_mask": torch.ones(8, dtype=torch.long), "labels": int(i % 2)} for i in range(32)]
 args = TrainingArguments("hfout", num_train_epochs=2, per_device_train_batch_size=4, gradient_accumulation_steps=2, report_to=[], disable_tqdm=True, save_strategy="no", logging_steps=100, use_cpu=True)
 t = Trainer(model=model, args=args, train_dataset=data)
+t.loss_is_scaled_for_ga = False
 t.train()
 print(float(sum(p.sum() for p in model.parameters())))
 """

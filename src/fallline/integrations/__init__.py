@@ -3,7 +3,7 @@
 lightning       FalllineCallback, ExactAccumulation: for Trainer of `lightning` and of `pytorch_lightning`
 fabric          FalllineCallback for Lightning Fabric
 transformers    FalllineCallback for the Hugging Face Trainer
-accelerate      FalllineTracker, exact_accumulation
+accelerate      watched, exact_accumulation: for an Accelerator
 
 logger          what a logger is, and the thread that feeds it
 tensorboard, wandb, mlflow, trackio     the loggers

@@ -35,10 +35,8 @@ class Watching:
         log: Any = None,
     ) -> None:
         check_options(budget, guard, log)
-        self.out = out
-        self.budget = budget
-        self.guard = guard
-        self.log = log
+        # frameworks give callbacks attributes of their own: Lightning sets `log`
+        self._options: dict[str, Any] = {"out": out, "budget": budget, "guard": guard, "log": log}
         self.findings: list[Finding] = []
         self._watch: Watch | None = None
 
@@ -51,13 +49,10 @@ class Watching:
         """Training begins with these models and optimizers. On every rank."""
         if self._watch is not None and not self._watch.stopped:
             return
-        self._watch = watch(
-            *things,
-            out=self.out if self.out is not None else _agreed_folder(),
-            budget=self.budget,
-            guard=self.guard,
-            log=self.log,
-        )
+        options = dict(self._options)
+        if options["out"] is None:
+            options["out"] = _agreed_folder()
+        self._watch = watch(*things, **options)
 
     def end(self, error: BaseException | None = None) -> None:
         """Training is over, or has raised. Says what was found, once."""

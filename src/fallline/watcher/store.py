@@ -108,7 +108,8 @@ def _launch(world: int) -> str:
 def _marked(folder: Path, launch: str) -> bool:
     """Whether the folder's mark is of this launch; leaves the mark where there is none."""
     mark = folder / MARK
-    if not mark.exists() and rank_files(folder):
+    # files first: another rank of this launch may leave its mark and then its file while we look
+    if rank_files(folder) and not mark.exists():
         return False
     fresh = folder / f".{MARK}.{uuid.uuid4().hex}"
     fresh.write_text(json.dumps({"format": FORMAT, "launch": launch, "created": time.time()}))

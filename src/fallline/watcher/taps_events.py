@@ -24,6 +24,7 @@ from fallline.watcher.taps_facts import (
     first_tensor,
     inner_of,
     modules_in,
+    passed_on,
 )
 from fallline.watcher.taps_grad import GradientTap
 from fallline.watcher.taps_kept import KeptGraphs
@@ -275,7 +276,7 @@ class Teller(DataTeller):
 
     def _normalised(self, facts: dict[str, Any], framework: str | None) -> None:
         """A framework between the user and backward has divided already: that division is not the user's."""
-        if framework is None or framework == "fabric":
+        if framework is None or framework == "fabric" or passed_on(framework):
             return
         count = accumulation_of(framework)
         if framework != "accelerate" or count is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -22,6 +23,8 @@ __all__ = [
     "length_of",
     "modules_in",
     "now",
+    "passed_on",
+    "trainer_leaves_division",
 ]
 
 
@@ -45,6 +48,26 @@ def accumulation_of(framework: str) -> int | None:
                 return count
         frame = frame.f_back
     return None
+
+
+def passed_on(framework: str) -> bool:
+    """Whether Lightning only passes a backward on that the user's own line asks for: `self.manual_backward(loss)`."""
+    return framework == "lightning" and _above("manual_backward")
+
+
+def trainer_leaves_division() -> bool:
+    """Whether the Hugging Face Trainer calls this backward and takes the loss for divided already."""
+    return _above("training_step", f"{os.sep}transformers{os.sep}")
+
+
+def _above(function: str, folder: str = "") -> bool:
+    """Whether this function, of a file below this folder, is among those that are being executed."""
+    frame: Any = sys._getframe(5)
+    while frame is not None:
+        if frame.f_code.co_name == function and folder in frame.f_code.co_filename:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def first_tensor(output: Any) -> Tensor | None:

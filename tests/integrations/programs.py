@@ -1,0 +1,183 @@
+"""One training program for each framework and case. `# HERE` is the line that a finding must name."""
+
+from __future__ import annotations
+
+__all__ = ["CASES", "EXPECTED", "FRAMEWORKS", "line_of", "program"]
+
+FRAMEWORKS = ("lightning", "pytorch_lightning", "fabric", "transformers", "accelerate")
+CASES = ("healthy", "nan", "unscaled", "desync")
+EXPECTED = {"healthy": [], "nan": ["FL620"], "unscaled": ["FL104"], "desync": ["FL320"]}
+RANKS = {"desync": 2}
+
+HEAD = """\
+import os, torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+RANK = int(os.environ.get("RANK", 0))
+x = torch.randn(96, 8)
+y = x[:, :1] * 2 + 1
+{bad}
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
+        self.calls = 0
+
+    def forward(self, x, labels=None):
+        self.calls += 1
+        {desync}
+        out = self.layers(x)
+        {nan}
+        return out if labels is None else {{"loss": nn.functional.mse_loss(out, labels), "out": out}}
+
+
+"""
+# One sample of the fourth update, whose logarithm does not exist.
+NAN = "out = out + torch.log(x[:, :1].abs())  # HERE"
+# A rank that changes its weights alone: what lazy initialisation with a seed of its own does.
+DESYNC = "self.layers[0].bias.data.add_(0.1 * RANK if self.calls == 4 else 0.0)"
+
+LIGHTNING = """\
+import logging, warnings
+import {package} as L
+from fallline.integrations.lightning import FalllineCallback
+
+warnings.filterwarnings("ignore")
+logging.getLogger("{package}").setLevel(logging.ERROR)
+logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+
+
+class Module(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = Net()
+        self.automatic_optimization = {automatic}
+
+    def training_step(self, batch, index):
+        loss = nn.functional.mse_loss(self.net(batch[0]), batch[1])
+        if not self.automatic_optimization:
+            optimizer = self.optimizers()
+            self.manual_backward(loss){here}
+            if (index + 1) % 2 == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+        return loss
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.05)
+
+
+module = Module()
+trainer = L.Trainer(max_epochs=2, accelerator="cpu", devices={ranks}, strategy="{strategy}", logger=False, enable_checkpointing=False,
+                    enable_progress_bar=False, enable_model_summary=False, {clip}callbacks=[FalllineCallback(out="run")])
+trainer.fit(module, DataLoader(TensorDataset(x, y), batch_size=8))
+model = module
+"""
+
+FABRIC = """\
+import lightning as L
+from fallline.integrations.fabric import FalllineCallback
+
+fabric = L.Fabric(accelerator="cpu", devices={ranks}, strategy="{strategy}", callbacks=[FalllineCallback(out="run")])
+fabric.launch()
+model = Net()
+model, optimizer = fabric.setup(model, torch.optim.SGD(model.parameters(), lr=0.05))
+loader = fabric.setup_dataloaders(DataLoader(TensorDataset(x, y), batch_size=8))
+for epoch in range(2):
+    for i, (a, b) in enumerate(loader):
+        accumulating = (i + 1) % 2 != 0
+        with fabric.no_backward_sync(model, enabled=accumulating):
+            loss = nn.functional.mse_loss(model(a), b)
+            fabric.backward(loss{divide}){here}
+        if not accumulating:
+            fabric.clip_gradients(model, optimizer, max_norm=10.0, error_if_nonfinite=False)
+            optimizer.step()
+            optimizer.zero_grad()
+fabric.call("on_train_end")
+"""
+
+TRANSFORMERS = """\
+from transformers import Trainer, TrainingArguments
+from fallline.integrations.transformers import FalllineCallback
+
+model = Net()
+data = [dict(x=a, labels=b) for a, b in zip(x, y)]
+
+
+def mean_loss(outputs, labels, num_items_in_batch=None):
+    return nn.functional.mse_loss(outputs, labels)
+
+
+args = TrainingArguments("hf", num_train_epochs=2, per_device_train_batch_size=8, gradient_accumulation_steps=2, report_to=[], optim="sgd",
+                         learning_rate=0.05, disable_tqdm=True, save_strategy="no", logging_steps=4, use_cpu=True, label_names=["labels"],
+                         remove_unused_columns=False)
+trainer = Trainer(model=model, args=args, train_dataset=data, compute_loss_func={loss}, callbacks=[FalllineCallback(out="run")])
+trainer.train(){here}
+print("LOGGED", [entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
+"""
+
+ACCELERATE = """\
+from accelerate import Accelerator
+from fallline.integrations.accelerate import watched
+
+accelerator = watched(Accelerator(cpu=True, gradient_accumulation_steps={steps}), out="run")
+model = Net()
+loader = DataLoader(TensorDataset(x, y), batch_size=8)
+model, optimizer, loader = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.05), loader)
+for epoch in range(2):
+    for i, (a, b) in enumerate(loader):
+        {loop}
+accelerator.end_training()
+"""
+ACCUMULATE = """\
+with accelerator.accumulate(model):
+            accelerator.backward(nn.functional.mse_loss(model(a), b))
+            if accelerator.sync_gradients:
+                accelerator.clip_grad_norm_(model.parameters(), 10.0)
+            optimizer.step()
+            optimizer.zero_grad()"""
+BY_HAND = """\
+accelerator.backward(nn.functional.mse_loss(model(a), b))  # HERE
+        if (i + 1) % 2 == 0:
+            optimizer.step()
+            optimizer.zero_grad()"""
+
+TAIL = """
+print("FINITE", all(bool(p.isfinite().all()) for p in model.parameters()))
+"""
+
+
+def program(framework: str, case: str) -> str:
+    """The script."""
+    head = HEAD.format(
+        bad="x[50, 0] = 0.0\n" if case == "nan" else "",
+        nan=NAN if case == "nan" else "pass",
+        desync=DESYNC if case == "desync" else "pass",
+    )
+    unscaled = case == "unscaled"
+    ranks = RANKS.get(case, 1)
+    common = {
+        "ranks": ranks,
+        "strategy": "ddp" if ranks > 1 else "auto",
+        "here": "  # HERE" if unscaled else "",
+    }
+    if framework in ("lightning", "pytorch_lightning"):
+        clip = "" if unscaled else "accumulate_grad_batches=2, gradient_clip_val=10.0, "
+        body = LIGHTNING.format(package=framework, automatic=not unscaled, clip=clip, **common)
+    elif framework == "fabric":
+        body = FABRIC.format(divide="" if unscaled else " / 2", **common)
+    elif framework == "transformers":
+        body = TRANSFORMERS.format(loss="mean_loss" if unscaled else None, **common)
+    else:
+        loop = BY_HAND if unscaled else ACCUMULATE
+        body = ACCELERATE.format(steps=1 if unscaled else 2, loop=loop)
+    return head + body + TAIL
+
+
+def line_of(script: str) -> int | None:
+    lines = script.split("\n")
+    return next((n for n, text in enumerate(lines, 1) if "# HERE" in text), None)
