@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import os
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -20,11 +21,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+import fallline
 from fallline.watcher.frames import is_user_file, user_frames
 from fallline.watcher.objects import unwrap, wrapper_of
 from fallline.watcher.replay_region import region
 
 __all__ = ["Capture", "Reached", "Replay"]
+
+_BETWEEN = tuple(
+    os.path.dirname(os.path.abspath(f)) + os.sep for f in (torch.__file__, fallline.__file__)
+)
 
 
 class Reached(BaseException):
@@ -54,6 +60,7 @@ class Capture:
     random: Any
     calls: list[Call] = field(default_factory=list)
     function: tuple[CodeType, tuple[Any, ...]] | None = None
+    direct: bool = True  # the user's own line calls the model: `model(x).sum().backward()`, not `trainer.train()`
     over: bool = False
     end_frames: dict[tuple[int, CodeType], int] = field(
         default_factory=dict
@@ -68,6 +75,7 @@ class Capture:
         frames = user_frames(4)
         if not self.calls and frames:
             self.function = called_by_framework(frames[0])
+            self.direct = _called_by(frames[0])
         self.calls.append(
             Call(
                 weakref.ref(module),
@@ -246,14 +254,21 @@ def _common_frame(capture: Capture) -> tuple[FrameType, int, int] | None:
         known = first.get(id(frame))
         last = capture.end_frames.get((id(frame), frame.f_code))
         if known is not None and known[0] is frame.f_code and last is not None:
-            same_call = known[1] == last and not _directly(frame, capture)
+            same_call = known[1] == last and not (
+                capture.direct and capture.calls[0].frames[0][0] == id(frame)
+            )
             return None if same_call else (frame, known[1], max(last, known[1]))
     return None
 
 
-def _directly(frame: FrameType, capture: Capture) -> bool:
-    """Whether the model is called from this very frame: `model(x).sum().backward()`, not `trainer.fit()`."""
-    return capture.calls[0].frames[0][0] == id(frame)
+def _called_by(frame: FrameType) -> bool:
+    """Whether nothing but torch and ourselves stands between this frame and us."""
+    here: FrameType | None = sys._getframe(1)
+    while here is not None and here is not frame:
+        if not here.f_code.co_filename.startswith(_BETWEEN):
+            return False
+        here = here.f_back
+    return True
 
 
 def _execute(found: Any, scope: dict[str, Any], wanted: str = "") -> Any:

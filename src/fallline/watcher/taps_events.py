@@ -25,6 +25,7 @@ from fallline.watcher.taps_facts import (
     inner_of,
     modules_in,
     passed_on,
+    trainer_leaves_division,
 )
 from fallline.watcher.taps_grad import GradientTap
 from fallline.watcher.taps_kept import KeptGraphs
@@ -287,6 +288,8 @@ class Teller(DataTeller):
             facts["normalised"] = framework
             facts["divisor"] = facts.get("divisor", 1.0) / count
             facts["divided"] = facts["divisor"] > 1.0001
+        elif facts.get("divided") is False and trainer_leaves_division():
+            facts["driver"] = "transformers"
 
     def gradients_taken(self) -> None:
         """torch.autograd.grad: gradients that go into other values."""
