@@ -1,22 +1,12 @@
-"""FL101: the same run clipped after the step, never, and before it; one batch is an outlier."""
+"""FL101: the same run clipped after the step, before it, and never; and without zero_grad."""
 
 from __future__ import annotations
 
 from torch.nn.utils import clip_grad_norm_
 
 from fallline.proof.experiment import Measured, experiment
-from fallline.proof.experiments._training import (
-    Trainee,
-    Window,
-    clipped,
-    largest,
-    plain,
-    train,
-    uncleared,
-)
-
-MAX_NORM = 5.0
-OUTLIER = 20
+from fallline.proof.experiments._training import Trainee, Window, largest, train, uncleared
+from fallline.proof.experiments.gradients._misplaced_clip import MAX_NORM, against_an_outlier
 
 
 @experiment(
@@ -25,36 +15,18 @@ OUTLIER = 20
     taught="Clipping after the step is merely useless.",
 )
 def clip_after_step() -> Measured:
-    wrong = train(_clipped_after, outlier_at=OUTLIER)
-    right = train(clipped(MAX_NORM), outlier_at=OUTLIER)
-    never = train(plain, outlier_at=OUTLIER)
-    difference = largest(wrong.parameters, never.parameters)
-    carried = largest(
-        train(_uncleared_clipped_after, updates=10).parameters,
-        train(uncleared, updates=10).parameters,
-    )
+    compared = against_an_outlier(_clipped_after)
+    with_clip, without = train(_uncleared_clipped_after, updates=10), train(uncleared, updates=10)
+    carried = largest(with_clip.parameters, without.parameters)
     return Measured(
-        sides={
-            "wrong": {
-                "norm that stepped at the outlier": wrong.norms[OUTLIER],
-                "loss right after it": wrong.losses[OUTLIER + 1],
-                "difference to no clipping at all": difference,
-                "difference without zero_grad": carried,
-            },
-            "right": {
-                "norm that stepped at the outlier": right.norms[OUTLIER],
-                "loss right after it": right.losses[OUTLIER + 1],
-                "difference to no clipping at all": largest(right.parameters, never.parameters),
-            },
-        },
-        conclusion=f"clipped at {MAX_NORM:g} after the step, the outlier steps with norm {wrong.norms[OUTLIER]:.0f} and the parameters differ "
-        f"by {difference:g} from a run without clipping; clipped before, it steps with norm {right.norms[OUTLIER]:.2f}",
+        sides=compared.sides(),
+        conclusion=f"clipped at {MAX_NORM:g} after the step, the outlier steps with norm {compared.wrong_norm:.0f} and the parameters differ by {compared.difference:g} from a run without clipping; "
+        f"clipped before, it steps with norm {compared.right_norm:.2f}; without zero_grad the late clip moves the parameters by {carried:.2f} in 10 updates",
         holds={
-            "after the step the clip changes nothing": difference == 0,
-            "before the step it bounds the outlier": right.norms[OUTLIER] <= MAX_NORM * 1.001,
+            **compared.holds(),
             "without zero_grad it changes later updates": carried > 1e-3,
         },
-        curves={"wrong": wrong.losses, "right": right.losses},
+        curves=compared.curves(),
         axes=("update", "loss"),
     )
 

@@ -1,4 +1,4 @@
-"""FL102: clipped before backward, never, and after it; one batch is an outlier."""
+"""FL102: the same run clipped before backward, after it, and never; and with old gradients left."""
 
 from __future__ import annotations
 
@@ -7,18 +7,8 @@ import warnings
 from torch.nn.utils import clip_grad_norm_
 
 from fallline.proof.experiment import Measured, experiment
-from fallline.proof.experiments._training import (
-    Trainee,
-    Window,
-    clipped,
-    largest,
-    plain,
-    train,
-    uncleared,
-)
-
-MAX_NORM = 5.0
-OUTLIER = 20
+from fallline.proof.experiments._training import Trainee, Window, largest, train, uncleared
+from fallline.proof.experiments.gradients._misplaced_clip import MAX_NORM, against_an_outlier
 
 
 @experiment(
@@ -38,34 +28,20 @@ def clip_before_backward() -> Measured:
 
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
-        wrong = train(clipped_early, outlier_at=OUTLIER)
-    right = train(clipped(MAX_NORM), outlier_at=OUTLIER)
-    difference = largest(wrong.parameters, train(plain, outlier_at=OUTLIER).parameters)
-    carried = largest(
-        train(_uncleared_clipped_early, updates=10).parameters,
-        train(uncleared, updates=10).parameters,
-    )
+        compared = against_an_outlier(clipped_early)
+    with_clip, without = train(_uncleared_clipped_early, updates=10), train(uncleared, updates=10)
+    carried = largest(with_clip.parameters, without.parameters)
     return Measured(
-        sides={
-            "wrong": {
-                "norm that stepped at the outlier": wrong.norms[OUTLIER],
-                "largest value the clip returned": max(returned),
-                "warnings": len(heard),
-                "difference to no clipping at all": difference,
-                "difference where old gradients are left": carried,
-            },
-            "right": {"norm that stepped at the outlier": right.norms[OUTLIER]},
-        },
-        conclusion=f"before backward the clip returned {max(returned):g} in all {len(returned)} updates, with {len(heard)} warnings, and the outlier "
-        f"stepped with norm {wrong.norms[OUTLIER]:.0f}; clipped after backward it stepped with {right.norms[OUTLIER]:.2f}",
+        sides=compared.sides(),
+        conclusion=f"before backward the clip returned {max(returned):g} in all {len(returned)} updates, with {len(heard)} warnings, and the outlier stepped with norm {compared.wrong_norm:.0f}; "
+        f"clipped after backward it stepped with {compared.right_norm:.2f}",
         holds={
+            **compared.holds(),
             "the clip always returns 0": max(returned) == 0,
             "nothing warns": not heard,
-            "the run is bit for bit the unclipped one": difference == 0,
-            "after backward the outlier is bounded": right.norms[OUTLIER] <= MAX_NORM * 1.001,
             "where old gradients are still there, it shrinks those": carried > 1e-3,
         },
-        curves={"wrong": wrong.losses, "right": right.losses},
+        curves=compared.curves(),
         axes=("update", "loss"),
     )
 

@@ -6,18 +6,8 @@ from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
 from fallline.proof.experiment import Measured, experiment
-from fallline.proof.experiments._training import (
-    Trainee,
-    Update,
-    Window,
-    clipped,
-    largest,
-    plain,
-    train,
-)
-
-MAX_NORM = 5.0
-OUTLIER = 20
+from fallline.proof.experiments._training import Trainee, Window
+from fallline.proof.experiments.gradients._misplaced_clip import MAX_NORM, against_an_outlier
 
 
 @experiment(
@@ -25,36 +15,9 @@ OUTLIER = 20
     claim="Clipping another network leaves the step's own gradients as they are: the run is bit for bit the one without clipping.",
 )
 def clip_wrong_parameters() -> Measured:
-    wrong = train(_clips_the_other(), outlier_at=OUTLIER)
-    right = train(clipped(MAX_NORM), outlier_at=OUTLIER)
-    difference = largest(wrong.parameters, train(plain, outlier_at=OUTLIER).parameters)
-    return Measured(
-        sides={
-            "wrong": {
-                "norm that stepped at the outlier": wrong.norms[OUTLIER],
-                "loss right after it": wrong.losses[OUTLIER + 1],
-                "difference to no clipping at all": difference,
-            },
-            "right": {
-                "norm that stepped at the outlier": right.norms[OUTLIER],
-                "loss right after it": right.losses[OUTLIER + 1],
-            },
-        },
-        conclusion=f"with the other network clipped at {MAX_NORM:g}, the outlier steps with norm {wrong.norms[OUTLIER]:.0f} and the parameters differ by {difference:g} "
-        f"from a run without clipping; with its own parameters clipped it steps with {right.norms[OUTLIER]:.2f}",
-        holds={
-            "the clip does nothing for this network": difference == 0,
-            "its own clip bounds the outlier": right.norms[OUTLIER] <= MAX_NORM * 1.001,
-        },
-        curves={"wrong": wrong.losses, "right": right.losses},
-        axes=("update", "loss"),
-    )
-
-
-def _clips_the_other() -> Update:
     other = nn.Linear(8, 1)
 
-    def update(t: Trainee, window: Window) -> None:
+    def clips_the_other(t: Trainee, window: Window) -> None:
         for x, y in window:
             (t.loss(x, y) + (other(x) - y).square().mean()).backward()
         clip_grad_norm_(other.parameters(), MAX_NORM)
@@ -62,4 +25,12 @@ def _clips_the_other() -> Update:
         t.optimizer.zero_grad()
         other.zero_grad()
 
-    return update
+    compared = against_an_outlier(clips_the_other)
+    return Measured(
+        sides=compared.sides(),
+        conclusion=f"with the other network clipped at {MAX_NORM:g}, the outlier steps with norm {compared.wrong_norm:.0f} and the parameters differ by {compared.difference:g} from a run without clipping; "
+        f"with its own parameters clipped it steps with {compared.right_norm:.2f}",
+        holds=compared.holds(),
+        curves=compared.curves(),
+        axes=("update", "loss"),
+    )
