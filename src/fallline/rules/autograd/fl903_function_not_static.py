@@ -22,7 +22,7 @@ class FunctionNotStatic(Rule):
 An autograd Function is never instantiated: apply() calls these methods on the class and passes ctx itself.
 
 Written with self and called on an instance, torch raises "Legacy autograd function with non-static forward method". Without self, the class works only as long as
-every call goes through the class; called through an instance or a subclass's super(), the instance lands in ctx."""
+every call goes through the class; called on an instance, the instance lands in ctx."""
     instead = """\
 Decorate each of them with @staticmethod and call the function with apply.
 
