@@ -32,7 +32,7 @@ _TAIL = 12  # lines of a dead process's output that are told
 
 @dataclass(slots=True)
 class _Running:
-    outcome: Outcome  # what is known before it answers
+    blank: Outcome  # what is known before it answers
     process: BaseProcess
     answers: Connection
     output: Path
@@ -77,15 +77,17 @@ def _start(name: str, folder: Path, limit: float) -> _Running:
     context = with_torch()
     answers, theirs = context.Pipe(duplex=False)
     output = folder / f"{name}.txt"
-    process = context.Process(target=_experiment, args=(name, theirs, str(output)))
+    module = experiment.where()[name]
+    process = context.Process(target=_experiment, args=(name, module, theirs, str(output)))
     process.start()
     theirs.close()  # so that its death is seen here as the end of the pipe
-    return _Running(_known(name), process, answers, output, time.monotonic() + limit)
+    return _Running(_blank(name, module), process, answers, output, time.monotonic() + limit)
 
 
-def _known(name: str) -> Outcome:
-    room = experiment.where()[name].split(".")[-2]
-    return recorded(name) or Outcome(name, name, room, claim="")
+def _blank(name: str, module: str) -> Outcome:
+    """What is known without importing the experiment."""
+    before = recorded(name)
+    return Outcome(name, _name(name), module.split(".")[-2], claim=before.claim if before else "")
 
 
 def _finished(running: list[_Running]) -> Iterator[tuple[_Running, Outcome]]:
@@ -105,10 +107,7 @@ def _finished(running: list[_Running]) -> Iterator[tuple[_Running, Outcome]]:
 
 
 def _failed(one: _Running, problem: str) -> Outcome:
-    return replace(
-        Outcome(one.outcome.of, one.outcome.name, one.outcome.room, one.outcome.claim),
-        problem=problem,
-    )
+    return replace(one.blank, problem=problem)
 
 
 def _last_words(output: Path) -> str:
@@ -128,27 +127,26 @@ def _end(one: _Running) -> None:
 # -- in the experiment's own process --------------------------------------------------------------------------------
 
 
-def _experiment(name: str, answers: Connection, output: str) -> None:
+def _experiment(name: str, module: str, answers: Connection, output: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who waits; it ends us
     begin()
     log = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    answers.send(_outcome(name))
+    answers.send(_outcome(name, module))
     sys.stdout.flush()
     os._exit(0)  # taking torch down takes longer than many experiments
 
 
-def _outcome(name: str) -> Outcome:
+def _outcome(name: str, module: str) -> Outcome:
     import torch
 
-    blank = replace(_known(name), verdict="failed", problem="", torch=torch.__version__)
     try:
-        importlib.import_module(experiment.where()[name])
+        importlib.import_module(module)
         found = experiment.registered(name)
-        assert found is not None
+        assert found is not None, f"{module} has no experiment of this name"
     except Exception:
-        return replace(blank, problem=traceback.format_exc())
+        return replace(_blank(name, module), problem=traceback.format_exc())
     known = Outcome(
         found.of, _name(found.of), found.room, found.claim, found.taught, found.needs,
         machine=_machine(found.needs), torch=torch.__version__,

@@ -115,7 +115,10 @@ def written(outcomes: Iterable[Outcome]) -> str:
         ensure_ascii=False,
         allow_nan=False,
     )
-    return re.sub(r"\[[-\d.,e+\snul]+\]", lambda m: " ".join(m[0].split()), text) + "\n"
+    return (
+        re.sub(r"\[\s+([-\d.,e+\snul]+?)\s+\]", lambda m: f"[{' '.join(m[1].split())}]", text)
+        + "\n"
+    )
 
 
 def parse(text: str, source: str) -> tuple[Outcome, ...]:
