@@ -269,7 +269,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         flushed = min(
             (k.flushed for k in known if k.flushed is not None), key=lambda o: o.index, default=None
         )
-        bad = operation.overflow > 0
+        # a cast hands on what was bad already
+        bad = operation.overflow > 0 or (operation.op == "to" and any(k.bad for k in known))
         blame: Operation | None = None
         if bad:
             inherited = [k.blame for k in earlier if k.bad and k.blame is not None]
@@ -281,14 +282,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 blame = operation
         elif error > WRONG:
             worst = max(known, key=lambda k: k.error, default=None)
-            if (
-                worst is not None
-                and worst.blame is not None
-                and error < JUMP * max(worst.error, WRONG)
-            ):
-                blame = worst.blame
-            else:
-                blame = operation
+            blame = operation
+            if worst is not None and worst.blame is not None:
+                if not error > JUMP * max(worst.error, WRONG):
+                    blame = worst.blame
         if operation.underflow > 0:
             flushed = flushed or operation
         for tensor in made:

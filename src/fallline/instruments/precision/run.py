@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,7 +32,7 @@ from fallline.watcher.origin_trace import Modules
 
 __all__ = ["GRADIENT_TOLERANCE", "LOSS_TOLERANCE", "Gradients", "Outcome", "Probe"]
 
-# What still counts as the same training: measured on loss and gradients together, against float64.
+# What still counts as the same training, against float64; the loss is judged only where there are no gradients.
 LOSS_TOLERANCE, GRADIENT_TOLERANCE = 0.05, 0.3
 GRADIENT_SAMPLE = 65_536
 INITIAL_SCALE = 65_536.0  # torch.amp.GradScaler's
@@ -78,7 +79,12 @@ class Outcome:
 
     @property
     def loss_fails(self) -> bool:
-        return self.loss_error is not None and not self.loss_error <= LOSS_TOLERANCE
+        """Not finite; or far off, where there are no gradients to judge by. What trains is the gradient, not the loss."""
+        if self.loss_error is None:
+            return False
+        if self.plain is not None:
+            return not math.isfinite(self.loss_error)
+        return not self.loss_error <= LOSS_TOLERANCE
 
     @property
     def works(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from fallline.instruments.precision.changes import Repair
@@ -57,8 +58,11 @@ def decide(
     emulated = ""
     if native.get(choice[:4]) is False:
         emulated = f" {choice[:4]} is emulated on this {device}, not in its hardware."
+    unmeasured = "" if seconds else " The speed was not measured."
     return Verdict(
-        choice, f"{choice}{how}. {' '.join(said)}{emulated}", choice.startswith("fp16") or scaling
+        choice,
+        f"{choice}{how}. {' '.join(said)}{emulated}{unmeasured}",
+        choice.startswith("fp16") or scaling,
     )
 
 
@@ -79,7 +83,8 @@ def _said(name: str, outcome: Outcome, repair: Repair | None, gain: float | None
     first = outcome.first_failure
     parts = []
     if not outcome.works:
-        reason = "its loss is not finite" if outcome.loss != outcome.loss else "it is too far off"
+        finite = outcome.loss is not None and math.isfinite(outcome.loss)
+        reason = "it is too far off" if finite else "its loss is not finite"
         parts.append(f"fails: {reason}" + (f", first in `{first.op}`" if first else ""))
     elif not outcome.works_unscaled:
         parts.append("works only with loss scaling")
