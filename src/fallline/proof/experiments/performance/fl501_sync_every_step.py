@@ -83,7 +83,7 @@ class _train:
                 self._fetch(self._step(), number)
             torch.cuda.set_sync_debug_mode("default")
         torch.cuda.synchronize()
-        return sum("synchronizing" in str(warning.message) for warning in caught)
+        return sum("called a synchronizing" in str(warning.message) for warning in caught)
 
     def _step(self) -> Tensor:
         loss: Tensor = self.model(self.x).square().mean()
