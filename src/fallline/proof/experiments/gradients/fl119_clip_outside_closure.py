@@ -34,11 +34,12 @@ def clip_outside_closure() -> Measured:
         sides={
             "wrong": {
                 "difference to no clipping at all": difference,
-                "highest loss, clipped outside": max(wrong.losses),
-                "highest loss, clipped inside": beyond(max(inside.losses), 100),
+                "highest loss": max(wrong.losses),
+                "highest loss, clipped inside the closure": beyond(max(inside.losses), 100),
+                "loss after 20 updates": wrong.losses[-1],
             },
             "right": {
-                "highest loss, with a line search": max(right.losses),
+                "highest loss": max(right.losses),
                 "loss after 20 updates": right.losses[-1],
             },
         },

@@ -27,12 +27,12 @@ def dead_parameters() -> Measured:
     return Measured(
         sides={
             "wrong": {
-                "moved, behind a detach": wrong_moved,
-                "moved, never called": uncalled_moved,
-                "moved, dead ReLU units": died_moved,
-                "loss after 60 updates, behind a detach": wrong_losses[-1],
+                "layer moved": wrong_moved,
+                "layer moved, never called": uncalled_moved,
+                "layer moved, dead ReLU units": died_moved,
+                "loss after 60 updates": wrong_losses[-1],
             },
-            "right": {"moved": right_moved, "loss after 60 updates": right_losses[-1]},
+            "right": {"layer moved": right_moved, "loss after 60 updates": right_losses[-1]},
         },
         conclusion=f"behind a detach, never called or dead, a layer moves {max(wrong_moved, uncalled_moved, died_moved):g} in {UPDATES} updates, alive it moves {right_moved:.1f}; "
         f"the loss ends at {wrong_losses[-1]:.2f} behind the detach and at {right_losses[-1]:.2f} without it",

@@ -5,7 +5,15 @@ from __future__ import annotations
 from math import log10
 
 from fallline.proof.experiment import Measured, experiment
-from fallline.proof.experiments._training import Trainee, Update, Window, flat, gradient, train
+from fallline.proof.experiments._training import (
+    Trainee,
+    Update,
+    Window,
+    beyond,
+    flat,
+    gradient,
+    train,
+)
 
 UPDATES = 100
 RATIOS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.03, 0.1, 0.3, 0.5)
@@ -22,12 +30,20 @@ def update_ratio() -> Measured:
     return Measured(
         sides={
             "wrong": {
-                f"loss after {UPDATES} updates of {r:g}": end[r] for r in (1e-6, 0.1, 0.3, 0.5)
+                "update size over weight size": 0.5,
+                f"loss after {UPDATES} updates": beyond(end[0.5], 100),
+                f"loss after {UPDATES} updates of 0.3": end[0.3],
+                f"loss after {UPDATES} updates of 0.1": end[0.1],
+                f"loss after {UPDATES} updates of 1e-6": end[1e-6],
             },
-            "right": {f"loss after {UPDATES} updates of {r:g}": end[r] for r in (1e-3, 1e-2, 0.03)},
+            "right": {
+                "update size over weight size": 1e-2,
+                f"loss after {UPDATES} updates": end[1e-2],
+                f"loss after {UPDATES} updates of 1e-3": end[1e-3],
+            },
         },
         conclusion=f"from a loss of {start:.2f}, {UPDATES} updates of a millionth of the weights lead to {end[1e-6]:.2f}, of a thousandth to {end[1e-3]:.2f}, of a hundredth to {end[1e-2]:.2f}, "
-        f"of a tenth to {end[0.1]:.2f}, of three tenths to {end[0.3]:.1f}; with a half it ends above its start",
+        f"of a tenth to {end[0.1]:.2f}, of three tenths to {end[0.3]:.1f}, of a half to {beyond(end[0.5], 100)}",
         holds={
             "a millionth changes nothing": abs(end[1e-6] / start - 1) < 1e-3,
             "a thousandth to a hundredth learns": end[1e-3] < 0.9 * start

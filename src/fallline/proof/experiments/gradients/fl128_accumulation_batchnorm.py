@@ -28,12 +28,13 @@ def accumulation_batchnorm() -> Measured:
     return Measured(
         sides={
             "wrong": {
-                "BatchNorm, gradient off by, percent": 100 * batchnorm,
-                "BatchNorm, micro-batches that differ, off by, percent": 100 * shifted,
-                "InfoNCE, gradient off by, percent": 100 * contrastive,
+                "what normalises": "BatchNorm",
+                "gradient off by, percent": 100 * batchnorm,
+                "gradient off by, percent, micro-batches that differ": 100 * shifted,
+                "gradient off by, percent, InfoNCE": 100 * contrastive,
                 "running statistics updated, times": counted,
             },
-            "right": {"GroupNorm, gradient off by, percent": 100 * groupnorm},
+            "right": {"gradient off by, percent": 100 * groupnorm, "what normalises": "GroupNorm"},
         },
         conclusion=f"with k = {K} the gradient is {batchnorm:.0%} off the big batch's with BatchNorm, {shifted:.0%} where micro-batches differ, {contrastive:.0%} for InfoNCE, "
         f"and exact with GroupNorm; BatchNorm's running statistics are updated {counted} times",

@@ -35,11 +35,15 @@ def unscale_twice() -> Measured:
     return Measured(
         sides={
             "wrong": {
-                "second unscale_ raises": seen["second unscale_"],
+                "unscale_ calls in an update": 2,
+                "the last one raises": seen["second unscale_"],
                 "unscale_ after step raises": seen["unscale_ after step"],
                 "gradients unchanged by it": seen["gradients unchanged"],
             },
-            "right": {"unscale_ once per update raises": seen["once per update"]},
+            "right": {
+                "unscale_ calls in an update": 1,
+                "the last one raises": seen["once per update"],
+            },
         },
         conclusion=f"a second unscale_ raises {seen['second unscale_']}, one after the step {seen['unscale_ after step']}, and not one gradient has changed; once per update it raises {seen['once per update']}",
         holds={

@@ -19,18 +19,21 @@ def epsilon_underflows() -> Measured:
     inverses = {name: float(1 / (torch.zeros(1, dtype=d) + 1e-8)) for name, d in DTYPES.items()}
     held = {name: float(torch.tensor(1e-8, dtype=d)) for name, d in DTYPES.items()}
     zero, not_zero = (float(torch.tensor(e).half()) for e in (2.9e-8, 3.1e-8))
-    safe = float(torch.log(torch.zeros(1, dtype=torch.float16).clamp_min(1e-6)))
+    safe = float(torch.log(torch.zeros(1, dtype=torch.float16) + 1e-6))
     return Measured(
         sides={
             "wrong": {
-                "1e-8 in float16": held["float16"],
-                "log(0 + 1e-8) in float16": f"{logs['float16']:g}",
-                "1 / (0 + 1e-8) in float16": f"{inverses['float16']:g}",
+                "epsilon": 1e-8,
+                "what float16 makes of it": held["float16"],
+                "log(0 + epsilon) in float16": f"{logs['float16']:g}",
+                "1 / (0 + epsilon) in float16": f"{inverses['float16']:g}",
             },
             "right": {
-                "log of clamp_min(1e-6) in float16": safe,
-                "log(0 + 1e-8) in float32": logs["float32"],
+                "epsilon": 1e-6,
+                "what float16 makes of it": float(torch.tensor(1e-6).half()),
+                "log(0 + epsilon) in float16": f"{safe:.1f}",
                 "log(0 + 1e-8) in bfloat16": logs["bfloat16"],
+                "log(0 + 1e-8) in float32": logs["float32"],
             },
         },
         conclusion=f"in float16 1e-8 is {held['float16']:g}, so log(0 + 1e-8) is {logs['float16']:g} and 1 / (0 + 1e-8) is {inverses['float16']:g}; in float32 the log is {logs['float32']:.1f}, "

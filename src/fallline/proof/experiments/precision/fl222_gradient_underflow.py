@@ -34,7 +34,7 @@ def gradient_underflow() -> Measured:
                 "of the others at the bottom of float16, percent": 100 * _bottom_share(wrong),
             },
             "right": {
-                "zero gradients, percent, scaled": 100 * zero_share(scaled),
+                "zero gradients, percent": 100 * zero_share(scaled),
                 "zero gradients, percent, bfloat16": 100 * zero_share(bfloat16),
                 "zero gradients, percent, float32": 100 * zero_share(full),
                 "zero gradients, percent, an embedding": 100 * zero_share(sparse),
