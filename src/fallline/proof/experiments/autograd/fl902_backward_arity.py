@@ -21,10 +21,12 @@ def backward_arity() -> Measured:
     nones, right = _gradient(_SurplusNone), _gradient(_OneEach)
     return Measured(
         sides={
-            "wrong": {"one gradient for two inputs": few, "a third gradient": surplus},
-            "right": {"a gradient and None": right, "a third None": nones},
+            "wrong": {"outcome": few},
+            "right": {"outcome": right},
+            "a surplus gradient": {"outcome": surplus},
+            "a surplus None": {"outcome": nones},
         },
-        conclusion=f"one gradient for two inputs gives {few!r}, three give {surplus!r}; a gradient and a None give {right!r}",
+        conclusion=f'one gradient for two inputs: "{few}"; a gradient and a None: {right}',
         holds={
             "too few gradients raise": few == _message("_TooFew", got=1),
             "a surplus gradient raises": surplus == _message("_Surplus", got=3),

@@ -37,11 +37,12 @@ def function_not_static() -> Measured:
             ),
         }
         said = _message(lambda: _Double()(x))
+    failing = sum(error != "none" for error in wrong.values())
     return Measured(
         sides={"wrong": wrong, "right": right},
-        conclusion=f"without @staticmethod Double.apply(x) works, Double()(x) raises "
-        f"{wrong['error of Double()(x)']} and forward on an instance {wrong['error of forward on an instance']}; with it "
-        "both calls work",
+        conclusion=f"without @staticmethod {failing} of {len(wrong)} ways to call the function raise (an instance that is called "
+        f"{wrong['error of Double()(x)']}, forward on an instance {wrong['error of forward on an instance']}); with it neither apply nor "
+        "forward on an instance does",
         holds={
             "through the class it happens to work": wrong["error of Double.apply(x)"] == "none",
             "a called instance raises": "Legacy autograd function with non-static forward" in said,

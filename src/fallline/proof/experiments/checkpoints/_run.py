@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fallline.proof.experiments._training import flat
 
-__all__ = ["HALF", "Run"]
+__all__ = ["HALF", "Run", "interrupted"]
 
 HALF = 40  # the run is interrupted after so many updates, and ends after twice as many
 
@@ -71,3 +71,11 @@ class Run:
         self.done = state.get("step", 0)
         if "RNG" in state:
             torch.set_rng_state(state["RNG"])
+
+
+def interrupted() -> tuple[dict[str, Any], Tensor]:
+    """The state of a run at half time, and the weights with which it ends if nobody interrupts it."""
+    whole = Run()
+    whole.updates(HALF)
+    saved = whole.state()
+    return saved, whole.updates(HALF)

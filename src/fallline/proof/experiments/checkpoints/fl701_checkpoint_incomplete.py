@@ -10,7 +10,7 @@ import torch
 
 from fallline.proof.experiment import Measured, experiment
 from fallline.proof.experiments._training import off
-from fallline.proof.experiments.checkpoints._run import HALF, Run
+from fallline.proof.experiments.checkpoints._run import HALF, Run, interrupted
 
 
 @experiment(
@@ -19,45 +19,44 @@ from fallline.proof.experiments.checkpoints._run import HALF, Run
     "everything it ends on the same bits.",
 )
 def checkpoint_incomplete() -> Measured:
-    whole = Run()
-    whole.updates(HALF)
-    saved = whole.state()
-    end = whole.updates(HALF)
-
-    def difference(left_out: str) -> tuple[float, Run]:
-        checkpoint = {name: state for name, state in saved.items() if name != left_out}
-        run = _resumed(checkpoint)
-        return off(run.updates(HALF), end), run
-
-    complete, same = difference("nothing")
-    missing = {name: difference(name)[0] for name in ("optimizer", "scheduler", "RNG")}
-    _, without_scaler = difference("scaler")
-    _, without_optimizer = difference("optimizer")
-    scales = without_scaler.scaler.get_scale(), same.scaler.get_scale()
+    saved, end = interrupted()
+    runs = {
+        left_out: _resumed({name: state for name, state in saved.items() if name != left_out})
+        for left_out in ("nothing", "optimizer", "scheduler", "RNG", "scaler")
+    }
+    apart = {left_out: off(run.weights, end) for left_out, run in runs.items()}
+    missed = ("optimizer", "scheduler", "RNG")
+    scale, restarted = runs["nothing"].scale, runs["scaler"].scale
     return Measured(
         sides={
-            "wrong": {f"weights differ, no {name} saved": d for name, d in missing.items()}
-            | {"loss scale at the end, no scaler saved": scales[0]},
-            "right": {"weights differ": complete, "loss scale at the end": scales[1]},
+            "wrong": {"weights differ at the end": apart["optimizer"]},
+            "right": {"weights differ at the end": apart["nothing"], "loss scale": scale},
+            "no scheduler saved": {"weights differ at the end": apart["scheduler"]},
+            "no RNG saved": {"weights differ at the end": apart["RNG"]},
+            "no scaler saved": {"loss scale": restarted},
         },
         conclusion="at the end the weights differ by "
-        + ", ".join(f"{d:.0%} without the {name}" for name, d in missing.items())
-        + f" and by {complete:g} with everything",
+        + ", ".join(f"{apart[name]:.0%} without the {name}" for name in missed)
+        + f" and by {apart['nothing']:g} with everything",
         holds={
-            "with everything the bits are the same": complete == 0,
-            "every part that is left out is missed": min(missing.values()) > 0.01,
-            "the loss scale starts again without the scaler": scales[0] < scales[1],
+            "with everything the bits are the same": apart["nothing"] == 0,
+            "every part that is left out is missed": min(apart[name] for name in missed) > 0.01,
+            "the loss scale starts again without the scaler": restarted < scale,
         },
-        curves={"wrong": without_optimizer.losses, "right": same.losses},
+        curves={"wrong": runs["optimizer"].losses, "right": runs["nothing"].losses},
         axes=("update after the resume, no optimizer saved", "loss"),
     )
 
 
-def _resumed(checkpoint: dict[str, Any]) -> Run:
-    """A new program that reads the checkpoint from its file."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "checkpoint.pt")
-        torch.save(checkpoint, file)
+class _resumed:
+    """A new program that reads the checkpoint from its file and trains on to the end."""
+
+    def __init__(self, checkpoint: dict[str, Any]) -> None:
         run = Run()
-        run.restore(torch.load(file))
-    return run
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "checkpoint.pt")
+            torch.save(checkpoint, file)
+            run.restore(torch.load(file))
+        self.weights = run.updates(HALF)
+        self.losses = run.losses
+        self.scale = run.scaler.get_scale()

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fallline.proof.experiment import Measured, experiment
 from fallline.proof.experiments._training import off
-from fallline.proof.experiments.checkpoints._run import HALF, Run
+from fallline.proof.experiments.checkpoints._run import HALF, Run, interrupted
 
 TARGET = 2 * HALF  # updates that the program wants to make
 
@@ -20,10 +20,7 @@ TARGET = 2 * HALF  # updates that the program wants to make
     "and ends on other weights.",
 )
 def resume_incomplete() -> Measured:
-    whole = Run()
-    whole.updates(HALF)
-    saved = whole.state()
-    end = whole.updates(TARGET - HALF)
+    saved, end = interrupted()
     wrong, right = _resume({"model": saved["model"]}, end), _resume(saved, end)
     return Measured(
         sides={

@@ -23,16 +23,16 @@ def load_unsafe() -> Measured:
     right, right_error = _load()
     return Measured(
         sides={
-            "wrong": {"the file's code ran": wrong, "error": wrong_error},
-            "right": {"the file's code ran": right, "error": right_error},
+            "wrong": {"folders that the file made": wrong, "error of torch.load": wrong_error},
+            "right": {"folders that the file made": right, "error of torch.load": right_error},
         },
-        conclusion=f"with weights_only=False the file {'made' if wrong else 'did not make'} a folder of its own while it was loaded; by default "
-        f"torch.load raises {right_error} and {'a folder appears' if right else 'nothing happens'}",
+        conclusion=f"with weights_only=False the file made {wrong} folder of its own choice while it was loaded; by default torch.load raises "
+        f"{right_error} and {right} are made",
         holds={
-            "weights_only=False runs the file's code": wrong,
+            "weights_only=False runs the file's code": wrong == 1,
             "and says nothing": wrong_error == "none",
             "the default refuses the file": right_error == "UnpicklingError",
-            "and runs nothing": not right,
+            "and runs nothing": right == 0,
         },
     )
 
@@ -47,10 +47,10 @@ class _Weights:
         return os.mkdir, (str(self.folder),)
 
 
-def _load(weights_only: bool | None = None) -> tuple[bool, str]:
-    """Whether loading the file left a trace, and the error of torch.load."""
+def _load(weights_only: bool | None = None) -> tuple[int, str]:
+    """How many folders loading the file made, and the error of torch.load."""
     with tempfile.TemporaryDirectory() as home:
         trace, file = Path(home, "made-by-the-file"), Path(home, "checkpoint.pt")
         torch.save({"model": _Weights(trace)}, file)
         error = error_of(lambda: torch.load(file, weights_only=weights_only))
-        return trace.exists(), error
+        return int(trace.exists()), error

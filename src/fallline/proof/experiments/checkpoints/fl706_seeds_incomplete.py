@@ -31,10 +31,10 @@ def seeds_incomplete() -> Measured:
     torch.set_rng_state(before[2])
     return Measured(
         sides={
-            "wrong": {
-                f"results that differ, {name} not seeded": n for name, n in forgotten.items()
-            },
-            "right": {"results that differ": complete},
+            "wrong": {"results of 3 that differ": forgotten["numpy"]},
+            "right": {"results of 3 that differ": complete},
+            "random not seeded": {"results of 3 that differ": forgotten["random"]},
+            "torch not seeded": {"results of 3 that differ": forgotten["torch"]},
         },
         conclusion="of 3 results (shuffled indices, augmented images, initial weights) "
         + ", ".join(f"{n} differs without {name}'s seed" for name, n in forgotten.items())

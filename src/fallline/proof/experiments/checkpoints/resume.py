@@ -10,7 +10,7 @@ import torch
 from fallline.proof.experiment import Measured, experiment
 from fallline.proof.experiments._measures import error_of
 from fallline.proof.experiments._training import off
-from fallline.proof.experiments.checkpoints._run import HALF, Run
+from fallline.proof.experiments.checkpoints._run import HALF, Run, interrupted
 
 
 @experiment(
@@ -18,10 +18,7 @@ from fallline.proof.experiments.checkpoints._run import HALF, Run
     claim="A resumed run repeats the uninterrupted one bit by bit only with weights, optimizer, scheduler and RNG state; the scaler's scale restarts without its own.",
 )
 def resume_needs_everything() -> Measured:
-    whole = Run()
-    whole.updates(HALF)
-    saved = whole.state()
-    truth = whole.updates(HALF)
+    saved, truth = interrupted()
 
     def resumed_without(missing: str) -> tuple[float, float]:
         run = Run()

@@ -17,12 +17,10 @@ def super_init_missing() -> Measured:
     right = _build(_First)
     return Measured(
         sides={
-            "wrong": {
-                "super().__init__() after the layer": late,
-                "super().__init__() never": never,
-                "a parameter before it": parameter,
-            },
-            "right": {"super().__init__() first": right},
+            "wrong": {"outcome": late},
+            "right": {"outcome": right},
+            "super().__init__() never called": {"outcome": never},
+            "a parameter before it": {"outcome": parameter},
         },
         conclusion=f'a layer assigned too early raises "{late}"; with super().__init__() first the module has {right}',
         holds={

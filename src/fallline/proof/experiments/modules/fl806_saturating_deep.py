@@ -12,6 +12,7 @@ from fallline.proof.experiments._measures import gradient_along_depth
 from fallline.proof.experiments.modules.initialisation import he, tower, xavier
 
 DEPTH = 20
+_RATIO = "first layer's gradient over the last one's"
 
 
 @experiment(
@@ -33,13 +34,12 @@ def saturating_deep() -> Measured:
     norm_first = _shrinks(_normed(nn.LayerNorm(64), nn.Sigmoid()))
     return Measured(
         sides={
-            "wrong": {
-                "first over last gradient, 5 sigmoid layers": sigmoids,
-                "first over last gradient, 20 tanh layers": tanhs,
-                "first over last gradient, 20 layers: LayerNorm, then sigmoid": norm_first,
-            },
-            "right": {f"first over last gradient, 20 layers: {n}": r for n, r in kept.items()},
-        },
+            "wrong": {_RATIO: tanhs},
+            "right": {_RATIO: kept["tanh, Xavier"]},
+            "5 sigmoid layers": {_RATIO: sigmoids},
+            "LayerNorm, then sigmoid": {_RATIO: norm_first},
+        }
+        | {name: {_RATIO: ratio} for name, ratio in kept.items()},
         conclusion=f"the first layer's gradient is 1/{round(1 / sigmoids, -3):,.0f} of the last one's with 5 sigmoid layers, 1/{round(1 / tanhs, -3):,.0f} with "
         f"{DEPTH} tanh layers; with "
         + ", ".join(f"{name} {ratio:.1f}" for name, ratio in kept.items()),

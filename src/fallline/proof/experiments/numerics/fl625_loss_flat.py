@@ -26,11 +26,17 @@ def loss_flat() -> Measured:
     return Measured(
         sides={
             "wrong": {
-                "loss moved, learning rate 1e-9": tiny.moved,
-                "loss moved, optimizer holds other tensors": others.moved,
+                "share by which the loss moved": tiny.moved,
                 "agreement of successive gradients": tiny.agreement,
             },
-            "right": {"loss moved": right.moved},
+            "right": {
+                "share by which the loss moved": right.moved,
+                "agreement of successive gradients": right.agreement,
+            },
+            "optimizer of other tensors": {
+                "share by which the loss moved": others.moved,
+                "agreement of successive gradients": others.agreement,
+            },
             "targets of pure noise": {"agreement of successive gradients": noise.agreement},
         },
         conclusion=f"at a learning rate of 1e-9 successive gradients agree (cosine {tiny.agreement:.1f}) and the loss moves by {tiny.moved:.0%}, "
