@@ -56,7 +56,15 @@ def __getattr__(name: str) -> object:
     if name in _HOME:
         from importlib import import_module
 
-        return getattr(import_module(_HOME[name]), name)
+        try:
+            return getattr(import_module(_HOME[name]), name)
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            raise ImportError(
+                f"fallline.{name} needs torch, which is not installed here: pip install 'fallline[torch]'",
+                name="torch",
+            ) from None
     raise AttributeError(f"module 'fallline' has no attribute {name!r}")
 
 

@@ -32,7 +32,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="training code the question is about (repeatable)",
     )
     parser.add_argument("--run", metavar="DIR", help="the folder of a watched run")
-    parser.add_argument("--output-format", choices=("text", "markdown", "json"), default="text")
+    parser.add_argument(
+        "--output-format",
+        choices=("text", "markdown", "json"),
+        default="text",
+        help="text (default), markdown or json",
+    )
     parser.add_argument(
         "--more",
         action="store_true",

@@ -17,6 +17,9 @@ __all__ = ["HELP", "add_arguments", "run"]
 HELP = """\
 See the three doors at work: a script with four mistakes is read, explained and fixed; a script that goes NaN is run,
 the birth of the NaN named and removed; two questions are asked. Everything happens in a temporary folder.
+
+  fallline demo
+  fallline demo --color always | less -R
 """
 
 SCRIPT = '''\

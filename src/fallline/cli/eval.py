@@ -43,7 +43,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--only", action="append", default=[], metavar="ID", help="this scenario (repeatable)"
     )
-    parser.add_argument("--output-format", choices=("text", "markdown", "json"), default="text")
+    parser.add_argument(
+        "--output-format",
+        choices=("text", "markdown", "json"),
+        default="text",
+        help="text (default), markdown or json",
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -43,6 +43,7 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("lsp", "serve diagnostics to editors"),
             ("skills", "write the Agent Skills into a folder"),
             ("eval", "grade advice against scenarios"),
+            ("completion", "complete commands and options in the shell"),
         ),
     ),
 )
@@ -129,6 +130,17 @@ def overview() -> str:
     for heading, rows in GROUPS:
         shown = [(c, text) for c, text in rows if c in have]
         if shown:
-            lines += [f"{heading}:", *(f"  {c:<9} {text}" for c, text in shown), ""]
-    lines += ["`fallline COMMAND --help` says more. `fallline --version` prints the version."]
+            lines += [f"{heading}:", *(f"  {c:<10} {text}" for c, text in shown), ""]
+    lines += [
+        "examples:",
+        "  fallline check .                     what is wrong in this project's training code",
+        "  fallline run train.py --epochs 3     train as ever, watched",
+        '  fallline ask "my loss is NaN"        what to measure, then what to change',
+        "  fallline demo                        all of it, on an example",
+        "",
+        "exit status: 0 nothing found, 1 something was (check, eval, prove), 2 wrong usage or fallline failed; `run` ends as its script does",
+        "environment: NO_COLOR, FORCE_COLOR; FALLLINE_TRACEBACK=1 shows where fallline itself failed",
+        "",
+        "`fallline COMMAND --help` says more. `fallline --version` prints the version.",
+    ]
     return "\n".join(lines)

@@ -54,9 +54,28 @@ def run(args: Namespace) -> int:
         print("\n".join(page(rule) for rule in rules), end="")
     elif args.all:
         print(_table(rules))
-    else:
+    elif not _rendered(rules):
         print("\n\n".join(_text(rule) for rule in rules))
     return 0
+
+
+def _rendered(rules: list[Rule]) -> bool:
+    """The pages with highlighted code, where rich is installed and a person looks at a terminal."""
+    from fallline.report.terminal import wants_colour
+
+    if not wants_colour("auto", sys.stdout):
+        return False
+    try:
+        from rich.console import Console
+        from rich.markdown import Markdown
+    except ImportError:
+        return False
+    from fallline.docs.rule_page import page
+
+    console = Console()
+    for rule in rules:
+        console.print(Markdown(page(rule), code_theme="ansi_dark"))
+    return True
 
 
 def _chosen(args: Namespace) -> list[Rule]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import sys
 
 __all__ = ["HELP", "add_arguments", "run"]
 
@@ -54,6 +56,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from fallline.watcher.launch_run import run_watched
 
+    if importlib.util.find_spec("torch") is None:
+        print(
+            f"fallline run: there is no torch in this Python ({sys.executable}), so there is nothing to watch: "
+            "pip install 'fallline[torch]', or use the Python that your script trains with",
+            file=sys.stderr,
+        )
     if args.log:
         from fallline.integrations.logger import loggers_of
 
