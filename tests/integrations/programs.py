@@ -72,8 +72,9 @@ class Module(L.LightningModule):
 
 
 module = Module()
+watching = FalllineCallback(out="run")
 trainer = L.Trainer(max_epochs=2, accelerator="cpu", devices={ranks}, strategy="{strategy}", logger=False, enable_checkpointing=False,
-                    enable_progress_bar=False, enable_model_summary=False, {clip}callbacks=[FalllineCallback(out="run")])
+                    enable_progress_bar=False, enable_model_summary=False, {clip}callbacks=[watching])
 trainer.fit(module, DataLoader(TensorDataset(x, y), batch_size=8))
 model = module
 """
@@ -82,7 +83,8 @@ FABRIC = """\
 import lightning as L
 from fallline.integrations.fabric import FalllineCallback
 
-fabric = L.Fabric(accelerator="cpu", devices={ranks}, strategy="{strategy}", callbacks=[FalllineCallback(out="run")])
+watching = FalllineCallback(out="run")
+fabric = L.Fabric(accelerator="cpu", devices={ranks}, strategy="{strategy}", callbacks=[watching])
 fabric.launch()
 model = Net()
 model, optimizer = fabric.setup(model, torch.optim.SGD(model.parameters(), lr=0.05))
@@ -115,7 +117,8 @@ def mean_loss(outputs, labels, num_items_in_batch=None):
 args = TrainingArguments("hf", num_train_epochs=2, per_device_train_batch_size=8, gradient_accumulation_steps=2, report_to=[], optim="sgd",
                          learning_rate=0.05, disable_tqdm=True, save_strategy="no", logging_steps=4, use_cpu=True, label_names=["labels"],
                          remove_unused_columns=False)
-trainer = Trainer(model=model, args=args, train_dataset=data, compute_loss_func={loss}, callbacks=[FalllineCallback(out="run")])
+watching = FalllineCallback(out="run")
+trainer = Trainer(model=model, args=args, train_dataset=data, compute_loss_func={loss}, callbacks=[watching])
 trainer.train(){here}
 print("LOGGED", [entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
 """
@@ -132,6 +135,7 @@ for epoch in range(2):
     for i, (a, b) in enumerate(loader):
         {loop}
 accelerator.end_training()
+watching = accelerator.watching
 """
 ACCUMULATE = """\
 with accelerator.accumulate(model):
@@ -146,7 +150,12 @@ accelerator.backward(nn.functional.mse_loss(model(a), b))  # HERE
             optimizer.step()
             optimizer.zero_grad()"""
 
+# The events from one step to the next, as the watcher saw them.
 TAIL = """
+seen = [e for e in watching._watch._session.log.events if e.kind.value in ("zero_grad", "backward", "clip", "step")]
+steps = [i for i, e in enumerate(seen) if e.kind.value == "step"]
+print("EVENTS", [e.kind.value for e in seen[steps[1] + 1 : steps[2] + 1]])
+print("DIVIDED", sorted({e.facts.get("normalised") or e.facts.get("divisor") for e in seen if e.kind.value == "backward"}, key=str))
 print("FINITE", all(bool(p.isfinite().all()) for p in model.parameters()))
 """
 

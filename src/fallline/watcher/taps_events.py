@@ -62,6 +62,7 @@ class Teller(DataTeller):
         self.replaying = False  # steps and clearing are held back
         self.inside = False  # in the forward pass of a model
         self.in_backward = self.in_clip = self.in_scheduler = self.in_mode = False
+        self.weighed = False  # exact accumulation weighs the loss whose backward comes next
         self.in_closure: bool | None = False  # None: between two runs of one step's closure
         self.scaler_stepping: Any = None
         self.autocast_pending: list[tuple[HalfWatch, Any]] = []
@@ -277,6 +278,12 @@ class Teller(DataTeller):
 
     def _normalised(self, facts: dict[str, Any], framework: str | None) -> None:
         """A framework between the user and backward has divided already: that division is not the user's."""
+        if self.weighed:
+            self.weighed = False
+            facts["normalised"] = "fallline"
+            facts.pop("divided", None)
+            facts.pop("divisor", None)
+            return
         if framework is None or framework == "fabric" or passed_on(framework):
             return
         count = accumulation_of(framework)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from fallline.watcher.series import Series
 
-__all__ = ["Watch", "check_options", "watch"]
+__all__ = ["Watch", "check_options", "current", "watch"]
 
 _watching: Watch | None = None
 
@@ -92,6 +92,13 @@ class Watch:
             self.stop()
         else:
             self.fail(error)
+
+
+def current() -> Any:
+    """The session that watches this process; None where nobody does."""
+    from fallline.watcher.launch_run import active
+
+    return _watching._session if _watching is not None else active()
 
 
 def check_options(budget: float, guard: str, log: Any = None) -> None:
