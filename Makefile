@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-gpu lint docs bench clean
+.PHONY: demo test test-gpu test-long lint docs site bench clean
 
 demo: $(VENV)/.torch
 	@$(BIN)/fallline demo
@@ -19,6 +19,10 @@ lint: $(VENV)/.test
 	$(BIN)/mypy
 	$(BIN)/python -m fallline.docs --check
 
+# Installs into an empty environment for each extra, tries the hooks with pre-commit and prek, and looks at the site.
+test-long: $(VENV)/.long
+	$(BIN)/python -m pytest -m long tests
+
 # Needs a machine with an accelerator, with torch and triton installed; installs nothing.
 test-gpu:
 	PYTHONPATH=src $(PYTHON) -m pytest -m gpu tests
@@ -26,6 +30,10 @@ test-gpu:
 # Rule pages and the command line reference.
 docs: $(VENV)/.test
 	$(BIN)/python -m fallline.docs
+
+# The documentation as a site, in site/: no network needed to build or to read it.
+site: $(VENV)/.long
+	$(BIN)/python -m mkdocs build --strict --quiet
 
 # Start-up, and speed side by side with other linters, which it installs into a folder of their own.
 bench: $(VENV)/.test
@@ -45,6 +53,10 @@ $(VENV)/.torch: constraints.txt pyproject.toml
 
 $(VENV)/.test: $(VENV)/.torch
 	@$(PIP) -c constraints.txt --group test --group frameworks --group lint
+	@touch $@
+
+$(VENV)/.long: $(VENV)/.test
+	@$(PIP) -c constraints.txt --group docs --group long
 	@touch $@
 
 clean:
