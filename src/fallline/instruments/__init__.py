@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fallline.instruments.frame import Measurement, Progress
+    from fallline.instruments.memory import measure_memory
     from fallline.instruments.precision import precision_probe
     from fallline.instruments.precision.table import autocast_table
     from fallline.instruments.script import Observer, Script, run_until
+    from fallline.instruments.timing import measure_time
 
 _HOME = {
     "Measurement": "fallline.instruments.frame",
@@ -22,6 +24,8 @@ _HOME = {
     "Observer": "fallline.instruments.script",
     "Script": "fallline.instruments.script",
     "run_until": "fallline.instruments.script",
+    "measure_memory": "fallline.instruments.memory",
+    "measure_time": "fallline.instruments.timing",
 }
 
 __all__ = [
@@ -30,6 +34,8 @@ __all__ = [
     "Progress",
     "Script",
     "autocast_table",
+    "measure_memory",
+    "measure_time",
     "precision_probe",
     "run_until",
 ]

@@ -66,6 +66,9 @@ class Observer:
     def failed(self, error: BaseException) -> None:
         """The script raised; its frames are still there."""
 
+    def ended(self, ran: Ran) -> None:
+        """It is over, the taps are gone, and `__main__` is still the script's."""
+
     def update_ends(self, number: int) -> None:
         """So many updates are done (the most steps of one optimizer; steps that a scaler skipped count)."""
 
@@ -130,6 +133,7 @@ def run_until(
         elif ran.error is not None:
             taps.tell(observer.failed, ran.error)
             (report if isinstance(target, Script) else without_us)(ran.error)
+        taps.tell(observer.ended, ran)
     if taps.failure is not None:
         raise taps.failure
     return ran

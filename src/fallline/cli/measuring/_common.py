@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fallline.instruments.frame import Measurement
     from fallline.instruments.script import Script
 
-__all__ = ["add_output", "add_script", "count", "deliver", "script"]
+__all__ = ["add_output", "add_script", "count", "deliver", "script", "seconds"]
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
@@ -63,6 +63,17 @@ def count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"'{text}' is not a number of at least 1")
     return int(text)
+
+
+def seconds(text: str) -> float:
+    """A time, 0 or more."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not value >= 0:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of seconds")
+    return value
 
 
 def deliver(

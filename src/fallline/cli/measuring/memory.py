@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--try-for",
-        type=_seconds,
+        type=_common.seconds,
         default=60.0,
         metavar="SECONDS",
         help="time for trying remedies; 0 tries none (default: 60)",
@@ -59,13 +59,3 @@ def run(args: argparse.Namespace) -> int:
     snapshot = memory.allocator.file() if memory.allocator is not None else None
     _common.deliver(memory, args, {"snapshot.pickle": snapshot} if snapshot else None)
     return memory.status
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a number of seconds")
-    return value

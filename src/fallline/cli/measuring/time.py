@@ -1,0 +1,45 @@
+"""`fallline measure time`"""
+
+from __future__ import annotations
+
+import argparse
+
+from fallline.cli.measuring import _common
+
+__all__ = ["HELP", "add_arguments", "run"]
+
+HELP = """\
+where the time goes: data, copies, forward, backward, communication, step, stalls, idle device
+
+  fallline measure time train.py --its --own arguments
+  fallline measure time --updates 60 --out measured train.py
+
+Runs the script for some updates: a warm-up, a window by the clock, and a shorter one under torch.profiler, whose Chrome
+trace is DIR/trace.json with --out. Says in one sentence what to change, with its number, and what to measure next. Lines that
+wait for the device are named. Where the loader is waited for, other num_workers and pin_memory are tried on its own dataset.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    _common.add_output(parser)
+    parser.add_argument(
+        "--loader-for",
+        type=_common.seconds,
+        default=20.0,
+        metavar="SECONDS",
+        help="time for trying other ways to load; 0 tries none (default: 20)",
+    )
+    _common.add_script(parser, updates=20)
+
+
+def run(args: argparse.Namespace) -> int:
+    from fallline.instruments.frame import Progress
+    from fallline.instruments.timing import measure_time
+
+    script = _common.script(args)
+    with Progress("measuring time:", args.updates) as progress:
+        timing = measure_time(
+            script, updates=args.updates, loader_for=args.loader_for, progress=progress
+        )
+    _common.deliver(timing, args, {"trace.json": timing.trace} if timing.trace else None)
+    return timing.status
