@@ -26,16 +26,18 @@ def accumulation_remainder() -> Measured:
     return Measured(
         sides={
             "wrong": {
-                "next update's norm, carried over": carried,
-                "weight of 1 left over, divided by 4": shares[0],
-                "weight of 2 left over, divided by 4": shares[1],
-                "weight of 3 left over, divided by 4": shares[2],
+                "next epoch's first norm": carried,
                 "micro-batches never learned from": dropped.count(0.0),
+                "weight of 1 left over": shares[0],
+                "weight of 2 left over": shares[1],
+                "weight of 3 left over": shares[2],
             },
             "right": {
-                "next update's norm, cleared first": alone,
-                "weight of the left over, divided by their count": 1.0,
+                "next epoch's first norm": alone,
                 "micro-batches never learned from": flushed.count(0.0),
+                "weight of 1 left over": 1.0,
+                "weight of 2 left over": 1.0,
+                "weight of 3 left over": 1.0,
             },
         },
         conclusion=f"with r = {LEFT} left over of k = {K}: carried over, the next update's norm is {carried / alone:.2f} times too large; dropped, the same "

@@ -10,7 +10,7 @@ from fallline.proof.experiment import Measured, experiment
 from fallline.proof.experiments._training import gradient, off
 
 PAD = -100
-LENGTHS = {"equal": (50, 50, 50, 50), "similar": (32, 58, 45, 64), "uneven": (256, 8, 8, 8)}
+LENGTHS = {"uneven": (256, 8, 8, 8), "similar": (32, 58, 45, 64), "equal": (50, 50, 50, 50)}
 
 
 @experiment(

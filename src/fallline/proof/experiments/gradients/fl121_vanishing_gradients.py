@@ -41,7 +41,7 @@ def vanishing_gradients() -> Measured:
             },
         },
         conclusion=f"through {LAYERS} sigmoid layers the first layer's gradient is 1e{round(-log10(vanished))} of the last's and the loss goes from {wrong[0]:.1f} to {wrong[-1]:.1f}; "
-        f"with residual connections the ratio is {1 / kept:.1f} and the loss falls to {right[-1]:.1f}",
+        f"with residual connections the ratio is {1 / kept:.1f} and the loss falls to {right[-1]:.2f}",
         holds={
             "early gradients are at least 1000 times smaller": vanished > 1e3,
             "the first layer does not learn": wrong_moved < 1e-6,

@@ -18,7 +18,7 @@ OUTLIER = 20
 @experiment(
     "FL125",
     claim="A threshold that never binds changes no bit, costs a pass over the gradients to measure and one to multiply by one, and lets an outlier through.",
-    taught="Clipping costs nothing where the norm is below the threshold.",
+    taught="Clipping is one pass, and multiplies only where the norm exceeds the threshold.",
 )
 def idle_clipping() -> Measured:
     usual = median(train(plain).norms)

@@ -14,7 +14,6 @@ from fallline.proof.experiments._training import gradient, off
 @experiment(
     "FL205",
     claim="Under autocast whatever a backward pass computes by itself is cast to half precision; torch's own layers give the same gradients either way.",
-    taught="Backward under autocast makes all gradients half precision.",
 )
 def backward_in_autocast() -> Measured:
     own = _gradient_off(nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16)))

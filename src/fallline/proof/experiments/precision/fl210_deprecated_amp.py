@@ -24,7 +24,6 @@ NEW: dict[str, Callable[[], object]] = {
 @experiment(
     "FL210",
     claim="The old names still work and give a FutureWarning on each use, and code that names CUDA does nothing for another device.",
-    taught="from torch.cuda.amp import autocast, GradScaler",
 )
 def deprecated_amp() -> Measured:
     old, new = (_warned(names) for names in (OLD, NEW))
