@@ -3,6 +3,8 @@
     rule_page       one rule, as Markdown
     cli_page        every command and option, as Markdown
     evidence_page   what the experiments measured, with figures, from the record
+    specialist_page one specialist: its playbook and its rules
+    comparison_page side by side with other tools, from benchmarks/RESULTS.md
 
 `python -m fallline.docs` writes them into `docs/`, and the Agent Skills into `skills/` and the package; with `--check` it fails where they are stale.
 """

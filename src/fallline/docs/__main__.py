@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from fallline.docs import cli_page, evidence_page, rule_page
+from fallline.docs import cli_page, comparison_page, evidence_page, rule_page, specialist_page
 from fallline.proof import record
 from fallline.rule import all_rules
 from fallline.skills import rendered
@@ -44,6 +44,7 @@ def main() -> int:
     ]
     present = {
         *(root / "rules").glob("*.md"),
+        *(root / "specialists").glob("*.md"),
         *(root / "images/evidence").glob("*.svg"),
         *(p for home in SKILLS for p in home.rglob("*.md")),
     }
@@ -68,8 +69,10 @@ def documents(root: Path) -> dict[Path, str]:
     pages = {root / "rules" / rule_page.page_name(rule): rule_page.page(rule) for rule in rules}
     return {
         root / "cli.md": cli_page.page(),
+        root / "comparison.md": comparison_page.page(Path("benchmarks/RESULTS.md")),
         root / "rules" / "README.md": rule_page.index(rules),
         **pages,
+        **{root / "specialists" / name: text for name, text in specialist_page.pages().items()},
         **{root / name: text for name, text in _evidence().items()},
         **{home / name: text for home in SKILLS for name, text in rendered().items()},
     }
