@@ -32,15 +32,15 @@ def scaler_with_bfloat16() -> Measured:
     return Measured(
         sides={
             "wrong": {
-                "gradients that are zero, percent, bfloat16": 100 * wrong,
                 "extra passes over all gradients": passes,
                 "extra waits for the device": waits,
+                "gradients that are zero, percent": 100 * wrong,
             },
             "right": {
-                "gradients that are zero, percent, bfloat16": 100 * right,
                 "extra passes over all gradients": 0,
                 "extra waits for the device": 0,
-                "gradients that are zero, percent, float16": 100 * half,
+                "gradients that are zero, percent": 100 * right,
+                "gradients that are zero, percent, in float16": 100 * half,
             },
         },
         conclusion=f"of gradients so small that float16 loses {half:.0%}, bfloat16 loses {right:.0%} without a scaler and {wrong:.0%} with one; "

@@ -23,14 +23,14 @@ def epsilon_underflows() -> Measured:
     return Measured(
         sides={
             "wrong": {
+                "what float16 makes of epsilon": held["float16"],
                 "epsilon": 1e-8,
-                "what float16 makes of it": held["float16"],
                 "log(0 + epsilon) in float16": f"{logs['float16']:g}",
                 "1 / (0 + epsilon) in float16": f"{inverses['float16']:g}",
             },
             "right": {
+                "what float16 makes of epsilon": float(torch.tensor(1e-6).half()),
                 "epsilon": 1e-6,
-                "what float16 makes of it": float(torch.tensor(1e-6).half()),
                 "log(0 + epsilon) in float16": f"{safe:.1f}",
                 "log(0 + 1e-8) in bfloat16": logs["bfloat16"],
                 "log(0 + 1e-8) in float32": logs["float32"],

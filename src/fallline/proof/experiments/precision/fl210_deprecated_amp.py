@@ -33,8 +33,8 @@ def deprecated_amp() -> Measured:
     here = _matmul_dtype(torch.amp.autocast("cpu"))
     return Measured(
         sides={
-            "wrong": {"old names that warn": len(old), "a CPU matmul under it runs in": elsewhere},
-            "right": {"new names that warn": len(new), "a CPU matmul under it runs in": here},
+            "wrong": {"names that warn": len(old), "a CPU matmul under it runs in": elsewhere},
+            "right": {"names that warn": len(new), "a CPU matmul under it runs in": here},
         },
         conclusion=f"{len(old)} of {len(OLD)} old names give a FutureWarning, {len(new)} of {len(NEW)} new ones; a CPU matmul runs in {elsewhere} under torch.cuda.amp.autocast() and in {here} under torch.amp.autocast('cpu')",
         holds={

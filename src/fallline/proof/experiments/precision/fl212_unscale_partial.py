@@ -31,15 +31,15 @@ def unscale_partial() -> Measured:
     return Measured(
         sides={
             "wrong": {
+                "norm that steps": wrong.norms[0],
                 "weight of the first micro-batch": weights[0],
                 "weight of the last micro-batch": weights[-1],
-                "norm that steps": wrong.norms[0],
                 "cosine to the right gradient": cosine(wrong.gradients[0], right.gradients[0]),
             },
             "right": {
+                "norm that steps": right.norms[0],
                 "weight of the first micro-batch": 1 / K,
                 "weight of the last micro-batch": 1 / K,
-                "norm that steps": right.norms[0],
             },
         },
         conclusion=f"unscaled after the first of {K} micro-batches, the others weigh {weights[-1] / weights[0]:,.0f} times as much as it, and the norm that steps is {larger:,.0f} times too large; "

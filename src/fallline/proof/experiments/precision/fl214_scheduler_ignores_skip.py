@@ -23,15 +23,15 @@ def scheduler_ignores_skip() -> Measured:
     return Measured(
         sides={
             "wrong": {
-                "updates made": wrong.updates,
                 "steps of the scheduler": wrong.advanced,
+                "updates made": wrong.updates,
                 "warnings": wrong.warnings,
                 "warnings, first step skipped": first.warnings,
                 "warnings, first step skipped, fused": fused.warnings,
             },
             "right": {
-                "updates made": right.updates,
                 "steps of the scheduler": right.advanced,
+                "updates made": right.updates,
                 "warnings": right.warnings,
             },
         },
