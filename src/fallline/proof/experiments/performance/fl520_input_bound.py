@@ -10,8 +10,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from fallline.proof.experiment import Measured, experiment
 
-UPDATES, BATCH = 12, 4
-READ, STEP = 0.016, 0.004  # seconds: a batch from storage, an update on a device
+UPDATES, BATCH = 8, 4
+READ, STEP = 0.04, 0.01  # seconds: a batch from storage, an update on a device
 
 
 @experiment(
