@@ -48,35 +48,36 @@ def tower(
 def initialisation_before_activation() -> Measured:
     default = {
         "ReLU": _early_over_late(nn.ReLU),
-        "GELU": _early_over_late(nn.GELU),
         "tanh": _early_over_late(nn.Tanh),
+        "GELU": _early_over_late(nn.GELU),
     }
     chosen = {
-        "ReLU, He": _early_over_late(nn.ReLU, he),
-        "tanh, Xavier": _early_over_late(nn.Tanh, xavier),
+        "ReLU": _early_over_late(nn.ReLU, he),
+        "tanh": _early_over_late(nn.Tanh, xavier),
+        "GELU": _early_over_late(nn.GELU, he),
     }
     return Measured(
         sides={
-            "default initialisation": {f"{n}: first / last": r for n, r in default.items()},
-            "initialisation for the activation": {
-                f"{n}: first / last": r for n, r in chosen.items()
-            },
+            "PyTorch's default": {f"{n}, first / last gradient": r for n, r in default.items()},
+            "He, for tanh Xavier": {f"{n}, first / last gradient": r for n, r in chosen.items()},
         },
         conclusion=(
             f"{DEPTH} layers, first over last gradient: default {default['ReLU']:.0e} (ReLU), {default['GELU']:.0e} (GELU), "
-            f"{default['tanh']:.0e} (tanh); {chosen['ReLU, He']:.1f} with ReLU and He, {chosen['tanh, Xavier']:.1f} with tanh and Xavier"
+            f"{default['tanh']:.0e} (tanh); {chosen['ReLU']:.1f} with ReLU and He, {chosen['tanh']:.1f} with tanh and Xavier"
         ),
         holds={
             "the default vanishes with every activation": max(default.values()) < 0.01,
             "GELU for ReLU does not help": default["GELU"] < 10 * default["ReLU"],
-            "the right initialisation keeps the scale": all(0.1 < r < 10 for r in chosen.values()),
+            "the right initialisation keeps the scale": 0.1 < chosen["ReLU"] < 10
+            and 0.1 < chosen["tanh"] < 10,
+            "and helps GELU a thousandfold": chosen["GELU"] > 1e3 * default["GELU"],
         },
         curves={
-            "ReLU, default": _logs(nn.ReLU),
-            "ReLU, He": _logs(nn.ReLU, he),
-            "tanh, Xavier": _logs(nn.Tanh, xavier),
+            "ReLU, default": _norms(nn.ReLU),
+            "ReLU, He": _norms(nn.ReLU, he),
+            "tanh, Xavier": _norms(nn.Tanh, xavier),
         },
-        axes=("layer", "log10 of the gradient norm"),
+        axes=("layer", "gradient norm"),
     )
 
 
@@ -107,28 +108,29 @@ def uniform_init_is_fine() -> Measured:
     claim="He for ReLU and Xavier for tanh keep the gradient's scale over twenty layers; twice He's spread explodes.",
 )
 def he_and_xavier_keep_scale() -> Measured:
-    relu, tanh = _early_over_late(nn.ReLU, he), _early_over_late(nn.Tanh, xavier)
-
-    def size(init: Init) -> float:
-        return max(gradient_along_depth(tower(nn.ReLU, depth=DEPTH, init=init)))
-
-    growth = size(_twice_he) / size(he)
+    norms = {
+        "He, ReLU": _norms(nn.ReLU, he),
+        "Xavier, tanh": _norms(nn.Tanh, xavier),
+        "twice He's spread, ReLU": _norms(nn.ReLU, _twice_he),
+    }
+    kept = {name: found[0] / found[-1] for name, found in norms.items()}
+    relu, tanh = kept["He, ReLU"], kept["Xavier, tanh"]
+    growth = norms["twice He's spread, ReLU"][0] / norms["He, ReLU"][0]
     return Measured(
         sides={
-            "He, ReLU": {"first / last gradient": relu},
-            "Xavier, tanh": {"first / last gradient": tanh},
-            "twice He's spread, ReLU": {"largest gradient, against He": growth},
+            name: {"first layer's gradient norm": found[0], "first / last gradient": kept[name]}
+            for name, found in norms.items()
         },
         conclusion=(
-            f"{DEPTH} layers: {relu:.2f} with He and ReLU, {tanh:.2f} with Xavier and tanh; "
+            f"{DEPTH} layers, first over last gradient: {relu:.2f} with He and ReLU, {tanh:.2f} with Xavier and tanh; "
             f"twice He's spread makes the gradients {growth:.0e} times larger"
         ),
         holds={
             "He and Xavier stay within a factor of ten": 0.1 < relu < 10 and 0.1 < tanh < 10,
             "twice the spread is at least 1e8 times larger": growth > 1e8,
         },
-        curves={"ReLU, He": _logs(nn.ReLU, he), "tanh, Xavier": _logs(nn.Tanh, xavier)},
-        axes=("layer", "log10 of the gradient norm"),
+        curves=norms,
+        axes=("layer", "gradient norm"),
     )
 
 
@@ -206,11 +208,10 @@ def _twice_he(layer: nn.Linear) -> None:
         layer.weight *= 2
 
 
+def _norms(activation: Callable[[], nn.Module], init: Init | None = None) -> list[float]:
+    return gradient_along_depth(tower(activation, depth=DEPTH, init=init))
+
+
 def _early_over_late(activation: Callable[[], nn.Module], init: Init | None = None) -> float:
-    norms = gradient_along_depth(tower(activation, depth=DEPTH, init=init))
+    norms = _norms(activation, init)
     return norms[0] / norms[-1]
-
-
-def _logs(activation: Callable[[], nn.Module], init: Init | None = None) -> list[float]:
-    norms = gradient_along_depth(tower(activation, depth=DEPTH, init=init))
-    return torch.tensor(norms, dtype=torch.float64).log10().tolist()
