@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import ast
 import textwrap
+import tomllib
+from pathlib import Path
 
 import pytest
 
+from fallline.proof.record import recorded
 from fallline.reader import read_text
 from fallline.rule import rule_by_code
 from fallline.specialists import SPECIALISTS
+from fallline.triage import playbook
 from fallline.triage.playbook import Case, facts, playbooks
 
 CASES = [case for book in playbooks() for case in book.cases]
@@ -47,3 +51,10 @@ def test_the_code_in_a_case_is_right(case: Case) -> None:
         ast.parse(body)
         found = read_text("import torch\n" + body)
         assert [f for f in found if f.severity != "info"] == [], (case.id, fix.title)
+
+
+@pytest.mark.parametrize("name", facts())
+def test_a_fact_is_measured_or_says_what_was_read(name: str) -> None:
+    written = tomllib.loads((Path(playbook.__file__).parent / "facts.toml").read_text())[name]
+    assert facts()[name].says
+    assert ("says" in written) == (recorded(name) is None), "what can be measured is not typed"

@@ -178,10 +178,9 @@ def facts() -> dict[str, Fact]:
 
 def _fact(name: str, raw: dict[str, Any]) -> Fact:
     known = recorded(name)
-    measured = known.says if known else ""
-    says = " ".join(text for text in (measured, raw.get("says", "")) if text)
-    taught = known.taught if known else raw.get("source", "")
-    return Fact(name, says, raw.get("row"), taught)
+    if known is not None:
+        return Fact(name, known.says, raw.get("row"), known.taught)
+    return Fact(name, raw.get("says", ""), raw.get("row"), raw.get("source", ""))
 
 
 def backing(names: Iterable[str]) -> list[Fact]:
