@@ -474,6 +474,32 @@ for x, y in loader:
 """,
 )
 
+FAULTS["nan_input_spoils_running_statistics"] = Fault(
+    "FL623",
+    ("conv2d",),
+    ("net.0",),
+    4,
+    HEAD
+    + """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 2))
+    def forward(self, x):
+        return self.net(x)  # HERE
+model = Net()
+opt = torch.optim.Adam(model.parameters())
+for i in range(6):
+    x = torch.randn(8, 1, 6, 6)
+    if i == 4:
+        x[3] = float("nan")
+    opt.zero_grad()
+    loss = F.cross_entropy(model(x), torch.randint(0, 2, (8,)))
+    loss.backward()
+    opt.step()
+""",
+)
+
 FAULTS["nan_target"] = Fault(
     "FL623",
     ("mse_loss",),

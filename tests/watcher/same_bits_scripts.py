@@ -21,7 +21,7 @@ def finish(*models):
     print([l.hex() for l in losses])
     for m in models:
         for n, p in [*m.named_parameters(), *m.named_buffers()]:
-            print(n, hashlib.sha1(p.detach().to(torch.complex128).numpy().tobytes()).hexdigest(), p.requires_grad)
+            print(n, hashlib.sha1(p.detach().to(torch.complex128).cpu().numpy().tobytes()).hexdigest(), p.requires_grad)
     print(torch.rand(3).tolist(), random.random())
 
 

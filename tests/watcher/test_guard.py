@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 import fallline
-from fallline.watcher.guard import GuardStop, all_finite, norm_if_finite
+from fallline.watcher.finite import Plan, all_finite
+from fallline.watcher.guard import GuardStop
 
 OPTIMIZERS = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.1),
@@ -90,7 +91,7 @@ def test_a_closure_is_guarded_too(tmp_path: Path) -> None:
 
 def test_large_finite_numbers_are_finite() -> None:
     big = torch.full((4,), 3e38)
-    assert norm_if_finite([big])[0] is True
+    assert Plan([big]).norm_if_finite([big])[0] is True
     assert all_finite([big, torch.zeros(0), torch.ones(2, dtype=torch.complex64)])
     assert not all_finite([big, torch.tensor([1.0, float("nan")])])
     assert not all_finite([torch.tensor([1.0, float("-inf")], dtype=torch.float16)])

@@ -62,7 +62,8 @@ _CALLERS = 8
 _user: dict[str, bool] = {}
 _claimed: list[str] = []
 _framework: dict[str, str | None] = {}
-_locations: dict[tuple[CodeType, int], Location] = {}
+# (id of a code object, instruction) → place; the code is held, so that its id stays its own. Hashing code itself is slow.
+_locations: dict[tuple[int, int], tuple[Location, CodeType]] = {}
 _started_in = os.getcwd()
 
 
@@ -124,9 +125,10 @@ def shown_path(filename: str) -> str:
 
 def locate(code: CodeType, instruction: int, line: int) -> Location:
     """The place of one instruction of a code object."""
-    key = (code, instruction)
-    known = _locations.get(key)
-    if known is None:
+    entry = _locations.get((id(code), instruction))
+    if entry is not None:
+        known = entry[0]
+    else:
         path = shown_path(code.co_filename)
         function = "" if code.co_name == "<module>" else code.co_qualname
         span = next(islice(code.co_positions(), instruction // 2, None), (None,) * 4)
@@ -136,7 +138,7 @@ def locate(code: CodeType, instruction: int, line: int) -> Location:
         else:
             # columns are byte offsets here; they are characters only where the line is ASCII, which is good enough
             known = Location(path, first, begin + 1, last, end + 1, function)
-        _locations[key] = known
+        _locations[id(code), instruction] = (known, code)
     return known
 
 

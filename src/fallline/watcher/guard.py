@@ -7,30 +7,33 @@ touched at all.
 Looking costs one pass over the gradients (`_foreach_norm`), and nothing where clipping has just measured their norm. A
 model so large that a pass does not fit the budget is looked at in its small tensors at every step, where a NaN
 from any operation arrives as well, and as a whole as often as the budget allows. On a CUDA device the answer is waited
-for once per step, except for fused optimizers, which take the flag on the device and skip by themselves.
+for once per step, except for fused optimizers, which take the flag on the device and skip by themselves; that a flag was
+raised is noticed an update later, and from then on the answer is waited for, so that the next one can be replayed.
 """
 
 from __future__ import annotations
 
+import math
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from fallline.errors import FalllineError
+from fallline.watcher.finite import Plan, all_finite
 
 if TYPE_CHECKING:
     from fallline.event import Event
     from fallline.watcher.session import Session
 
-__all__ = ["Guard", "GuardStop", "all_finite"]
+__all__ = ["Guard", "GuardStop"]
 
 ALWAYS_BELOW = 1_000_000  # elements: a pass over so many is too short to ration
 SMALL = 16_384
-SMALL_AVERAGE = 2_048
-COPIED_BELOW = 4_096
-_flatten: Any = torch._C._nn.flatten_dense_tensors
+# Reading `.grad` this way goes past taps on it, and past the bytecode of a loop.
+_gradient: Any = vars(torch._C.TensorBase)["grad"].__get__
 
 
 class GuardStop(FalllineError, FloatingPointError):
@@ -44,13 +47,14 @@ class Guard:
         self.session = session
         self.mode = mode
         self.skipped = 0
-        self.norm: Tensor | None = (
-            None  # of all gradients of the update in progress, where it was measured
-        )
+        # of all gradients of the update in progress, where it was measured
+        self.norm: float | None = None
         self._held: dict[int, list[tuple[Tensor, Tensor]]] = {}
         self._measured: tuple[Tensor, int] | None = None  # what a clip has just measured
-        self._plain_sets: dict[int, bool] = {}
-        self._flagged: set[int] = set()  # fused optimizers that were given our flag for this step
+        self._plans: dict[int, Plan] = {}  # by set of parameters
+        self.flag: Tensor | None = None  # on the device: whether the step in progress is skipped
+        self._flags: deque[tuple[int, Tensor, torch.cuda.Event]] = deque()  # on their way here
+        self._waits = False  # a flag was raised: look before the step from now on
         self._credit = 0.0
         self._cost = 0.0
         self._last = time.perf_counter()
@@ -68,20 +72,26 @@ class Guard:
         ):
             self.session.origin.clip_spread(event, float(norm))
 
-    def check(self, optimizer: torch.optim.Optimizer, index: int) -> None:
-        """Gradients are complete: hold the step back when one of them is not finite."""
+    def check(self, optimizer: torch.optim.Optimizer, index: int, held: int) -> None:
+        """Gradients are complete: hold the step back when one of them is not finite. `held`: the optimizer's parameter set."""
         measured, self._measured = self._measured, None
-        self.norm = None
+        self.norm = self.flag = None
+        if self._flags:
+            self.settle()
         if self.session.scaler_stepping is not None:
             return  # the scaler has looked already
         # each look at .grad makes a Python object: one look for the whole check
         gradients = [
             g
             for group in optimizer.param_groups
-            for p in group["params"]
-            if (g := p.grad) is not None
+            for g in map(_gradient, group["params"])
+            if g is not None
         ]
-        if not gradients or self._fine(optimizer, gradients, measured):
+        if not gradients:
+            return
+        if self._fine(optimizer, index, gradients, held, measured):
+            if self.flag is None and gradients[0].is_cuda:
+                self.session.origin.waited()  # so the loss can be looked at, too
             return
         self.session.origin.gradients_bad(optimizer, index)
         if self.mode == "off":
@@ -93,14 +103,13 @@ class Guard:
                 "the findings of this run say which operation made it"
             )
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        held = self._held[id(optimizer)] = [(p, p.grad) for p in parameters if p.grad is not None]
-        for p, _ in held:
+        pairs = self._held[id(optimizer)] = [(p, p.grad) for p in parameters if p.grad is not None]
+        for p, _ in pairs:
             p.grad = None
 
     def release(self, optimizer: torch.optim.Optimizer) -> bool:
         """After the step: give held-back gradients their place again. Whether the step was held back."""
-        if id(optimizer) in self._flagged:
-            self._flagged.discard(id(optimizer))
+        if self.flag is not None and getattr(optimizer, "found_inf", None) is self.flag:
             del optimizer.found_inf  # type: ignore[attr-defined]
         held = self._held.pop(id(optimizer), None)
         if held is None:
@@ -109,35 +118,35 @@ class Guard:
             parameter.grad = gradient
         return True
 
-    def _fine(self, optimizer: Any, gradients: list[Tensor], measured: Any) -> bool:
-        objects = self.session.objects
-        held = objects.optimizer_sets[objects.optimizer(optimizer)]
-        if measured is not None and objects.covers(measured[1], held):
+    def _fine(
+        self,
+        optimizer: Any,
+        index: int,
+        gradients: list[Tensor],
+        held: int,
+        measured: tuple[Tensor, int] | None,
+    ) -> bool:
+        if measured is not None and self.session.objects.covers(measured[1], held):
             norm = measured[0]
             if norm.device.type == "cpu" and bool(torch.isfinite(norm)):
                 return True
-        if gradients[0].device.type == "cuda" and getattr(
-            optimizer, "_step_supports_amp_scaling", False
-        ):
-            return self._on_device(optimizer, gradients)
-        if sum(map(Tensor.numel, gradients)) > ALWAYS_BELOW and not self._affordable():
+        fused = getattr(optimizer, "_step_supports_amp_scaling", False)
+        if fused and self.mode == "skip" and not self._waits and gradients[0].is_cuda:
+            return self._on_device(optimizer, gradients, index)
+        plan = self._plans.get(held)
+        if plan is None or plan.count != len(gradients):
+            plan = self._plans[held] = Plan(gradients)
+        if plan.elements <= ALWAYS_BELOW:
+            fine, self.norm = plan.norm_if_finite(gradients)
+            return fine
+        if not self._affordable():
             gradients = [g for g in gradients if g.numel() <= SMALL] or gradients[:1]
             return all_finite(gradients)
         started = time.perf_counter()
-        fine, self.norm = norm_if_finite(gradients, plain=self._plain(held, gradients))
+        fine, self.norm = plan.norm_if_finite(gradients)
         self._cost = time.perf_counter() - started
         self._credit -= self._cost
         return fine
-
-    def _plain(self, held: int, gradients: list[Tensor]) -> bool:
-        """Ordinary real tensors, whose gradients need no unwrapping; asked once for a set of parameters."""
-        known = self._plain_sets.get(held)
-        if known is None:
-            known = self._plain_sets[held] = all(
-                type(g) is Tensor and g.layout is torch.strided and not g.is_complex()
-                for g in gradients
-            )
-        return known
 
     def _affordable(self) -> bool:
         now = time.perf_counter()
@@ -147,75 +156,26 @@ class Guard:
         self._last = now
         return self._credit >= self._cost
 
-    def _on_device(self, optimizer: Any, gradients: list[Tensor]) -> bool:
+    def _on_device(self, optimizer: Any, gradients: list[Tensor], index: int) -> bool:
         """A fused optimizer applies nothing where `found_inf` is set; nobody has to wait for the answer."""
         norms = torch.stack(torch._foreach_norm(gradients, float("inf")))
-        self._flagged.add(id(optimizer))
-        optimizer.found_inf = (~torch.isfinite(norms).all()).float()
-        self.session.origin.later(optimizer.found_inf)
+        self.flag = optimizer.found_inf = (~torch.isfinite(norms).all()).float()
+        loss = self.session.origin.last_loss
+        told = self.flag if loss is None else torch.stack((self.flag, loss.float().reshape(())))
+        here = torch.empty(told.shape, pin_memory=True)
+        here.copy_(told, non_blocking=True)
+        arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        arrived.record()
+        self._flags.append((index, here, arrived))
         return True
 
-
-def all_finite(gradients: list[Tensor]) -> bool:
-    """Whether every number is finite."""
-    return norm_if_finite(gradients)[0]
-
-
-@torch.no_grad()
-def norm_if_finite(gradients: list[Tensor], *, plain: bool = False) -> tuple[bool, Tensor | None]:
-    """Whether every number is finite, and then the norm of all of them.
-
-    A finite 2-norm says so at once, and is by far the cheapest norm on a CPU; one that is not finite may also come from
-    large finite numbers, so only then each number is looked at.
-    """
-    dense = gradients if plain else [v for g in gradients if (v := _values(g)).numel()]
-    if not dense:
-        return True, None
-    try:
-        totals = [torch.linalg.vector_norm(torch.stack(found)) for found in _norms(dense).values()]
-    except (RuntimeError, NotImplementedError):
-        dense = [v for g in gradients if (v := _values(g)).numel()]
-        return all(bool(torch.isfinite(g).all()) for g in dense), None
-    if all(bool(torch.isfinite(total)) for total in totals):  # one wait per device
-        return True, totals[0] if len(totals) == 1 else torch.stack(
-            [t.cpu() for t in totals]
-        ).norm()
-    return all(bool(torch.isfinite(g).all()) for g in dense), None
-
-
-def _norms(dense: list[Tensor]) -> dict[torch.device, list[Tensor]]:
-    """Norms that together make the norm of everything, by device.
-
-    Many small tensors on a CPU are first copied into one: a kernel for each would cost four times as much.
-    """
-    wide = torch.promote_types(dense[0].dtype, torch.float32)
-    small: list[Tensor] = []
-    large = dense
-    if dense[0].device.type == "cpu":
-        large = []
-        for g in dense:
-            (small if g.numel() <= COPIED_BELOW else large).append(g)
-    norms = list(torch._foreach_norm(large, 2, dtype=wide)) if large else []
-    if small:
-        norms.append(torch.linalg.vector_norm(_flatten(small), dtype=wide))
-    by_device: dict[torch.device, list[Tensor]] = {}
-    for norm in norms:
-        by_device.setdefault(norm.device, []).append(norm.float())
-    return by_device
-
-
-def all_small(gradients: list[Tensor]) -> bool:
-    """Small tensors of one type on the CPU."""
-    first = gradients[0]
-    if first.device.type != "cpu" or first.dtype not in (torch.float32, torch.float64):
-        return False
-    return sum(g.numel() for g in gradients) <= SMALL_AVERAGE * len(gradients)
-
-
-def _values(gradient: Tensor) -> Tensor:
-    gradient = gradient.detach()
-    local: Any = getattr(gradient, "_local_tensor", gradient)
-    gradient = local if isinstance(local, Tensor) else gradient
-    if gradient.is_sparse:
-        gradient = gradient.coalesce().values()
-    return torch.view_as_real(gradient) if gradient.is_complex() else gradient
+    def settle(self, wait: bool = False) -> None:
+        """Count the flags that have arrived from the device; `wait`: all of them."""
+        while self._flags and (wait or self._flags[0][2].query()):  # type: ignore[no-untyped-call]
+            index, here, arrived = self._flags.popleft()
+            arrived.synchronize()
+            flag, *losses = here.reshape(-1).tolist()
+            if flag:
+                self.skipped += 1
+                self._waits = True
+                self.session.origin.noticed_late(index, all(map(math.isfinite, losses)))

@@ -27,9 +27,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Numbers", "describe_parameters", "fingerprint_due", "gradient_sample"]
 
-# Seconds that may be spent per update even when the budget is smaller: keeps tiny models observable.
-FLOOR_SECONDS = 50e-6
-# Seconds that may be spent at the start, where most mistakes show: the first updates are sampled densely.
+# Seconds that may be spent per update even when the budget is smaller: keeps tiny models observable. More of them in
+# the first updates, where most mistakes show.
+FLOOR_SECONDS = 20e-6
+EARLY_FLOOR_SECONDS = 50e-6
+EARLY_UPDATES = 500
+# Seconds that may be spent at the very start.
 HEAD_START_SECONDS = 0.02
 SHARE_OF_BUDGET = 0.3
 # Elements per parameter that stand for it in weight norms, update ratios, fingerprints and float16 ranges.
@@ -118,7 +121,8 @@ class Numbers:
     def _before_step(self, index: int, scale: float, scaled: bool) -> None:
         now, started = self._clock(), time.thread_time()
         self._sample = self._fingerprint = None
-        earned = max(self.budget * SHARE_OF_BUDGET * (now - self._last), FLOOR_SECONDS)
+        floor = EARLY_FLOOR_SECONDS if index < EARLY_UPDATES else FLOOR_SECONDS
+        earned = max(self.budget * SHARE_OF_BUDGET * (now - self._last), floor)
         self._credit = min(self._credit + earned, max(HEAD_START_SECONDS, 2 * self._cost))
         self._last = now
         if not self.parameters:

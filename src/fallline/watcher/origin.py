@@ -17,8 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from fallline.event import Event, Kind, Location
-from fallline.watcher.frames import is_user_file, place, shown_path
+from fallline.watcher.frames import is_user_file, shown_path
 from fallline.watcher.objects import learning_rate, unwrap
+from fallline.watcher.origin_graph import from_graph
 from fallline.watcher.origin_trace import (
     BackwardTrace,
     ForwardTrace,
@@ -26,9 +27,9 @@ from fallline.watcher.origin_trace import (
     Story,
     describe,
     first_bad,
-    plain_name,
     tensors_in,
 )
+from fallline.watcher.randomness import Randomness
 from fallline.watcher.replay import (
     Capture,
     Gone,
@@ -38,7 +39,6 @@ from fallline.watcher.replay import (
     prepare,
     prepare_crashed,
 )
-from fallline.watcher.source import line_of
 
 if TYPE_CHECKING:
     from fallline.watcher.session import Session
@@ -47,8 +47,8 @@ __all__ = ["Origin"]
 
 # A run that has gone bad goes bad at every update: these many are looked into.
 MOST_REPLAYS = 3
-PROBES = 2  # the first and the last small tensor: what any operation makes non-finite flows back to the first
 PROBE_ELEMENTS = 4_096
+ORDINARY = 1e12  # norms and learning rates below this make no infinity in one step
 # What was not finite before any operation of the forward pass.
 _CODES = {"parameter": "FL622", "buffer": "FL622", "input": "FL623"}
 
@@ -59,6 +59,7 @@ class Origin:
     def __init__(self, session: Session) -> None:
         self.session = session
         self.capture: Capture | None = None
+        self._randomness = Randomness()
         self.observed: list[dict[str, Any]] = []
         self._replays = 0
         self._told: set[Any] = set()
@@ -81,13 +82,15 @@ class Origin:
     def before_forward(self, module: nn.Module, args: Any, kwargs: Any, event: Event) -> None:
         capture = self.capture
         if capture is None or capture.over:
-            capture = self.capture = Capture.begin()
+            capture = self.capture = Capture(self._randomness.before())
         if len(capture.calls) < 64:
             device = self.session.device_of(event.model or "")
             capture.add(module, args, kwargs, device)
 
     def before_backward(self, loss: Tensor, value: Any, event: Event) -> None:
         if self.capture is not None:
+            if not self.capture.over:
+                self._randomness.after(self.capture.random)
             self.capture.end()
         self._backward, self._lost = event, False
         if not isinstance(value, Tensor) or value.numel() != 1 or not value.is_floating_point():
@@ -100,7 +103,7 @@ class Origin:
             self._loss = (value.detach(), event)
 
     def after_backward(self, event: Event) -> None:
-        """A look at a few small gradients: a NaN from any operation arrives there, and the frame is still alive."""
+        """A look at one or two small gradients: a NaN from any operation arrives there, and the frame is still alive."""
         if event.facts.get("scaled") or self._lost or self._replays >= MOST_REPLAYS:
             return
         for probe in self._probe():
@@ -116,7 +119,8 @@ class Origin:
                 return
 
     def _probe(self) -> list[Tensor]:
-        model = next(iter(self.capture.models), None) if self.capture is not None else None
+        calls = self.capture.calls if self.capture is not None else ()
+        model = calls[0].module() if calls else None
         if model is None:
             return []
         known = self._probes.get(id(model))
@@ -131,7 +135,10 @@ class Origin:
             ]
             small = small[:1] + small[1:][-1:]
             known = self._probes[id(model)] = (0, [weakref.ref(p) for p in small])
-        return [p for ref in known[1] if (p := ref()) is not None]
+        # what any operation makes non-finite flows back to the first; where more micro-batches follow before the guard
+        # looks at all of them, the last is looked at too
+        chosen = known[1][:1] if self.session.micro_batches == 1 else known[1]
+        return [p for ref in chosen if (p := ref()) is not None]
 
     def after_step(self, optimizer: torch.optim.Optimizer, index: int, event: Event) -> None:
         """Remember the learning rate, and the update after which a parameter was no longer finite."""
@@ -141,13 +148,18 @@ class Origin:
         rates = self._rates.setdefault(name, deque(maxlen=16))
         if rate is not None and (not rates or rates[-1][1] != rate):
             rates.append((index, rate))
-        if self._made_bad:
+        if self._made_bad or self._harmless(rate):
             return
         probes = self._parameter_probes(name, optimizer)
         if any(not math.isfinite(p.sum().item()) for p in probes):
             for p in (p for g in optimizer.param_groups for p in g["params"]):
                 if not bool(torch.isfinite(p.detach()).all()):
                     self._made_bad[id(p)] = (index, event.at, name)
+
+    def _harmless(self, rate: float | None) -> bool:
+        """Finite gradients of an ordinary size cannot have carried a parameter out of its range."""
+        norm = self.session.guard.norm
+        return norm is not None and norm < ORDINARY and rate is not None and rate < ORDINARY
 
     def _parameter_probes(self, name: str, optimizer: torch.optim.Optimizer) -> list[Tensor]:
         """A few parameters that are looked at after every step: those of small tensors, on the CPU."""
@@ -194,8 +206,26 @@ class Origin:
         if self._backward is not None and bad is not None:
             self.gradient_bad(self._backward, bad)
 
-    def later(self, flag: Tensor) -> None:
-        """A flag on the device that nobody waits for."""
+    def waited(self) -> None:
+        """The device has been waited for and its gradients are fine: the loss may still not be."""
+        if self._loss is not None:
+            (loss, event), self._loss = self._loss, None
+            if not math.isfinite(loss.item()):
+                self._lost = True
+                self.loss_bad(loss, event)
+
+    @property
+    def last_loss(self) -> Tensor | None:
+        """Of the last backward, where it is on an accelerator."""
+        return self._loss[0] if self._loss is not None else None
+
+    def noticed_late(self, index: int, finite_loss: bool) -> None:
+        """A fused optimizer has skipped an earlier update; what that micro-batch was is gone."""
+        if self._backward is not None and ("late", self._backward.at.line) not in self._told:
+            self._told.add(("late", self._backward.at.line))
+            why = "the fused step was not waited for; from here on it is, and the next one is replayed"
+            code = "FL621" if finite_loss else "FL620"
+            self._observe(code, self._backward, {"step": index, "missing": why})
 
     # -- what is said ------------------------------------------------------------------------------------------
 
@@ -212,7 +242,7 @@ class Origin:
         story, way, missing = self._replay_forward()
         if story is None:
             story, missing = (
-                self._from_graph(loss),
+                from_graph(loss),
                 missing or "the replay did not make it happen again",
             )
         facts: dict[str, Any] = {"value": str(float(loss.detach())), "replayed": way or None}
@@ -435,25 +465,6 @@ class Origin:
         except (Exception, Reached) as error:
             return None, replay.way, f"the replay failed: {type(error).__name__}: {error}"
 
-    def _from_graph(self, loss: Tensor) -> Story | None:
-        """Without a replay: the operation at the root of the loss's own graph whose saved inputs are finite."""
-        node: Any = loss.grad_fn
-        where = place(3)
-        for _ in range(64):
-            if node is None:
-                return None
-            saved = _saved(node)
-            if (
-                saved
-                and all(bool(torch.isfinite(t).all()) for t in saved)
-                and _makes_bad(plain_name(node.name()), saved)
-            ):
-                op = plain_name(node.name())
-                at = line_of(op, where.at) if where is not None else None
-                return Story(op, at, None, inputs=[describe(t) for t in saved])
-            node = next((n for n, _ in node.next_functions if n is not None), None)
-        return None
-
 
 def _worst(trace: ForwardTrace, loss: Any) -> Story | None:
     """The story of the loss; of the first output that is not finite, where only the models were run."""
@@ -462,27 +473,3 @@ def _worst(trace: ForwardTrace, loss: Any) -> Story | None:
         if story is not None and not bool(torch.isfinite(tensor).all()):
             return story
     return None
-
-
-def _saved(node: Any) -> list[Tensor]:
-    found = []
-    for name in ("_saved_self", "_saved_other", "_saved_exponent"):
-        try:
-            value = getattr(node, name)
-        except (AttributeError, RuntimeError):
-            continue
-        if isinstance(value, Tensor) and value.is_floating_point():
-            found.append(value)
-    return found
-
-
-def _makes_bad(op: str, saved: list[Tensor]) -> bool:
-    """Whether the operation, on what it saved, gives a non-finite result."""
-    function = getattr(torch, op, None)
-    if function is None:
-        return False
-    try:
-        with torch.no_grad():
-            return not bool(torch.isfinite(function(*saved)).all())
-    except Exception:
-        return False

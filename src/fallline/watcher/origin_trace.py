@@ -54,8 +54,18 @@ _MEANT = frozenset(
 )
 
 
-def plain_name(name: str) -> str:
-    """`aten::_log_softmax` → log_softmax, `SqrtBackward0` → sqrt, as people write the operation."""
+def plain_name(name: str, like: Tensor | None = None) -> str:
+    """`aten::_log_softmax` → log_softmax, `SqrtBackward0` → sqrt, as people write the operation.
+
+    `like`: a tensor of the shape of its result, which tells a conv1d from a conv2d.
+    """
+    plain = _plain_name(name)
+    if plain == "conv" and like is not None and 3 <= like.dim() <= 5:
+        return f"conv{like.dim() - 2}d"
+    return plain
+
+
+def _plain_name(name: str) -> str:
     name = name.rpartition("::")[2].partition(".")[0]
     match = re.fullmatch(r"(.+?)Backward\d*", name)
     if match:
@@ -215,7 +225,8 @@ class ForwardTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         told = [s for s in known if s is not None]
         bad = [s for s in told if not s.meant]
         if bad:
-            first = min(bad, key=lambda s: s.order)
+            # one that no operation has met before is met now: running statistics that the same NaN has spoilt come last
+            first = min(bad, key=lambda s: s.order or self._count)
             if first.leaf is not None and first.at is None:
                 self._place(first, name, before, output)  # the first operation that met it
             self.stories[key] = first
@@ -229,7 +240,7 @@ class ForwardTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _place(self, story: Story, name: str, before: list[dict[str, Any]], output: Tensor) -> None:
         where = place(3)
-        story.op = plain_name(name)
+        story.op = plain_name(name, output)
         story.at = where.at if where is not None else None
         story.module = self.modules.current
         story.inputs = before
@@ -283,7 +294,7 @@ class BackwardTrace:
                     saved.append({"name": name.removeprefix("_saved_"), **describe(value)})
         bad = next(g for g in made if isinstance(g, Tensor) and not _finite(g))
         return Story(
-            plain_name(node.name()),
+            plain_name(node.name(), next((g for g in given if isinstance(g, Tensor)), None)),
             _forward_line(node),
             self.modules.of_node(node._sequence_nr()),
             inputs=[

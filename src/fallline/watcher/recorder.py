@@ -47,7 +47,7 @@ class UpdateRow:
     )
     lr: float | None = None
     scale: Any = None  # the loss scale in use at backward; None without a scaler
-    skipped: bool = False  # by the scaler or the guard
+    skipped: Any = False  # by the scaler or the guard
     clip_norm: Any = None  # the norm that clipping measured, before it clipped
     clip_threshold: float | None = None
     grad_norm: Any = None  # of all gradients, without the loss scale, where it was measured
@@ -113,6 +113,7 @@ class Recorder:
             row.time = time.time()
         row.loss, row.scale = _hold(row.loss), _hold(row.scale)
         row.clip_norm, row.grad_norm = _hold(row.clip_norm), _hold(row.grad_norm)
+        row.skipped = _hold(row.skipped)
         self._put("update", row)
 
     def event(self, event: Event) -> None:
@@ -249,6 +250,7 @@ def _resolve(row: UpdateRow) -> None:
                 setattr(row, name, float(value))
             except Exception:
                 setattr(row, name, None)
+    row.skipped = bool(row.skipped)
     if row.sample is not None:
         row.sample.resolve()
     if row.fingerprint is not None:

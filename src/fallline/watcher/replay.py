@@ -24,6 +24,7 @@ from torch import Tensor, nn
 import fallline
 from fallline.watcher.frames import is_user_file, user_frames
 from fallline.watcher.objects import unwrap, wrapper_of
+from fallline.watcher.randomness import State, restore, state_now
 from fallline.watcher.replay_region import region
 
 __all__ = ["Capture", "Reached", "Replay"]
@@ -57,19 +58,13 @@ class Call:
 class Capture:
     """One micro-batch: the model calls since the last backward."""
 
-    random: Any
+    random: State | None  # before the first call; None where nothing was drawn since
     calls: list[Call] = field(default_factory=list)
     function: tuple[CodeType, tuple[Any, ...]] | None = None
     direct: bool = True  # the user's own line calls the model: `model(x).sum().backward()`, not `trainer.train()`
     over: bool = False
-    end_frames: dict[tuple[int, CodeType], int] = field(
-        default_factory=dict
-    )  # where the backward was called from
-
-    @classmethod
-    def begin(cls) -> Capture:
-        devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
-        return cls((torch.get_rng_state(), devices))
+    # where the backward was called from: id(frame) → (code, line)
+    end_frames: dict[int, tuple[CodeType, int]] = field(default_factory=dict)
 
     def add(self, module: nn.Module, args: Any, kwargs: Any, device: str) -> None:
         frames = user_frames(4)
@@ -90,7 +85,7 @@ class Capture:
     def end(self) -> None:
         """The backward has come."""
         self.over = True
-        self.end_frames = {(id(f), f.f_code): f.f_lineno for f in user_frames(4)}
+        self.end_frames = {id(f): (f.f_code, f.f_lineno) for f in user_frames(4)}
 
     @property
     def models(self) -> list[nn.Module]:
@@ -252,12 +247,14 @@ def _common_frame(capture: Capture) -> tuple[FrameType, int, int] | None:
     first = {key: (code, line) for key, code, line in capture.calls[0].frames}
     for frame in user_frames(2):
         known = first.get(id(frame))
-        last = capture.end_frames.get((id(frame), frame.f_code))
-        if known is not None and known[0] is frame.f_code and last is not None:
-            same_call = known[1] == last and not (
+        last = capture.end_frames.get(id(frame))
+        if known is None or last is None:
+            continue
+        if known[0] is frame.f_code and last[0] is frame.f_code:
+            same_call = known[1] == last[1] and not (
                 capture.direct and capture.calls[0].frames[0][0] == id(frame)
             )
-            return None if same_call else (frame, known[1], max(last, known[1]))
+            return None if same_call else (frame, known[1], max(last[1], known[1]))
     return None
 
 
@@ -337,10 +334,7 @@ def _named(values: dict[str, Any]) -> dict[int, str]:
 @contextlib.contextmanager
 def as_it_was(capture: Capture, session: Any) -> Iterator[None]:
     """Randomness, buffers and output set aside; taps silent; models called with what they were called with."""
-    random_now = (
-        torch.get_rng_state(),
-        torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None,  # type: ignore[no-untyped-call]
-    )
+    random_now = state_now()
     buffers = [
         (m, name, b)
         for root in capture.models
@@ -355,7 +349,8 @@ def as_it_was(capture: Capture, session: Any) -> Iterator[None]:
     call = nn.Module.__call__
     try:
         session.off = session.replaying = True
-        _set_random(capture.random)
+        if capture.random is not None:
+            restore(capture.random)
         for module, name, buffer in buffers:
             # swapped, not changed: a graph that waits for its backward may have saved the original
             module._buffers[name] = buffer.clone()
@@ -373,14 +368,8 @@ def as_it_was(capture: Capture, session: Any) -> Iterator[None]:
         nn.Module.__call__ = call  # type: ignore[method-assign]
         for module, name, buffer in buffers:
             module._buffers[name] = buffer
-        _set_random(random_now)
+        restore(random_now)
         session.off, session.replaying = off, replaying
-
-
-def _set_random(state: Any) -> None:
-    torch.set_rng_state(state[0])
-    if state[1] is not None:
-        torch.cuda.set_rng_state_all(state[1])
 
 
 def _replayed_call(original: Any, capture: Capture) -> Any:

@@ -67,6 +67,7 @@ class Session(Teller):
         self.graphs = LiveGraphs()
         self.rank, self.world = rank_and_world()
         self.counts: dict[str, int] = {}  # updates by optimizer
+        self.micro_batches = 0  # of the last update
         self.failed: str | None = None
         self.forked = False
         self._numbers: dict[str, tuple[int, Numbers]] = {}
@@ -111,6 +112,7 @@ class Session(Teller):
         self.off = True
         self.taps.remove()
         self.safely(self.owners.look)
+        self.safely(self.guard.settle, True)
         self.safely(self._judge.finish, status in ("finished", "exit 0"))
         if self.recorder is not None:
             self.recorder.describe(
@@ -295,7 +297,7 @@ class Session(Teller):
             and getattr(optimizer, "grad_scale", None) is not None
         )
         numbers.before_step(index, scale if scale is not None else 1.0, fused)
-        self.guard.check(optimizer, index)
+        self.guard.check(optimizer, index, self.objects.optimizer_sets[name])
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         self._stepped = True
@@ -320,6 +322,7 @@ class Session(Teller):
         self.seconds["step"] += now() - self._step_started if self._step_started else 0.0
         if self.steps % MEMORY_EVERY == 1:
             self._memory = live_bytes()
+        self.micro_batches = max(1, len(self._losses))
         row = UpdateRow(
             index=index,
             optimizer=name,
@@ -328,14 +331,14 @@ class Session(Teller):
             loss=mean_of(self._losses),
             lr=learning_rate(optimizer),
             scale=self._scale,
-            skipped=skipped,
+            skipped=skipped if self.guard.flag is None else self.guard.flag,
             clip_norm=self._clip.get("norm"),
             clip_threshold=self._clip.get("threshold"),
             grad_norm=self.guard.norm,
             seconds=dict(self.seconds),
             memory=self._memory,
             graphs=self.graphs.alive,
-            micro_batches=max(1, len(self._losses)),
+            micro_batches=self.micro_batches,
             all_reduces=self.all_reduces if self.world > 1 else None,
         )
         entry = self._numbers.get(name)

@@ -50,6 +50,9 @@ class Mark:
     def __init__(self, event: Event) -> None:
         self.event = event
 
+    def __del__(self) -> None:
+        self.event.facts.setdefault("used", False)  # unless a backward has reached it
+
 
 class Teller(DataTeller):
     """Turns what taps tell into events, in order."""
@@ -70,16 +73,19 @@ class Teller(DataTeller):
         self.steps = 0
         self.checkpoints = 0
         self.all_reduces = 0
+        self.any_scaler = False
         self._scalers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._walks: dict[tuple[str, int], int] = {}
+        self._looked: dict[int, tuple[int, bool]] = {}  # by place: losses seen, ragged?
         self._reached: dict[tuple[str, int], int] = {}
-        self._repeats: dict[tuple[Kind, int], int] = {}
+        self._repeats: dict[tuple[str, int], int] = {}
         self._window: list[Event] = []  # forward passes since the last backward
         self._last_backward: Event | None = None
         self._lock = threading.Lock()
         self._half: dict[int, bool] = {}
         self._devices: dict[str, str] = {}  # of models; they stay where they train
         self._wrapped: dict[int, weakref.ref[nn.Module]] = {}
+        self._met: dict[int, tuple[weakref.ref[nn.Module], str, str | None]] = {}
         self.by_hand = GradientTap(self)  # type: ignore[arg-type]
         self.kept = KeptGraphs(self)
         self.owners = Owners(self)  # type: ignore[arg-type]
@@ -87,28 +93,31 @@ class Teller(DataTeller):
     # -- the means ---------------------------------------------------------------------------------------------
 
     def emit(self, kind: Kind, where: Place | None = None, **named: Any) -> Event:
-        """Tell one event. Ids go to their fields, the rest are facts; None means not known."""
-        where = where or place(3) or Place(_NOWHERE)
+        """Tell one event; what was done to gradients by hand before it is complete."""
         self.by_hand.settle()
-        return self._tell(kind, where, named)
+        return self.tell(kind, where or place(3), **named)
 
-    def emit_by_hand(self, kind: Kind, where: Place | None, **facts: Any) -> Event:
-        """Tell what the user's own line did to a gradient; more of the same may follow."""
-        return self._tell(kind, where or Place(_NOWHERE), facts)
-
-    def _tell(self, kind: Kind, where: Place, named: dict[str, Any]) -> Event:
-        ids = {
-            k: named.pop(k)
-            for k in ("optimizer", "scaler", "model", "scheduler", "loader")
-            if k in named
-        }
+    def tell(
+        self,
+        kind: Kind,
+        where: Place | None,
+        *,
+        optimizer: str | None = None,
+        scaler: str | None = None,
+        model: str | None = None,
+        scheduler: str | None = None,
+        loader: str | None = None,
+        **named: Any,
+    ) -> Event:
+        """Ids go to their fields, the rest are facts; None means not known."""
         facts = {k: v for k, v in named.items() if v is not None}
-        event = Event(kind, where.at, facts=facts, callers=where.callers, **ids)
+        at, callers = (where.at, where.callers) if where is not None else (_NOWHERE, ())
+        event = Event(kind, at, optimizer, scaler, model, scheduler, loader, facts, callers)
         self.record(event)
         return event
 
     def record(self, event: Event) -> None:
-        key = (event.kind, id(event.at))
+        key = (event.kind._value_, id(event.at))  # hashing an Enum is slow
         count = self._repeats[key] = self._repeats.get(key, 0) + 1
         if count > REPEATS and event.kind in (
             Kind.FORWARD,
@@ -127,16 +136,15 @@ class Teller(DataTeller):
 
     def forward_event(self, module: nn.Module) -> Event | None:
         """A model is called; None for modules without parameters, such as losses."""
-        if self.objects.known(unwrap(module)) is None and next(module.parameters(), None) is None:
-            return None
         where = place(3)
-        model = self.objects.model(module, where.at if where else None)
-        wrapper = wrapper_of(module)
-        if wrapper == "fsdp1":
-            self.wrapped(module)
+        met = self._met.get(id(module))
+        if met is None or met[0]() is not module:
+            met = self._meet(module, where)
+            if met is None:
+                return None
+        _, model, wrapper = met
         held = module if wrapper else self._ddp_around(module)
         sync = getattr(held, "require_backward_grad_sync", None) if held is not None else None
-        grad = torch.is_grad_enabled()
         device = self._devices.get(model)
         if device is None or self.steps < 2:
             device = self._devices[model] = next(
@@ -147,12 +155,25 @@ class Teller(DataTeller):
             where,
             model=model,
             training=module.training,
-            grad=grad,
+            grad=torch.is_grad_enabled(),
             autocast=autocast_dtype(device),
             wrapper=wrapper,
             no_sync=None if sync is None or not wrapper else not sync,
             bypass=True if wrapper is None and held is not None else None,
         )
+
+    def _meet(
+        self, module: nn.Module, where: Place | None
+    ) -> tuple[weakref.ref[nn.Module], str, str | None] | None:
+        """A model is called for the first time: its name, and what it is wrapped in."""
+        if self.objects.known(unwrap(module)) is None and next(module.parameters(), None) is None:
+            return None
+        model = self.objects.model(module, where.at if where else None)
+        wrapper = wrapper_of(module)
+        if wrapper == "fsdp1":
+            self.wrapped(module)
+        self._met[id(module)] = met = (weakref.ref(module), model, wrapper)
+        return met
 
     def _ddp_around(self, module: nn.Module) -> nn.Module | None:
         """The DDP model whose inside this module is, when it was called past the wrapper."""
@@ -178,7 +199,6 @@ class Teller(DataTeller):
         if tensor is not None:
             mark = Mark(event)
             if root_marker(tensor, MARK, mark):
-                weakref.finalize(mark, _unused, event).atexit = False
                 self.kept.output(mark, event)
                 event.facts["_marked"] = True
 
@@ -190,8 +210,10 @@ class Teller(DataTeller):
         device = "cpu"
         if isinstance(loss, Tensor):
             device = loss.device.type
-            scales = [s._scale for s in self._scalers if s._scale is not None]
-            facts = facts_of(loss, scales)
+            scales = [s._scale for s in self._scalers] if self.any_scaler else ()
+            facts = facts_of(loss, scales, self._ragged(where))
+            if facts.get("ragged"):
+                self._looked[id(where.at)] = (0, True)
             number = facts["parameters"] = self._parameters(loss, where)
             facts["half_parameters"] = (
                 (self._half.get(number) or None) if number is not None else None
@@ -224,6 +246,14 @@ class Teller(DataTeller):
         self._last_backward = event
         self.kept.loss(loss, event)
         return event
+
+    def _ragged(self, where: Place) -> bool | None:
+        """What earlier losses from this line have shown: once ragged, always; after many that were not, looked at now and then."""
+        count, ragged = self._looked.get(id(where.at), (0, False))
+        self._looked[id(where.at)] = (count + 1, ragged)
+        if ragged:
+            return True
+        return None if count < 4 * WALKS_PER_SITE or count % WALKS_PER_SITE == 0 else False
 
     def _parameters(self, loss: Tensor, where: Place) -> int | None:
         """Which parameters this backward reaches, as a set number; walks the graph while that is news."""
@@ -384,6 +414,7 @@ class Teller(DataTeller):
 
     def scaled(self, scaler: Any, outputs: Any) -> None:
         self._scalers.add(scaler)
+        self.any_scaler = True
         self.scaler_id(scaler)
 
     def scaler_id(self, scaler: Any) -> str:
@@ -448,7 +479,7 @@ class Teller(DataTeller):
 
     def autocast_off(self, context: Any) -> None:
         where = place(3)
-        if where is None or self._repeats.get((Kind.AUTOCAST_OFF, id(where.at)), 0) > 3:
+        if where is None or self._repeats.get((Kind.AUTOCAST_OFF.value, id(where.at)), 0) > 3:
             return
         watch = HalfWatch(self.emit(Kind.AUTOCAST_OFF, where))
         watch.__enter__()  # type: ignore[no-untyped-call]
@@ -459,8 +490,3 @@ class Teller(DataTeller):
         if pending is context:
             self.autocast_pending.pop()
             watch.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-
-
-def _unused(event: Event) -> None:
-    """The graph of a forward pass is gone, and no backward had reached it."""
-    event.facts.setdefault("used", False)

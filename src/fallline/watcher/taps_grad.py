@@ -122,7 +122,7 @@ class GradientTap:
         if pending is not None:
             pending[1].append(tensor)
             return
-        event = self.session.emit_by_hand(kind, place(4), **facts)
+        event = self.session.tell(kind, place(4), **facts)
         self._pending[kind, id(at)] = (event, [tensor])
 
     def _read(self, tensor: Any, frame: FrameType) -> None:

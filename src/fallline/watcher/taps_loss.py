@@ -26,9 +26,12 @@ _THROUGH = frozenset(
 _JOINS = frozenset({"AddBackward0", "SubBackward0"})
 
 
-def facts_of(loss: Tensor, scales: Iterable[Tensor]) -> dict[str, Any]:
-    """scaled, divided, divisor, reduction, ragged, terms: what the graph's root says, where it says it."""
-    found = _Root({s.data_ptr() for s in scales if s is not None})
+def facts_of(loss: Tensor, scales: Iterable[Tensor], ragged: bool | None = None) -> dict[str, Any]:
+    """scaled, divided, divisor, reduction, ragged, terms: what the graph's root says, where it says it.
+
+    `ragged`: what is known already; looking for ignored targets costs more than all the rest.
+    """
+    found = _Root({s.data_ptr() for s in scales if s is not None}, ragged)
     node = loss.grad_fn
     if node is not None:
         found.walk(node, _DEPTH)
@@ -38,14 +41,15 @@ def facts_of(loss: Tensor, scales: Iterable[Tensor]) -> dict[str, Any]:
 class _Root:
     """The scalar operations at the root of one loss."""
 
-    def __init__(self, scales: set[int]) -> None:
+    def __init__(self, scales: set[int], ragged: bool | None) -> None:
         self.scales = scales
+        self.look = ragged is None
         self.scaled = False
         self.divided = False
         self.divisor = 1.0
         self.terms = 1
         self.reductions: set[str] = set()
-        self.ragged = False
+        self.ragged = bool(ragged)
 
     def facts(self) -> dict[str, Any]:
         facts: dict[str, Any] = {
@@ -129,6 +133,8 @@ class _Root:
             self.reductions.add(
                 ("none", "mean", "sum")[int(saved)] if int(saved) in (0, 1, 2) else "none"
             )
+            if not self.look:
+                return
             ignored = getattr(node, "_saved_ignore_index", None)
             target = getattr(node, "_saved_target", None)
             if ignored is not None and isinstance(target, Tensor) and target.device.type == "cpu":

@@ -1,0 +1,115 @@
+"""Whether every gradient is finite, in one look that is as cheap as a CPU allows.
+
+A finite 2-norm says so at once, and is by far the cheapest norm; one that is not finite may also come from large finite
+numbers, so only then each number is looked at. Small tensors are first copied into one buffer: a kernel for each would cost
+several times as much.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from operator import itemgetter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["Plan", "all_finite"]
+
+COPIED_BELOW = 4_096  # elements
+ALIKE = 3  # tensors that go through one copy
+
+
+class Plan:
+    """How to look at the gradients of one set of parameters; made once, as they are alike from update to update."""
+
+    def __init__(self, gradients: list[Tensor]) -> None:
+        self.count = len(gradients)
+        self.elements = sum(map(Tensor.numel, gradients))
+        self._plain = all(
+            type(g) is Tensor and g.layout is torch.strided and g.is_floating_point()
+            for g in gradients
+        )
+        # small tensors that fit on top of each other, and the rest
+        stacks: dict[tuple[torch.dtype, torch.Size], list[int]] = {}
+        others: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+        for i, g in enumerate(gradients):
+            if g.device.type == "cpu" and g.dim() and 0 < g.numel() <= COPIED_BELOW:
+                stacks.setdefault((g.dtype, g.shape[1:]), []).append(i)
+            else:
+                others.setdefault((g.device, g.dtype), []).append(i)
+        for (dtype, _), which in list(stacks.items()):
+            if len(which) < ALIKE:
+                others.setdefault((torch.device("cpu"), dtype), []).extend(which)
+        self._rest = list(others.values())
+        self._stacks: list[tuple[Callable[[list[Tensor]], Any], Tensor]] = []
+        self._buffers: list[Tensor] = []
+        if self._plain:
+            self._lay_out({key: w for key, w in stacks.items() if len(w) >= ALIKE}, gradients)
+
+    def _lay_out(
+        self, stacks: dict[tuple[torch.dtype, torch.Size], list[int]], gradients: list[Tensor]
+    ) -> None:
+        """One buffer for each type, and in it a place for each stack."""
+        for dtype in {d for d, _ in stacks}:
+            mine = [(rest, which) for (d, rest), which in stacks.items() if d is dtype]
+            sizes = [sum(gradients[i].numel() for i in which) for _, which in mine]
+            buffer = torch.empty(sum(sizes), dtype=dtype)
+            self._buffers.append(buffer)
+            for (rest, which), part in zip(mine, torch.split(buffer, sizes), strict=True):
+                self._stacks.append((itemgetter(*which), part.view(-1, *rest)))
+
+    def norm_if_finite(self, gradients: list[Tensor]) -> tuple[bool, float | None]:
+        """Whether every number is finite, and then the norm of all of them. Waits once for a device."""
+        with torch.no_grad():
+            if not self._plain:
+                return _one_by_one(gradients)
+            try:
+                norm = self._norm(gradients)
+            except (RuntimeError, NotImplementedError):
+                return _one_by_one(gradients)
+            if math.isfinite(norm):
+                return True, norm
+            return all(bool(torch.isfinite(g).all()) for g in gradients), None
+
+    def _norm(self, gradients: list[Tensor]) -> float:
+        norms: list[Tensor] = []
+        for which in self._rest:
+            group = gradients if len(which) == self.count else [gradients[i] for i in which]
+            each = torch._foreach_norm(group, 2, dtype=_wide(group[0]))
+            norms.append(torch.linalg.vector_norm(torch.stack(each)))
+        for pick, part in self._stacks:
+            torch.cat(pick(gradients), out=part)
+        norms += (torch.linalg.vector_norm(b, dtype=_wide(b)) for b in self._buffers)
+        return math.hypot(*(n.item() for n in norms))
+
+
+def all_finite(gradients: list[Tensor]) -> bool:
+    """Whether every number is finite."""
+    return Plan(gradients).norm_if_finite(gradients)[0]
+
+
+def _one_by_one(gradients: list[Tensor]) -> tuple[bool, float | None]:
+    """Sparse, complex or distributed tensors."""
+    norms = []
+    for value in (v for g in gradients if (v := _values(g)).numel()):
+        norm = float(torch.linalg.vector_norm(value, dtype=_wide(value)))
+        if not math.isfinite(norm) and not bool(torch.isfinite(value).all()):
+            return False, None
+        norms.append(norm)
+    total = math.hypot(*norms)
+    return True, total if math.isfinite(total) else None
+
+
+def _wide(tensor: Tensor) -> torch.dtype:
+    return torch.promote_types(tensor.dtype, torch.float32)
+
+
+def _values(gradient: Tensor) -> Tensor:
+    gradient = gradient.detach()
+    local: Any = getattr(gradient, "_local_tensor", gradient)
+    gradient = local if isinstance(local, Tensor) else gradient
+    if gradient.is_sparse:
+        gradient = gradient.coalesce().values()
+    return torch.view_as_real(gradient) if gradient.is_complex() else gradient
