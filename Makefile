@@ -33,7 +33,7 @@ docs: $(VENV)/.test
 
 # The documentation as a site, in site/: no network needed to build or to read it.
 site: $(VENV)/.long
-	$(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 # Start-up, and speed side by side with other linters, which it installs into a folder of their own.
 bench: $(VENV)/.test
