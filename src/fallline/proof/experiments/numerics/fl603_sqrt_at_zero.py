@@ -26,6 +26,7 @@ def sqrt_at_zero() -> Measured:
     _, epsilon = _gradients(lambda d: (d**2 + 1e-12).sqrt())
     _, norm = _gradients(lambda d: torch.linalg.vector_norm(d, dim=-1))
     _, cdist = _gradients(lambda d: torch.cdist(d, torch.zeros_like(d[:1])))
+    _, clamped_at_hit = _gradients(lambda d: (d**2).clamp(min=0).sqrt())
     clamped = slope(lambda x: x.clamp(min=0).sqrt(), 1e-12)
     second = _second_derivative_of_norm()
     return Measured(
@@ -37,6 +38,7 @@ def sqrt_at_zero() -> Measured:
                 "second derivative of a norm at 0": words(second),
             },
             "right": {"loss": right_loss, "NaN gradients": right},
+            "sqrt(clamp(x, min=0))": {"NaN gradients": clamped_at_hit},
             "sqrt(x + 1e-12)": {"NaN gradients": epsilon},
             "vector_norm": {"NaN gradients": norm},
             "cdist": {"NaN gradients": cdist},
