@@ -52,7 +52,7 @@ $(VENV)/.torch: constraints.txt pyproject.toml
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.torch
-	@$(PIP) -c constraints.txt --group test --group frameworks --group lint
+	@$(PIP) -c constraints.txt --group test --group frameworks --group loggers --group notebooks --group lint
 	@touch $@
 
 $(VENV)/.long: $(VENV)/.test
