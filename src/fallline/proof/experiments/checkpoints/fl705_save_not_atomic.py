@@ -27,7 +27,7 @@ def save_not_atomic() -> Measured:
             "wrong": {"update in the file": wrong.update, "bytes left of it": wrong.size},
             "right": {"update in the file": right.update, "bytes left of it": right.size},
         },
-        conclusion=f"killed while writing, the checkpoint in place is {wrong.size / wrong.size_before:.0%} of a file with {wrong.update}; moved into "
+        conclusion=f"killed while writing in place, the process leaves {wrong.size / wrong.size_before:.0%} of a file, and {wrong.update}; moved into "
         f"place, the file still holds {right.update}",
         holds={
             "the writer was killed in both": wrong.killed and right.killed,
