@@ -1,4 +1,4 @@
-"""What the documents say is true: commands parse, settings load, Python compiles, links lead somewhere."""
+"""What the documents say is true: commands parse, settings load, links lead somewhere."""
 
 from __future__ import annotations
 
@@ -15,18 +15,11 @@ from fallline.cli.main import available
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
-    ROOT / name
-    for name in (
-        "README.md",
-        "CONTRIBUTING.md",
-        "AGENTS.md",
-        "CHANGELOG.md",
-        "docs/check.md",
-        "docs/run.md",
-        "docs/agents.md",
-        "docs/ask.md",
-    )
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "AGENTS.md", "CHANGELOG.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
 ]
+# Other programs that a document may call; what follows them is theirs to parse.
+OTHERS = {"make", "pip", "pre-commit", "prek", "python", "torchrun", "eval"}
 
 
 def blocks(language: str) -> list[object]:
@@ -46,9 +39,9 @@ def blocks(language: str) -> list[object]:
 @pytest.mark.parametrize("text", blocks("bash"))
 def test_commands_parse(text: str) -> None:
     for line in text.splitlines():
-        words = shlex.split(line.partition(" < ")[0], comments=True)
+        words = shlex.split(re.split(" [<>|] ", line)[0], comments=True)
         if not words or Path(words[0]).name != "fallline":
-            assert not words or words[0] == "make", line
+            assert not words or words[0] in OTHERS, line
             continue
         assert words[1] in available(), line
         command = import_module(f"fallline.cli.{words[1]}")
@@ -61,11 +54,6 @@ def test_commands_parse(text: str) -> None:
 def test_settings_load(text: str, tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text(text)
     load([str(tmp_path)])
-
-
-@pytest.mark.parametrize("text", blocks("python"))
-def test_python_compiles(text: str) -> None:
-    compile(text, "<documentation>", "exec")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
