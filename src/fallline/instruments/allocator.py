@@ -13,7 +13,7 @@ from fallline.watcher.frames import is_user_file, shown_path
 
 __all__ = ["Allocator", "Fragmentation", "fragmentation", "lines_at_peak"]
 
-_EVENTS = 200_000  # the allocator keeps the last ones; some updates of a large model
+_EVENTS = 100_000  # the allocator keeps the last ones; some updates of a large model
 
 
 @dataclass

@@ -89,7 +89,7 @@ def verdict(memory: Memory) -> str:
         return "no tensor was seen"
     largest = max(memory.holders, key=lambda role: memory.holders[role])
     share = memory.holders[largest] / memory.peak
-    text = f"the peak of {human_bytes(memory.peak)} is in the {_where(memory)}; {largest} hold {share:.0%} of it"
+    text = f"the peak of {human_bytes(memory.peak)} is in the {_where(memory)}; {share:.0%} of it is {largest}"
     if memory.growth.leaks:
         text += f", and it grows by {_grows(memory)} per update"
     return text
