@@ -96,8 +96,12 @@ def equal_micro_batches_are_exact() -> Measured:
 )
 def dividing_gradients_once_is_exact() -> Measured:
     error = _window_error((48,) * K, "mean", divide_at_end=K)
+    by_loss = _window_error((48,) * K, "mean / k")
     return Measured(
-        sides={"gradients divided once": {"gradient error": error}},
+        sides={
+            "gradients divided once": {"gradient error": error},
+            "each loss divided": {"gradient error": by_loss},
+        },
         conclusion="gradients divided by k once before the step differ from loss / k by less than 1e-12",
         holds={"the same gradient": error < 1e-12},
     )
@@ -322,7 +326,10 @@ def zero_grad_inside_window() -> Measured:
                 "norm / true norm": share,
                 "cosine to the true gradient": direction,
             },
-            "zero_grad after the step": {"norm / true norm": 1.0},
+            "zero_grad after the step": {
+                "norm / true norm": 1.0,
+                "cosine to the true gradient": 1.0,
+            },
         },
         conclusion=f"the gradient has {share:.2f} of the true length and a cosine of {direction:.2f} to it",
         holds={
@@ -335,7 +342,7 @@ def zero_grad_inside_window() -> Measured:
 @experiment(
     "clip-each-micro-batch",
     claim="Clipping after each micro-batch turns the window's gradient; it is harmless only where it never clips.",
-    taught="Clipping in each micro-step distorts the gradient.",
+    taught="Clipping in each micro-step distorts the gradient, always.",
 )
 def clip_each_micro_batch() -> Measured:
     def clipping(max_norm: float, *, each: bool) -> Callable[[Trainee, Window], None]:
@@ -373,7 +380,7 @@ def clip_each_micro_batch() -> Measured:
 @experiment(
     "scheduler-counts-updates",
     claim="T_max counts updates: given in micro-batches, the rate never gets down; stepped per micro-batch, it swings.",
-    taught="The scheduler steps once per update, with T_max = number of steps.",
+    taught="T_max is the number of steps (of the loop, that is, micro-batches).",
 )
 def scheduler_counts_updates() -> Measured:
     micro_batches = 400

@@ -86,13 +86,17 @@ def unscale_twice_raises() -> Measured:
     same = bool(torch.equal(once, step.parameter.grad))
     step.scaler.step(step.optimizer)
     after = error_of(lambda: step.scaler.unscale_(step.optimizer))
+    still = bool(torch.equal(once, step.parameter.grad))
     return Measured(
         sides={
-            "second unscale_": {"raises": twice, "gradients unchanged": same},
-            "unscale_ after step": {"raises": after},
+            "unscale_ again": {"raises": twice, "gradients unchanged": same},
+            "unscale_ after step": {"raises": after, "gradients unchanged": still},
         },
-        conclusion=f"a second unscale_ raises {twice} and changes no gradient; after step it raises {after}",
-        holds={"both raise": twice == after == "RuntimeError", "gradients unchanged": same},
+        conclusion=f"a second unscale_ raises {twice}, one after step {after}; neither changes a gradient",
+        holds={
+            "both raise": twice == after == "RuntimeError",
+            "gradients unchanged": same and still,
+        },
     )
 
 
@@ -117,12 +121,13 @@ def amp_order() -> Measured:
         t.optimizer.step()
         t.optimizer.zero_grad()
 
-    error = off(train(scaled).parameters, train(unscaled).parameters)
+    with_scaler, without = train(scaled), train(unscaled)
+    error = off(with_scaler.parameters, without.parameters)
     early = error_of(_Step().scaler.update)
     return Measured(
         sides={
-            "with scaler, against without": {"weights differ by": error},
-            "update() before any step": {"raises": early},
+            "with a scaler": {"loss after 40 updates": with_scaler.losses[-1]},
+            "without": {"loss after 40 updates": without.losses[-1]},
         },
         conclusion="after 40 clipped updates the weights with and without a scaler are the same to 1e-6"
         if error < 1e-6
@@ -164,6 +169,7 @@ def scaler_bypass_loses_skipping() -> Measured:
             "scaler.step()": {
                 "weights not finite, of 4": skipped[0],
                 "scale afterwards": skipped[1],
+                "step without unscale_, times too long": 1.0,
             },
         },
         conclusion=f"with one inf gradient optimizer.step() breaks {bypassed[0]} weight, scaler.step() {skipped[0]}; without unscale_ its step is {factor:,.0f} times too long",
@@ -200,15 +206,20 @@ def update_once_per_window() -> Measured:
         return found, float((flat(model.parameters()) - start).norm())
 
     right, moved = window()
-    mixed, _ = window(doubled_after=2)
+    mixed, moved_mixed = window(doubled_after=2)
     _, dropped = window(inf_at=1)
     alone = error_of(_Step().scaler.update)
     return Measured(
         sides={
-            "one scale": {"gradient error": 0.0, "update": moved},
-            "scale doubled after 2 of 4": {"gradient error": off(mixed, right)},
-            "inf in 1 of 4 micro-batches": {"update": dropped},
-            "update() without a step": {"raises": alone},
+            "one scale": {"length of the update": moved, "gradient error": 0.0},
+            "scale doubled after 2 of 4": {
+                "length of the update": moved_mixed,
+                "gradient error": off(mixed, right),
+            },
+            "inf in 1 of 4 micro-batches": {
+                "length of the update": dropped,
+                "gradient error": "not finite",
+            },
         },
         conclusion=f"a scale doubled in the middle makes the gradient {100 * off(mixed, right):.0f}% off; one inf micro-batch of four makes the update {dropped:g}; update() without a step raises {alone}",
         holds={
@@ -222,7 +233,6 @@ def update_once_per_window() -> Measured:
 @experiment(
     "scheduler-and-skipped-steps",
     claim="A skipped step still moves the learning rate; torch warns only if it was the first step, and never with a fused optimizer.",
-    taught="Some schedulers must be called conditionally with GradScaler.",
 )
 def scheduler_and_skipped_steps() -> Measured:
     def run(inf_at: int, **options: Any) -> tuple[int, float]:
@@ -240,23 +250,21 @@ def scheduler_and_skipped_steps() -> Measured:
     first, later, fused = run(0), run(2), run(0, fused=True)
     return Measured(
         sides={
-            "first step skipped": {
-                "warnings": first[0],
-                "rate after 4 real updates / 0.1": first[1] / 0.1,
-            },
-            "third step skipped": {
-                "warnings": later[0],
-                "rate after 4 real updates / 0.1": later[1] / 0.1,
-            },
-            "first step skipped, fused": {"warnings": fused[0]},
-            "should be": {"rate after 4 real updates / 0.1": 0.5**4},
+            name: {"warnings": heard, "rate, of what 4 updates give": rate / (0.1 * 0.5**4)}
+            for name, (heard, rate) in {
+                "first step skipped": first,
+                "third step skipped": later,
+                "first step skipped, fused": fused,
+            }.items()
         },
         conclusion=f"warnings: {first[0]} if the first step is skipped, {later[0]} if the third, {fused[0]} with a fused optimizer; after 4 real updates the rate is that of 5 each time",
         holds={
             "one warning for the first": first[0] == 1,
             "none later": later[0] == 0,
             "none with a fused optimizer": fused[0] == 0,
-            "the rate is that of five updates": abs(later[1] / 0.1 - 0.5**5) < 1e-9,
+            "the rate is that of five updates": all(
+                abs(rate / 0.1 - 0.5**5) < 1e-9 for _, rate in (first, later, fused)
+            ),
         },
     )
 
@@ -303,6 +311,8 @@ def clip_scaled_freezes_sgd() -> Measured:
             "clipped after unscale_": {
                 "norm the first SGD step used": right.steps[0] / 0.05,
                 "loss after 40 updates, SGD": right.losses[-1],
+                "Adam's first step, of what it should be": 1.0,
+                "Adam's first step at a scale of 2^24": 1.0,
             },
         },
         conclusion=(
@@ -326,35 +336,40 @@ def clip_scaled_freezes_sgd() -> Measured:
     taught="Without unscale_ clipping does not work and training may diverge.",
 )
 def clip_scaled_does_not_diverge() -> Measured:
-    errors = {}
-    for name, kind in (("SGD", SGD), ("Adam", Adam)):
-        wrong = train(_clipping(unscale=False), optimizer=kind, lr=0.01)
-        same = train(_clipping(unscale=True, max_norm=1 / SCALE), optimizer=kind, lr=0.01)
-        errors[name] = float((wrong.parameters - same.parameters).abs().max())
-    thresholds = {
-        scale: train(_clipping(unscale=False), updates=1, lr=1.0, init_scale=scale).steps[0]
-        for scale in (65536.0, 32768.0, 16384.0)
+    ways = {
+        "before unscale_, max_norm 1": _clipping(unscale=False),
+        "after, max_norm 1/65536": _clipping(unscale=True, max_norm=1 / SCALE),
+        "after, max_norm 1": _clipping(unscale=True),
     }
-    adam = train(_clipping(unscale=False), updates=80, optimizer=Adam, lr=0.02)
+    scales = (65536.0, 32768.0, 16384.0)
+    through = {
+        name: [train(way, updates=1, lr=1.0, init_scale=scale).steps[0] for scale in scales]
+        for name, way in ways.items()
+    }
+    adam = {name: train(way, updates=80, optimizer=Adam, lr=0.02) for name, way in ways.items()}
+    wrong, same, _ = ways
+    difference = off(adam[wrong].parameters, adam[same].parameters)
     return Measured(
         sides={
-            "against max_norm = 1/65536": {f"weights differ by, {n}": e for n, e in errors.items()},
-            "norm let through": {f"scale {scale:.0f}": norm for scale, norm in thresholds.items()},
-            "Adam, clipped before unscale_": {
-                "loss at the start": adam.losses[0],
-                "loss after 80 updates": adam.losses[-1],
-            },
+            name: {
+                f"norm let through at a scale of {s:.0f}": n
+                for s, n in zip(scales, through[name], strict=True)
+            }
+            | {"loss after 80 updates, Adam": adam[name].losses[-1]}
+            for name in ways
         },
         conclusion=(
-            "it equals max_norm = 1/65536 after unscale_; the norm let through is "
-            + ", ".join(f"{n:.1e} at {s:.0f}" for s, n in thresholds.items())
-            + f"; Adam still learns ({adam.losses[0]:.1f} to {adam.losses[-1]:.1f})"
+            "the norm let through is "
+            + ", ".join(f"{n:.1e} at {s:.0f}" for s, n in zip(scales, through[wrong], strict=True))
+            + f"; with Adam the loss goes from {adam[wrong].losses[0]:.1f} to {adam[wrong].losses[-1]:.2f}, as with max_norm = 1/65536 in the right place"
         ),
         holds={
-            "the same weights as max_norm / scale": max(errors.values()) < 1e-3,
-            "the threshold moves with the scale": all(
-                abs(n * s - 1) < 0.02 for s, n in thresholds.items()
+            "the threshold is max_norm / scale, and moves with it": all(
+                abs(n * s - 1) < 0.02 for s, n in zip(scales, through[wrong], strict=True)
             ),
-            "nothing diverges": adam.losses[-1] < adam.losses[0],
+            "the same weights as max_norm = 1/65536 in the right place": difference < 0.01,
+            "nothing diverges": adam[wrong].losses[-1] < 0.2 * adam[wrong].losses[0],
         },
+        curves={name: run.losses for name, run in adam.items()},
+        axes=("update", "loss (Adam)"),
     )
