@@ -20,9 +20,9 @@ def wrong_shape_gradients_are_summed() -> Measured:
     raised = error_of(lambda: _double_with(lambda g: torch.ones(7)))
     return Measured(
         sides={
-            "gradient of shape (3,)": {"gradient": right},
-            "gradient of shape (5, 3)": {"gradient": silent},
-            "gradient of shape (7,)": {"raises": raised},
+            "gradient of shape (3,)": {"what arrives": f"{right:g}", "raises": "none"},
+            "gradient of shape (5, 3)": {"what arrives": f"{silent:g}", "raises": "none"},
+            "gradient of shape (7,)": {"what arrives": "nothing", "raises": raised},
         },
         conclusion=f"a gradient of shape (5, 3) for an input of (3,) arrives as {silent:g} instead of {right:g}; one of shape (7,) raises {raised}",
         holds={

@@ -27,15 +27,17 @@ def resume_needs_everything() -> Measured:
         return off(end, truth), run.scaler.get_scale()
 
     complete = resumed_without("")
-    errors = {
-        name: resumed_without(name)[0] for name in ("optimizer", "scheduler", "RNG", "scaler")
-    }
-    restarted = resumed_without("scaler")[1]
+    parts = ("optimizer", "scheduler", "RNG", "scaler")
+    incomplete = {name: resumed_without(name) for name in parts}
+    errors = {name: error for name, (error, _) in incomplete.items()}
+    restarted = incomplete["scaler"][1]
     return Measured(
         sides={
-            "complete": {"weights differ by": complete[0], "scale at the end": complete[1]},
-            **{f"without the {name}": {"weights differ by": e} for name, e in errors.items()},
-            "scaler": {"scale at the end without its state": restarted},
+            name: {"weights differ by": error, "scale at the end": scale}
+            for name, (error, scale) in (
+                ("complete", complete),
+                *((f"without the {part}", found) for part, found in incomplete.items()),
+            )
         },
         conclusion=(
             f"resumed with everything the weights differ by {complete[0]:g}; without the optimizer by {100 * errors['optimizer']:.0f}%, "

@@ -86,37 +86,38 @@ def reciprocal_plus_epsilon() -> Measured:
     taught="eps=1e-8 is a generic fix.",
 )
 def epsilon_vanishes_in_fp16() -> Measured:
-    def guarded(dtype: torch.dtype) -> tuple[float, float, float]:
-        zero, eps = torch.zeros((), dtype=dtype), torch.tensor(EPS, dtype=dtype)
-        return eps.item(), (zero + EPS).log().item(), (1 / (zero + EPS)).item()
+    def guarded(dtype: torch.dtype) -> dict[str, float]:
+        zero = torch.zeros((), dtype=dtype)
+        # CUDA autocast leaves sigmoid in the half type.
+        p = torch.tensor(-18.0, dtype=dtype).sigmoid()
+        return {
+            "1e-8 is": torch.tensor(EPS, dtype=dtype).item(),
+            "log(0 + 1e-8)": (zero + EPS).log().item(),
+            "1 / (0 + 1e-8)": (1 / (zero + EPS)).item(),
+            "-log(sigmoid(-18) + 1e-8)": -(p + EPS).log().item(),
+        }
 
-    half, brain = guarded(torch.float16), guarded(torch.bfloat16)
-    # What sigmoid gives under CUDA autocast, which runs it in float16.
-    sigmoid = torch.tensor(-18.0, dtype=torch.float16).sigmoid()
-    by_hand = (sigmoid + EPS).log().item()
+    half, brain, full = (guarded(d) for d in (torch.float16, torch.bfloat16, torch.float32))
     stable = F.binary_cross_entropy_with_logits(torch.tensor(-18.0), torch.tensor(1.0)).item()
     smallest = float(torch.tensor(6e-8, dtype=torch.float16))
     return Measured(
         sides={
-            "float16": {
-                "1e-8 is": half[0],
-                "log(0 + 1e-8)": str(half[1]),
-                "1 / (0 + 1e-8)": str(half[2]),
-            },
-            "bfloat16": {
-                "1e-8 is": brain[0],
-                "log(0 + 1e-8)": f"{brain[1]:.1f}",
-                "1 / (0 + 1e-8)": f"{brain[2]:.0e}",
-            },
-            "sigmoid(-18) in float16": {"-log(p + 1e-8)": str(-by_hand), "bce_with_logits": stable},
+            name: {quantity: f"{value:.3g}" for quantity, value in found.items()}
+            for name, found in (("float16", half), ("bfloat16", brain), ("float32", full))
         },
-        conclusion=f"in float16 log(0 + 1e-8) is {half[1]:g} and 1 / (0 + 1e-8) is {half[2]:g}, in bfloat16 {brain[1]:.1f} and {brain[2]:.0e}; binary_cross_entropy_with_logits gives {stable:.1f} where the log gives {-by_hand:g}",
+        conclusion=(
+            f"in float16 log(0 + 1e-8) is {half['log(0 + 1e-8)']:g} and 1 / (0 + 1e-8) is {half['1 / (0 + 1e-8)']:g}, in bfloat16 "
+            f"{brain['log(0 + 1e-8)']:.1f} and {brain['1 / (0 + 1e-8)']:.0e}; binary_cross_entropy_with_logits gives {stable:.1f} where the log of a float16 sigmoid gives {half['-log(sigmoid(-18) + 1e-8)']:g}"
+        ),
         holds={
-            "1e-8 is zero in float16": half == (0.0, float("-inf"), float("inf")),
-            "and not in bfloat16": brain[0] > 0 and abs(brain[1]) < 20,
-            "log of a float16 sigmoid is -inf": by_hand == float("-inf"),
+            "1e-8 is zero in float16, and guards nothing": half["1e-8 is"] == 0
+            and half["log(0 + 1e-8)"] == float("-inf")
+            and half["1 / (0 + 1e-8)"] == float("inf"),
+            "bfloat16 keeps it": brain["1e-8 is"] > 0 and abs(brain["log(0 + 1e-8)"]) < 20,
+            "log of a float16 sigmoid is infinite": half["-log(sigmoid(-18) + 1e-8)"]
+            == float("inf"),
             "the stable form gives 18": abs(stable - 18) < 1e-3,
-            "6e-8 is the smallest that survives": smallest > 0,
+            "6e-8 survives in float16": smallest > 0,
         },
     )
 
@@ -142,10 +143,6 @@ def sqrt_gradient_at_zero() -> Measured:
             "sqrt(clamp(d²))": _shown(root),
             "abs(d)": _shown(absolute),
             "sqrt(clamp(d, 1e-12)) just above": _shown(near),
-            "Linear, one exact hit of eight": {
-                "loss": loss.item(),
-                "weight gradients NaN, of 3": lost,
-            },
         },
         conclusion=f"at 0 the slope is {root[1]:g}, abs gives {absolute[1]:g}; one exact hit of eight: loss {loss.item():.3f}, {lost} of 3 weight gradients NaN",
         holds={

@@ -29,32 +29,38 @@ def empty_masks() -> Measured:
 
     empty = (torch.ones(3), torch.zeros(3))
     hole = (torch.tensor([1.0, 2.0, INF]), torch.tensor([1.0, 1.0, 0.0]))
-    ignored = F.cross_entropy(torch.randn(4, 5), torch.full((4,), -100)).item()
+    labels = torch.full((4,), -100)
+    per_label = F.cross_entropy(torch.zeros(4, 5), labels, reduction="none")
+    found = {
+        "mask.sum() below": (
+            naive(*empty),
+            naive(*hole),
+            F.cross_entropy(torch.zeros(4, 5), labels).item(),
+        ),
+        "torch.where and clamp_min(1)": (
+            safe(*empty),
+            safe(*hole),
+            safe(per_label, labels != -100),
+        ),
+    }
     # How often that happens by chance: 20% of labels known, batches of 16.
     torch.manual_seed(0)
     all_ignored = 100 * (torch.rand(100_000, 16) > 0.2).all(dim=1).float().mean().item()
+    wrong, right = found.values()
     return Measured(
         sides={
-            "mask.sum() below": {
-                "empty mask": f"{naive(*empty):g}",
-                "inf behind the mask": f"{naive(*hole):g}",
-            },
-            "torch.where and clamp_min(1)": {
-                "empty mask": f"{safe(*empty):g}",
-                "inf behind the mask": f"{safe(*hole):g}",
-            },
-            "cross_entropy, every label ignored": {
-                "loss": f"{ignored:g}",
-                "batches of 16 with 20% labelled, percent": all_ignored,
-            },
+            name: {
+                "empty mask": f"{a:g}",
+                "inf behind the mask": f"{b:g}",
+                "cross_entropy, all labels ignored": f"{c:g}",
+            }
+            for name, (a, b, c) in found.items()
         },
-        conclusion=f"empty mask {naive(*empty):g} and {safe(*empty):g}, inf behind the mask {naive(*hole):g} and {safe(*hole):g}; cross_entropy with all labels ignored {ignored:g}, which {all_ignored:.1f}% of batches of 16 with a fifth labelled are",
+        conclusion=f"empty mask {wrong[0]:g} and {right[0]:g}, inf behind the mask {wrong[1]:g} and {right[1]:g}; all labels ignored {wrong[2]:g} and {right[2]:g}, which {all_ignored:.1f}% of batches of 16 with a fifth labelled are",
         holds={
-            "the naive form is NaN both times": naive(*empty) != naive(*empty)
-            and naive(*hole) != naive(*hole),
-            "the safe form is right both times": safe(*empty) == 0 and safe(*hole) == 1.5,
-            "cross_entropy over nothing is NaN": ignored != ignored,
-            "which happens by chance": 2 < all_ignored < 4,
+            "the naive form is NaN each time": all(value != value for value in wrong),
+            "the safe form is right each time": right == (0, 1.5, 0),
+            "it happens by chance": 2 < all_ignored < 4,
         },
     )
 
@@ -65,53 +71,49 @@ def empty_masks() -> Measured:
     taught="A NaN loss before backward means the loss function is at fault.",
 )
 def nan_loss_has_many_sources() -> Measured:
-    def loss(*, where: str = "") -> float:
+    def loss(nan_in: str) -> float:
         torch.manual_seed(0)
         model, x, y = nn.Linear(4, 1), torch.randn(8, 4), torch.randn(8, 1)
         with torch.no_grad():
-            {"a parameter": model.weight, "an input": x, "a target": y}.get(
-                where, torch.empty(1, 1)
-            )[0, 0] = NAN
+            for name, tensor in (("a parameter", model.weight), ("an input", x), ("a target", y)):
+                if name == nan_in:
+                    tensor[0, 0] = NAN
         return F.mse_loss(model(x), y).item()
 
-    sources = {where: loss(where=where) for where in ("a parameter", "an input", "a target")}
-    first_loss, first_weight, first_nan = _divergence()
+    losses = {f"NaN in {where}": loss(where) for where in ("a parameter", "an input", "a target")}
+    healthy = loss("nothing")
+    first_weight, first_nan, end = _divergence()
     return Measured(
         sides={
-            "plain MSE": {f"one NaN in {where}": f"{value:g}" for where, value in sources.items()}
-            | {"nothing wrong": f"{loss():.3f}"},
-            "learning rate far too high": {
-                "first update with a loss of inf": first_loss,
-                "first update with a weight that is not finite": first_weight,
-                "first update with a loss of NaN": first_nan,
-            },
+            "nothing wrong": {"loss": f"{healthy:.2f}"},
+            **{name: {"loss": f"{value:g}"} for name, value in losses.items()},
+            "learning rate far too high": {"loss": f"{end:g}"},
         },
         conclusion=f"one NaN in a parameter, an input or a target makes plain MSE NaN; a diverging run has broken weights at update {first_weight} and a NaN loss at {first_nan}",
         holds={
-            "each source gives NaN": all(value != value for value in sources.values()),
-            "weights break before the loss is NaN": first_weight < first_nan,
+            "each source gives NaN": all(value != value for value in losses.values()),
+            "without one the loss is finite": healthy < INF,
+            "a diverging run's weights break before its loss is NaN": first_weight < first_nan,
         },
     )
 
 
-def _divergence() -> tuple[int, int, int]:
-    """A run that diverges: the updates at which loss is inf, a weight not finite, loss NaN for the first time."""
+def _divergence() -> tuple[int, int, float]:
+    """A run that diverges: the first updates with a weight that is not finite and with a NaN loss, and that loss."""
     torch.manual_seed(0)
     model, x, y = nn.Linear(4, 1), torch.randn(8, 4), torch.randn(8, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e6)
-    seen: dict[str, int] = {}
-    for update in range(20):
+    broken: list[int] = []
+    for update in range(100):
         loss = F.mse_loss(model(x), y)
-        if loss.isinf():
-            seen.setdefault("inf", update)
         if loss.isnan():
-            seen.setdefault("nan", update)
+            return broken[0], update, loss.item()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         if not model.weight.isfinite().all():
-            seen.setdefault("weight", update)
-    return seen["inf"], seen["weight"], seen["nan"]
+            broken.append(update)
+    raise AssertionError("the run did not diverge")
 
 
 @experiment(
@@ -124,11 +126,14 @@ def isfinite_not_isnan() -> Measured:
     loss = -p.log().sum()
     loss.backward()
     assert p.grad is not None
+    nan = torch.tensor(NAN)
     return Measured(
         sides={
-            "isnan": {"sees it": bool(loss.isnan())},
-            "isfinite": {"sees it": not bool(loss.isfinite())},
-            "the loss": {"value": f"{loss.item():g}", "gradient": f"{p.grad.item():g}"},
+            "isnan": {"sees -log(0)": bool(loss.isnan()), "sees a NaN": bool(nan.isnan())},
+            "not isfinite": {
+                "sees -log(0)": not bool(loss.isfinite()),
+                "sees a NaN": not bool(nan.isfinite()),
+            },
         },
         conclusion=f"-log(0) is {loss.item():g} with a gradient of {p.grad.item():g}: isnan says nothing, isfinite does",
         holds={
@@ -165,8 +170,7 @@ def finite_loss_nan_gradient() -> Measured:
         found[name] = (loss.item(), bool(x.grad.isnan().any()))
     named = _named_by_anomaly_mode()
     return Measured(
-        sides={name: {"loss": loss, "gradient is NaN": nan} for name, (loss, nan) in found.items()}
-        | {"detect_anomaly": {"names": named}},
+        sides={name: {"loss": loss, "gradient is NaN": nan} for name, (loss, nan) in found.items()},
         conclusion=f"{len(found)} finite losses ({', '.join(f'{loss:g}' for loss, _ in found.values())}) with NaN gradients; detect_anomaly names {named}",
         holds={
             "losses are finite": all(abs(loss) < INF for loss, _ in found.values()),
@@ -209,10 +213,10 @@ def late_nan_from_data() -> Measured:
     )
     return Measured(
         sides={
-            "one NaN row in 1000": {"first met at batch": hit, "batches per epoch": len(epoch)},
+            "one NaN row in 1000, batches of 32": {"first NaN at batch": hit, "in epoch": 1},
             "30% labelled, batches of 16": {
                 "first NaN at batch": first,
-                "epochs before it": first // 63,
+                "in epoch": first // 63 + 1,
             },
         },
         conclusion=f"the NaN row is met at batch {hit} of {len(epoch)}; the first batch without any label comes at update {first}, in epoch {first // 63 + 1}",
