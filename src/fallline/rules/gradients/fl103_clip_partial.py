@@ -29,8 +29,7 @@ class ClipPartial(Rule):
     what = "Finds gradient clipping that runs on every micro-batch of an accumulation, on a sum that is not complete yet."
     why = (
         "Each call shrinks what has been added up so far, so early micro-batches count less than late ones. Where the clip "
-        "binds, the update points elsewhere: a cosine of 0.90 to the update that is clipped once, 44 % off in our run. Only where it "
-        "never binds is it harmless."
+        "binds, the update points elsewhere than the one that is clipped once. Only where it never binds is it harmless."
     )
     instead = (
         "Clip once, on the complete sum, right before the step:\n\n"

@@ -27,8 +27,8 @@ class AccumulationUnscaled(Rule):
     )
     why = (
         "`backward()` adds. The gradient of k micro-batches is k times that of the big batch they stand for, so an SGD update is k "
-        "times too large (4.00 times measured for k = 4): a hidden learning rate. Adam and AdamW divide the factor out again "
-        "(1.0000 times), and a clip that binds on every update hides it; logged norms and clip thresholds are k times off all the same."
+        "times too large: a hidden learning rate. Adam and AdamW divide the factor out again, and a clip that binds on every update "
+        "hides it; logged norms and clip thresholds are k times off all the same."
     )
     instead = "Divide the loss by the number of micro-batches:\n\n```python\n(loss / accumulation_steps).backward()\n```"
     fix_safety = "Only the value given to `backward()` is divided; the logged loss stays as it was. Divides by the count that the boundary test or the loop names."
@@ -248,12 +248,9 @@ def _harm(trace: Trace, window: Window) -> str:
     kind = optimizer_type(trace, window.update.optimizer)
     hides = " Clipping hides this only while it binds." if window.update.all(Kind.CLIP) else ""
     if kind == "SGD":
-        return f"Their gradients add up: SGD takes a step as many times too large (4.00 times for 4 micro-batches).{hides}"
+        return f"Their gradients add up: SGD takes a step as many times too large.{hides}"
     if scale_free(kind):
-        return (
-            f"{kind} divides the factor out again (Adam, measured: 1.0000 times the update for 4 micro-batches), but logged norms "
-            "and clip thresholds are off by it."
-        )
+        return f"{kind} divides the factor out again, but logged norms and clip thresholds are off by it."
     return f"Their gradients add up: with SGD the step is as many times too large, Adam divides the factor out again.{hides}"
 
 

@@ -34,8 +34,7 @@ class AccumulationWiped(Rule):
     )
     why = (
         "What backward produced is thrown away. Inside an accumulation only the last micro-batch counts, and it is divided by k on "
-        "top (0.28 of the big batch's gradient measured for k = 4, cosine 0.84). Just before the step nothing counts: the "
-        "model does not learn at all."
+        "top. Just before the step nothing counts: the model does not learn at all."
     )
     instead = "Clear after the step, or before the first backward of the window:\n\n```python\noptimizer.step()\noptimizer.zero_grad()\n```"
     fix_safety = "`zero_grad()` moves behind the step, when both stand in one block or the step in an `if` of that block."

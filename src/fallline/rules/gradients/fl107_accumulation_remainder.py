@@ -34,7 +34,7 @@ class AccumulationRemainder(Rule):
     )
     why = (
         "Dropped micro-batches are never learned from, and with a fixed order they are the same ones in every epoch. Carried over, the "
-        "first update of the next epoch has (r + k) / k of its weight (a norm of 1.49 times for r = 2, k = 4). Stepped but divided by k "
+        "first update of the next epoch has (r + k) / k of its weight. Stepped but divided by k "
         "instead of by their own count, they count 0.25, 0.50 or 0.75 of what they should for r = 1, 2, 3 of k = 4."
     )
     instead = (

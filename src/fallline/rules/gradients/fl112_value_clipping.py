@@ -19,8 +19,8 @@ class ValueClipping(Rule):
     severity = Severity.INFO
     what = "Finds `clip_grad_value_`, which cuts every gradient element off on its own."
     why = (
-        "Cutting elements off changes the direction of the update (cosine 0.25 to the gradient with one spike); clipping by norm "
-        "shortens it and keeps the direction (cosine 1.0). At the same limit it is also the looser of the two: norm clipping leaves no element larger."
+        "Cutting elements off changes the direction of the update; clipping by norm "
+        "shortens it and keeps the direction. At the same limit value clipping is also the looser of the two: no element is smaller after it."
     )
     instead = "Unless element-wise limits are meant:\n\n```python\ntorch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)\n```"
     tokens = (b"clip",)

@@ -59,8 +59,8 @@ class ClipUneven(Rule):
         "or reaches parameters twice."
     )
     why = (
-        "What is left out is not clipped at all: with `max_norm=1` on the Linear layers of a small encoder 222 of a norm of 663 were left, "
-        "in Embedding, LayerNorm and the attention's own `in_proj_weight`, and the update's direction had changed (cosine 0.34)."
+        "What is left out is not clipped at all: with a clip for the Linear layers of an encoder, Embedding, LayerNorm and the attention's own "
+        "`in_proj_weight` keep their full gradients, and the update's direction has changed."
     )
     instead = "Clip the parameters, not a list of types:\n\n```python\ntorch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n```"
     tokens = (b"clip_grad",)

@@ -36,7 +36,7 @@ class UnclippedRecurrent(Rule):
     severity = Severity.INFO
     what = "Notes an RNN or a Transformer that is trained from scratch in a file that never clips gradients."
     why = (
-        "Backpropagation through time multiplies gradients: by 2.7e-5, 1.0 or 1.4e4 over 100 steps for a spectral radius of 0.9, 1.0 or 1.1. "
+        "Backpropagation through time multiplies gradients once for each step: a spectral radius a little below or above 1 shrinks or blows them up by orders of magnitude. "
         "One spike is enough to undo an SGD run. Many Transformer recipes clip, though not all of them."
     )
     instead = (

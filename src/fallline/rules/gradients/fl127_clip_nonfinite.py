@@ -15,10 +15,7 @@ class ClipNonfinite(Rule):
     name = "clip-nonfinite"
     severity = Severity.ERROR
     what = "The norm that clipping computed was NaN or Inf, so it multiplied every gradient by NaN or by zero."
-    why = (
-        "One NaN among the gradients makes the norm NaN, and the clip turns all gradients into NaN (measured: 321 of 321 parameters after the "
-        "step). One Inf turns every finite gradient into zero. Without the clip only the affected parameters would have been lost."
-    )
+    why = "One NaN among the gradients makes the norm NaN, and the clip turns all gradients into NaN and, with the step, all parameters. One Inf turns every finite gradient into zero. Without the clip only the affected parameters would have been lost."
     instead = "Pass `error_if_nonfinite=True` to `clip_grad_norm_`, or skip the step when the norm is not finite; then find the operation that made it (FL620, FL621)."
 
     def check_series(self, run: Any) -> Iterator[Finding]:

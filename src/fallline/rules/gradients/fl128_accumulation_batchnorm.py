@@ -24,8 +24,8 @@ class AccumulationBatchNorm(Rule):
     what = "Notes accumulation in a model with BatchNorm, or with a loss that compares the samples of a batch with each other."
     why = (
         "Accumulating k micro-batches is the big batch only for what looks at one sample at a time. BatchNorm normalises with each micro-batch's own "
-        "statistics (a gradient 23 % off the big batch's in our run, 68 % where micro-batches differ) and updates its running statistics k times; "
-        "a contrastive loss sees fewer negatives (57 % off for InfoNCE)."
+        "statistics and updates its running statistics k times; "
+        "a contrastive loss sees fewer negatives."
     )
     instead = "Use GroupNorm or LayerNorm, or accept that the statistics are those of the micro-batch. Do not expect the same result as with the big batch."
     tokens = (b"backward",)
