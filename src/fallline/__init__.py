@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         seed_everything,
         verify_resume,
     )
-    from fallline.instruments import precision_probe
+    from fallline.instruments import check_function, precision_probe
     from fallline.watcher import watch
 
 _HOME = {
@@ -33,6 +33,7 @@ _HOME = {
     "verify_resume": "fallline.engine",
     "seed_everything": "fallline.engine",
     "distributed": "fallline.engine",
+    "check_function": "fallline.instruments",
     "precision_probe": "fallline.instruments",
     "watch": "fallline.watcher",
 }
@@ -40,6 +41,7 @@ _HOME = {
 __all__ = [
     "Stepper",
     "__version__",
+    "check_function",
     "clip_grad_norm_",
     "distributed",
     "gradient_stats",
@@ -66,6 +68,13 @@ def __getattr__(name: str) -> object:
                 name="torch",
             ) from None
     raise AttributeError(f"module 'fallline' has no attribute {name!r}")
+
+
+def load_ipython_extension(shell: object) -> None:
+    """`%load_ext fallline` in a notebook: gives it `%%watch`."""
+    from fallline.notebook import load
+
+    load(shell)
 
 
 def __dir__() -> list[str]:

@@ -54,7 +54,7 @@ def _experiment(code: str) -> str:
 
 
 def _source(series: Series, finding: Finding) -> str:
-    seen = excerpt(finding, folder=series.meta.get("cwd"), ended=series.meta.get("ended"))
+    seen = excerpt(finding, series)
     if not seen.lines:
         return ""
     lines = "".join(

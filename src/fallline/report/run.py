@@ -6,7 +6,6 @@ import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fallline.finding import Finding
 from fallline.report.charts import number
@@ -193,7 +192,7 @@ def _finding_lines(series: Series, findings: list[Finding], paint: Paint) -> lis
         ]
         lines += [
             f"    {paint(f'{n:>5} |', 'blue')} {text}"
-            for n, text, hit in excerpt(finding, around=0, folder=series.meta.get("cwd")).lines
+            for n, text, hit in excerpt(finding, series, around=0).lines
             if hit
         ]
     return lines
@@ -207,18 +206,19 @@ class Excerpt:
     changed: bool = False  # the file is newer than the run
 
 
-def excerpt(
-    finding: Finding, around: int = 3, folder: Any = None, ended: float | None = None
-) -> Excerpt:
-    """Empty when the source is not there (any more)."""
-    path = Path(finding.at.path)
-    if not path.is_absolute() and folder:
-        path = Path(folder) / path
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace").splitlines()
-        changed = bool(ended and path.stat().st_mtime > ended)
-    except OSError:
-        return Excerpt([])
+def excerpt(finding: Finding, series: Series, around: int = 3) -> Excerpt:
+    """Empty when the source is not there (any more). Of a notebook's cell it is in the run itself."""
+    meta = series.meta
+    cell = (meta.get("cells") or {}).get(finding.at.path)
+    if cell is not None:
+        text, changed = cell.splitlines(), False
+    else:
+        path = Path(meta.get("cwd") or ".") / finding.at.path
+        try:
+            text = path.read_text(encoding="utf-8", errors="replace").splitlines()
+            changed = path.stat().st_mtime > (meta.get("ended") or math.inf)
+        except OSError:
+            return Excerpt([])
     first, last = max(1, finding.at.line - around), min(len(text), finding.at.line + around)
     return Excerpt(
         [

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from types import CodeType, FrameType
@@ -18,10 +19,12 @@ from fallline.event import Location
 
 __all__ = [
     "Place",
+    "cells",
     "claim",
     "from_torch",
     "is_user_file",
     "locate",
+    "name_cells",
     "place",
     "shown_path",
     "user_frames",
@@ -65,6 +68,8 @@ _framework: dict[str, str | None] = {}
 # (id of a code object, instruction) → place; the code is held, so that its id stays its own. Hashing code itself is slow.
 _locations: dict[tuple[int, int], tuple[Location, CodeType]] = {}
 _started_in = os.getcwd()
+_cell_names: Callable[[str], tuple[str, str] | None] | None = None
+cells: dict[str, str] = {}  # the source of the notebook's cells that were met
 
 
 @dataclass(slots=True)
@@ -114,8 +119,18 @@ def _framework_of(filename: str) -> str | None:
     return _framework[filename]
 
 
+def name_cells(names: Callable[[str], tuple[str, str] | None]) -> None:
+    """In a notebook: what a cell is called, and its source, by the file name it is compiled under."""
+    global _cell_names
+    _cell_names = names
+    _locations.clear()
+
+
 def shown_path(filename: str) -> str:
     """A path as people write it: relative to where the run was started, when it lies below."""
+    if _cell_names is not None and (cell := _cell_names(filename)) is not None:
+        cells[cell[0]] = cell[1]
+        return cell[0]
     if filename.startswith("<"):
         return filename
     path = os.path.abspath(filename)

@@ -47,6 +47,12 @@ class Watch:
         if _watching is self:
             _watching = None
         atexit.unregister(self._exit)
+        from fallline.watcher.frames import cells
+
+        if cells and self._session.recorder is not None:
+            self._session.recorder.describe(
+                "cells", cells
+            )  # a notebook has no file to look them up in
         self._session.finish(status)
         if self.folder is not None and self._session.rank == 0:
             from fallline.watcher.conclude import conclude
