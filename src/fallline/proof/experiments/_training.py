@@ -52,6 +52,7 @@ class Trainee:
     model: nn.Module
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
+    number: int = 0  # of the update, from 0
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         return F.mse_loss(self.model(x), y)
@@ -112,7 +113,8 @@ def train(
     trainee.optimizer.register_step_pre_hook(given)
     look()
     before = flat(model.parameters())
-    for window in windows:
+    for number, window in enumerate(windows):
+        trainee.number = number
         update(trainee, window)
         after = flat(model.parameters())
         run.moves.append(after - before)

@@ -285,7 +285,7 @@ def _unequal(rank: int, world: int) -> dict[tuple[int, int], tuple[float, float]
 @experiment(
     "manual-all-reduce-under-ddp",
     claim="Under DDP one more all-reduce is harmless as a mean and multiplies the gradient by the number of ranks as a sum.",
-    taught="Never synchronise gradients by hand under DDP.",
+    taught="Synchronising gradients by hand under DDP is always wrong.",
 )
 def manual_all_reduce_under_ddp() -> Measured:
     before, mean, total = on_ranks(_reduced_again)[0]

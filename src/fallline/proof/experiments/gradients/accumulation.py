@@ -249,7 +249,7 @@ def leftovers_leak() -> Measured:
 @experiment(
     "unscaled-accumulation-by-optimizer",
     claim="Without the division SGD's steps are k times too long; with Adam, or with clipping active, nobody notices.",
-    taught="Not scaling the loss acts like a learning rate of k times and makes training unstable.",
+    taught="Not scaling the loss acts like a learning rate of k times, with any optimizer.",
 )
 def unscaled_accumulation_by_optimizer() -> Measured:
     def ratio(kind: type[torch.optim.Optimizer], max_norm: float | None = None) -> float:

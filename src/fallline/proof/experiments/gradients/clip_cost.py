@@ -94,6 +94,7 @@ def clip_cost_against_tokens() -> Measured:
         holds={
             "FLOPs per parameter grow with the tokens": flops[most] / flops[fewest]
             > 0.9 * most / fewest,
+            "at the fewest tokens it is over one percent": shares[fewest] > 1,
             "clipping's share falls at least threefold": shares[fewest] > 3 * shares[most],
         },
         curves={"share of clipping, percent": list(shares.values())},

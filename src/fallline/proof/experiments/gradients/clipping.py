@@ -68,7 +68,7 @@ def clip_coefficient_epsilon() -> Measured:
 @experiment(
     "clipping-spreads-nan",
     claim="Clipping with one NaN makes every gradient NaN; with one inf it zeroes every other gradient and turns the inf into NaN.",
-    taught="Clip any time you see the loss go to NaN.",
+    taught="Clipping helps whenever the loss goes to NaN.",
 )
 def clipping_spreads_nan() -> Measured:
     nan, inf, huge = (
@@ -103,7 +103,7 @@ def clipping_spreads_nan() -> Measured:
 @experiment(
     "inf-means-skip-not-clip",
     claim="After an inf gradient a clipped step writes NaN into the weights; a skipped step leaves them whole.",
-    taught="On inf gradients add clipping with max_norm=10.",
+    taught="Clipping at 10 helps against inf gradients.",
 )
 def inf_means_skip_not_clip() -> Measured:
     def step(*, skip: bool) -> tuple[int, int]:

@@ -43,7 +43,7 @@ def frameworks_clip_for_you() -> Measured:
 @experiment(
     "lightning-clip-override",
     claim="A configure_gradient_clipping that clips Linear layers one by one replaces Lightning's clip and leaves the rest unclipped.",
-    taught="Override configure_gradient_clipping with a loop over Linear layers for per-layer clipping.",
+    taught="A configure_gradient_clipping with a loop over Linear layers clips the model layer by layer.",
 )
 def lightning_clip_override() -> Measured:
     built_in, overridden = (

@@ -96,7 +96,7 @@ def adam_bounds_spikes() -> Measured:
 @experiment(
     "over-clipping-by-optimizer",
     claim="Clipping every step makes SGD crawl; Adam divides the length out again and learns as before.",
-    taught="Clipping in every iteration makes learning very slow.",
+    taught="Clipping in every iteration makes learning very slow, with any optimizer.",
 )
 def over_clipping_by_optimizer() -> Measured:
     ends: dict[str, float] = {}

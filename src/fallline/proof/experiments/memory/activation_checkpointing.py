@@ -15,7 +15,6 @@ from fallline.proof.experiments._training import gradient, off
 @experiment(
     "checkpointing-cost",
     claim="Recomputing a whole block adds half to the backward pass's FLOPs, a third to the step's; a block that ends in a Linear is not recomputed to its end and adds a quarter.",
-    taught="Checkpointing adds 30 to 50 percent to the backward pass.",
 )
 def checkpointing_cost() -> Measured:
     torch.manual_seed(0)

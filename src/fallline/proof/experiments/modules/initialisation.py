@@ -137,7 +137,7 @@ def he_and_xavier_keep_scale() -> Measured:
 @experiment(
     "init-and-missing-bias",
     claim="`nn.init.zeros_(m.bias)` without a check fails on bias=False layers, the usual Conv before a batch norm.",
-    taught="`nn.init.zeros_(m.bias)` for every Linear and Conv.",
+    taught="`nn.init.zeros_(m.bias)` initialises every Linear and Conv layer.",
 )
 def init_and_missing_bias() -> Measured:
     net = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8))

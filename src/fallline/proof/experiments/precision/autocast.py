@@ -126,7 +126,7 @@ def autocast_exp_is_fp32_on_cuda() -> Measured:
 @experiment(
     "autocast-off-needs-float",
     claim="autocast(enabled=False) leaves float16 inputs in float16, so exp overflows after all; the inputs need .float().",
-    taught="Disable autocast for the loss function.",
+    taught="Disabling autocast for the loss function is enough.",
 )
 def autocast_off_needs_float() -> Measured:
     with torch.autocast("cpu", HALF):
@@ -172,7 +172,6 @@ def temperature_and_exp() -> Measured:
 @experiment(
     "amp-import-deprecated",
     claim="torch.cuda.amp.autocast and GradScaler still work but warn; torch.amp.autocast('cuda') and GradScaler('cuda') do not.",
-    taught="from torch.cuda.amp import autocast, GradScaler",
 )
 def amp_import_deprecated() -> Measured:
     def warned(make: object) -> int:

@@ -62,7 +62,7 @@ def fp16_exp_limit() -> Measured:
 @experiment(
     "exp-limits",
     claim="exp overflows above 88.72 in float32, 88.5 in bfloat16 and 11.09 in float16.",
-    taught="exp explodes if logits exceed 100.",
+    taught="exp overflows once logits exceed 100.",
 )
 def exp_limits() -> Measured:
     limits = {name: _largest_exp(dtype) for dtype, name in NAMES.items()}
@@ -80,7 +80,7 @@ def exp_limits() -> Measured:
 @experiment(
     "half-ranges",
     claim="float16 holds 6.1e-5 to 65504 at full precision and down to 6.0e-8 with less; bfloat16 1.2e-38 to 3.4e38, down to 9.2e-41.",
-    taught="float16 ranges from 5.96e-8 to 65504, bfloat16 from 1.18e-38 to 3.39e38 (a subnormal and a normal number side by side).",
+    taught="float16's smallest number is 5.96e-8 and bfloat16's 1.18e-38 (the one is subnormal, the other normal).",
 )
 def half_ranges() -> Measured:
     sides = {}
