@@ -44,7 +44,7 @@ def clip_uneven() -> Measured:
                 "cosine to the gradient": kept,
             },
         },
-        conclusion=f"clipped at {MAX_NORM:g} Linear by Linear, a gradient of norm {before.norm():.0f} keeps {wrong.norm():.0f} and has a cosine of {turned:.2f} to itself; "
+        conclusion=f"clipped at {MAX_NORM:g} Linear by Linear, a gradient of norm {before.norm():.0f} keeps {wrong.norm():.0f} and has a cosine of {turned:.2f} to what it was; "
         f"clipped as a whole {right.norm():.2f} and {kept:.2f}",
         holds={
             "the total is far above the threshold": bool(wrong.norm() > 10 * MAX_NORM),

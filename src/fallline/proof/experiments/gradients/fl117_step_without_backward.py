@@ -61,12 +61,9 @@ def _steps_twice(t: Trainee, window: Window) -> None:
 
 def _extra_step(optimizer: Callable[..., torch.optim.Optimizer], *, to_none: bool) -> float:
     """How far one more step moves the parameters after three ordinary updates and a zero_grad."""
-    updates = 0
 
     def update(t: Trainee, window: Window) -> None:
-        nonlocal updates
-        updates += 1
-        if updates <= 3:
+        if t.number < 3:
             plain(t, window)
         else:
             t.loss(*window[0]).backward()  # so that there is something to clear

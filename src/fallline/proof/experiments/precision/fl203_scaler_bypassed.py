@@ -68,14 +68,10 @@ def _bypassed_unscaled(t: Trainee, window: Window) -> None:
 
 def _with_overflow(update: Update, optimizer: type[torch.optim.Optimizer]) -> Run:
     """A run in which one gradient value of one update is infinite."""
-    seen = 0
 
     def overflowing(t: Trainee, window: Window) -> None:
-        nonlocal seen
-        overflow = (
-            next(t.model.parameters()).register_hook(_one_infinite) if seen == OVERFLOW else None
-        )
-        seen += 1
+        first = next(t.model.parameters())
+        overflow = first.register_hook(_one_infinite) if t.number == OVERFLOW else None
         update(t, window)
         if overflow is not None:
             overflow.remove()

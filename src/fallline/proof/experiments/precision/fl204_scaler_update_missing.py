@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
 from fallline.proof.experiment import Measured, experiment
@@ -70,5 +72,5 @@ def _second_iteration(*, update: bool) -> tuple[str, str]:
         _iteration(scaler, optimizer, 1.0)
         if update:
             scaler.update()
-        errors.append(error_of(lambda: call(scaler, optimizer)))  # noqa: B023
+        errors.append(error_of(partial(call, scaler, optimizer)))
     return errors[0], errors[1]
