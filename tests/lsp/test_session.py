@@ -80,6 +80,7 @@ def test_a_session_from_the_first_mistake_to_its_fix(start: Callable[..., Client
 
     text = client.hover("train.py", CLIP, 10)
     assert "FL201 clip-scaled" in text and "Why is this bad?" in text and "Use instead" in text
+    assert "Measured: The norm that steps is" in text  # the experiment's numbers, from the record
     assert client.hover("train.py", 0, 0) == ""
 
     offered = client.actions("train.py", CLIP)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import tokenize
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from fallline.check.sources import Sources
 from fallline.finding import Finding
 from fallline.matters import matters
 from fallline.reader import Reading, read_paths
+from fallline.reader.project import called_names
 from fallline.syntax.edits import split_lines
 
 __all__ = ["Change", "Project", "Target", "as_bytes"]
@@ -25,6 +27,8 @@ __all__ = ["Change", "Project", "Target", "as_bytes"]
 MOST_FILES = 300
 
 State = tuple[int, int] | int | None  # what tells one content of a file from another
+_IMPORT = re.compile(rb"^[ \t]*(?:from|import)\b(?:[^\n(]|\([^)]*\))*", re.MULTILINE)
+_DEFINED = re.compile(rb"\b(?:def|class)\s+(\w+)")
 
 
 @dataclass(frozen=True)
@@ -58,22 +62,44 @@ class Project:
     def __init__(self, folder: str) -> None:
         self.folder = folder
         self._readings: dict[str, Reading] = {}
-        self._states: dict[str, State] = {}
+        self._contents: dict[str, _Content] = {}
 
-    def findings(self, documents: Mapping[str, bytes], whole: bool) -> list[Finding]:
-        """What is wrong in the open documents and, if `whole`, in the project's other files. Raises FalllineError."""
+    def opened(self, documents: Mapping[str, bytes]) -> list[Finding] | None:
+        """What is wrong in the open documents, at once; None where that depends on files that call them. Raises FalllineError."""
         settings, given = load([self.folder]), _given(documents)
-        self._read(settings, given, whole)
+        files = _files(self.folder, settings, given, whole=False)
+        known = {path: r for path, r in self._readings.items() if self._is_current(path, given)}
+        fresh = read_paths(
+            [path for path in files if path not in known],
+            roots=[settings.root],
+            among=list({**dict.fromkeys(files), **self._readings}),
+            given=given,
+        )
+        if any(self._reached_from_elsewhere(reading) for reading in fresh):
+            return None
+        readings = [*fresh, *(known[path] for path in files if path in known)]
+        return self._told(readings, settings, given)
+
+    def findings(self, documents: Mapping[str, bytes]) -> list[Finding]:
+        """What is wrong in the open documents and in the project's other files. Raises FalllineError."""
+        settings, given = load([self.folder]), _given(documents)
+        self._read(settings, given)
+        return self._told(self._readings.values(), settings, given)
+
+    def _told(
+        self, readings: Iterable[Reading], settings: Settings, given: dict[str, bytes]
+    ) -> list[Finding]:
+        found = list(readings)
         sources = Sources(given)
-        sift = Sift(settings, self._readings, settings.baseline)
-        return for_people(sift.remaining(collect(self._readings.values()), sources), sources)
+        sift = Sift(settings, [reading.path for reading in found], settings.baseline)
+        return for_people(sift.remaining(collect(found), sources), sources)
 
     def fixed(
         self, documents: Mapping[str, bytes], target: Target | None, unsafe: bool
     ) -> list[Change]:
         """What changes when one finding is fixed, or with no target all in the documents. Empty where no fix holds."""
         settings, given = load([self.folder]), _given(documents)
-        self._read(settings, given, whole=True)
+        self._read(settings, given)
         sift = Sift(settings, self._readings, settings.baseline)
         readings = list(self._readings.values())
         chosen = self._chosen(readings, given, target)
@@ -124,30 +150,93 @@ class Project:
 
     # -- reading -------------------------------------------------------------------------------------------------
 
-    def _read(self, settings: Settings, given: dict[str, bytes], whole: bool) -> None:
-        files = _files(self.folder, settings, given, whole)
+    def _read(self, settings: Settings, given: dict[str, bytes]) -> None:
+        files = _files(self.folder, settings, given, whole=True)
         touched = {path for reading in self._readings.values() for path in reading.touched}
-        states = {path: _state(path, given) for path in {*files, *touched}}
-        changed = {
-            os.path.abspath(path)
-            for path, state in states.items()
-            if path not in self._states or self._states[path] != state
-        }
-        # another set of files can give every import and every call another meaning
-        stale = (
-            [path for path in files if self._concerned(path, changed)]
-            if files == list(self._readings)
-            else files
-        )
+        before = self._contents
+        contents = {path: _content(path, given, before.get(path)) for path in {*files, *touched}}
+        changes = [
+            _Changed(path, before.get(path), contents.get(path), path in self._readings)
+            for path in {*before, *contents}
+            if before.get(path) != contents.get(path)
+        ]
+        stale = [path for path in files if self._concerned(path, contents[path], changes, given)]
         readings = read_paths(stale, roots=[settings.root], among=files, given=given)
         fresh = {reading.path: reading for reading in readings}
         self._readings = {path: fresh.get(path) or self._readings[path] for path in files}
-        new = {path for reading in readings for path in reading.touched} - states.keys()
-        self._states = states | {path: _state(path, given) for path in new}
+        for path in {path for reading in readings for path in reading.touched} - contents.keys():
+            contents[path] = _content(path, given, None)
+        self._contents = contents
 
-    def _concerned(self, path: str, changed: set[str]) -> bool:
+    def _concerned(
+        self, path: str, content: _Content, changes: list[_Changed], given: dict[str, bytes]
+    ) -> bool:
+        """Whether a file has to be read again: it changed, it imports what changed, or is called otherwise than before."""
+        reading = self._readings.get(path)
+        if reading is None:
+            return True
+        for change in changes:
+            if change.path == path or content.defines & change.calls:
+                return True
+            if change.path in reading.touched or not change.known:
+                # who calls is noted as touched too; that only counts where `calls` differ
+                if any(change.name in line for line in _imports(path, given)):
+                    return True
+        return False
+
+    def _is_current(self, path: str, given: dict[str, bytes]) -> bool:
+        """Whether this file and all that had a part in its reading are what they were."""
         parts = (path, *self._readings[path].touched)
-        return any(os.path.abspath(part) in changed for part in parts)
+        return all(
+            part in self._contents and self._contents[part].state == _state(part, given)
+            for part in parts
+        )
+
+    def _reached_from_elsewhere(self, reading: Reading) -> bool:
+        """Another file calls functions of this one: only both together say what happens in them."""
+        names = {(reading.path, name) for name in reading.deferred}
+        return any(names & r.reached for path, r in self._readings.items() if path != reading.path)
+
+
+@dataclass(frozen=True)
+class _Content:
+    """What a file holds, as far as others depend on it."""
+
+    state: State
+    calls: frozenset[bytes] = frozenset()
+    defines: frozenset[bytes] = frozenset()
+
+
+class _Changed:
+    """A file that is not what it was; `calls` are the names that it calls now and did not, or did and does not."""
+
+    def __init__(
+        self, path: str, before: _Content | None, after: _Content | None, known: bool
+    ) -> None:
+        self.path = path
+        self.known = known and after is not None and after.state is not None
+        old, new = (content.calls if content else frozenset() for content in (before, after))
+        self.calls = old ^ new
+        stem = os.path.splitext(os.path.basename(path))[0]
+        package = os.path.basename(os.path.dirname(os.path.abspath(path)))
+        self.name = os.fsencode(package if stem == "__init__" else stem)
+
+
+def _imports(path: str, given: dict[str, bytes]) -> list[set[bytes]]:
+    """The words of each import in a file."""
+    found = _IMPORT.findall(Sources(given).data(path))
+    return [set(re.findall(rb"\w+", statement)) for statement in found]
+
+
+def _content(path: str, given: dict[str, bytes], before: _Content | None) -> _Content:
+    state = _state(path, given)
+    if before is not None and before.state == state:
+        return before
+    try:
+        data = Sources(given).data(path)
+    except OSError:
+        return _Content(None)
+    return _Content(state, frozenset(called_names(data)), frozenset(_DEFINED.findall(data)))
 
 
 def as_bytes(text: str) -> bytes:

@@ -45,7 +45,6 @@ class Server(LanguageServer):
         self.worker = Worker()
         self.told: dict[str, list[tuple[Finding, types.Diagnostic]]] = {}
         self._homes: dict[str, str] = {}  # URI that was told about → its project's folder
-        self._whole: set[str] = set()  # folders whose other files have been read
         self._published: dict[str, types.PublishDiagnosticsParams] = {}
         self._troubles: dict[str, str] = {}
         self._changes = 0  # counts what the client reported
@@ -82,20 +81,19 @@ class Server(LanguageServer):
                 return
 
     async def _read(self, project: Documents) -> None:
-        """The open documents at once; the files around them when they were never read."""
+        """The open documents at once, then what else they have a part in."""
         folder, contents = project.folder, project.contents
         try:
-            if folder not in self._whole:
-                found = await asyncio.to_thread(self.worker.findings, folder, contents, False)
-                self._publish(project, found)
-            found = await asyncio.to_thread(self.worker.findings, folder, contents, True)
+            found = await asyncio.to_thread(self.worker.opened, folder, contents)
+            if found is not None:
+                self._publish(project, found, whole=False)
+            found = await asyncio.to_thread(self.worker.findings, folder, contents)
         except FalllineError as error:
             self._complain(folder, str(error))
             found = []
         else:
-            self._whole.add(folder)
             self._troubles.pop(folder, None)
-        self._publish(project, found)
+        self._publish(project, found, whole=True)
 
     def _complain(self, folder: str, trouble: str) -> None:
         """A setting that is wrong is said once, not with every keystroke."""
@@ -105,14 +103,16 @@ class Server(LanguageServer):
                 types.ShowMessageParams(types.MessageType.Error, f"fallline: {trouble}")
             )
 
-    def _publish(self, project: Documents, found: list[Finding]) -> None:
+    def _publish(self, project: Documents, found: list[Finding], whole: bool) -> None:
+        """Tell what was found: in the open documents, and if `whole` in all others that were or are concerned."""
         by_uri: dict[str, list[Finding]] = defaultdict(list)
         for finding in found:
             uri = project.address(os.path.abspath(finding.at.path), finding.evidence.get("cell"))
             if uri is not None:
                 by_uri[uri].append(finding)
         before = {uri for uri, folder in self._homes.items() if folder == project.folder}
-        for uri in sorted({*by_uri, *before, *project.versions}):
+        concerned = {*by_uri, *before, *project.versions} if whole else {*project.versions}
+        for uri in sorted(concerned):
             document = self._open(uri)
             if document is None or document.version == project.versions.get(uri):
                 self._homes[uri] = project.folder

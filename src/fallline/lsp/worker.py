@@ -32,8 +32,12 @@ class Worker:
         self._connection: Connection[Any, Any] | None = None
         self._stopped = False
 
-    def findings(self, folder: str, documents: Mapping[str, bytes], whole: bool) -> list[Finding]:
-        found: list[Finding] = self._ask("findings", folder, dict(documents), whole)
+    def opened(self, folder: str, documents: Mapping[str, bytes]) -> list[Finding] | None:
+        found: list[Finding] | None = self._ask("opened", folder, dict(documents))
+        return found
+
+    def findings(self, folder: str, documents: Mapping[str, bytes]) -> list[Finding]:
+        found: list[Finding] = self._ask("findings", folder, dict(documents))
         return found
 
     def fixed(

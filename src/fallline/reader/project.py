@@ -21,7 +21,7 @@ from fallline.rule import Rule, all_rules, rule_by_code
 from fallline.syntax import Project, UnreadableError
 from fallline.verdict import merge, settle
 
-__all__ = ["read_paths"]
+__all__ = ["called_names", "read_paths"]
 
 _CALLED = re.compile(rb"[A-Za-z_]\w*(?=\()")
 _IMPORTED = re.compile(rb"^[ \t]*from .*?import[ \t]*(?:\(([^)]*)\)|(.*))$", re.M)
@@ -88,14 +88,19 @@ def _callers(paths: Sequence[str], project: Project) -> dict[bytes, tuple[str, .
             data = project.data(path)
         except OSError:
             continue
-        if not any(token in data for token in TOKENS):
-            continue
-        words = set(_CALLED.findall(data))
-        for several, one in _IMPORTED.findall(data):
-            words.update(_WORD.findall(several or one))
-        for word in words:
+        for word in called_names(data):
             found.setdefault(word, set()).add(path)
     return {name: tuple(sorted(files)) for name, files in found.items()}
+
+
+def called_names(data: bytes) -> set[bytes]:
+    """What a file calls or imports by name; nothing where it cannot train."""
+    if not any(token in data for token in TOKENS):
+        return set()
+    words = set(_CALLED.findall(data))
+    for several, one in _IMPORTED.findall(data):
+        words.update(_WORD.findall(several or one))
+    return words
 
 
 def _finish(
