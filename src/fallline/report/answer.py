@@ -155,6 +155,7 @@ def markdown(answer: Answer) -> str:
             for s in answer.verify
         ],
     )
+    out += _bullets("Measured", [(f"`{f.name}`", f.says, ()) for f in answer.measured()])
     return "\n".join(out).rstrip()
 
 

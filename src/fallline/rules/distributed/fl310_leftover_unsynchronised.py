@@ -19,7 +19,7 @@ The step uses gradients of which the last micro-batches ran under `no_sync()`, s
 
 It happens at the end of the data, where the window is not full and the micro-batch that would synchronise never comes."""
     why = """\
-Each rank steps with its own gradients, and from then on their parameters differ: by 0.018 in our measurement, and a later synchronised step does not bring them together again."""
+Each rank steps with its own gradients, and from then on their parameters differ, and a later synchronised step does not bring them together again."""
     instead = """\
 Let the last micro-batch before every step synchronise, also the last one of the epoch.
 
