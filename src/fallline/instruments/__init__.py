@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fallline.instruments.frame import Measurement, Progress
+    from fallline.instruments.function import check_function
     from fallline.instruments.memory import measure_memory
+    from fallline.instruments.model import measure_model
     from fallline.instruments.precision import precision_probe
     from fallline.instruments.precision.table import autocast_table
     from fallline.instruments.script import Observer, Script, run_until
@@ -20,6 +22,8 @@ _HOME = {
     "Measurement": "fallline.instruments.frame",
     "Progress": "fallline.instruments.frame",
     "autocast_table": "fallline.instruments.precision.table",
+    "check_function": "fallline.instruments.function",
+    "measure_model": "fallline.instruments.model",
     "precision_probe": "fallline.instruments.precision",
     "Observer": "fallline.instruments.script",
     "Script": "fallline.instruments.script",
@@ -34,7 +38,9 @@ __all__ = [
     "Progress",
     "Script",
     "autocast_table",
+    "check_function",
     "measure_memory",
+    "measure_model",
     "measure_time",
     "precision_probe",
     "run_until",

@@ -15,23 +15,13 @@ from fallline.instruments.precision.formats import Format, own_autocast
 from fallline.instruments.precision.record import Operation
 from fallline.instruments.untouched import World, loss_of, untouched
 
-__all__ = ["Matmul", "device_name", "device_of", "matmuls", "native", "speed", "time_padding"]
+__all__ = ["Matmul", "device_name", "matmuls", "native", "speed", "time_padding"]
 
 ROUNDS = 5
 SECONDS = 0.4  # of measuring for one format in one round, at most one run over it
 # Rows of 16 bytes: so many elements of a half type, and of a type of one byte (fp8, int8).
 ALIGNED, ALIGNED_ONE_BYTE = 8, 16
 MOST_PADDED = 8
-
-
-def device_of(tensors: list[Tensor]) -> str:
-    """Where the code computes: the kind of device that holds most of the numbers."""
-    sizes: dict[str, int] = {}
-    for tensor in tensors:
-        kind = tensor.device.type
-        if kind != "meta":
-            sizes[kind] = sizes.get(kind, 0) + tensor.numel()
-    return max(sizes, key=lambda k: sizes[k], default="cpu")
 
 
 def device_name(device: str) -> str:

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map
 
 from fallline.event import Location
 from fallline.instruments.untouched import World
-from fallline.watcher.frames import place
+from fallline.instruments.where import user_line
 from fallline.watcher.origin_trace import Modules
 
 __all__ = [
@@ -202,9 +202,7 @@ class Exchange(TorchFunctionMode):
     def _begin(self, name: str) -> Call:
         word = name.strip("_")
         word = _WORDS.get(word, word)
-        where = place(4)
-        module = self.modules.current
-        at = where.at if where is not None else None
+        module, at = self.modules.current, user_line(4)
         site = (module or "", at.path if at else "", at.line if at else 0, word)
         occurrence = self._counts[site] = self._counts.get(site, -1) + 1
         call = Call(word, module, at, occurrence)

@@ -11,10 +11,10 @@ from torch.utils._pytree import tree_leaves
 
 from fallline.errors import UsageError
 from fallline.instruments.frame import Progress
+from fallline.instruments.micro_batch import device_of
 from fallline.instruments.precision.changes import repair
 from fallline.instruments.precision.device import (
     device_name,
-    device_of,
     matmuls,
     native,
     speed,

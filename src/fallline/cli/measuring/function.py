@@ -1,0 +1,62 @@
+"""`fallline measure function`: a custom autograd Function."""
+
+from __future__ import annotations
+
+import argparse
+
+from fallline.cli.measuring._common import add_output, deliver
+from fallline.errors import UsageError
+
+__all__ = ["HELP", "add_arguments", "run"]
+
+HELP = """\
+a custom autograd Function: gradcheck and everything that training asks of it
+
+  fallline measure function package.module:Square
+  fallline measure function package.module:Scale --shapes 4x3 3
+  fallline measure function package.module:Attend --inputs package.module:example_inputs
+
+Asks for gradcheck, gradgradcheck, the shapes that backward really returns, float32, float16 and bfloat16, another device,
+strided inputs and gradients, autocast, undeclared in-place changes and tensors kept on ctx. Exit status 1 when a case fails.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("target", metavar="MODULE:FUNCTION", help="the Function, as in an import")
+    parser.add_argument(
+        "--shapes", nargs="+", metavar="AxB", type=_shape, help="shapes of its tensor inputs"
+    )
+    parser.add_argument(
+        "--inputs", metavar="MODULE:NAME", help="a tuple of inputs, or a function that returns one"
+    )
+    parser.add_argument(
+        "--skip", action="append", default=[], metavar="CASE", help="leave a case out"
+    )
+    add_output(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from fallline.instruments.function.check import check_function, shaped
+    from fallline.instruments.target import named_object
+
+    inputs: tuple[object, ...] = ()
+    if args.inputs:
+        given = named_object(args.inputs)
+        given = given() if callable(given) else given
+        if not isinstance(given, tuple | list):
+            raise UsageError(
+                f"--inputs {args.inputs} gave a {type(given).__name__}: a tuple is needed"
+            )
+        inputs = tuple(given)
+    elif args.shapes:
+        inputs = tuple(shaped(args.shapes))
+    report = check_function(named_object(args.target), *inputs, skip=args.skip)
+    deliver(report, args)
+    return 1 if report.failures else 0
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    parts = text.lower().replace(",", "x").split("x")
+    if not all(p.isdecimal() for p in parts):
+        raise argparse.ArgumentTypeError(f"'{text}' is not a shape; write it as 4x3")
+    return tuple(int(p) for p in parts)

@@ -1,0 +1,70 @@
+"""`fallline measure model`: registration, dead units, initialisation and gradient flow."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+from fallline.cli.measuring._common import add_output, add_script, deliver, script
+
+__all__ = ["HELP", "add_arguments", "run"]
+
+HELP = """\
+what a model holds unregistered, its dead units, initialisation and gradient flow
+
+  fallline measure model package.models:build     a function or class that gives the model (or (model, input, ...))
+  fallline measure model train.py --its --own arguments
+
+Runs one batch, forward and backward: that of the script's update, one that the callable gives, or random numbers in the
+shape that the first layer takes. Says which parameters are not registered, shared or unused, which units are dead,
+and how signal and gradient change from layer to layer.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_output(parser)
+    add_script(parser, updates=1)
+
+
+def run(args: argparse.Namespace) -> int:
+    from fallline.instruments.model import measure_model, model_of_script
+
+    status = 0
+    if ":" in args.target and not os.path.exists(args.target):
+        from fallline.instruments.target import named_object
+
+        model, inputs = _built(named_object(args.target), args.target)
+        report = measure_model(model, *inputs)
+    else:
+        report, ran = model_of_script(script(args), update=args.updates)
+        report.partial = report.partial or ran.partial
+        status = 1 if ran.error is not None or ran.status else 0
+    deliver(report, args)
+    return status
+
+
+def _built(thing: Any, target: str) -> tuple[Any, tuple[Any, ...]]:
+    """The model itself, or what a function or class without arguments gives."""
+    from torch import nn
+
+    from fallline.errors import UsageError
+
+    if not isinstance(thing, nn.Module):
+        if not callable(thing):
+            raise UsageError(
+                f"{target} is a {type(thing).__name__}: name a model, or a function or class that gives one"
+            )
+        try:
+            thing = thing()
+        except TypeError as error:
+            raise UsageError(
+                f"{target} cannot be called without arguments ({error}): name a function that can"
+            ) from None
+    if isinstance(thing, tuple) and thing and isinstance(thing[0], nn.Module):
+        return thing[0], thing[1:]
+    if not isinstance(thing, nn.Module):
+        raise UsageError(
+            f"{target} gave a {type(thing).__name__}, not a torch.nn.Module (or a tuple that begins with one)"
+        )
+    return thing, ()

@@ -1,0 +1,135 @@
+"""One micro-batch of a running script, as a function that can be called again and again where its backward would begin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+from torch import Tensor, nn
+
+from fallline.engine import rng
+from fallline.errors import UsageError
+from fallline.instruments.script import Observer, Ran, Script, run_until
+from fallline.watcher.objects import unwrap
+from fallline.watcher.replay import Capture, Gone, Weak, as_it_was, prepare
+
+__all__ = ["MicroBatch", "device_of", "measure_micro_batch"]
+
+_MOST_CALLS = 64
+Found = TypeVar("Found")
+
+
+def device_of(tensors: list[Tensor]) -> str:
+    """Where the code computes: the kind of device that holds most of the numbers."""
+    sizes: dict[str, int] = {}
+    for tensor in tensors:
+        kind = tensor.device.type
+        if kind != "meta":
+            sizes[kind] = sizes.get(kind, 0) + tensor.numel()
+    return max(sizes, key=lambda k: sizes[k], default="cpu")
+
+
+class MicroBatch:
+    """What the models were called with, and the user's own statements from there to the backward."""
+
+    def __init__(self, capture: Capture, random: dict[str, Any]) -> None:
+        self._capture = capture
+        self._random = random
+        way = prepare(capture)
+        if way.run is None:
+            raise UsageError(f"this update cannot be run again: {way.missing}")
+        # why the loss is not part of it, where it is not
+        self.without_loss = way.missing if way.way == "modules" else ""
+        if way.way != "modules":
+            for call in capture.calls:
+                _forget((call.args, call.kwargs))
+
+    @property
+    def models(self) -> list[nn.Module]:
+        return [unwrap(m) for m in self._capture.models]
+
+    @property
+    def device(self) -> str:
+        return device_of([p for m in self.models for p in m.parameters()])
+
+    def __call__(self) -> Any:
+        """Run it as it was: same inputs, same randomness. It ends where it calls `backward`."""
+        buffers = [
+            (module, name, buffer)
+            for root in self.models
+            for module in root.modules()
+            for name, buffer in module._buffers.items()
+            if buffer is not None
+        ]
+        with as_it_was(self._capture, SimpleNamespace(off=False, replaying=False)):
+            rng.restore(self._random)
+            for module, name, buffer in buffers:
+                module._buffers[name] = buffer  # whoever calls this looks after the buffers
+            run = prepare(self._capture).run
+            assert run is not None
+            try:
+                return run()
+            except Gone:
+                raise RuntimeError(
+                    "an input of the model is no longer there: it was a result of another computation"
+                ) from None
+
+
+def _forget(thing: Any) -> None:
+    """What another computation made is made again: a criterion gets the new outputs of the model, not those it had."""
+    if isinstance(thing, Weak):
+        thing.ref = lambda: None  # type: ignore[assignment]
+    elif isinstance(thing, tuple | list):
+        for item in thing:
+            _forget(item)
+    elif isinstance(thing, dict):
+        _forget(tuple(thing.values()))
+
+
+def measure_micro_batch(
+    script: Script, measure: Callable[[MicroBatch], Found], *, update: int
+) -> tuple[Found, Ran]:
+    """Train up to this update, and hand its first micro-batch to `measure` where its backward would begin."""
+    observer = _AtBackward(measure, update)
+    ran = run_until(script, observer, updates=update)
+    if not observer.found:
+        if ran.interrupted:
+            raise KeyboardInterrupt
+        raise UsageError(
+            f"the script {'raised' if ran.error or ran.status else 'ended'} after {ran.updates} updates, before the backward of update "
+            f"{update}: there is nothing to measure (--updates chooses another one)"
+        )
+    return observer.found[0], ran
+
+
+class _AtBackward(Observer):
+    def __init__(self, measure: Callable[[MicroBatch], Any], update: int) -> None:
+        self.measure = measure
+        self.wanted = update
+        self.done = 0
+        self.capture: Capture | None = None
+        self.random: dict[str, Any] = {}
+        self.found: list[Any] = []
+
+    @property
+    def now(self) -> bool:
+        return self.done == self.wanted - 1 and not self.found
+
+    def update_ends(self, number: int) -> None:
+        self.done = number
+
+    def forward_begins(self, model: nn.Module, args: Any, kwargs: Any) -> None:
+        if not self.now:
+            return
+        if self.capture is None or self.capture.over:
+            self.capture, self.random = Capture(None), rng.capture()
+        if len(self.capture.calls) < _MOST_CALLS:
+            self.capture.add(model, args, kwargs, device_of(list(model.parameters())))
+
+    def backward_begins(self, loss: Any) -> None:
+        if not self.now or self.capture is None:
+            return
+        self.capture.end()
+        self.found.append(self.measure(MicroBatch(self.capture, self.random)))
+        self.capture = None

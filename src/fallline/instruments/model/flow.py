@@ -1,0 +1,239 @@
+"""How signal and gradient go through a model, layer by layer, for one batch; and which units never fire in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as global_hooks
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fallline.event import Location
+from fallline.instruments.untouched import World, loss_of, untouched
+from fallline.instruments.where import user_line
+from fallline.watcher.origin_trace import Modules, plain_name, tensors_in
+
+__all__ = ["Flow", "Layer", "Silent", "flow_of"]
+
+_SATURATED = 0.99  # of the distance to the limit that a sigmoid or tanh has left behind
+
+
+@dataclass
+class Layer:
+    """A module with parameters of its own, in the order in which they are called."""
+
+    name: str
+    kind: str
+    signal_in: float | None = None  # root mean square of what goes in
+    signal_out: float | None = None
+    gradient_out: float | None = None  # of the loss with respect to what comes out
+    weight_gradient: float | None = None  # of all its own parameters
+    zero_rows: int = 0  # units whose weights get a gradient of exactly zero
+    rows: int = 0
+
+    @property
+    def gain(self) -> float | None:
+        if self.signal_in is None or self.signal_out is None or self.signal_in == 0:
+            return None
+        return self.signal_out / self.signal_in
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "signal_in": self.signal_in,
+            "signal_out": self.signal_out,
+            "gain": self.gain,
+            "gradient_out": self.gradient_out,
+            "weight_gradient": self.weight_gradient,
+            "rows_without_gradient": self.zero_rows,
+            "rows": self.rows,
+        }
+
+
+@dataclass
+class Silent:
+    """Units of an activation that are zero, or at their limit, for the whole batch."""
+
+    op: str
+    module: str | None
+    at: Location | None
+    units: int
+    dead: list[int] = field(default_factory=list)
+    saturated: int = 0
+    seen: int = 0  # values that each unit had
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "op": self.op,
+            "module": self.module,
+            "path": self.at.path if self.at else None,
+            "line": self.at.line if self.at else None,
+            "units": self.units,
+            "dead": len(self.dead),
+            "dead_units": self.dead[:64],
+            "saturated": self.saturated,
+            "values_per_unit": self.seen,
+        }
+
+
+@dataclass
+class Flow:
+    """One batch, forward and backward."""
+
+    layers: list[Layer] = field(default_factory=list)
+    activations: list[Silent] = field(default_factory=list)
+    without_gradient: list[str] = field(default_factory=list)  # not reached by the loss
+    zero_gradient: list[str] = field(default_factory=list)
+    not_called: list[str] = field(default_factory=list)
+    loss: float | None = None
+    loss_given: bool = True
+
+    @property
+    def depth(self) -> list[Layer]:
+        """The layers that mix units: what grows and shrinks with depth is decided there."""
+        return [x for x in self.layers if x.rows and x.gradient_out is not None]
+
+    @property
+    def early_to_late(self) -> float | None:
+        """The gradient that arrives at the first layer's output, over the last one's: 1 is even, below it vanishes."""
+        deep = self.depth
+        if len(deep) < 2 or not deep[-1].gradient_out or deep[0].gradient_out is None:
+            return None
+        return deep[0].gradient_out / deep[-1].gradient_out
+
+
+def flow_of(model: nn.Module, run: Callable[[], Any], world: World) -> Flow:
+    """Run the code once, with the model untouched."""
+    flow = Flow()
+    names = Modules([model])
+    hooks = _Hooks(model)
+    watch = _Activations(names)
+    with untouched(world, swap_buffers=True):
+        with names.followed(), hooks.placed(), watch:
+            loss, flow.loss_given = loss_of(run)
+        flow.layers = hooks.layers
+        flow.activations = watch.found
+        called = hooks.called
+        if loss is not None:
+            flow.loss = float(loss.detach())
+            if loss.requires_grad:
+                _gradients(flow, model, hooks, loss)
+    flow.not_called = [
+        name
+        for name, module in model.named_modules()
+        if id(module) not in called and any(True for _ in module.parameters(recurse=False))
+    ]
+    return flow
+
+
+def _gradients(flow: Flow, model: nn.Module, hooks: _Hooks, loss: Tensor) -> None:
+    parameters = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+    outputs = [(layer, t) for layer, t in hooks.outputs if t.requires_grad]
+    wanted = [*(p for _, p in parameters), *(t for _, t in outputs)]
+    made = torch.autograd.grad(loss, wanted, allow_unused=True, retain_graph=True)
+    of_parameter = {id(p): g for (_, p), g in zip(parameters, made, strict=False)}
+    flow.without_gradient = [n for n, p in parameters if of_parameter[id(p)] is None]
+    flow.zero_gradient = [
+        n for n, p in parameters if (g := of_parameter[id(p)]) is not None and not bool(g.any())
+    ]
+    for (layer, _), gradient in zip(outputs, made[len(parameters) :], strict=True):
+        if gradient is not None:
+            layer.gradient_out = _rms(gradient)
+    for layer, module in hooks.modules:
+        own = [of_parameter.get(id(p)) for p in module.parameters(recurse=False)]
+        held = [g for g in own if g is not None]
+        if held:
+            layer.weight_gradient = sum(float(g.double().square().sum()) for g in held) ** 0.5
+        weight = getattr(module, "weight", None)
+        of_weight = of_parameter.get(id(weight))
+        if layer.rows and of_weight is not None:
+            flat = of_weight.movedim(_out_dim(module), 0).flatten(1)
+            layer.zero_rows = int((~flat.any(1)).sum())
+
+
+_MIXING = (nn.Linear, nn.modules.conv._ConvNd)
+
+
+def _out_dim(module: nn.Module) -> int:
+    return 1 if isinstance(module, nn.modules.conv._ConvTransposeNd) else 0
+
+
+def _rms(tensor: Tensor) -> float:
+    return float(tensor.detach().double().square().mean().sqrt()) if tensor.numel() else 0.0
+
+
+class _Hooks:
+    """What goes in and comes out of every module that has parameters of its own."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.names = {id(m): n for n, m in model.named_modules()}
+        self.layers: list[Layer] = []
+        self.modules: list[tuple[Layer, nn.Module]] = []
+        self.outputs: list[tuple[Layer, Tensor]] = []
+        self.called: set[int] = set()
+
+    @contextmanager
+    def placed(self) -> Iterator[None]:
+        handle = global_hooks.register_module_forward_hook(self._after)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    def _after(self, module: nn.Module, args: Any, output: Any) -> None:
+        self.called.add(id(module))
+        if id(module) not in self.names or any(layer[1] is module for layer in self.modules):
+            return
+        if not any(True for _ in module.parameters(recurse=False)):
+            return
+        # nn.MultiheadAttention uses the weight of its out_proj without calling it
+        self.called |= {
+            id(m) for m in module.children() if isinstance(module, nn.MultiheadAttention)
+        }
+        rows = 0
+        if isinstance(module, _MIXING):
+            rows = module.weight.shape[_out_dim(module)]
+        layer = Layer(self.names[id(module)], type(module).__name__, rows=rows)
+        given = [t for t in tensors_in(args) if t.is_floating_point()]
+        made = [t for t in tensors_in(output) if t.is_floating_point()]
+        layer.signal_in = _rms(given[0]) if given else None
+        self.layers.append(layer)
+        self.modules.append((layer, module))
+        if made:
+            layer.signal_out = _rms(made[0])
+            self.outputs.append((layer, made[0]))
+
+
+class _Activations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Looks at what comes out of relu, sigmoid and tanh, wherever they are called."""
+
+    def __init__(self, modules: Modules) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.modules = modules
+        self.found: list[Silent] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = plain_name(func._schema.name)
+        if name == "clamp_min" and len(args) > 1 and args[1] == 0:
+            name = "relu"
+        if name in ("relu", "sigmoid", "tanh", "hardtanh") and isinstance(result, Tensor):
+            if result.ndim >= 2 and torch._C._current_autograd_node() is None:
+                self._look(name, result.detach())
+        return result
+
+    def _look(self, name: str, out: Tensor) -> None:
+        # (batch, channels, ...) for pictures, (batch, ..., units) for the rest
+        units = out.movedim(1 if out.ndim >= 4 else -1, 0).flatten(1)
+        found = Silent(name, self.modules.current, user_line(3), len(units), seen=units.shape[1])
+        if name in ("relu", "hardtanh"):
+            found.dead = (units == 0).all(1).nonzero().flatten().tolist()
+        else:
+            middle = (units - 0.5) * 2 if name == "sigmoid" else units
+            found.saturated = int((middle.abs() > _SATURATED).all(1).sum())
+        self.found.append(found)

@@ -1,0 +1,20 @@
+"""The user's line behind what is just happening, where there is one."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from fallline.event import Location
+from fallline.watcher.frames import place, shown_path
+
+__all__ = ["user_line"]
+
+
+def user_line(depth: int = 1) -> Location | None:
+    """The innermost line of the user's; a program beside the interpreter (bin/fallline, bin/pytest) is not his."""
+    found = place(depth + 1)
+    if found is None:
+        return None
+    programs = shown_path(os.path.dirname(sys.executable))
+    return None if os.path.dirname(found.at.path) == programs else found.at
