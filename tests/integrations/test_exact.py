@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
+import socket
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +16,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from fallline.errors import EngineError
 
@@ -58,13 +62,11 @@ def flat(model: nn.Module) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
-def big_batches(sizes: list[int], *, by_token: bool) -> torch.Tensor:
+def big_batches(windows: list[list[Any]], *, by_token: bool) -> torch.Tensor:
     """What training with one backward for each update gives: of all tokens alike, or of micro-batch means alike."""
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    batches = list(DataLoader(Texts(), batch_size=3))
-    for size in sizes:
-        window, batches = batches[:size], batches[size:]
+    for window in windows:
         optimizer.zero_grad()
         if by_token:
             loss_of(model, [torch.cat(parts) for parts in zip(*window, strict=True)]).backward()
@@ -75,7 +77,8 @@ def big_batches(sizes: list[int], *, by_token: bool) -> torch.Tensor:
     return flat(model)
 
 
-WINDOWS = [4, 4, 2]  # ten micro-batches
+BATCHES = list(DataLoader(Texts(), batch_size=3))
+WINDOWS = [BATCHES[:4], BATCHES[4:8], BATCHES[8:]]  # ten micro-batches, four for an update
 
 
 def off(update: torch.Tensor, truth: torch.Tensor) -> float:
@@ -92,7 +95,7 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def by_lightning(tmp_path: Path, *callbacks: Any) -> torch.Tensor:
+def by_lightning(tmp_path: Path, *callbacks: Any, **options: Any) -> torch.Tensor:
     import lightning as L
 
     class Module(L.LightningModule):
@@ -118,6 +121,7 @@ def by_lightning(tmp_path: Path, *callbacks: Any) -> torch.Tensor:
         gradient_clip_val=0.5,
         default_root_dir=tmp_path,
         callbacks=list(callbacks),
+        **options,
     )
     trainer.fit(module, DataLoader(Texts(), batch_size=3))
     return flat(module.net)
@@ -175,6 +179,54 @@ def test_accelerate_remainder() -> None:
     truth = big_batches(WINDOWS, by_token=False)
     assert off(by_accelerate(exact=False), truth) > 0.02
     assert off(by_accelerate(exact=True), truth) < 1e-6
+
+
+@pytest.mark.parametrize("framework", ["lightning", "accelerate"])
+def test_two_ranks_make_the_update_of_all_their_tokens(tmp_path: Path, framework: str) -> None:
+    if framework == "lightning":  # which shuffles with a sampler of its own
+        texts = Texts()
+        shards = [[texts[i] for i in DistributedSampler(texts, 2, rank)] for rank in range(2)]
+        windows = [
+            [tuple(map(torch.stack, zip(*shard[a:b], strict=True))) for shard in shards]
+            for a, b in ((0, 12), (12, 15))
+        ]
+    else:  # every second batch is
+        windows = [BATCHES[:8], BATCHES[8:]]
+    truth = big_batches(windows, by_token=True)
+    run_ranks(framework, tmp_path / "weights.pt")
+    found = torch.load(tmp_path / "weights.pt")
+    assert off(found["plain"], truth) > 0.1
+    assert off(found["exact"], truth) < 1e-6
+
+
+def run_ranks(framework: str, out: Path) -> None:
+    """The worker as torchrun would start it, twice."""
+    worker = str(Path(__file__).parent / "exact_worker.py")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    launched = [
+        subprocess.Popen(
+            [sys.executable, worker, framework, str(out)],
+            env={
+                **os.environ,
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": "2",
+                "LOCAL_WORLD_SIZE": "2",
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port),
+                "TORCHELASTIC_RUN_ID": "exact",
+                "OMP_NUM_THREADS": "1",
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    said = [process.communicate(timeout=240)[0] for process in launched]
+    assert [process.returncode for process in launched] == [0, 0], "\n".join(said)
 
 
 def test_full_windows_keep_lightnings_bits(tmp_path: Path, monkeypatch: Any) -> None:
