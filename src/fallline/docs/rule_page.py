@@ -44,6 +44,7 @@ def page(rule: Rule) -> str:
             *measured,
             f"`fallline prove {rule.code}` measures it again; {link} has the numbers.",
         ]
+    parts += _cited(rule)
     if rule.fix_safety:
         parts += ["## Fix safety", rule.fix_safety.strip()]
     if rule.references:
@@ -65,6 +66,17 @@ def evidence(rule: Rule) -> list[str]:
         return []
     taught = [f"Often taught: {known.taught}"] if known.taught else []
     return [*taught, f"Measured: {known.says}"]
+
+
+def _cited(rule: Rule) -> list[str]:
+    """The facts the rule rests on, each with what was measured."""
+    from fallline.proof.record import recorded
+
+    known = [outcome for name in rule.facts if (outcome := recorded(name)) is not None]
+    if not known:
+        return []
+    listed = "\n".join(f"- [{o.of}](../evidence.md#{o.of}): {o.says}" for o in known)
+    return [f"Facts it rests on:\n\n{listed}"]
 
 
 def index(rules: Iterable[Rule]) -> str:

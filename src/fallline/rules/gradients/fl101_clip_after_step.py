@@ -35,6 +35,7 @@ class ClipAfterStep(Rule):
     )
     instead = "Clip between `backward()` and `step()`:\n\n```python\nloss.backward()\ntorch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\noptimizer.step()\n```"
     fix_safety = "The clip moves before the step it follows, when both stand in one block."
+    facts = ("clip-after-step",)
     tokens = (b"clip",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:

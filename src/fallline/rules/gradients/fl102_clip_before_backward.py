@@ -34,6 +34,7 @@ class ClipBeforeBackward(Rule):
     )
     instead = "Clip between `backward()` and `step()`:\n\n```python\nloss.backward()\ntorch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\noptimizer.step()\n```"
     fix_safety = "The clip moves right before the step, when both stand in one block."
+    facts = ("clip-before-backward",)
     tokens = (b"clip",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:

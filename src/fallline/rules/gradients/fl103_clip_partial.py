@@ -36,6 +36,7 @@ class ClipPartial(Rule):
         "```python\nif (i + 1) % accumulation_steps == 0:\n    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n    optimizer.step()\n```"
     )
     fix_safety = "The clip moves to the step inside the boundary test of the same block."
+    facts = ("clip-each-micro-batch",)
     tokens = (b"clip",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:

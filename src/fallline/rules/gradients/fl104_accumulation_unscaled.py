@@ -32,6 +32,7 @@ class AccumulationUnscaled(Rule):
     )
     instead = "Divide the loss by the number of micro-batches:\n\n```python\n(loss / accumulation_steps).backward()\n```"
     fix_safety = "Only the value given to `backward()` is divided; the logged loss stays as it was. Divides by the count that the boundary test or the loop names."
+    facts = ("unscaled-accumulation-by-optimizer", "equal-micro-batches-are-exact")
     tokens = (b"backward",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:

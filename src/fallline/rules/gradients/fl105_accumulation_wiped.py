@@ -38,6 +38,7 @@ class AccumulationWiped(Rule):
     )
     instead = "Clear after the step, or before the first backward of the window:\n\n```python\noptimizer.step()\noptimizer.zero_grad()\n```"
     fix_safety = "`zero_grad()` moves behind the step, when both stand in one block or the step in an `if` of that block."
+    facts = ("zero-grad-inside-window",)
     tokens = (b"zero_grad", b".grad")
 
     def check(self, trace: Trace) -> Iterator[Finding]:

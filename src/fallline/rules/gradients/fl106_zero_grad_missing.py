@@ -38,6 +38,7 @@ class ZeroGradMissing(Rule):
     )
     instead = "Clear once per update:\n\n```python\noptimizer.step()\noptimizer.zero_grad()\n```\n\n`model.zero_grad()` and setting `.grad = None` clear as well."
     fix_safety = "Adds `optimizer.zero_grad()` after the only step of that optimizer."
+    facts = ("missing-zero-grad-grows",)
     tokens = (b"backward",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:

@@ -42,6 +42,7 @@ class AccumulationRemainder(Rule):
         "```python\nlast = i + 1 == len(loader)\nif (i + 1) % accumulation_steps == 0 or last:\n    ...\n```\n\n"
         "`fallline.Stepper` does both: it divides once, at the step."
     )
+    facts = ("remainder-is-underscaled", "leftovers-leak")
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         if trace.opaque:

@@ -27,6 +27,7 @@ class SchedulerPerMicroStep(Rule):
         "Advance the scheduler once per update, and count its length in updates:\n\n"
         "```python\nif (i + 1) % accumulation_steps == 0:\n    optimizer.step()\n    scheduler.step()\n```"
     )
+    facts = ("scheduler-counts-updates",)
     tokens = (b"sched", b"lr_", b".step(")
 
     def check(self, trace: Trace) -> Iterator[Finding]:

@@ -30,6 +30,7 @@ class GradientDividedRepeatedly(Rule):
     )
     instead = "Divide the loss of each micro-batch, or the gradient once, right before the step:\n\n```python\n(loss / accumulation_steps).backward()\n```"
     fix_safety = "The division moves into the boundary test, before everything else there; only where it is a loop of its own over the parameters."
+    facts = ("dividing-gradients-each-time-compounds", "dividing-gradients-once-is-exact")
     tokens = (b".grad",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:

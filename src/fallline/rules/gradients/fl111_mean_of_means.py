@@ -49,6 +49,7 @@ class MeanOfMeans(Rule):
         '```python\ntotal = sum((y != pad).sum() for _, y in window)\nfor x, y in window:\n    loss = F.cross_entropy(model(x), y, ignore_index=pad, reduction="sum") / total\n    loss.backward()\n```\n\n'
         "`fallline.Stepper` takes the weight of each micro-batch: `micro.backward(loss_sum, weight=tokens)`."
     )
+    facts = ("token-weighted-accumulation", "sum-over-total-is-exact")
     tokens = (b"backward",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:

@@ -23,6 +23,7 @@ class ValueClipping(Rule):
         "shortens it and keeps the direction. At the same limit value clipping is also the looser of the two: no element is smaller after it."
     )
     instead = "Unless element-wise limits are meant:\n\n```python\ntorch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)\n```"
+    facts = ("value-clipping-changes-direction", "value-against-norm-clipping")
     tokens = (b"clip",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:

@@ -27,6 +27,7 @@ class ClipThresholdExtreme(Rule):
         "Zero removes the gradient, and a negative value turns the update around."
     )
     instead = "Take the threshold from the norms of your own run, for instance a high quantile of them:\n\n```python\ntorch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)\n```"
+    facts = ("over-clipping-by-optimizer", "threshold-from-quantiles")
     tokens = (b"clip_grad",)
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:

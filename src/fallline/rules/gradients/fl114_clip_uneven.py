@@ -63,6 +63,7 @@ class ClipUneven(Rule):
         "`in_proj_weight` keep their full gradients, and the update's direction has changed."
     )
     instead = "Clip the parameters, not a list of types:\n\n```python\ntorch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n```"
+    facts = ("per-layer-clip-forgets-layers", "per-layer-clip-twice-is-harmless")
     tokens = (b"clip_grad",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:

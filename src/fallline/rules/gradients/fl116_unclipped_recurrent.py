@@ -43,6 +43,7 @@ class UnclippedRecurrent(Rule):
         "Log the norms; where they spike, clip:\n\n"
         "```python\nnorm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)\n```"
     )
+    facts = ("recurrence-multiplies", "spikes-sgd-against-adam")
     tokens = (b"RNN", b"LSTM", b"GRU", b"Transformer")
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:

@@ -29,6 +29,7 @@ class ClipOutsideClosure(Rule):
         "```python\ndef closure():\n    optimizer.zero_grad()\n    loss = loss_fn(model(x), y)\n    loss.backward()\n"
         "    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n    return loss\n```"
     )
+    facts = ("lbfgs-recomputes",)
     tokens = (b"clip",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:

@@ -26,6 +26,7 @@ class ExplodingGradients(Rule):
         "Clip the norm once per update, before the step (`torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)` with "
         "`max_norm` near the healthy norms in the evidence), lower the learning rate, or warm it up."
     )
+    facts = ("no-absolute-norms", "learning-rate-before-clipping")
     wrong = (
         """\
 import torch

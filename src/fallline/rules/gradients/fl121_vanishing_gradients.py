@@ -23,6 +23,7 @@ class VanishingGradients(Rule):
         "Small gradients in a run whose loss falls are healthy and are not reported."
     )
     instead = "Use residual connections, normalisation, ReLU-like activations, or an initialisation that fits the activation."
+    facts = ("vanishing-is-early-layers", "look-per-layer", "residuals-prevent-vanishing")
     wrong = (
         """\
 import torch

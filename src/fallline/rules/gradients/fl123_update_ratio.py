@@ -23,6 +23,7 @@ class UpdateRatio(Rule):
         "About a thousandth to a hundredth is usual. A decayed or warming-up learning rate is small on purpose, and a falling loss is its own proof."
     )
     instead = "Lower or raise the learning rate by the factor that brings the ratio in the evidence near 1e-3."
+    facts = ("update-to-weight-ratio", "tiny-norms-and-adam-eps")
     wrong = (
         """\
 import torch

@@ -29,6 +29,7 @@ class OverClipping(Rule):
         "Adam and its kin divide the length out anyway; for them this is only worth knowing."
     )
     instead = "Raise `max_norm` to about the 90th percentile of the norms in the evidence, so that clipping catches outliers only."
+    facts = ("over-clipping-by-optimizer", "threshold-from-quantiles")
     wrong = (
         """\
 import torch

@@ -20,6 +20,7 @@ class IdleClipping(Rule):
     what = "Clipping ran on every update and never changed a gradient."
     why = "The threshold is far above what this run produces: it costs a pass over the gradients, and an outlier ten times too large would pass."
     instead = "Set `max_norm` to a few times the median norm in the evidence, or drop the clipping."
+    facts = ("clip-is-two-passes", "clip-cost-against-tokens")
     wrong = (
         """\
 import torch

@@ -17,6 +17,7 @@ class ClipNonfinite(Rule):
     what = "The norm that clipping computed was NaN or Inf, so it multiplied every gradient by NaN or by zero."
     why = "One NaN among the gradients makes the norm NaN, and the clip turns all gradients into NaN and, with the step, all parameters. One Inf turns every finite gradient into zero. Without the clip only the affected parameters would have been lost."
     instead = "Pass `error_if_nonfinite=True` to `clip_grad_norm_`, or skip the step when the norm is not finite; then find the operation that made it (FL620, FL621)."
+    facts = ("clipping-spreads-nan", "inf-means-skip-not-clip")
 
     def check_series(self, run: Any) -> Iterator[Finding]:
         for entry in observed(run, self.code):

@@ -28,6 +28,7 @@ class AccumulationBatchNorm(Rule):
         "a contrastive loss sees fewer negatives."
     )
     instead = "Use GroupNorm or LayerNorm, or accept that the statistics are those of the micro-batch. Do not expect the same result as with the big batch."
+    facts = ("accumulation-is-not-always-the-big-batch",)
     tokens = (b"backward",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:
