@@ -110,3 +110,14 @@ def test_the_facts_a_rule_names_exist(rule: Rule) -> None:
     from fallline.triage.playbook import facts
 
     assert set(rule.facts) <= facts().keys()
+
+
+@pytest.mark.parametrize("rule", all_rules(), ids=lambda r: r.code)
+def test_a_rules_page_cites_its_facts_with_what_was_measured(rule: Rule) -> None:
+    from fallline.docs.rule_page import page
+    from fallline.proof.record import recorded
+
+    text = page(rule)
+    for name in rule.facts:
+        outcome = recorded(name)
+        assert outcome is None or f"[{name}](../evidence.md#{name}): {outcome.says}" in text
