@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import html
 import re
 import shlex
 from importlib import import_module
@@ -12,6 +13,7 @@ import pytest
 
 from fallline.check.settings import load
 from fallline.cli.main import available
+from fallline.reader import read_paths
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -56,7 +58,19 @@ def test_settings_load(text: str, tmp_path: Path) -> None:
     load([str(tmp_path)])
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
-        assert (page.parent / target).exists(), target
+def test_links_lead_somewhere() -> None:
+    for page in {*PAGES, *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").glob("*.md")}:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.relative_to(ROOT)}: {target}"
+
+
+def test_the_picture_of_the_terminal_is_of_this_version() -> None:
+    """scripts/terminal_picture.py makes it; what it shows is what `check` says today."""
+    picture = (ROOT / "docs" / "images" / "terminal.svg").read_text(encoding="utf-8")
+    shown = html.unescape(re.sub(r"<[^>]+>", "", picture)).replace("\N{NO-BREAK SPACE}", " ")
+    (reading,) = read_paths([str(ROOT / "examples" / "char_language_model" / "broken.py")])
+    assert reading.findings
+    for finding in reading.findings:
+        assert finding.code in shown and finding.name in shown
+        assert f"broken.py:{finding.at.line}:{finding.at.column}" in shown
+        assert finding.message[:40] in shown
