@@ -6,6 +6,7 @@ python tests/integrations/matrix.py --write         also writes the table
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import re
@@ -18,7 +19,7 @@ import traceback
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from programs import CASES, FRAMEWORKS, RANKS, program
+from programs import CASES, EXTRAS, FRAMEWORKS, RANKS, program
 
 PAGE = Path(__file__).parents[2] / "docs" / "integrations.md"
 TITLES = {
@@ -37,9 +38,15 @@ def write_programs(folder: Path) -> None:
             (home / "train.py").write_text(program(framework, case))
 
 
+def write_extras(folder: Path) -> None:
+    for name, script in EXTRAS.items():
+        home = folder / f"extra-{name}"
+        home.mkdir(parents=True, exist_ok=True)
+        (home / "train.py").write_text(script)
+
+
 def run_all(folder: Path) -> None:
-    """Every program, in a server process of its own."""
-    write_programs(folder)
+    """Every program that was written, in a server process of its own."""
     subprocess.run([sys.executable, __file__, str(folder)], check=True, timeout=900)
 
 
@@ -119,9 +126,11 @@ def _child(home: Path, rank: int, world: int, port: int) -> int:
     status = 0
     try:
         runpy.run_path("train.py", run_name="__main__")
-    except BaseException:
+    except BaseException as error:
         traceback.print_exc()
+        sys.last_value = error  # as the interpreter does, before it ends
         status = 1
+    atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
     (home / f"rank{rank}.status").write_text(str(status))
@@ -153,6 +162,7 @@ def main() -> None:
         serve(Path(sys.argv[1]).resolve())
         return
     with tempfile.TemporaryDirectory() as name:
+        write_programs(Path(name))
         run_all(Path(name))
         text = PAGE.read_text(encoding="utf-8")
         begin, end = "<!-- matrix -->\n", "\n<!-- end of matrix -->"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-__all__ = ["CASES", "EXPECTED", "FRAMEWORKS", "line_of", "program"]
+__all__ = ["CASES", "EXPECTED", "EXTRAS", "FRAMEWORKS", "RANKS", "line_of", "program"]
 
 FRAMEWORKS = ("lightning", "pytorch_lightning", "fabric", "transformers", "accelerate")
 CASES = ("healthy", "nan", "unscaled", "desync")
 EXPECTED = {"healthy": [], "nan": ["FL620"], "unscaled": ["FL104"], "desync": ["FL320"]}
-RANKS = {"desync": 2}
+RANKS = {"desync": 2, "folder": 2}
 
 HEAD = """\
 import os, torch
@@ -190,3 +190,28 @@ def program(framework: str, case: str) -> str:
 def line_of(script: str) -> int | None:
     lines = script.split("\n")
     return next((n for n, text in enumerate(lines, 1) if "# HERE" in text), None)
+
+
+def _raising(framework: str) -> str:
+    """The program whose training raises after a few updates."""
+    script = program(framework, "healthy")
+    return script.replace(
+        "        out = self.layers(x)",
+        "        out = self.layers(x if self.calls < 10 else x[:, :3])",
+    )
+
+
+# What the table does not show; the folder's name is `extra-NAME`.
+EXTRAS = {
+    "lightning_raises": _raising("lightning"),
+    "transformers_raises": _raising("transformers"),
+    "lightning_stops": program("lightning", "nan").replace('out="run"', 'out="run", guard="stop"'),
+    # the ranks of one launch start in different seconds and still share a folder that nobody has named
+    "folder": "import os, time\ntime.sleep(1.5 * int(os.environ['RANK']))\n"
+    + program("fabric", "desync").replace('FalllineCallback(out="run")', "FalllineCallback()"),
+    # Accelerate divides by itself
+    "divided_twice": program("accelerate", "healthy").replace(
+        "accelerator.backward(nn.functional.mse_loss(model(a), b))",
+        "accelerator.backward(nn.functional.mse_loss(model(a), b) / 2)  # HERE",
+    ),
+}

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from matrix import output, result, run_all
-from programs import CASES, EXPECTED, FRAMEWORKS, RANKS, line_of, program
+from matrix import output, result, run_all, write_extras, write_programs
+from programs import CASES, EXPECTED, EXTRAS, FRAMEWORKS, RANKS, line_of, program
+
+from fallline.watcher.series import read_run
 
 pytestmark = pytest.mark.slow
 
@@ -26,6 +28,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / ".done").exists():
+            write_programs(folder)
+            write_extras(folder)
             run_all(folder)
             (folder / ".done").touch()
     return folder
@@ -77,3 +81,31 @@ def test_the_trainers_log_hides_the_nan_that_is_found(runs: Path) -> None:
     assert isinstance(logged, list)
     assert all(loss == loss for loss in logged)
     assert [f["code"] for f in result(runs, "transformers", "nan")] == ["FL620"]
+
+
+@pytest.mark.parametrize("framework", ["lightning", "transformers"])
+def test_a_run_that_raises_is_written_down(runs: Path, framework: str) -> None:
+    """Lightning says so in a hook; the Trainer has none, and the end of the program tells."""
+    assert "mat1 and mat2 shapes" in output(runs, "extra", f"{framework}_raises")
+    status = read_run(runs / f"extra-{framework}_raises" / "run").ranks[0].status
+    assert status is not None
+    assert status.startswith("raised RuntimeError: mat1 and mat2")
+    assert result(runs, "extra", f"{framework}_raises") == []
+
+
+def test_the_guard_can_stop_lightning(runs: Path) -> None:
+    assert "GuardStop: update 3: a gradient is NaN or Inf" in output(
+        runs, "extra", "lightning_stops"
+    )
+    assert [f["code"] for f in result(runs, "extra", "lightning_stops")] == ["FL620"]
+
+
+def test_ranks_agree_on_a_folder_that_nobody_named(runs: Path) -> None:
+    (folder,) = (runs / "extra-folder" / "fallline-runs").iterdir()
+    assert {p.name for p in folder.glob("*.sqlite")} == {"rank0.sqlite", "rank1.sqlite"}
+    assert "FL320" in (folder / "findings.json").read_text()
+
+
+def test_dividing_on_top_of_accelerate_is_found(runs: Path) -> None:
+    found = result(runs, "extra", "divided_twice")
+    assert [(f["code"], f["line"]) for f in found] == [("FL129", line_of(EXTRAS["divided_twice"]))]

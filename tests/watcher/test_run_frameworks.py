@@ -126,7 +126,7 @@ print(float(sum(p.sum() for p in model.parameters())))
 """
 
 # Bert's own loss is a mean that ignores num_items_in_batch, which the Trainer hands it and relies on: two micro-batches of
-# it make twice the update (measured in tests/integrations/test_matrix.py), so accumulation has to say who divides.
+# it make twice the update (measured in tests/integrations/test_transformers.py), so accumulation has to say who divides.
 HF = """\
 import torch, os
 os.environ["TOKENIZERS_PARALLELISM"]="false"
