@@ -217,6 +217,7 @@ def test_the_command_takes_a_callable_or_a_script(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr
     found = json.loads(ran.stdout)
     assert found["batch"] == "of update 1" and found["loss_given"]
+    assert found["without_gradient"] == []  # also through a second model that is called
     assert found["not_optimized"] == ["extra.weight", "extra.bias"]
     assert json.loads((tmp_path / "m" / "model.json").read_text()) == found
     for target, said in (("models:none", "has no none"), ("nowhere:x", "no module nowhere")):

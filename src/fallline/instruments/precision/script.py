@@ -17,7 +17,7 @@ def precision_of_script(
 
     def measure(micro: MicroBatch) -> PrecisionReport:
         report = probe_run(micro, device=micro.device, timing=timing)
-        if micro.without_loss:
+        if micro.without_loss and not report.loss_given:
             report.notes.append(
                 f"the loss is not part of it ({micro.without_loss}): the outputs of the model stood for it"
             )
