@@ -41,3 +41,22 @@ def test_the_demo_reads_runs_and_asks(tmp_path: Path) -> None:
     assert "FL620" in ran.stderr and "of log" in ran.stderr
     (folder,) = tmp_path.glob("fallline-demo-*")
     assert (folder / "broken" / "report.html").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_an_example_is_read_and_run_both_ways(tmp_path: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "COLUMNS": "100"}
+    ran = subprocess.run(
+        [sys.executable, "-m", "fallline", "demo", "gan"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    story = ["FL601", "Repaired:", "+        loss_g = bce(", "Nothing found", "Broken, watched"]
+    place = 0
+    for part in story:
+        place = ran.stdout.index(part, place)
+    assert "FL620" in ran.stderr and "Nothing wrong was found" in ran.stderr

@@ -40,6 +40,7 @@ def test_the_wheel_holds_our_own_files_and_nothing_else(wheel: Path) -> None:
         "fallline/triage/playbooks/gradient-management.toml",
         "fallline/.agents/skills/fallline/SKILL.md",
         "fallline/rules/gradients/fl101_clip_after_step.py",
+        "fallline/examples/rnn/broken.py",
     } <= ours
 
 
@@ -60,6 +61,8 @@ def test_it_needs_nothing(bare: Environment, tmp_path: Path) -> None:
     assert bare.fallline("skills", "skills", cwd=tmp_path).returncode == 0
     assert (tmp_path / "skills" / "fallline" / "SKILL.md").is_file()
     assert bare.fallline("demo", cwd=tmp_path).returncode == 0
+    ran = bare.fallline("demo", "rnn", cwd=tmp_path)
+    assert ran.returncode == 0 and "FL101" in ran.stdout and "install torch" in ran.stdout
 
 
 def test_what_is_missing_is_named(bare: Environment, tmp_path: Path) -> None:

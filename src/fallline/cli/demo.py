@@ -19,8 +19,18 @@ See the three doors at work: a script with four mistakes is read, explained and 
 the birth of the NaN named and removed; two questions are asked. Everything happens in a temporary folder.
 
   fallline demo
+  fallline demo rnn                       one of five whole training scripts, broken and repaired, read and run
   fallline demo --color always | less -R
 """
+
+# The scripts under examples/, with arguments for a run of seconds.
+EXAMPLES = {
+    "char_language_model": ("--updates", "100"),
+    "image_classifier": ("--epochs", "3"),
+    "rnn": ("--updates", "300"),
+    "gan": ("--updates", "300"),
+    "policy_gradient": ("--episodes", "60"),
+}
 
 SCRIPT = '''\
 """Trains a small classifier with mixed precision, gradient accumulation and clipping."""
@@ -104,6 +114,13 @@ for epoch in range(12):
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
+        "example",
+        nargs="?",
+        choices=tuple(EXAMPLES),
+        metavar="EXAMPLE",
+        help=f"{', '.join(EXAMPLES)}; without one, the three doors on small scripts",
+    )
+    parser.add_argument(
         "--color",
         choices=("auto", "always", "never"),
         default="auto",
@@ -121,6 +138,8 @@ def run(args: Namespace) -> int:
     folder = tempfile.mkdtemp(prefix="fallline-demo-")  # kept: the reports are in it
     os.chdir(folder)
     try:
+        if args.example is not None:
+            return _example(paint, args.color, args.example)
         read = _first_door(paint, args.color)
         ran = _second_door(paint)
         asked = _third_door(paint, ran is not None)
@@ -131,6 +150,43 @@ def run(args: Namespace) -> int:
         return 0 if read and ran is not False and asked else 2
     finally:
         os.chdir(before)
+
+
+def _example(paint: Paint, colour: str, name: str) -> int:
+    """One of the scripts that the documents and the tests use too: what is wrong, what repairs it, and both runs."""
+    import difflib
+
+    home = _home_of_examples()
+    broken, repaired = (
+        _read(os.path.join(home, name, script)) for script in ("broken.py", "repaired.py")
+    )
+    _write("broken.py", broken)
+    _write("repaired.py", repaired)
+    _say(paint, broken.split('"""')[1].split("\n")[0], heading=True)
+    found = _command(paint, colour, "check", "broken.py")
+    _say(paint, "Repaired:")
+    lines = difflib.unified_diff(broken.splitlines(), repaired.splitlines(), lineterm="", n=2)
+    print("\n".join(list(lines)[2:]))
+    clean = _command(paint, colour, "check", "repaired.py")
+    if importlib.util.find_spec("torch") is None:
+        _say(paint, "To see both run, install torch: pip install 'fallline[torch]'")
+        return 0 if (found, clean) == (1, 0) else 2
+    for script in ("broken", "repaired"):
+        _say(paint, f"{script.capitalize()}, watched:")
+        _subprocess(paint, "run", "--out", script, f"{script}.py", *EXAMPLES[name])
+    return 0 if (found, clean) == (1, 0) and _codes("broken") and not _codes("repaired") else 2
+
+
+def _home_of_examples() -> str:
+    """Inside the installed package, or where a clone has them."""
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    inside = os.path.join(package, "examples")
+    return inside if os.path.isdir(inside) else os.path.join(package, "..", "..", "examples")
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="utf-8") as file:
+        return file.read()
 
 
 def _first_door(paint: Paint, colour: str) -> bool:
