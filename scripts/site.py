@@ -22,23 +22,25 @@ ADDED = {
     "changelog.md": "CHANGELOG.md",
     "contributing.md": "CONTRIBUTING.md",
 }
+# where a page goes that mkdocs.yml does not name, if not under Guides
+TABS = {"measure.md": "Doors", "prove.md": "Evidence"}
 _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(((?:\.\./)+[^)#\s]*)(#[^)]*)?\)")
 
 
 def on_config(config: Any) -> Any:
-    """Put every page into the menu: rules under their specialist, and what mkdocs.yml does not name under Guides."""
+    """Put every page into the menu: rules under their specialist, and what mkdocs.yml does not name."""
     named = set(re.findall(r"[\w/.-]+\.md", str(config["nav"])))
     rules: list[Any] = ["rules/README.md"]
     for specialist in SPECIALISTS:
         group = [rule for rule in all_rules() if rule.specialist == specialist]
         title = specialist.name.replace("-", " ")
         rules.append({title[0].upper() + title[1:]: [f"rules/{page_name(r)}" for r in group]})
-    others = [p.name for p in sorted((ROOT / "docs").glob("*.md")) if p.name not in named]
     for entry in config["nav"]:
         if "Rules" in entry:
             entry["Rules"] = rules
-        if "Guides" in entry:
-            entry["Guides"] += others
+    for name in sorted(p.name for p in (ROOT / "docs").glob("*.md") if p.name not in named):
+        tab = TABS.get(name, "Guides")
+        next(entry[tab] for entry in config["nav"] if tab in entry).append(name)
     return config
 
 
