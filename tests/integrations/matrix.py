@@ -157,6 +157,35 @@ def table(folder: Path) -> str:
     return "\n".join(rows)
 
 
+def exact_table(folder: Path) -> str:
+    """How far off the big batch's updates the frameworks are, alone and with exact accumulation."""
+    import test_exact as exact
+
+    from fallline.integrations.lightning import ExactAccumulation
+
+    rows = ["| | alone | with exact accumulation |", "|---|---|---|"]
+    for by_token, what in ((True, "by token"), (False, "remainder")):
+        truth = exact.big_batches(exact.WINDOWS, by_token=by_token)
+        callback = ExactAccumulation(mean_over=exact.tokens if by_token else None)
+        pairs = {
+            "Lightning": (exact.by_lightning(folder), exact.by_lightning(folder, callback)),
+            "Accelerate": (
+                exact.by_accelerate(exact=False),
+                exact.by_accelerate(exact=True, by_token=by_token),
+            ),
+        }
+        for framework, (alone, corrected) in pairs.items():
+            far, near = exact.off(alone, truth), exact.off(corrected, truth)
+            rows.append(f"| {framework}, {what} | {far:.0%} | {near:.0e} |")
+    return "\n".join(rows)
+
+
+def written(text: str, name: str, block: str) -> str:
+    """The page with this table between its marks."""
+    begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
+    return re.sub(f"{begin}.*?{end}", lambda _: f"{begin}{block}\n{end}", text, flags=re.DOTALL)
+
+
 def main() -> None:
     if sys.argv[1:] != ["--write"]:
         serve(Path(sys.argv[1]).resolve())
@@ -164,15 +193,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         write_programs(Path(name))
         run_all(Path(name))
-        text = PAGE.read_text(encoding="utf-8")
-        begin, end = "<!-- matrix -->\n", "\n<!-- end of matrix -->"
-        new = re.sub(
-            f"{begin}.*?{end}",
-            lambda _: f"{begin}{table(Path(name))}{end}",
-            text,
-            flags=re.DOTALL,
-        )
-        PAGE.write_text(new, encoding="utf-8")
+        text = written(PAGE.read_text(encoding="utf-8"), "matrix", table(Path(name)))
+        text = written(text, "exact", exact_table(Path(name)))
+    PAGE.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import fcntl
 import os
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from matrix import output, result, run_all, write_extras, write_programs
+from matrix import PAGE, output, result, run_all, table, write_extras, write_programs
 from programs import CASES, EXPECTED, EXTRAS, FRAMEWORKS, RANKS, line_of, program
 
 from fallline.watcher.series import read_run
@@ -109,3 +110,13 @@ def test_ranks_agree_on_a_folder_that_nobody_named(runs: Path) -> None:
 def test_dividing_on_top_of_accelerate_is_found(runs: Path) -> None:
     found = result(runs, "extra", "divided_twice")
     assert [(f["code"], f["line"]) for f in found] == [("FL129", line_of(EXTRAS["divided_twice"]))]
+
+
+def test_the_page_has_this_table(runs: Path) -> None:
+    """Whatever the versions: `python tests/integrations/matrix.py --write` writes it."""
+    page = PAGE.read_text(encoding="utf-8")
+    for row in table(runs).splitlines()[2:]:
+        framework, cells = row.split(" ", 2)[1], row.split(" | ", 1)[1]
+        assert re.search(rf"^\| {framework} [\w.+]+ \| {re.escape(cells)}$", page, re.MULTILINE), (
+            row
+        )
