@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from fallline.proof.experiment import Measured, experiment
+from fallline.proof.experiments._operations import operations
 
 
 @experiment(
@@ -37,24 +38,10 @@ def clip_is_two_passes() -> Measured:
     )
 
 
-class _OnGradients(TorchDispatchMode):
-    """Names of operations that take the list of all gradients."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if args and isinstance(args[0], (list, tuple)) and "foreach" in func.name():
-            self.names.append(func.name().split("::")[1].split(".")[0])
-        return func(*args, **(kwargs or {}))
-
-
 def _passes(model: nn.Module, max_norm: float) -> list[str]:
-    seen = _OnGradients()
-    with seen:
-        clip_grad_norm_(model.parameters(), max_norm, foreach=True)
-    return seen.names
+    """The operations that take all gradients at once, in order."""
+    ran = operations(lambda: clip_grad_norm_(model.parameters(), max_norm, foreach=True))
+    return [name for name, count in ran.items() for _ in range(count) if "foreach" in name]
 
 
 @experiment(
