@@ -275,6 +275,7 @@ def test_the_harm_is_that_of_the_optimizer_found() -> None:
     adam = next(rule.check(trace("[F B]*2 S Z " * 2, ADAM)))
     assert "SGD takes a step" in sgd.message
     assert "AdamW divides the factor out" in adam.message
+    assert (sgd.severity.value, adam.severity.value) == ("error", "warning")
 
 
 def test_a_flushed_remainder_divided_by_the_window_is_only_noted() -> None:

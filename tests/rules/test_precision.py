@@ -198,18 +198,18 @@ def test_a_live_run_sees_the_skip_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "words"),
+    ("optimizer", "words", "severity"),
     [
-        ("SGD", "65,000 times too small"),
-        ("AdamW", "normalised-gradient"),
-        ("Lion", "moves with the scale"),
+        ("SGD", "65,000 times too small", "error"),
+        ("AdamW", "normalised-gradient", "warning"),
+        ("SomebodysOwn", "moves with the scale", "error"),
     ],
 )
-def test_the_harm_depends_on_the_optimizer(optimizer: str, words: str) -> None:
+def test_the_harm_depends_on_the_optimizer(optimizer: str, words: str, severity: str) -> None:
     rule = rule_by_code("FL201")
     assert rule is not None
     (finding,) = rule.check(trace(f"Z F {B} C {S} G", {"opt": {"type": optimizer}}))
-    assert words in finding.message
+    assert words in finding.message and finding.severity.value == severity
 
 
 @pytest.mark.parametrize(

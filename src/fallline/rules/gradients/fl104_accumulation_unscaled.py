@@ -9,9 +9,9 @@ from typing import Any
 from fallline.event import Event, Kind, Trace
 from fallline.finding import Finding, Fix, Severity
 from fallline.rule import Rule
+from fallline.rules._optimizers import scale_free
 from fallline.rules.gradients._specimens import SETUP
 from fallline.rules.gradients._windows import Window, optimizer_type, steps_by_framework, windows
-from fallline.rules.gradients._words import scale_free
 from fallline.syntax import Editor, Module
 
 __all__ = ["AccumulationUnscaled"]
@@ -28,7 +28,7 @@ class AccumulationUnscaled(Rule):
     why = (
         "`backward()` adds. The gradient of k micro-batches is k times that of the big batch they stand for, so an SGD update is k "
         "times too large: a hidden learning rate. Adam and AdamW divide the factor out again, and a clip that binds on every update "
-        "hides it; logged norms and clip thresholds are k times off all the same."
+        "hides it; logged norms and clip thresholds are k times off all the same. An error, and with Adam and its kin a warning."
     )
     instead = "Divide the loss by the number of micro-batches:\n\n```python\n(loss / accumulation_steps).backward()\n```"
     fix_safety = "Only the value given to `backward()` is divided; the logged loss stays as it was. Divides by the count that the boundary test or the loop names."
@@ -54,6 +54,7 @@ class AccumulationUnscaled(Rule):
                 first,
                 "Several backward passes of this loss feed one step and nothing divides them. "
                 f"{_harm(trace, window)} {_remedy(first)}",
+                severity=Severity.WARNING if scale_free(optimizer_type(trace, optimizer)) else None,
                 related=related,
                 **evidence,
             )

@@ -8,14 +8,10 @@ from typing import Any
 
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
+from fallline.rules._optimizers import scale_free
 from fallline.rules._trends import median
 
 __all__ = ["OverClipping"]
-
-# Their step does not change when all gradients are multiplied by a constant, so clipping always is mostly harmless.
-_SCALE_INVARIANT = frozenset(
-    ("Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Adagrad", "Adadelta", "RMSprop", "Rprop", "Adafactor", "SparseAdam", "Lion", "Lamb", "LAMB", "Muon")
-)  # fmt: skip
 
 
 class OverClipping(Rule):
@@ -80,7 +76,7 @@ for update in range(80):
                 continue
             norms = [norm for norm, _ in recent]
             threshold = recent[-1][1]
-            invariant = track.type in _SCALE_INVARIANT
+            invariant = scale_free(track.type)
             yield self.finding(
                 track.at,
                 f"{clipped:.0%} of the last {len(recent)} updates were clipped: the median norm {median(norms):.3g} is "

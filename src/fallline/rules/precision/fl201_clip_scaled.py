@@ -9,6 +9,7 @@ from math import inf
 from fallline.event import Event, Kind, Trace
 from fallline.finding import Finding, Fix, Severity
 from fallline.rule import Rule
+from fallline.rules._optimizers import scale_free
 from fallline.rules._order import following
 from fallline.rules.precision._scale import named, scales, still_scaled
 from fallline.rules.precision._specimen import AMP
@@ -27,7 +28,8 @@ Between `scaler.scale(loss).backward()` and `scaler.unscale_(optimizer)` every g
 The threshold that is really applied is `max_norm / scale`, so every update is clipped, and the threshold moves whenever the scale does.
 
 With SGD the step becomes about 65,000 times too small and training stands still. Adam divides by the size of the gradient, so it goes on
-training, but as normalised-gradient Adam: the threshold no longer means anything. Nothing raises, and the loss does not diverge."""
+training, but as normalised-gradient Adam: the threshold no longer means anything. Nothing raises, and the loss does not diverge. An error, and with
+Adam and its kin a warning."""
     instead = """\
 Unscale first, once for each update, then clip.
 
@@ -58,14 +60,20 @@ scaler.update()
             related = {"backward": backward.at, "first": first.at}
             if step is not None and step.fact("via") == "scaler" and len(owners) == 1:
                 related["step"] = step.at
-            yield self.finding(event, self._message(named(trace, owners[0])), related=related)
+            optimizer = named(trace, owners[0])
+            yield self.finding(
+                event,
+                self._message(optimizer),
+                severity=Severity.WARNING if scale_free(optimizer) else None,
+                related=related,
+            )
 
     @staticmethod
     def _message(optimizer: str) -> str:
         if optimizer == "SGD":
             harm = "SGD's steps become about 65,000 times too small"
-        elif optimizer.startswith("Adam"):
-            harm = f"{optimizer} turns into normalised-gradient Adam"
+        elif scale_free(optimizer):
+            harm = f"{optimizer} goes on as normalised-gradient {optimizer}"
         else:
             harm = "every update is clipped, by a threshold that moves with the scale"
         return (
