@@ -1,8 +1,8 @@
 """Whether every gradient is finite, in one look that is as cheap as a CPU allows.
 
 A finite 2-norm says so at once, and is by far the cheapest norm; one that is not finite may also come from large finite
-numbers, so only then each number is looked at. Small tensors are first copied into one buffer: a kernel for each would cost
-several times as much.
+numbers, so only then each number is looked at. On a CPU small tensors are first copied into one buffer: a kernel for each
+would cost several times as much. On CUDA it is the engine's one read of all gradients.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Plan", "all_finite"]
+from fallline.engine.statistics import SQUARES, has_kernel, moments_of
+
+__all__ = ["Plan", "all_finite", "norm_of"]
 
 COPIED_BELOW = 4_096  # elements
 ALIKE = 3  # tensors that go through one copy
@@ -77,8 +79,7 @@ class Plan:
         norms: list[Tensor] = []
         for which in self._rest:
             group = gradients if len(which) == self.count else [gradients[i] for i in which]
-            each = torch._foreach_norm(group, 2, dtype=_wide(group[0]))
-            norms.append(torch.linalg.vector_norm(torch.stack(each)))
+            norms.append(norm_of(group))
         for pick, part in self._stacks:
             torch.cat(pick(gradients), out=part)
         norms += (torch.linalg.vector_norm(b, dtype=_wide(b)) for b in self._buffers)
@@ -88,6 +89,15 @@ class Plan:
 def all_finite(gradients: list[Tensor]) -> bool:
     """Whether every number is finite."""
     return Plan(gradients).norm_if_finite(gradients)[0]
+
+
+def norm_of(group: list[Tensor]) -> Tensor:
+    """Of tensors of one type on one device; not finite where one of them is not. Nothing waits."""
+    if has_kernel(group[0]):
+        return moments_of(group)[:, SQUARES].sum().sqrt()
+    each = torch._foreach_norm(group, 2, dtype=_wide(group[0]))
+    total: Tensor = torch.linalg.vector_norm(torch.stack(each))
+    return total
 
 
 def _one_by_one(gradients: list[Tensor]) -> tuple[bool, float | None]:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from fallline.errors import FalllineError
-from fallline.watcher.finite import Plan, all_finite
+from fallline.watcher.finite import Plan, all_finite, norm_of
 
 if TYPE_CHECKING:
     from fallline.event import Event
@@ -136,7 +136,7 @@ class Guard:
         plan = self._plans.get(held)
         if plan is None or plan.count != len(gradients):
             plan = self._plans[held] = Plan(gradients)
-        if plan.elements <= ALWAYS_BELOW:
+        if plan.elements <= ALWAYS_BELOW or gradients[0].is_cuda:
             fine, self.norm = plan.norm_if_finite(gradients)
             return fine
         if not self._affordable():
@@ -158,8 +158,9 @@ class Guard:
 
     def _on_device(self, optimizer: Any, gradients: list[Tensor], index: int) -> bool:
         """A fused optimizer applies nothing where `found_inf` is set; nobody has to wait for the answer."""
-        norms = torch.stack(torch._foreach_norm(gradients, float("inf")))
-        self.flag = optimizer.found_inf = (~torch.isfinite(norms).all()).float()
+        with torch.no_grad():
+            found = ~torch.isfinite(norm_of(gradients))
+        self.flag = optimizer.found_inf = found.float()
         loss = self.session.origin.last_loss
         told = self.flag if loss is None else torch.stack((self.flag, loss.float().reshape(())))
         here = torch.empty(told.shape, pin_memory=True)

@@ -288,6 +288,8 @@ class Session(Teller):
         return args, {**kwargs, "closure": watched}
 
     def _gradients_ready(self, optimizer: torch.optim.Optimizer) -> None:
+        if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():  # type: ignore[no-untyped-call]
+            return  # a step that is being recorded into a CUDA graph: nothing may be waited for
         name = self.objects.optimizer(optimizer)
         index = self.counts.get(name, 0)
         numbers = self._numbers_of(name, optimizer)
