@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-gpu test-long lint docs site bench clean
+.PHONY: demo test test-gpu test-long lint docs evidence site bench clean
 
 demo: $(VENV)/.torch
 	@$(BIN)/fallline demo
@@ -29,6 +29,11 @@ test-gpu:
 
 # Rule pages and the command line reference.
 docs: $(VENV)/.test
+	$(BIN)/python -m fallline.docs
+
+# Measures every experiment again, and makes every document that quotes one. What needs a device keeps what was recorded on one.
+evidence: $(VENV)/.test
+	$(BIN)/fallline prove --all
 	$(BIN)/python -m fallline.docs
 
 # The documentation as a site, in site/: no network needed to build or to read it.
