@@ -346,3 +346,40 @@ def test_on_a_gpu_exp_is_safe_under_autocast_and_the_matmul_is_not() -> None:
     logits = (torch.randn(8, 10, device="cuda") * 6).requires_grad_()
     safe = probe(hand_written, logits, logits.detach().argmax(-1))
     assert safe.outcomes["fp16 autocast"].works and not safe.outcomes["fp16 pure"].works
+
+
+def test_float32_is_the_reference_where_float64_does_not_fit() -> None:
+    weight = torch.randn(8, requires_grad=True)
+
+    def loss() -> Tensor:
+        if weight.dtype is torch.float64:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return (weight * weight).mean()
+
+    report = probe(loss)
+    assert report.reference == "fp32" and "does not fit" in report.text()
+    assert report.outcomes["fp32"].loss_error == 0.0
+    assert report.outcomes["fp16 pure"].works
+
+
+def test_a_loss_that_is_a_module_of_its_own_gets_the_outputs_of_the_replay(tmp_path: Path) -> None:
+    """nn.CrossEntropyLoss is called like a model: what it was given before belongs to the script's own graph."""
+    text = (
+        SCRIPT.partition("model = Scores()")[0]
+        + """
+    model, criterion = nn.Linear(20, 4), nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        loss = criterion(model(torch.randn(8, 20)), torch.zeros(8, dtype=torch.long))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    """
+    )
+    (tmp_path / "train.py").write_text(textwrap.dedent(text))
+    ran = measure(tmp_path, "--no-timing", "--output-format", "json", "train.py")
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout)["formats"]["bf16 autocast"]
+    backward = {o["op"] for o in found["operations"] if o["phase"] == "backward"}
+    assert "matmul" in backward  # the gradient of the layer before it
+    assert 0 < found["gradients"]["relative_error"] < 0.05

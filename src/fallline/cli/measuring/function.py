@@ -52,6 +52,8 @@ def run(args: argparse.Namespace) -> int:
         inputs = tuple(shaped(args.shapes))
     report = check_function(named_object(args.target), *inputs, skip=args.skip)
     deliver(report, args)
+    if report.partial:
+        return 130
     return 1 if report.failures else 0
 
 

@@ -38,10 +38,9 @@ def run(args: argparse.Namespace) -> int:
         report = measure_model(model, *inputs)
     else:
         report, ran = model_of_script(script(args), update=args.updates)
-        report.partial = report.partial or ran.partial
-        status = 1 if ran.error is not None or ran.status else 0
+        status = 1 if ran.error is not None or ran.status else 130 if ran.interrupted else 0
     deliver(report, args)
-    return status
+    return 130 if report.partial else status
 
 
 def _built(thing: Any, target: str) -> tuple[Any, tuple[Any, ...]]:

@@ -52,6 +52,7 @@ def run(args: argparse.Namespace) -> int:
     from fallline.instruments.precision.script import precision_of_script
 
     report, ran = precision_of_script(script(args), update=args.updates, timing=not args.no_timing)
-    report.partial = report.partial or ran.partial
     deliver(report, args)
+    if report.partial or ran.interrupted:
+        return 130
     return 1 if ran.error is not None or ran.status else 0

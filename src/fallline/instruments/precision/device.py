@@ -73,27 +73,30 @@ def speed(
     best: dict[str, float] = {}
     for _ in range(ROUNDS):
         for format in formats:
-            with (
-                untouched(world, swap_buffers=True),
-                own_autocast(device, format.autocast),
-            ):
-                taken = _timed(run, device, warm=format.name not in best)
+            with untouched(world, swap_buffers=True):
+                taken = _timed(run, device, format, warm=format.name not in best)
             best[format.name] = min(best.get(format.name, taken), taken)
     return best
 
 
-def _timed(run: Callable[[], Any], device: str, *, warm: bool) -> float:
+def _timed(run: Callable[[], Any], device: str, format: Format, *, warm: bool) -> float:
     leaves: list[Tensor] | None = None
-    for _ in range(2 if warm else 1):
-        loss, _ = loss_of(run)
+
+    def once() -> None:
+        nonlocal leaves
+        # left and entered anew each time, as a training loop does: autocast keeps its casts of the weights until then
+        with own_autocast(device, format.autocast):
+            loss, _ = loss_of(run)
         if leaves is None and loss is not None:
             leaves = _leaves(loss)
         _gradients(loss, leaves)
+
+    for _ in range(3 if warm else 1):
+        once()
     _wait(device)
     count, began = 0, time.perf_counter()
     while True:
-        loss, _ = loss_of(run)
-        _gradients(loss, leaves)
+        once()
         count += 1
         if count % 4 == 0 or device == "cpu":
             _wait(device)

@@ -23,7 +23,9 @@ from fallline.instruments.where import user_line
 from fallline.watcher.origin_trace import Modules
 
 __all__ = [
+    "FLOATS",
     "FORMATS",
+    "NARROW_REFERENCE",
     "REFERENCE",
     "Call",
     "Change",
@@ -42,6 +44,7 @@ class Format:
     name: str
     tensors: torch.dtype
     autocast: torch.dtype | None = None
+    reference: bool = False  # what the others are held against: everything runs in its type
 
     @property
     def half(self) -> torch.dtype | None:
@@ -55,7 +58,8 @@ class Format:
         return self.half is not None and self.autocast is None
 
 
-REFERENCE = Format("fp64", torch.float64)
+REFERENCE = Format("fp64", torch.float64, reference=True)
+NARROW_REFERENCE = Format("fp32", torch.float32, reference=True)  # where memory is short
 FORMATS = (
     Format("fp32", torch.float32),
     Format("fp16 autocast", torch.float32, torch.float16),
@@ -99,7 +103,7 @@ class Change:
     apply: Callable[[Function, Any, Any], Any] = field(compare=False)
 
 
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _CONVERSIONS = {"to", "float", "half", "bfloat16", "type", "type_as"}
 _ACCESS = {"__get__", "__set__", "__delete__"}
 _WORDS = {
@@ -149,22 +153,23 @@ class Exchange(TorchFunctionMode):
             return value
         original = self.world.tensors.get(id(value))
         if original is None:
-            return self._raised(value) if self.format is REFERENCE else value
+            return self._raised(value) if self.format.reference else value
         copy = self.copies.get(id(value))
         if copy is None:
-            dtype = self.format.tensors if original.dtype in _FLOATS else original.dtype
+            dtype = self.format.tensors if original.dtype in FLOATS else original.dtype
             self.copying = True
             with torch._C.DisableTorchFunction(), torch.no_grad():
                 copy = original.detach().to(dtype, copy=True)
             self.copying = False
-            copy.requires_grad_(original.requires_grad and copy.dtype in _FLOATS)
+            copy.requires_grad_(original.requires_grad and copy.dtype in FLOATS)
             self.copies[id(value)] = copy
         return copy
 
     def _raised(self, value: Tensor) -> Tensor:
-        """In the reference everything is float64, also what the code makes in another type."""
-        if value.dtype in _FLOATS and value.dtype is not torch.float64:
-            return value.to(torch.float64)
+        """In the reference everything is of its type, also what the code makes in a narrower one."""
+        wide = self.format.tensors
+        if value.dtype in FLOATS and value.dtype.itemsize < wide.itemsize:
+            return value.to(wide)
         return value
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -191,9 +196,9 @@ class Exchange(TorchFunctionMode):
             if self.changes and isinstance(result, Tensor):
                 # the log of what this made may be asked for without it: see changes.py
                 result._fallline_made = (call.function, func, args, kwargs)  # type: ignore[attr-defined]
-            if self.format is REFERENCE:
+            if self.format.reference:
                 if name in _CONVERSIONS and isinstance(result, Tensor) and _narrower(result, args):
-                    return args[0].to(torch.float64)
+                    return args[0].to(self.format.tensors)
                 result = tree_map(lambda x: self._raised(x) if isinstance(x, Tensor) else x, result)
             return result
         finally:
@@ -217,7 +222,7 @@ def _in_place(name: str) -> bool:
 
 def _narrower(result: Tensor, args: Any) -> bool:
     return (
-        result.dtype in _FLOATS
+        result.dtype in FLOATS
         and bool(args)
         and isinstance(args[0], Tensor)
         and args[0].is_floating_point()

@@ -20,7 +20,7 @@ from fallline.instruments.precision.device import (
     speed,
     time_padding,
 )
-from fallline.instruments.precision.formats import FORMATS, REFERENCE
+from fallline.instruments.precision.formats import FORMATS, NARROW_REFERENCE, REFERENCE
 from fallline.instruments.precision.report import PrecisionReport
 from fallline.instruments.precision.run import Outcome, Probe
 from fallline.instruments.precision.verdict import decide
@@ -64,9 +64,15 @@ def probe_run(
 def _measure(report: PrecisionReport, probe: Probe, progress: Progress, timing: bool) -> None:
     progress.advance(0, "fp64")
     exact = probe.measure(REFERENCE)
+    if exact.raised is not None and "out of memory" in exact.raised:
+        report.reference = NARROW_REFERENCE.name
+        report.notes.append(
+            "float64 does not fit into memory: float32 is what the others are held against"
+        )
+        exact = probe.measure(NARROW_REFERENCE)
     if exact.raised is not None:
         raise UsageError(
-            f"the code cannot be run once more in float64{' at ' + exact.raised_at if exact.raised_at else ''}: {exact.raised}"
+            f"the code cannot be run once more in {report.reference}{' at ' + exact.raised_at if exact.raised_at else ''}: {exact.raised}"
         )
     if exact.loss is None:
         raise UsageError(

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fallline.instruments.precision.formats import Call, Exchange
+from fallline.instruments.precision.formats import FLOATS, Call, Exchange
 from fallline.watcher.origin_trace import plain_name, storage, tensors_in
 
 __all__ = ["Operation", "Range", "Recorder", "Reference", "relative_error", "sample"]
@@ -323,9 +323,7 @@ def _ran_in(given: list[Tensor], made: list[Tensor]) -> str:
 
 def _is_float(tensor: Tensor) -> bool:
     return (
-        tensor.is_floating_point()
-        and tensor.layout is torch.strided
-        and tensor.device.type != "meta"
+        tensor.dtype in FLOATS and tensor.layout is torch.strided and tensor.device.type != "meta"
     )
 
 

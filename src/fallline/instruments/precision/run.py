@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from fallline.instruments.precision.formats import (
-    REFERENCE,
     Call,
     Change,
     Exchange,
@@ -144,7 +143,7 @@ class Probe:
         outcome = Outcome(format)
         modules = Modules(self.world.roots)
         exchange = Exchange(self.world, format, modules, changes)
-        recorder = Recorder(exchange, self.reference, is_reference=format is REFERENCE)
+        recorder = Recorder(exchange, self.reference, is_reference=format.reference)
         with untouched(self.world):
             try:
                 with (
@@ -166,7 +165,7 @@ class Probe:
 
     def _look(self, outcome: Outcome, exchange: Exchange, recorder: Recorder, loss: Tensor) -> None:
         outcome.loss = float(loss.detach())
-        if outcome.format is REFERENCE:
+        if outcome.format.reference:
             self.exact = outcome
         elif self.exact is not None and self.exact.loss is not None:
             outcome.loss_error = relative_error(
@@ -179,11 +178,14 @@ class Probe:
             return
         with recorder:
             made = self._backward(loss, leaves, 1.0)
-        if outcome.format is REFERENCE:
+        if outcome.format.reference:
             for (original, _), gradient in zip(leaves, made, strict=True):
                 if gradient is not None:
                     bad = int((~torch.isfinite(gradient)).sum())
-                    self.exact_gradients[id(original)] = (sample(gradient, GRADIENT_SAMPLE), bad)
+                    self.exact_gradients[id(original)] = (
+                        sample(gradient, GRADIENT_SAMPLE).double(),
+                        bad,
+                    )
             return
         outcome.plain = self._judge(leaves, made, 1.0)
         outcome.plain.blame = self._blame(recorder, leaves, made)
