@@ -30,6 +30,7 @@ TOOLS = {
     "fix_code",
     "ask",
     "read_run",
+    "propose_clip",
     "explain_rule",
     "list_specialists",
 }
@@ -166,6 +167,22 @@ async def test_a_run_is_read_and_left_as_it_is(call: Call, root: Path) -> None:
     }
     assert after == before and not (root / "run" / "findings.json").exists()
     assert (await call("ask", question="why did my loss diverge?", run="run"))["about_training"]
+
+
+async def test_a_threshold_comes_from_a_runs_norms(call: Call, root: Path) -> None:
+    recorder = Recorder(root / "run", 0, 1, {"script": "train.py", "cwd": str(root)})
+    for index in range(400):
+        norm = 50.0 if index % 40 == 0 else 1.0
+        recorder.update(
+            UpdateRow(index, at=Location("train.py", 8), clip_norm=norm, clip_threshold=9.0)
+        )
+    recorder.close("finished")
+    before = {p: p.read_bytes() for p in (root / "run").iterdir()}
+    (clip,) = (await call("propose_clip", folder="run"))["result"]
+    assert (clip["max_norm"], clip["clipped"], clip["now"]) == (1.0, 0.025, 9.0)
+    assert {p: p.read_bytes() for p in (root / "run").iterdir()} == before
+    assert "would clip 90%" in await call("propose_clip", folder="run", quantile=0.1)
+    assert "leads out" in await call("propose_clip", folder="away")
 
 
 async def test_resources_hold_the_rules_and_the_playbooks(root: Path) -> None:

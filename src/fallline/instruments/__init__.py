@@ -9,10 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from fallline.instruments.clipping import propose_clip, propose_from_norms
     from fallline.instruments.frame import Measurement, Progress
     from fallline.instruments.function import check_function
+    from fallline.instruments.learning_rate import lr_range_test
     from fallline.instruments.memory import measure_memory
     from fallline.instruments.model import measure_model
+    from fallline.instruments.noise_scale import gradient_noise_scale, noise_scale_from_norms
     from fallline.instruments.precision import precision_probe
     from fallline.instruments.precision.table import autocast_table
     from fallline.instruments.script import Observer, Script, run_until
@@ -30,6 +33,11 @@ _HOME = {
     "run_until": "fallline.instruments.script",
     "measure_memory": "fallline.instruments.memory",
     "measure_time": "fallline.instruments.timing",
+    "propose_clip": "fallline.instruments.clipping",
+    "propose_from_norms": "fallline.instruments.clipping",
+    "gradient_noise_scale": "fallline.instruments.noise_scale",
+    "noise_scale_from_norms": "fallline.instruments.noise_scale",
+    "lr_range_test": "fallline.instruments.learning_rate",
 }
 
 __all__ = [
@@ -39,10 +47,15 @@ __all__ = [
     "Script",
     "autocast_table",
     "check_function",
+    "gradient_noise_scale",
+    "lr_range_test",
     "measure_memory",
     "measure_model",
     "measure_time",
+    "noise_scale_from_norms",
     "precision_probe",
+    "propose_clip",
+    "propose_from_norms",
     "run_until",
 ]
 

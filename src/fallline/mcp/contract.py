@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fallline.finding import Finding
+from fallline.instruments.clipping import Clip
 from fallline.report.json import plain
 from fallline.rule import Rule
 from fallline.triage.answer import SURE, Answer
@@ -13,6 +14,7 @@ from fallline.triage.answer import SURE, Answer
 __all__ = [
     "AnswerObject",
     "Checked",
+    "ClipObject",
     "FindingObject",
     "Fixed",
     "RuleObject",
@@ -228,6 +230,39 @@ class RunObject:
     skipped: int
     numbers: dict[str, float | str | None]
     findings: list[FindingObject]
+
+
+@dataclass
+class ClipObject:
+    """A clip threshold from the gradient norms of one optimizer of a run; `max_norm` is null where they suggest none."""
+
+    optimizer: str
+    verdict: str
+    max_norm: float | None
+    clipped: float | None  # the share of the run's updates that it would have clipped
+    updates: int
+    norms: int  # that were measured before clipping, and count
+    quantiles: dict[str, float]  # share of norms below → norm
+    largest: float | None
+    now: float | None  # the threshold that the run used
+    clipped_now: float | None
+    notes: list[str]
+
+    @classmethod
+    def of(cls, clip: Clip) -> ClipObject:
+        return cls(
+            optimizer=clip.optimizer,
+            verdict=clip.verdict,
+            max_norm=clip.max_norm,
+            clipped=clip.clipped,
+            updates=clip.updates,
+            norms=clip.norms,
+            quantiles=clip.quantiles,
+            largest=clip.largest,
+            now=clip.now,
+            clipped_now=clip.clipped_now,
+            notes=clip.notes,
+        )
 
 
 @dataclass

@@ -20,6 +20,7 @@ from fallline.mcp.confine import SECONDS, Root
 from fallline.mcp.contract import (
     AnswerObject,
     Checked,
+    ClipObject,
     Fixed,
     RuleObject,
     RunObject,
@@ -33,7 +34,7 @@ fallline makes PyTorch training trustworthy. Measure before you prescribe, and l
 
 1. check_code or check_path: what is wrong in the code, with its fix. fix_code makes the fixes that hold when read again.
 2. ask: what is known, what to measure next, which fix applies under which measured condition, what to avoid. Give it the code and the run.
-3. read_run: what `fallline run train.py` measured. This server never runs training: ask the user, or run that command yourself.
+3. read_run, propose_clip: what `fallline run train.py` measured, and a threshold from its norms. This server never runs training: ask the user, or run that command yourself.
 4. explain_rule, list_specialists and the resources: the reasons.
 
 Prescribe only fixes whose `when` has been measured. When an answer is `healthy`, say so and change nothing.
@@ -130,6 +131,19 @@ def _add_question_tools(server: MCPServer[None], root: Root, seconds: float) -> 
     ) -> RunObject:
         """How a watched run went: loss, gradient norm, clipping, time, memory, and what was found, with the origin of a NaN."""
         return await _answered(seconds, work.read_run, folder, root)
+
+    @server.tool(title="Propose a clip threshold", annotations=_READS)
+    async def propose_clip(
+        folder: Annotated[
+            str,
+            Field(description="The folder that `fallline run --out` made, relative to the root."),
+        ],
+        quantile: Annotated[
+            float, Field(description="The share of norms that stays below the threshold.")
+        ] = 0.9,
+    ) -> list[ClipObject]:
+        """A max_norm for clip_grad_norm_ from a watched run's own gradient norms, with the share of updates it would have clipped."""
+        return await _answered(seconds, work.propose_clip, folder, quantile, root)
 
     @server.tool(title="Explain a rule", annotations=_READS)
     async def explain_rule(

@@ -16,6 +16,7 @@ from fallline.mcp.confine import MOST_FILES, MOST_FINDINGS, Root, bounded, too_l
 from fallline.mcp.contract import (
     AnswerObject,
     Checked,
+    ClipObject,
     FindingObject,
     Fixed,
     RuleObject,
@@ -39,6 +40,7 @@ __all__ = [
     "fix_code",
     "known_rule",
     "list_specialists",
+    "propose_clip",
     "read_run",
 ]
 
@@ -254,6 +256,14 @@ def read_run(folder: str, root: Root) -> RunObject:
         ),
         findings=[FindingObject.of(f) for f in findings],
     )
+
+
+def propose_clip(folder: str, quantile: float, root: Root) -> list[ClipObject]:
+    """A clip threshold from the norms of a watched run, for each of its optimizers."""
+    from fallline.instruments.clipping import propose_from_series
+
+    proposal = propose_from_series(_of_run(folder, root)[0], quantile=quantile, shown=folder)
+    return [ClipObject.of(clip) for clip in proposal.clips]
 
 
 def _of_run(folder: str, root: Root) -> tuple[Series, list[Finding]]:

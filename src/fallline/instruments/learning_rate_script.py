@@ -1,0 +1,82 @@
+"""The learning-rate range test on a script: at every step its rate is replaced, and put back for its scheduler."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from fallline.instruments.frame import Progress
+from fallline.instruments.learning_rate import RateRange, Sweep, _ratios, _set
+from fallline.instruments.script import Enough, Observer, Script, run_until
+from fallline.watcher.patches import Patches, Wrapped
+
+__all__ = ["sweep_script"]
+
+
+class _Rates(Observer):
+    def __init__(self, sweep: Sweep, progress: Progress | None) -> None:
+        self.sweep = sweep
+        self.over = False
+        self._progress = progress
+        self._losses: list[Tensor] = []
+        self._rate: float | None = None
+        self._own: list[Any] = []
+        self._ratios: dict[int, list[float]] = {}
+
+    def backward_begins(self, loss: Any) -> None:
+        whole = loss[0] if isinstance(loss, list | tuple) else loss
+        if isinstance(whole, Tensor) and whole.numel() == 1:
+            self._losses.append(whole.detach())
+
+    def step_begins(self, optimizer: Any) -> None:
+        ratios = self._ratios.setdefault(id(optimizer), _ratios(optimizer))
+        groups = optimizer.param_groups
+        self._own = [g["lr"].clone() if isinstance(g["lr"], Tensor) else g["lr"] for g in groups]
+        self._rate = self.sweep.rate
+        _set(optimizer, ratios, self._rate)
+
+    def step_ends(self, optimizer: Any) -> None:
+        for group, rate in zip(optimizer.param_groups, self._own, strict=True):
+            if isinstance(group["lr"], Tensor):
+                group["lr"].copy_(rate)
+            else:
+                group["lr"] = rate
+
+    def update_ends(self, number: int) -> None:
+        losses = [float(loss) for loss in self._losses]
+        self._losses = []
+        if losses and self._rate is not None and not self.over:
+            self.over = not self.sweep.note(self._rate, sum(losses) / len(losses))
+        self._rate = None
+        if self._progress is not None:
+            self._progress.advance(number, "updates")
+
+    def end_when_over(self, patches: Patches, ran: Any) -> None:
+        """A loss that has shot up is the answer: the script need not go on until all rates were tried."""
+        import torch
+
+        def backward(original: Wrapped) -> Wrapped:
+            def ended(*args: Any, **kwargs: Any) -> Any:
+                if self.over:
+                    ran.enough = True
+                    raise Enough(0)
+                return original(*args, **kwargs)
+
+            return ended
+
+        patches.patch(torch.Tensor, "backward", backward)
+        patches.patch(torch.autograd, "backward", backward)
+
+
+def sweep_script(script: Script, sweep: Sweep, progress: Progress | None) -> RateRange:
+    rates = _Rates(sweep, progress)
+    ran = run_until(script, rates, updates=sweep.updates, ready=rates.end_when_over)
+    found = sweep.conclude()
+    found.partial = not rates.over
+    found.status = 130 if ran.interrupted else 0 if rates.over else ran.status
+    if len(ran.optimizers) > 1:
+        found.notes.append(
+            f"all {len(ran.optimizers)} optimizers of the script got the same rate at the same time"
+        )
+    return found
