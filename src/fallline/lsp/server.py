@@ -235,7 +235,8 @@ class Server(LanguageServer):
             path, _ = project.place(data["uri"]) or ("", None)
             changes = self.worker.fixed(folder, contents, None, False)
             return [change for change in changes if change.path == path]
-        target = Target(data["code"], data["path"], data["line"], data["cell"])
+        # an editor may drop what is null on the way back
+        target = Target(data["code"], data["path"], data["line"], data.get("cell"))
         if data["do"] == "silence":
             return self.worker.silenced(folder, contents, target)
         return self.worker.fixed(folder, contents, target, True)
