@@ -1,7 +1,7 @@
 """`fallline measure memory` and `fallline measure time` on a GPU: what was planted is found, and what it costs to look.
 
     PYTHONPATH=src python benchmarks/instruments_gpu.py                      # all; tables, and $OUT/instruments.json
-    PYTHONPATH=src python benchmarks/instruments_gpu.py memory time          # some of: memory leak oom time same
+    PYTHONPATH=src python benchmarks/instruments_gpu.py memory time          # some of: memory leak oom time same; of time: gpt_time slow tiny stalling compiled
     PYTHONPATH=src python benchmarks/instruments_gpu.py --small              # smaller, to try the script itself on a CPU
 
 Needs torch, nothing else. Every case is a script of its own, run as people run it.
@@ -98,7 +98,7 @@ class Slow(Dataset):
     def __len__(self):
         return 100_000
     def __getitem__(self, index):
-        until = time.perf_counter() + 0.002  # two milliseconds of work per sample
+        until = time.perf_counter() + 0.02  # twenty milliseconds of work per sample
         while time.perf_counter() < until:
             pass
         return torch.randint(0, 8192, (context + 1,))
@@ -141,7 +141,10 @@ class Bench:
         return f"{name}.py"
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        env = dict(os.environ, **({"SMALL": "1"} if self.small else {}))
+        source = str(Path(__file__).resolve().parents[1] / "src")
+        env = dict(os.environ, PYTHONPATH=source, CUBLAS_WORKSPACE_CONFIG=":4096:8")
+        if self.small:
+            env["SMALL"] = "1"
         return subprocess.run(
             [sys.executable, *arguments],
             cwd=self.folder,
@@ -266,7 +269,7 @@ def oom(bench: Bench) -> None:
     )
 
 
-def timing(bench: Bench) -> None:
+def timing(bench: Bench, only: str = "") -> None:
     """Five scripts, each slow for its own reason."""
     rows: list[tuple[str, str, str, Callable[[dict[str, Any]], bool]]] = [
         ("gpt_time", loop(), "device", lambda f: f["profiled"]["idle_share"] < 0.2),
@@ -291,6 +294,8 @@ def timing(bench: Bench) -> None:
         ),
     ]
     for name, text, kind, right in rows:
+        if only not in ("", name):
+            continue
         found = bench.measure("time", bench.script(name, text), "--updates", "30")
         device = found["profiled"] or {}
         print(f"\n{name}: {found['verdict']['text']} ({found['wall']} s)\n  next: {found['next']}")
@@ -316,7 +321,7 @@ def timing(bench: Bench) -> None:
 
 def same(bench: Bench) -> None:
     """The losses of a script alone, under memory, and under time; and how much longer its updates take."""
-    clocked = "import atexit\nbegun = []\n"
+    clocked = "torch.use_deterministic_algorithms(True)\nbegun = []\n"
     after = (
         PRINTS
         + '\nbegun.append(time.perf_counter())\nif len(begun) == 24: print("seconds", (begun[-1] - begun[12]) / 11); break'
@@ -324,6 +329,7 @@ def same(bench: Bench) -> None:
     name = bench.script("same", loop(clocked, after))
     outputs = {
         "alone": bench.run(name).stdout,
+        "alone again": bench.run(name).stdout,
         "memory": bench.run(
             "-m", "fallline", "measure", "memory", "--updates", "30", "--try-for", "0", name
         ).stderr,
@@ -335,9 +341,9 @@ def same(bench: Bench) -> None:
     }
     print(f"\nthe same script: {losses['alone'][:3]} ...; seconds per update {seconds}")
     bench.found["same"] = {"losses": losses, "seconds": seconds}
-    for who in ("memory", "time"):
+    for who in ("alone again", "memory", "time"):
         bench.check(
-            f"under {who}, {len(losses[who])} losses are the same bit for bit",
+            f"{who}: {len(losses[who])} losses are the same bit for bit",
             bool(losses[who]) and losses[who] == losses["alone"][: len(losses[who])],
         )
 
@@ -349,13 +355,18 @@ SECTIONS: dict[str, Callable[[Bench], None]] = {
     "time": timing,
     "same": same,
 }
+ONE = ("gpt_time", "slow", "tiny", "stalling", "compiled")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("sections", nargs="*", help="memory, leak, oom, time, same (default: all)")
+    parser.add_argument(
+        "sections",
+        nargs="*",
+        help="memory, leak, oom, time, same, or one script of time (default: all)",
+    )
     parser.add_argument("--small", action="store_true")
     args = parser.parse_args()
     out = Path(os.environ.get("OUT", "."))
@@ -364,7 +375,7 @@ def main() -> int:
         begun = time.monotonic()
         for name in args.sections or SECTIONS:
             try:
-                SECTIONS[name](bench)
+                timing(bench, name) if name in ONE else SECTIONS[name](bench)
             except Exception as error:
                 bench.check(f"{name}: {type(error).__name__}: {error}", False)
             (out / "instruments.json").write_text(

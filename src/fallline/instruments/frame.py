@@ -26,7 +26,10 @@ class Measurement(Protocol):
 
 
 class Progress:
-    """A line on the error stream for what takes over two seconds: rewritten on a terminal, dots elsewhere."""
+    """A line on the error stream for what takes over two seconds: rewritten on a terminal, now and then a new one elsewhere.
+
+    Elsewhere every line is whole, because the script that is measured writes there too.
+    """
 
     def __init__(self, what: str, total: int | None = None, stream: TextIO | None = None) -> None:
         self.what = what
@@ -42,23 +45,19 @@ class Progress:
         now = time.monotonic()
         if now < self._next:
             return
-        self._next = now + (0.1 if self.terminal else 1.0)
-        if self.terminal:
-            of = f" of {self.total}" if self.total is not None else ""
-            after = f", {note}" if note else ""
-            line = f"fallline: {self.what} {done}{of}{after} ({now - self._begun:.0f} s)"
-            self.stream.write(f"\r\x1b[K{line}")
-        else:
-            if not self._drawn:
-                self.stream.write(f"fallline: {self.what} ")
-            self.stream.write(".")
-        self._drawn = True
+        passed = now - self._begun
+        self._next = now + (0.1 if self.terminal else passed)  # a log needs fewer and fewer
+        of = f" of {self.total}" if self.total is not None else ""
+        after = f", {note}" if note else ""
+        line = f"fallline: {self.what} {done}{of}{after} ({passed:.0f} s)"
+        self.stream.write(f"\r\x1b[K{line}" if self.terminal else f"{line}\n")
+        self._drawn = self.terminal
         self.stream.flush()
 
     def close(self) -> None:
-        """The line goes away, the dots end."""
+        """The line goes away."""
         if self._drawn:
-            self.stream.write("\r\x1b[K" if self.terminal else "\n")
+            self.stream.write("\r\x1b[K")
             self.stream.flush()
             self._drawn = False
 

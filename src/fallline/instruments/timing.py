@@ -163,8 +163,8 @@ class _Observer(Clock):
             self.device = next((p.device for p in model.parameters()), torch.device("cpu"))
 
     def update_ends(self, number: int) -> None:
-        if number in (self._begin, self._ready):
-            self.finish_device()
+        if number in (self._begin, self._ready, self._start):
+            self.finish_device()  # or the work of earlier updates would run in the window
         super().update_ends(number)
         if self._progress is not None:
             self._progress.advance(number, "updates")
@@ -229,7 +229,7 @@ class _Observer(Clock):
         total = sum(self.spent.values())
         if not count or not ran.loaders or not self._loader_for or ran.partial:
             return
-        if self.spent[DATA] < _WORTH * total or self.device is None:
+        if self.device is None or self._waits_for_data() < _WORTH:
             return
         compute = (total - self.spent[DATA]) / max(1, self.batches)
         try:
@@ -238,6 +238,13 @@ class _Observer(Clock):
             )
         except KeyboardInterrupt:
             ran.interrupted = True
+
+    def _waits_for_data(self) -> float:
+        """Share of an update; what the device uses to catch up is no wait."""
+        device = self.on_device
+        if device is not None and device.kernels:
+            return device.idle.get(DATA, 0.0) / device.window
+        return self.spent[DATA] / sum(self.spent.values())
 
 
 def _compiles() -> Compiled:

@@ -19,7 +19,8 @@ __all__ = ["as_json", "as_text", "verdict"]
 
 _BUSY = 0.8  # a device that works so much of the time is the limit itself
 _INPUT = 0.25  # share of an update spent waiting for data that makes it the thing to change
-_EXPOSED = 0.2
+_EXPOSED = 0.2  # share of communication with nothing beside it, on a device
+_TALKING = 0.3  # share of communication on the CPU, where it is not known what ran beside it
 _LINES = 4
 
 
@@ -52,8 +53,17 @@ def _on_host(timing: Timing) -> Verdict:
     data, other = timing.share(DATA), timing.share(OTHER)
     compute = timing.share(FORWARD) + timing.share(BACKWARD)
     optimizer = timing.share(OPTIMIZER)
+    profiled = timing.on_device
+    talking = profiled.communication / profiled.window if profiled is not None else 0.0
     if data >= _INPUT:
         return _input(timing, data)
+    if talking >= _TALKING:
+        return Verdict(
+            "communication",
+            talking,
+            f"communication-bound: collectives run during {talking:.0%} of an update",
+            "fallline measure ranks: bandwidth, stragglers, and what no_sync would gain",
+        )
     if other > max(compute, optimizer):
         line = _hottest(timing, OTHER)
         return Verdict(
@@ -114,11 +124,16 @@ def _on_device(timing: Timing, device: Device) -> Verdict:
             f"stalled by {stall.what} at {_shown(stall.at)}: the device idles {idle:.0%} of the time while the host, which waited {human_seconds(stall.seconds)} per update for it, asks for more",
             "do it every hundredth update, or keep the tensor and read it later; then fallline measure time again",
         )
+    compiling = (
+        "mode='reduce-overhead' in torch.compile"
+        if timing.compiled.graphs
+        else "torch.compile(model)"
+    )
     return Verdict(
         "host",
         idle,
         f"host-bound: the device idles {idle:.0%} of the time while the host launches {device.kernels} kernels per update",
-        "torch.compile(model), a larger batch, or fused=True in the optimizer; then fallline measure time again",
+        f"{compiling}, a larger batch, or fused=True in the optimizer; then fallline measure time again",
     )
 
 
@@ -183,6 +198,10 @@ def as_text(timing: Timing) -> str:
         ]
         for phase, seconds in sorted(timing.phases.items(), key=lambda item: -item[1]):
             lines.append(f"  {human_seconds(seconds):>10}  {timing.share(phase):4.0%}  {phase}")
+            if phase == COPY and timing.share(phase) >= 0.1:
+                lines.append(
+                    f"{'':>20}(a copy from memory that is not pinned waits for all earlier work)"
+                )
             if phase in (OTHER, DATA) and timing.share(phase) >= 0.1:
                 lines += _lines(timing, phase)
     lines += _device_text(timing)

@@ -81,7 +81,9 @@ def deliver(
     args: argparse.Namespace,
     files: Mapping[str, bytes] | None = None,
 ) -> None:
-    """Print it, and write DIR/<verb>.json and the other files where --out says so."""
+    """Print it, and write DIR/<verb>.json and the other files where --out says so. Under torchrun, rank 0 does."""
+    if os.environ.get("RANK", "0") != "0":
+        return
     as_json = json.dumps(measurement.to_json(), indent=2, ensure_ascii=False) + "\n"
     if args.output_format == "json":
         sys.stdout.write(as_json)
