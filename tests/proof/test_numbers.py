@@ -25,7 +25,10 @@ UNIT = (
 _N = r"\d[\d,]*(?:\.\d+)?(?:e-?\d+)?"
 NUMBER = re.compile(
     rf"(?<![\w.^/-])(?P<n>{_N})(?: ?(?:to|or|and|against|instead of|-|–) ?(?P<m>{_N}))? ?{UNIT}"
-    r"|(?<![\w.^/-])(?<!orch )(?P<d>\d+\.\d+(?:e-?\d+)?|\d+e-?\d+|\d{1,3}(?:,\d{3})+)(?![\w.]*\d)"
+    r"|(?<![\w.^/-])(?P<d>\d+\.\d+(?:e-?\d+)?|\d+e-?\d+|\d{1,3}(?:,\d{3})+)(?![\w.]*\d)"
+)
+VERSION = re.compile(
+    r"(?i)\b(?:(?:py)?torch|python|transformers|lightning|accelerate|fabric|triton|numpy|cuda)\s+[\d.]+\d"
 )
 ANY = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
 
@@ -47,7 +50,8 @@ class Text:
 
 def written(text: str) -> Iterator[tuple[str, str]]:
     """The numbers with a unit, each with the words around it."""
-    for match in NUMBER.finditer(re.sub(r"```.*?```|`[^`\n]*`", " ", text, flags=re.DOTALL)):
+    prose = re.sub(r"```.*?```|`[^`\n]*`", " ", text, flags=re.DOTALL)
+    for match in NUMBER.finditer(VERSION.sub(" ", prose)):
         for number in (match["n"], match["m"], match["d"]):
             if number:
                 yield number, match[0]
