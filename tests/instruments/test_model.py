@@ -107,6 +107,24 @@ def test_a_healthy_model_has_nothing_wrong() -> None:
     assert report.findings == [] and "nothing wrong was found" in report.text()
 
 
+class Heads(nn.Module):
+    """Layers that differ in kind and gradient, and no depth: nothing to compare."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.value, self.classifier = (nn.Linear(16, n) for n in (16, 16, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights = torch.softmax(self.query(x) @ x.T * 1e-5, -1)
+        return self.classifier(weights @ self.value(x))
+
+
+def test_layers_with_other_tasks_are_not_compared() -> None:
+    report = measure_model(Heads(), torch.randn(64, 16))
+    assert report.flow is not None and report.flow.early_to_late is None
+    assert report.findings == []
+
+
 class Parts(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -287,6 +287,8 @@ def _compared(
             outputs = check.outputs(inputs)
             found = check.gradients(inputs, expanded=expanded)
     except _ERRORS as error:
+        if "not implemented for" in str(error):
+            return Case(name, None, f"this device cannot ({_short(error)})")
         return Case(name, False, _short(error), fix)
     if dtype is not None and any(o.dtype is not dtype for o in outputs):
         return Case(name, False, f"the output is {outputs[0].dtype}", fix)
@@ -354,7 +356,7 @@ def autocast(check: Check) -> Iterator[Case]:
     for dtype in (torch.bfloat16, torch.float16) if device == "cuda" else (torch.bfloat16,):
         name = str(dtype).removeprefix("torch.")
         around = torch.autocast(device, dtype=dtype)
-        plain = moved(check.inputs, lambda x: x.to(device, torch.float32))
+        plain = moved(_at(check.inputs, device), lambda x: x.to(torch.float32))
         yield _compared(check, f"autocast {name}", plain, wanted, _CLOSE[torch.bfloat16], fix, around=around)  # fmt: skip
         places = floats(check.inputs)
         if len(places) > 1:
@@ -370,11 +372,8 @@ def device(check: Check) -> Iterator[Case]:
     fix = "make tensors on the device of the input: torch.zeros(n, device=x.device) or torch.zeros_like(x)"
     if torch.cuda.is_available():
         wanted = check.gradients(check.inputs)
-        there = [
-            x.to("cuda") if isinstance(x, Tensor) and not x.requires_grad else x
-            for x in check.inputs
-        ]
-        yield _compared(check, "cuda", moved(there, lambda x: x.to("cuda")), wanted, 1e-6, fix)
+        there = moved(_at(check.inputs, "cuda"), torch.clone)
+        yield _compared(check, "cuda", there, wanted, 1e-6, fix)
         return
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -394,6 +393,10 @@ def device(check: Check) -> Iterator[Case]:
             yield Case(name, None, f"cannot be asked without a GPU ({_short(error)})")
         return
     yield Case(name, True)
+
+
+def _at(inputs: Sequence[Any], device: str) -> list[Any]:
+    return [x.detach().to(device) if isinstance(x, Tensor) else x for x in inputs]
 
 
 def _tuple(value: Any) -> tuple[Any, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,8 +19,9 @@ from fallline.instruments.untouched import World, loss_of, untouched
 from fallline.instruments.where import user_line
 from fallline.watcher.origin_trace import Modules, plain_name, tensors_in
 
-__all__ = ["Flow", "Layer", "Silent", "flow_of"]
+__all__ = ["IN_A_ROW", "Flow", "Layer", "Silent", "flow_of"]
 
+IN_A_ROW = 3  # layers, before their gradients say something about depth
 _SATURATED = 0.99  # of the distance to the limit that a sigmoid or tanh has left behind
 
 
@@ -32,6 +35,7 @@ class Layer:
     signal_out: float | None = None
     gradient_out: float | None = None  # of the loss with respect to what comes out
     weight_gradient: float | None = None  # of all its own parameters
+    shape: tuple[int, ...] = ()  # of its weight, where it mixes units
     zero_rows: int = 0  # units whose weights get a gradient of exactly zero
     rows: int = 0
 
@@ -95,16 +99,29 @@ class Flow:
 
     @property
     def depth(self) -> list[Layer]:
-        """The layers that mix units: what grows and shrinks with depth is decided there."""
-        return [x for x in self.layers if x.rows and x.gradient_out is not None]
+        """The layers that stand in a row: the same kind, shape and name but for a number (`blocks.3.up`, `fc2`).
+
+        Only those can be compared. A query and a classifier have other gradients in a healthy model too. Of several rows it is
+        the one whose gradient changes most.
+        """
+        rows: dict[Any, list[Layer]] = {}
+        for layer in self.layers:
+            if layer.shape and layer.gradient_out is not None:
+                pattern = re.sub(r"\d+", "#", layer.name)
+                rows.setdefault((layer.kind, layer.shape, pattern), []).append(layer)
+        long = [row for row in rows.values() if len(row) >= IN_A_ROW]
+        return max(long, key=lambda row: abs(math.log(_ratio(row) or 1e-300)), default=[])
 
     @property
     def early_to_late(self) -> float | None:
         """The gradient that arrives at the first layer's output, over the last one's: 1 is even, below it vanishes."""
-        deep = self.depth
-        if len(deep) < 2 or not deep[-1].gradient_out or deep[0].gradient_out is None:
-            return None
-        return deep[0].gradient_out / deep[-1].gradient_out
+        return _ratio(self.depth) if self.depth else None
+
+
+def _ratio(row: list[Layer]) -> float:
+    early, late = row[0].gradient_out, row[-1].gradient_out
+    assert early is not None and late is not None
+    return early / late if late else (1.0 if not early else math.inf)
 
 
 def flow_of(model: nn.Module, run: Callable[[], Any], world: World) -> Flow:
@@ -195,10 +212,10 @@ class _Hooks:
         self.called |= {
             id(m) for m in module.children() if isinstance(module, nn.MultiheadAttention)
         }
-        rows = 0
+        layer = Layer(self.names[id(module)], type(module).__name__)
         if isinstance(module, _MIXING):
-            rows = module.weight.shape[_out_dim(module)]
-        layer = Layer(self.names[id(module)], type(module).__name__, rows=rows)
+            layer.shape = tuple(module.weight.shape)
+            layer.rows = layer.shape[_out_dim(module)]
         given = [t for t in tensors_in(args) if t.is_floating_point()]
         made = [t for t in tensors_in(output) if t.is_floating_point()]
         layer.signal_in = _rms(given[0]) if given else None
