@@ -19,6 +19,7 @@ import traceback
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+import heads
 from programs import CASES, EXTRAS, FRAMEWORKS, RANKS, program
 
 PAGE = Path(__file__).parents[2] / "docs" / "integrations.md"
@@ -195,6 +196,7 @@ def main() -> None:
         run_all(Path(name))
         text = written(PAGE.read_text(encoding="utf-8"), "matrix", table(Path(name)))
         text = written(text, "exact", exact_table(Path(name)))
+        text = written(text, "heads", heads.table(Path(name)))
     PAGE.write_text(text, encoding="utf-8")
 
 
