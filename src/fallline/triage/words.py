@@ -21,6 +21,8 @@ _TIERS = {"names": 1.5, "signs": 1.0, "hints": 0.4}
 _SCOPE = {"ours": 1.0, "partly": 0.5, "elsewhere": -1.5}
 _GAP = 6  # words that ` ... ` may leave out, and one
 _SHORTEST = 6  # shorter words are not corrected: too many neighbours
+_NAMED = 1.5  # a specialist is named by one name, or by two signs
+_YIELDING = 0.75  # what is left of a specialist's words beside the one it yields to
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,7 @@ class _Lexicon:
     exact: dict[str, tuple[_Term, ...]]  # by their first word
     begun: dict[str, tuple[_Term, ...]]  # by the first letter of a first word that is a beginning
     known: dict[str, frozenset[str]]  # words by their first letter, for spelling
+    yields: dict[str, tuple[str, ...]]  # to whom a specialist leaves a question that names both
 
 
 def tokens(text: str) -> list[str]:
@@ -70,7 +73,12 @@ def _lexicon() -> _Lexicon:
         for part in term.parts:
             if part != "...":
                 known.setdefault(part[0], set()).add(part)
-    return _Lexicon(_frozen(exact), _frozen(begun), {k: frozenset(v) for k, v in known.items()})
+    return _Lexicon(
+        _frozen(exact),
+        _frozen(begun),
+        {k: frozenset(v) for k, v in known.items()},
+        {group: tuple(lists["yields_to"]) for group, lists in raw.items() if "yields_to" in lists},
+    )
 
 
 def _frozen(found: dict[str, list[Any]]) -> dict[str, tuple[Any, ...]]:
@@ -168,8 +176,16 @@ def _one_slip(one: str, two: str) -> bool:
 
 
 def pointers(text: str) -> dict[str, float]:
-    """How much the words of a question point to each specialist."""
-    return _found(_spelled(tokens(text)), scope_only=False)[0]
+    """How much the words of a question point to each specialist.
+
+    A clip, a norm or a NaN beside `GradScaler` is a question about the scaler: who yields keeps a part of its words.
+    """
+    total = _found(_spelled(tokens(text)), scope_only=False)[0]
+    named = {who for who, weight in total.items() if weight >= _NAMED}
+    return {
+        who: weight * _YIELDING if named.intersection(_lexicon().yields.get(who, ())) else weight
+        for who, weight in total.items()
+    }
 
 
 def scope(text: str) -> float:
