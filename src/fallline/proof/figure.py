@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from fallline.proof.picture import Bars, Lines, picture
+from fallline.proof.picture import Bars, Lines, picture, value
 from fallline.proof.record import Outcome
 from fallline.report.charts import number
 
@@ -91,40 +91,38 @@ def _bars(what: Bars) -> tuple[int, str]:
     zero = left + across * (0.0 if what.axis.log else what.axis.place(0.0))
     note = " (logarithmic)" if what.axis.log else ""
     parts = [_text(left, 16, what.quantity + note, "start", soft=True)]
-    for index, (name, value) in enumerate(what.values.items()):
+    for index, (name, size) in enumerate(what.values.items()):
         top = 28 + 26 * index
-        end = left + across * what.axis.place(value)
+        end = left + across * what.axis.place(size)
         start, length = min(zero, end), max(abs(end - zero), 1.5)
         colour = _colour(index, name)
         parts.append(_text(left - 8, top + 13, _shown(name, 34), "end"))
         parts.append(
             f'<rect x="{start:.1f}" y="{top}" width="{length:.1f}" height="18" rx="2" fill="{colour}"/>'
         )
-        parts.append(_text(f"{start + length + 6:.1f}", top + 13, number(value), "start"))
+        parts.append(_text(f"{start + length + 6:.1f}", top + 13, value(size), "start"))
     return 28 + 26 * len(names) + 6, "".join(parts)
 
 
 def _words(outcome: Outcome) -> tuple[int, str]:
     """Where there is nothing to measure with a ruler: what each side came to, side by side."""
     rows = [
-        (side, quantity, value)
+        (side, quantity, came)
         for side, values in outcome.sides.items()
-        for quantity, value in values.items()
+        for quantity, came in values.items()
     ][:8]
     parts, colours = [], {side: i for i, side in enumerate(outcome.sides)}
-    for index, (side, quantity, value) in enumerate(rows):
+    for index, (side, quantity, came) in enumerate(rows):
         base = 20 + 24 * index
         colour = _colour(colours[side], side)
         parts.append(f'<rect x="6" y="{base - 11}" width="4" height="15" fill="{colour}"/>')
         parts.append(_text(18, base, f"{side}: {quantity}", "start", soft=True))
-        parts.append(_text(_WIDTH - 10, base, _shown(value), "end"))
+        parts.append(_text(_WIDTH - 10, base, _shown(came), "end"))
     return 24 * max(len(rows), 1) + 10, "".join(parts)
 
 
-def _shown(value: object, longest: int = 44) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    text = number(float(value)) if isinstance(value, int | float) else str(value)
+def _shown(given: object, longest: int = 44) -> str:
+    text = value(given)
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from fallline.proof.record import Outcome
-from fallline.report.charts import Axis
+from fallline.report.charts import Axis, number
 
-__all__ = ["Bars", "Lines", "picture"]
+__all__ = ["Bars", "Lines", "picture", "value"]
 
 Point = tuple[float, float]
 
@@ -43,6 +43,16 @@ class Bars:
     quantity: str
     values: Mapping[str, float]
     axis: Axis
+
+
+def value(given: object) -> str:
+    """A quantity for people: counts in full, measurements short."""
+    if isinstance(given, bool):
+        return "yes" if given else "no"
+    if not isinstance(given, int | float):
+        return str(given)
+    whole = math.isfinite(given) and given == int(given) and abs(given) < 1e9
+    return f"{int(given):,}" if whole else number(float(given))
 
 
 def picture(outcome: Outcome) -> Lines | Bars | None:
@@ -84,7 +94,8 @@ def _bars(outcome: Outcome) -> Bars | None:
             for side, found in outcome.sides.items()
             if _is_number(found.get(quantity))
         }
-        if len(values) > 1 and len(set(values.values())) > 1:
+        low, high = min(values.values(), default=0.0), max(values.values(), default=0.0)
+        if high - low > 0.01 * max(abs(low), abs(high)):  # two bars of one length show nothing
             found = Bars(quantity, values, _from_zero(values))
             if best is None or len(values) > len(best.values):
                 best = found

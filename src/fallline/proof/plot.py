@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fallline.proof.picture import Bars, Lines
+from fallline.proof.picture import Bars, Lines, value
 from fallline.report.charts import number
 from fallline.report.terminal import Paint
 
@@ -84,12 +84,12 @@ def _labels(what: Lines) -> dict[int, str]:
 
 def _bars(what: Bars, width: int, paint: Paint, plain: bool) -> list[str]:
     left = min(max(len(side) for side in what.values), width // 3)
-    shown = {side: number(value) for side, value in what.values.items()}
+    shown = {side: value(size) for side, size in what.values.items()}
     room = width - left - max(map(len, shown.values())) - 2
     zero = what.axis.place(0.0) if not what.axis.log else 0.0
     rows = [f"{what.quantity}{' (each tenfold is one step)' if what.axis.log else ''}"[:width]]
-    for index, (side, value) in enumerate(what.values.items()):
-        length = abs(what.axis.place(value) - zero) * room
+    for index, (side, size) in enumerate(what.values.items()):
+        length = abs(what.axis.place(size) - zero) * room
         bar = _blocks(length, plain)
         rows.append(
             f"{side[:left]:<{left}} {paint(bar, _COLOURS[index % len(_COLOURS)])} {shown[side]}"

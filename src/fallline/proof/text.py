@@ -5,13 +5,12 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from fallline.proof.picture import picture
+from fallline.proof.picture import picture, value
 from fallline.proof.plot import plot
 from fallline.proof.record import Outcome
-from fallline.report.charts import number
 from fallline.report.terminal import Paint
 
-__all__ = ["table", "text", "value"]
+__all__ = ["table", "text"]
 
 _VERDICT = {
     "proved": "bold green",
@@ -64,13 +63,6 @@ def _verdict(outcome: Outcome, width: int, paint: Paint) -> list[str]:
 
 def _wrapped(head: str, words: str, width: int) -> list[str]:
     return textwrap.wrap(head + words, width, subsequent_indent=" " * len(head))
-
-
-def value(given: object) -> str:
-    """A quantity, short."""
-    if isinstance(given, bool):
-        return "yes" if given else "no"
-    return number(float(given)) if isinstance(given, int | float) else str(given)
 
 
 def table(outcome: Outcome) -> tuple[list[str], list[list[str]]]:
