@@ -65,3 +65,13 @@ def test_rules_and_facts_have_experiments() -> None:
 
 def test_every_rule_that_a_run_can_break_has_one() -> None:
     assert {r.code for r in all_rules() if r.seen_by != "reader"} - set(RULES) == set()
+
+
+def test_what_is_recorded_is_what_is_claimed_today() -> None:
+    stale = [
+        e.of
+        for e in all_experiments()
+        if (known := recorded(e.of)) is not None
+        and (known.claim, known.taught, known.needs) != (e.claim, e.taught, e.needs)
+    ]
+    assert stale == [], "measure these again: `fallline prove NAME --out docs`"

@@ -98,8 +98,8 @@ def cases(case: Case) -> Iterator[Text]:
         yield Text(case.id, f"{when} {then}", backs)
     for fix in case.fix:
         yield Text(case.id, f"{fix.title} {fix.when} {fix.because} {fix.costs}", fix.backs)
-    for avoid in case.avoid:
-        yield Text(case.id, f"{avoid.advice} {avoid.tempts} {avoid.because}", avoid.backs)
+    for avoid in case.avoid:  # the advice itself is what others say
+        yield Text(case.id, avoid.because, avoid.backs)
 
 
 def rules(rule: Rule) -> Iterator[Text]:
