@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         verify_resume,
     )
     from fallline.instruments import check_function, precision_probe
-    from fallline.watcher import watch
+    from fallline.watcher.watch import watch
 
 _HOME = {
     "Stepper": "fallline.engine",
