@@ -22,7 +22,7 @@ from fallline.watcher import frames
 from fallline.watcher.launch import without_us
 from fallline.watcher.watch import Watch, watch
 
-__all__ = ["as_html", "as_text", "load"]
+__all__ = ["as_html", "as_text", "load", "name_cells"]
 
 # Colours of the notebook's own theme: whatever text and background are, lines and panels are mixed from them.
 _STYLE = """
@@ -47,8 +47,13 @@ _STYLE = """
 
 def load(shell: Any) -> None:
     """What `%load_ext fallline` does."""
-    frames.name_cells(_CellNames(shell))
+    name_cells(shell)
     shell.register_magic_function(WatchMagic(shell).watch, magic_kind="cell", magic_name="watch")
+
+
+def name_cells(shell: Any) -> None:
+    """Findings name the cells of this notebook: `In[3]`."""
+    frames.name_cells(_CellNames(shell))
 
 
 class _CellNames:

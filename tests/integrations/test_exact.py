@@ -246,6 +246,18 @@ def test_watched_and_exact_together_find_nothing(tmp_path: Path) -> None:
     assert [f.code for f in watching.findings if f.severity != "info"] == []
 
 
+def test_a_callback_leaves_the_programs_own_watch_alone(tmp_path: Path) -> None:
+    import fallline
+    from fallline.integrations.lightning import FalllineCallback
+
+    watching = FalllineCallback(out=tmp_path / "callback")
+    with fallline.watch(out=tmp_path / "own") as own:
+        by_lightning(tmp_path, watching)
+    assert own.folder == tmp_path / "own"
+    assert own.series is not None
+    assert watching.folder is None
+
+
 def test_manual_optimization_is_told_what_to_use(tmp_path: Path) -> None:
     import lightning as L
 

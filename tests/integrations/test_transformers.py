@@ -33,6 +33,18 @@ def test_the_advice_is_about_the_trainer(tmp_path: Path) -> None:
     assert "loss_is_scaled_for_ga = False" in finding["message"]
 
 
+def test_training_again_after_an_error(tmp_path: Path) -> None:
+    """The Trainer has no hook for an error: in a notebook the next training ends the run that was left open."""
+    model = make("BertForSequenceClassification")
+    broken = make("BertForSequenceClassification")
+    broken.classifier.forward = lambda hidden: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        update(broken, "texts", tmp_path / "first", 4, 1)
+    _, found = update(model, "texts", tmp_path / "second", 4, 1)
+    assert found == []
+    assert (tmp_path / "second" / "run" / "findings.json").exists()
+
+
 def test_a_missing_framework_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     from fallline.errors import UsageError
 

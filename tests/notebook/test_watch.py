@@ -67,13 +67,25 @@ for step in range(6):
 WRONG = "%%watch --guard perhaps\n1 + 1"
 NOTHING = "%%watch\n40 + 2"
 AFTER = "'the kernel lives'"
+BY_HAND = """\
+import fallline
+third = nn.Linear(4, 1)
+sgd = torch.optim.SGD(third.parameters(), lr=0.01)
+watching = fallline.watch(third, sgd, out="by_hand")
+for step in range(6):
+    sgd.zero_grad()
+    third(torch.randn(8, 4)).pow(2).mean().backward()
+    sgd.step()
+    nn.utils.clip_grad_norm_(third.parameters(), 0.1)
+len(watching.stop())
+"""
 
 
 @pytest.fixture(scope="module")
 def cells(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]:
     """The folder, and the cells after one kernel has run them all."""
     folder = tmp_path_factory.mktemp("notebook")
-    sources = (SETUP, MODEL, NAN, CLIP_LATE, STOP, WRONG, NOTHING, AFTER)
+    sources = (SETUP, MODEL, NAN, CLIP_LATE, STOP, WRONG, NOTHING, AFTER, BY_HAND)
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(s) for s in sources])
     client = NotebookClient(
         notebook,
@@ -156,6 +168,12 @@ def test_a_cell_that_trains_nothing(cells: Any) -> None:
     _, ran = cells
     assert "no update" in shown(ran[6])["text/plain"]
     assert ran[7].outputs[0].data["text/plain"] == "'the kernel lives'"
+
+
+def test_watch_without_the_magic_names_the_cell_too(cells: Any) -> None:
+    folder, _ = cells
+    line = next(n for n, text in enumerate(BY_HAND.splitlines(), 1) if "clip_grad" in text)
+    assert findings(folder / "by_hand") == [("FL101", "In[9]", line)]
 
 
 def test_the_report_shows_the_cells_source(cells: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fallline.errors import UsageError
-from fallline.watcher.launch_run import default_folder
-from fallline.watcher.watch import Watch, check_options, watch
+from fallline.watcher.launch_run import active, default_folder
+from fallline.watcher.watch import Watch, check_options, current, watch
 
 if TYPE_CHECKING:
     from fallline.finding import Finding
@@ -25,6 +25,8 @@ class Watching:
     guard    "skip" keeps a non-finite update out of the model, "stop" raises on it, "off" lets it through
     log      "tensorboard", "wandb", "mlflow", "trackio", an object of your own, or a list of these
     """
+
+    _begun: Watch | None = None  # the last one, of any callback
 
     def __init__(
         self,
@@ -46,13 +48,19 @@ class Watching:
         return self._watch.folder if self._watch is not None else None
 
     def begin(self, *things: Any) -> None:
-        """Training begins with these models and optimizers. On every rank."""
-        if self._watch is not None and not self._watch.stopped:
-            return
+        """Training begins with these models and optimizers. On every rank.
+
+        Where the program watches itself already with `fallline.watch`, that goes on, and this is silent. What a callback
+        has begun and a program that raised has left open is replaced.
+        """
+        begun = Watching._begun
+        if active() is None and (going := current()) is not None:
+            if begun is None or going is not begun._session:
+                return
         options = dict(self._options)
         if options["out"] is None:
             options["out"] = _agreed_folder()
-        self._watch = watch(*things, **options)
+        self._watch = Watching._begun = watch(*things, **options)
 
     def end(self, error: BaseException | None = None) -> None:
         """Training is over, or has raised. Says what was found, once."""

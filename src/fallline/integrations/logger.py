@@ -41,7 +41,7 @@ NAMES = {
 RECENT = 100  # updates that the share of clipped ones is taken over
 QUEUE_LIMIT = 10_000
 # All of the first updates are logged; later ones as this share of the time allows, but always those that went wrong.
-ALWAYS_BELOW = 1_000
+ALWAYS_BELOW = 200
 CLOSE_SECONDS = 30.0
 
 
@@ -130,6 +130,8 @@ class LogThread:
         """One more update, its numbers known. Called by the recorder's thread."""
         numbers = self._numbers(row)
         self._rows += 1
+        if self._rows == ALWAYS_BELOW:
+            self._spent, self._started = 0.0, time.monotonic()
         wrong = row.skipped or (row.loss is not None and not math.isfinite(row.loss))
         affordable = self._spent <= self._budget * (time.monotonic() - self._started)
         if self._rows <= ALWAYS_BELOW or wrong or affordable:

@@ -168,7 +168,17 @@ def watch(
             session.objects.optimizer(thing)
     if log is not None:
         log_session(session, log)
+    _name_cells()
     session.start(rebind=True)
     _watching = Watch(session, own=True)
     atexit.register(_watching._exit)
     return _watching
+
+
+def _name_cells() -> None:
+    """In a notebook findings are to name its cells, also without `%load_ext fallline`."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if shell is not None:
+        from fallline.notebook import name_cells
+
+        name_cells(shell)
