@@ -79,6 +79,7 @@ def test_what_needs_a_device_says_so_and_shows_the_record(
         (("FL104", "--all"), "not both"),
         (("FL104", "--jobs", "0"), "1 or more"),
         (("--merge", "nothing.json"), "not a file"),
+        (("FL104", "--needs", "cuda"), "with --all"),
     ],
 )
 def test_wrong_usage_is_told(fallline: Fallline, given: tuple[str, ...], told: str) -> None:

@@ -28,7 +28,7 @@ the claim to be true. Exit status 0: proved, 1: refuted.
   fallline prove --all --out evidence
 """
 
-_WIDEST = 96
+_NARROWEST, _WIDEST = 40, 96  # columns
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -59,6 +59,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     if args.jobs is not None and args.jobs < 1:
         raise UsageError("--jobs is a number of processes, 1 or more")
+    if args.needs and not args.all:
+        raise UsageError("--needs chooses among all experiments: give it with --all")
     if args.list:
         print(_listed(args))
         return 0
@@ -222,7 +224,7 @@ def _told(outcomes: list[Outcome]) -> str:
     from fallline.report.terminal import Paint, wants_colour
 
     paint = Paint(wants_colour("auto", sys.stdout))
-    width = min(shutil.get_terminal_size((80, 24)).columns, _WIDEST)
+    width = max(_NARROWEST, min(shutil.get_terminal_size((80, 24)).columns, _WIDEST))
     plain = not _can_write("✓●│█", sys.stdout.encoding)
     parts = []
     for outcome in outcomes:
