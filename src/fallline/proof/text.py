@@ -36,24 +36,33 @@ def text(outcome: Outcome, width: int, paint: Paint, *, plain: bool = False) -> 
             parts.append(plot(drawn, width, paint, plain=plain))
         parts.append(_wrapped("Measured  ", outcome.says, width))
         parts.append(
-            [_condition(words, held, paint, plain) for words, held in outcome.holds.items()]
+            [
+                line
+                for words, held in outcome.holds.items()
+                for line in _condition(words, held, width, paint, plain)
+            ]
         )
     parts.append(_verdict(outcome, width, paint))
     lines = "\n\n".join("\n".join(part) for part in parts if part)
     return lines.encode("ascii", "replace").decode() if plain else lines
 
 
-def _condition(words: str, held: bool, paint: Paint, plain: bool) -> str:
+def _condition(words: str, held: bool, width: int, paint: Paint, plain: bool) -> list[str]:
     if held:
-        return f"{paint('yes' if plain else '✓', 'green')} {words}"
-    return f"{paint('NO ' if plain else '✗', 'bold red')} {words}"
+        mark = paint("yes" if plain else "✓", "green")
+    else:
+        mark = paint("NO " if plain else "✗", "bold red")
+    indent = 4 if plain else 2
+    first, *rest = textwrap.wrap(words, width - indent)
+    return [f"{mark} {first}", *(" " * indent + line for line in rest)]
 
 
 def _verdict(outcome: Outcome, width: int, paint: Paint) -> list[str]:
     word = paint(outcome.verdict.upper(), _VERDICT[outcome.verdict])
     if outcome.measured:
-        where = f"{outcome.machine}, torch {outcome.torch}"
-        return [f"{word} in {outcome.seconds:.1f} s ({where})"]
+        where = f"in {outcome.seconds:.1f} s ({outcome.machine}, torch {outcome.torch})"
+        first, *rest = textwrap.wrap(where, width - len(outcome.verdict) - 1)
+        return [f"{word} {first}", *rest]
     first, *rest = outcome.problem.strip().splitlines() or ["for an unknown reason"]
     return [
         f"{word}: {first}",
