@@ -9,6 +9,8 @@ import linecache
 import weakref
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median
 from typing import Any
 
 import torch
@@ -113,8 +115,8 @@ class Growing(Ledger):
         growth.lines = sorted(lines, key=lambda line: -line.per_update)
         growth.per_update = sum(line.per_update for line in lines)
         if len(self._process) > _OLD + _SETTLED:
-            rest = self._process[_SETTLED:]
-            growth.process = (rest[-1] - rest[0]) / (len(rest) - 1)
+            # the median: the process also grows by leaps, when its heap does
+            growth.process = median(b - a for a, b in pairwise(self._process[_SETTLED:]))
         self._graphs(number)
         if number == self.last and growth.leaks:
             growth.holder = self._holder(left)

@@ -68,8 +68,9 @@ def computed(peak: Peak, model: nn.Module | None, optimizers: Iterable[Any]) -> 
 
 
 def _micro_batch(peak: Peak) -> Remedy:
-    """Half the batch twice: half of what a pass makes, and the gradients live throughout."""
-    gradients = _size(peak, GRADIENTS)
+    """Half the batch twice: half of what a pass makes; the gradients live throughout, and one at a time is added to them."""
+    gradients = _gradients(peak)
+    largest = max(gradients, default=0)
 
     def weight(entry: Entry) -> float:
         if entry.role == GRADIENTS:
@@ -80,7 +81,7 @@ def _micro_batch(peak: Peak) -> Remedy:
         "micro-batch",
         "half the batch size, accumulate 2 (loss / 2, step every second micro-batch)",
         "two smaller passes per update; batch norm sees half as many samples",
-        replayed(peak, weight, lambda _: gradients),
+        replayed(peak, weight, lambda p: sum(gradients) + _in_backward(largest, p)),
     )
 
 
@@ -234,10 +235,10 @@ def _all(peak: Peak) -> list[Entry]:
     return list(dict.fromkeys([*peak.base, *(entry for _, entry in peak.log)]))
 
 
-def _size(peak: Peak, role: str) -> int:
-    return sum(entry.size for entry in _all(peak) if entry.role == role and entry.alive) or sum(
-        entry.size for entry in peak.held if entry.role == role
-    )
+def _gradients(peak: Peak) -> list[int]:
+    """The sizes of all gradients of an update: those it made, or those it found and wrote into."""
+    made = [entry.size for born, entry in peak.log if born and entry.role == GRADIENTS]
+    return made or [entry.size for entry in peak.base if entry.role == GRADIENTS]
 
 
 # -- trying ------------------------------------------------------------------------------------------------------
