@@ -47,7 +47,10 @@ def test_every_rubric_is_backed(scenario: Scenario) -> None:
 
 def test_the_page_shows_every_scenario() -> None:
     page = (Path(__file__).parents[2] / "docs" / "ask.md").read_text(encoding="utf-8")
-    assert re.findall(r"^\| ([a-z0-9-]+) \| .* \| passes \|$", page, re.M) == [s.id for s in ALL]
+    table = page.partition("<!-- scenarios -->")[2]
+    assert re.findall(r"^\| ([a-z0-9-]+) \| [^|]+ \| [^|]+ \|$", table, re.M)[1:] == [
+        s.id for s in ALL
+    ]
 
 
 def test_every_refuted_statement_names_a_fact() -> None:

@@ -19,6 +19,10 @@ ELSEWHERE = {
     "DDP under torchrun": "needs torchrun",
     "Use the framework's own option": "needs lightning",
     "Set the framework's option and remove the manual clip": "needs lightning",
+    "Clip with the Accelerator, on the last micro-batch": "needs accelerate",
+    "Clip with Fabric": "needs lightning",
+    "Set max_grad_norm": "needs transformers",
+    "Shard with fully_shard": "needs torchrun",
 }
 FIXES = [
     pytest.param(fix, id=f"{case.id}-{number}")
@@ -66,6 +70,7 @@ def world() -> dict[str, Any]:
         "custom_loss": lambda out, want: out.sum() - want.sum(),
         "similarity": inputs @ inputs.T,
         "temperature": 0.07,
+        "wanted": torch.randn(8, 3),
         "scores": torch.randn(8),
         "labels": torch.ones(8, dtype=torch.long),
         "squared": torch.zeros(3),

@@ -6,7 +6,14 @@ import argparse
 import sys
 from pathlib import Path
 
-from fallline.docs import cli_page, comparison_page, evidence_page, rule_page, specialist_page
+from fallline.docs import (
+    ask_page,
+    cli_page,
+    comparison_page,
+    evidence_page,
+    rule_page,
+    specialist_page,
+)
 from fallline.proof import record
 from fallline.rule import all_rules
 from fallline.skills import rendered
@@ -67,7 +74,9 @@ def documents(root: Path) -> dict[Path, str]:
     """Every derived document, by path."""
     rules = all_rules()
     pages = {root / "rules" / rule_page.page_name(rule): rule_page.page(rule) for rule in rules}
+    ask = root / "ask.md"
     return {
+        ask: ask_page.page(ask.read_text(encoding="utf-8")),
         root / "cli.md": cli_page.page(),
         root / "comparison.md": comparison_page.page(Path("benchmarks/RESULTS.md")),
         root / "rules" / "README.md": rule_page.index(rules),

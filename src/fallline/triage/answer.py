@@ -47,6 +47,7 @@ class Answer:
 
     def measured(self) -> list[Fact]:
         """What was measured for everything that this answer cites, findings first."""
+        stated: list[Statement | Step | Fixing | Avoid]
         stated = [*self.known, *self.measure, *self.fixes, *self.avoid, *self.verify]
         cited = [name for s in stated for name in s.backs] + [n for _, _, b in self.tree for n in b]
         return backing([*(f.code for f in self.findings), *cited])
