@@ -6,10 +6,12 @@ import argparse
 import html
 import re
 import shlex
+import textwrap
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+import yaml
 
 from fallline.check.settings import load
 from fallline.cli.main import available
@@ -50,6 +52,13 @@ def test_commands_parse(text: str) -> None:
         parser = argparse.ArgumentParser(exit_on_error=False)
         command.add_arguments(parser)
         parser.parse_args(words[2:])
+
+
+@pytest.mark.parametrize("text", blocks("yaml"))
+def test_workflows_load_and_their_commands_parse(text: str) -> None:
+    yaml.safe_load(textwrap.dedent(text))
+    for line in re.findall(r"run: (fallline .*)$", text, re.MULTILINE):
+        test_commands_parse(line)
 
 
 @pytest.mark.parametrize("text", blocks("toml"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -136,3 +138,8 @@ def test_a_file_with_too_many_neighbours_is_read_alone(
     monkeypatch.setattr(module, "MOST_FILES", 1)
     Project(str(project)).findings({str(project / "apart.py"): APART.encode()})
     assert read == ["apart.py"]
+
+
+def test_the_server_needs_no_torch() -> None:
+    ask = "import sys, fallline.lsp.server; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", ask], check=False).returncode == 0

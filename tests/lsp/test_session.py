@@ -225,21 +225,21 @@ def test_typing_is_read_once_after_a_pause(start: Callable[..., Client]) -> None
 
 
 def test_hovers_are_answered_while_a_file_is_read(start: Callable[..., Client]) -> None:
-    many = "".join(WRONG.replace("import torch\nfrom torch import nn\n", "") for _ in range(60))
+    many = "".join(WRONG.replace("import torch\nfrom torch import nn\n", "") for _ in range(30))
     client = start()
     client.open("train.py", "import torch\nfrom torch import nn\n" + many)
     time.sleep(0.4)  # the pause is over: the file is being read
     client.hover("train.py", 0, 0)
     answered = client.transcript.index(("→", "textDocument/hover"))
     assert ("←", "textDocument/publishDiagnostics") not in client.transcript[:answered]
-    assert len(client.diagnostics("train.py")) == 60
+    assert len(client.diagnostics("train.py")) == 30
 
 
 def test_a_reader_that_dies_is_replaced(start: Callable[..., Client]) -> None:
     client = start()
     client.open("train.py", WRONG)
     client.diagnostics("train.py")
-    client.actions("train.py", CLIP)  # when this is answered, nothing is being read
+    time.sleep(1)  # nothing is being read any more
     readers = reading_processes(client)
     for reader in readers:
         os.kill(reader, signal.SIGKILL)

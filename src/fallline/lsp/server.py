@@ -21,6 +21,7 @@ from fallline.lsp.documents import Documents, documents_of
 from fallline.lsp.project import Change, Target
 from fallline.lsp.worker import Worker
 from fallline.rule import rule_by_code
+from fallline.syntax.edits import split_lines
 
 __all__ = ["Server", "make_server"]
 
@@ -48,7 +49,8 @@ class Server(LanguageServer):
         self._published: dict[str, types.PublishDiagnosticsParams] = {}
         self._troubles: dict[str, str] = {}
         self._changes = 0  # counts what the client reported
-        self._settled = asyncio.Event()
+        self._settled = True  # what was told is about what is there now
+        self._news = asyncio.Event()  # set, and replaced, when something was told
         self._reading: asyncio.Task[None] | None = None
 
     # -- reading -------------------------------------------------------------------------------------------------
@@ -56,14 +58,21 @@ class Server(LanguageServer):
     def changed(self) -> None:
         """Something is different: read after a pause. A reading under way goes on, its stale results are not told."""
         self._changes += 1
-        self._settled.clear()
+        self._settled = False
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(self._read_until_settled())
 
-    async def settled(self) -> None:
-        """When what was told is about what is there now."""
-        if self._reading is not None:
-            await self._settled.wait()
+    async def caught_up(self, uri: str) -> None:
+        """When what was told about this document is about the text that it has now."""
+        while not self._settled:
+            document, told = self._open(uri), self._published.get(uri)
+            if document is not None and told is not None and told.version == document.version:
+                return
+            await self._news.wait()
+
+    def _announce(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
 
     async def _read_until_settled(self) -> None:
         while True:
@@ -77,7 +86,8 @@ class Server(LanguageServer):
             for project in projects.values():
                 await self._read(project)
             if seen == self._changes:
-                self._settled.set()
+                self._settled = True
+                self._announce()
                 return
 
     async def _read(self, project: Documents) -> None:
@@ -117,6 +127,7 @@ class Server(LanguageServer):
             if document is None or document.version == project.versions.get(uri):
                 self._homes[uri] = project.folder
                 self._tell(uri, by_uri[uri])
+        self._announce()
 
     def _tell(self, uri: str, found: list[Finding]) -> None:
         document = self.workspace.get_text_document(uri)
@@ -152,8 +163,8 @@ class Server(LanguageServer):
 
     async def actions(self, params: types.CodeActionParams) -> list[types.CodeAction]:
         """Fixes for the findings in the range, a comment that silences each, and all safe fixes of the document."""
-        await self.settled()
         uri = params.text_document.uri
+        await self.caught_up(uri)
         here = [(f, d) for f, d in self.told.get(uri, []) if _meet(d.range, params.range)]
         offered = [action for f, d in here for action in self._for_finding(uri, f, d)]
         if any(f.fix is not None and f.fix.safe for f, _ in self.told.get(uri, [])):
@@ -272,11 +283,11 @@ class Server(LanguageServer):
             rule = rule_by_code(finding.code)
             if rule is not None and _meet(told.range, point):
                 return _hover(convert.explained(rule, finding), told.range)
-        lines = self.workspace.get_text_document(uri).lines
-        line = lines[at.line] if at.line < len(lines) else ""
-        for match in _CODE.finditer(line):
+        lines = split_lines(self.workspace.get_text_document(uri).source)
+        column = self.workspace.position_codec.position_from_client_units(lines, at).character
+        for match in _CODE.finditer(lines[at.line] if at.line < len(lines) else ""):
             rule = rule_by_code(match[0])
-            if rule is not None and match.start() <= at.character <= match.end():
+            if rule is not None and match.start() <= column <= match.end():
                 return _hover(convert.explained(rule), None)
         return None
 
