@@ -126,7 +126,7 @@ def explanation(oom: OutOfMemory) -> str:
             lines.append(f"    {human_bytes(size):>10}  {size / total:4.0%}  {role}")
     lines += [f"    {' ' * 18}{human_bytes(s)} {_name(m)}" for m, s in _first(oom.modules, 4)]
     lines.append(
-        "  what would help, computed and tried: fallline measure memory with a batch that fits"
+        "  next: `fallline measure memory` with a batch that fits says what would save how much"
     )
     return "\n".join(lines)
 
@@ -185,8 +185,8 @@ def _growth(memory: Memory) -> list[str]:
         lines.append(f"  held by `{growth.holder}`")
     if growth.graphs:
         lines.append("  keep the number, not the tensor: loss.item(), or loss.detach()")
-    if growth.process is not None:
-        lines.append(f"  {human_bytes(growth.process):>10}  per update in the process as a whole")
+    if growth.process is not None and memory.allocator is not None:
+        lines.append(f"  {human_bytes(growth.process):>10}  per update, as the allocator counts")
     return lines
 
 
