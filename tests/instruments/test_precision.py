@@ -6,6 +6,7 @@ import inspect
 import json
 import math
 import random
+import re
 import subprocess
 import sys
 import textwrap
@@ -321,7 +322,7 @@ def test_a_script_is_measured_at_one_of_its_updates_and_trains_the_same(tmp_path
     plain = subprocess.run(
         [sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True
     )
-    losses = [x for x in ran.stderr.split() if x.lstrip("-")[0].isdigit()]
+    losses = [x for x in ran.stderr.splitlines() if re.fullmatch(r"-?[\d.e+-]+", x)]
     assert losses == plain.stdout.split()[:2]
 
 

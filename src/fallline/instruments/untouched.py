@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from fallline.engine import rng
 from fallline.watcher.replay import Reached
 
-__all__ = ["World", "is_scalar_loss", "loss_of", "untouched"]
+__all__ = ["World", "is_scalar_loss", "leaves_of", "loss_of", "untouched"]
 
 _PLAIN_TENSORS = (
     (Tensor, nn.Parameter, nn.Buffer) if hasattr(nn, "Buffer") else (Tensor, nn.Parameter)
@@ -166,3 +166,20 @@ def loss_of(run: Callable[[], Any]) -> tuple[Tensor | None, bool]:
         return None, False
     squares = [v.float() if v.dtype != torch.float64 else v for v in outputs]
     return torch.stack([v.square().mean() for v in squares]).sum(), False
+
+
+def leaves_of(loss: Tensor) -> list[Tensor]:
+    """The tensors that a loss can have gradients for."""
+    found: list[Tensor] = []
+    seen: set[Any] = set()
+    stack = [loss.grad_fn]
+    while stack:
+        node = stack.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)
+        if isinstance(variable, Tensor):
+            found.append(variable)
+        stack += [following for following, _ in node.next_functions]
+    return found

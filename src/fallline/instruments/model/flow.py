@@ -21,6 +21,7 @@ from fallline.watcher.origin_trace import Modules, plain_name, tensors_in
 
 __all__ = ["IN_A_ROW", "Flow", "Layer", "Silent", "flow_of"]
 
+_CALLS = 64  # of one module, that are looked at
 IN_A_ROW = 3  # layers, before their gradients say something about depth
 _SATURATED = 0.99  # of the distance to the limit that a sigmoid or tanh has left behind
 
@@ -158,9 +159,13 @@ def _gradients(flow: Flow, model: nn.Module, hooks: _Hooks, loss: Tensor) -> Non
     flow.zero_gradient = [
         n for n, p in parameters if (g := of_parameter[id(p)]) is not None and not bool(g.any())
     ]
+    arrived: dict[int, list[Tensor]] = {}
     for (layer, _), gradient in zip(outputs, made[len(parameters) :], strict=True):
         if gradient is not None:
-            layer.gradient_out = _rms(gradient)
+            arrived.setdefault(id(layer), []).append(gradient.flatten())
+    for layer in flow.layers:
+        if id(layer) in arrived:
+            layer.gradient_out = _rms(torch.cat(arrived[id(layer)]))
     for layer, module in hooks.modules:
         own = [of_parameter.get(id(p)) for p in module.parameters(recurse=False)]
         held = [g for g in own if g is not None]
@@ -204,26 +209,29 @@ class _Hooks:
 
     def _after(self, module: nn.Module, args: Any, output: Any) -> None:
         self.called.add(id(module))
-        if id(module) not in self.names or any(layer[1] is module for layer in self.modules):
+        if id(module) not in self.names or not any(True for _ in module.parameters(recurse=False)):
             return
-        if not any(True for _ in module.parameters(recurse=False)):
-            return
-        # nn.MultiheadAttention uses the weight of its out_proj without calling it
-        self.called |= {
-            id(m) for m in module.children() if isinstance(module, nn.MultiheadAttention)
-        }
+        if isinstance(module, nn.MultiheadAttention):
+            # it uses the weight of its out_proj without calling it
+            self.called |= {id(m) for m in module.children()}
+        made = [t for t in tensors_in(output) if t.is_floating_point()]
+        layer = next((x for x, known in self.modules if known is module), None)
+        if layer is None:
+            layer = self._new(module, args, made)
+        if made and sum(x is layer for x, _ in self.outputs) < _CALLS:
+            self.outputs.append((layer, made[0]))
+
+    def _new(self, module: nn.Module, args: Any, made: list[Tensor]) -> Layer:
         layer = Layer(self.names[id(module)], type(module).__name__)
         if isinstance(module, _MIXING):
             layer.shape = tuple(module.weight.shape)
             layer.rows = layer.shape[_out_dim(module)]
         given = [t for t in tensors_in(args) if t.is_floating_point()]
-        made = [t for t in tensors_in(output) if t.is_floating_point()]
         layer.signal_in = _rms(given[0]) if given else None
+        layer.signal_out = _rms(made[0]) if made else None
         self.layers.append(layer)
         self.modules.append((layer, module))
-        if made:
-            layer.signal_out = _rms(made[0])
-            self.outputs.append((layer, made[0]))
+        return layer
 
 
 class _Activations(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -233,6 +241,8 @@ class _Activations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.modules = modules
         self.found: list[Silent] = []
+        self._known: dict[Any, Silent] = {}
+        self._silent: dict[int, set[int]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -248,9 +258,26 @@ class _Activations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # (batch, channels, ...) for pictures, (batch, ..., units) for the rest
         units = out.movedim(1 if out.ndim >= 4 else -1, 0).flatten(1)
         found = Silent(name, self.modules.current, user_line(3), len(units), seen=units.shape[1])
-        if name in ("relu", "hardtanh"):
-            found.dead = (units == 0).all(1).nonzero().flatten().tolist()
+        silent = (units == 0) if name in ("relu", "hardtanh") else _at_its_limit(name, units)
+        numbers = silent.all(1).nonzero().flatten().tolist()
+        key = (name, found.module, found.at, found.units)
+        known = self._known.get(key)
+        if (
+            known is None
+        ):  # a recurrent layer calls it at every step: silent is who was it at all of them
+            self._known[key] = known = found
+            self.found.append(found)
+            self._silent[id(found)] = set(numbers)
         else:
-            middle = (units - 0.5) * 2 if name == "sigmoid" else units
-            found.saturated = int((middle.abs() > _SATURATED).all(1).sum())
-        self.found.append(found)
+            known.seen += units.shape[1]
+            self._silent[id(known)] &= set(numbers)
+        remaining = sorted(self._silent[id(known)])
+        if name in ("relu", "hardtanh"):
+            known.dead = remaining
+        else:
+            known.saturated = len(remaining)
+
+
+def _at_its_limit(name: str, units: Tensor) -> Tensor:
+    middle = (units - 0.5) * 2 if name == "sigmoid" else units
+    return middle.abs() > _SATURATED

@@ -17,7 +17,7 @@ from fallline.instruments.model.flow import Flow, flow_of
 from fallline.instruments.model.registered import not_optimized, shared_parameters, unregistered
 from fallline.instruments.model.report import UNEVEN, ModelReport
 from fallline.instruments.script import Ran, Script
-from fallline.instruments.untouched import World
+from fallline.instruments.untouched import World, leaves_of, loss_of, untouched
 
 __all__ = ["measure_model", "model_of_script"]
 
@@ -48,7 +48,7 @@ def model_of_script(script: Script, *, update: int = 1) -> tuple[ModelReport, Ra
     """The model that a script trains, with the batch and the loss of one of its updates."""
 
     def measure(micro: MicroBatch) -> ModelReport:
-        model = max(micro.models, key=lambda m: sum(p.numel() for p in m.parameters()))
+        model = _trained(micro)
         report = _looked_at(model)
         report.batch = f"of update {update}"
         report.flow = flow_of(model, micro, World())
@@ -60,6 +60,20 @@ def model_of_script(script: Script, *, update: int = 1) -> tuple[ModelReport, Ra
     if ran.optimizers:
         report.not_optimized = not_optimized(trained[0], ran.optimizers)
     return report, ran
+
+
+def _trained(micro: MicroBatch) -> nn.Module:
+    """Of the models that are called, the one that this loss trains most: a GAN's discriminator, not its generator."""
+    with untouched(World(), swap_buffers=True):
+        loss, _ = loss_of(micro)
+        reached = {id(p) for p in leaves_of(loss)} if loss is not None else set()
+    return max(
+        micro.models,
+        key=lambda m: (
+            sum(p.numel() for p in m.parameters() if id(p) in reached),
+            sum(p.numel() for p in m.parameters()),
+        ),
+    )
 
 
 def _looked_at(model: nn.Module) -> ModelReport:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fallline.instruments.precision.formats import Format, own_autocast
 from fallline.instruments.precision.record import Operation
-from fallline.instruments.untouched import World, loss_of, untouched
+from fallline.instruments.untouched import World, leaves_of, loss_of, untouched
 
 __all__ = ["Matmul", "device_name", "matmuls", "native", "speed", "time_padding"]
 
@@ -88,7 +88,7 @@ def _timed(run: Callable[[], Any], device: str, format: Format, *, warm: bool) -
         with own_autocast(device, format.autocast):
             loss, _ = loss_of(run)
         if leaves is None and loss is not None:
-            leaves = _leaves(loss)
+            leaves = leaves_of(loss)
         _gradients(loss, leaves)
 
     for _ in range(3 if warm else 1):
@@ -108,22 +108,6 @@ def _timed(run: Callable[[], Any], device: str, format: Format, *, warm: bool) -
 def _gradients(loss: Tensor | None, leaves: list[Tensor] | None) -> None:
     if loss is not None and leaves:
         torch.autograd.grad(loss, leaves, allow_unused=True)
-
-
-def _leaves(loss: Tensor) -> list[Tensor]:
-    found: list[Tensor] = []
-    seen: set[Any] = set()
-    stack = [loss.grad_fn]
-    while stack:
-        node = stack.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        variable = getattr(node, "variable", None)
-        if isinstance(variable, Tensor):
-            found.append(variable)
-        stack += [following for following, _ in node.next_functions]
-    return found
 
 
 def _wait(device: str) -> None:
