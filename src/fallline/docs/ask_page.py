@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,8 +39,8 @@ def page(text: str) -> str:
     """The page with its tables made anew, between the comments that mark them."""
     for name, table in (("coverage", _coverage()), ("scenarios", _scenarios())):
         mark, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
-        pattern = re.escape(mark) + ".*?" + re.escape(end)
-        text = re.sub(pattern, lambda _, t=mark + table + end: t, text, flags=re.DOTALL)
+        before, _, rest = text.partition(mark)
+        text = before + mark + table + end + rest.partition(end)[2]
     return text
 
 
