@@ -7,7 +7,6 @@ import os
 import platform
 import random
 import signal
-import sys
 import tempfile
 import time
 import traceback
@@ -27,6 +26,7 @@ from fallline.proof.record import Outcome, recorded
 __all__ = ["LIMIT", "measure"]
 
 LIMIT = 120.0  # seconds for one experiment; the slowest takes a few
+_GRACE = 5.0  # seconds to clean up in, once it has answered
 _TAIL = 12  # lines of a dead process's output that are told
 
 
@@ -58,6 +58,7 @@ def measure(
                 while waiting and len(running) < jobs:
                     running.append(_start(waiting.pop(0), Path(folder), limit))
                 for one, outcome in _finished(running):
+                    one.process.join(_GRACE if outcome.problem == "" else 0)
                     _end(one)
                     running.remove(one)
                     found[outcome.of] = outcome
@@ -134,8 +135,6 @@ def _experiment(name: str, module: str, answers: Connection, output: str) -> Non
     os.dup2(log, 1)
     os.dup2(log, 2)
     answers.send(_outcome(name, module))
-    sys.stdout.flush()
-    os._exit(0)  # taking torch down takes longer than many experiments
 
 
 def _outcome(name: str, module: str) -> Outcome:
