@@ -29,6 +29,7 @@ TOOLS = {
     "check_path",
     "fix_code",
     "ask",
+    "check_advice",
     "read_run",
     "propose_clip",
     "explain_rule",
@@ -144,6 +145,23 @@ async def test_a_rule_is_explained_by_code_and_by_name(call: Call) -> None:
     by_code = await call("explain_rule", code="FL101")
     assert by_code == await call("explain_rule", code="clip-after-step")
     assert by_code["wrong"] and by_code["right"] and by_code["why"]
+    own = by_code["evidence"][0]
+    assert own["name"] == "FL101" and own["measured"] and own["numbers"]
+
+
+async def test_an_answer_shows_what_was_measured(call: Call) -> None:
+    found = await call("ask", question="how do I clip with a GradScaler?")
+    known = {fact["name"]: fact for fact in found["measured"]}
+    assert {name for s in found["known"] for name in s["backs"]} <= known.keys()
+    assert known["unscale-twice-raises"]["taught"]
+
+
+async def test_advice_is_checked(call: Call) -> None:
+    bad = "Gradient clipping fixes NaN.\n\n```python\n" + CLIPS_LATE + "```\n"
+    found = (await call("check_advice", text=bad))["result"]
+    assert [c["backs"] for c in found] == ["fact clipping-spreads-nan", "FL101"]
+    assert (await call("check_advice", text="Use cross_entropy on the logits."))["result"] == []
+    assert "there is no advice" in await call("check_advice", text="  ")
 
 
 async def test_the_specialists_are_nine(call: Call) -> None:
@@ -227,7 +245,7 @@ from fallline.mcp.confine import Root
 
 code, root = Path("train.py").read_text(), Root(Path("."))
 server.make_server(Path("."))
-work.check_code(code), work.check_path(".", root), work.fix_code(code), work.explain_rule("FL201"), work.list_specialists()
+work.check_code(code), work.check_path(".", root), work.fix_code(code), work.explain_rule("FL201"), work.list_specialists(), work.check_advice("clip")
 work.ask("loss is nan", code, "", "", root)
 try:
     work.read_run(".", root)

@@ -7,14 +7,18 @@ from typing import Any
 
 from fallline.finding import Finding
 from fallline.instruments.clipping import Clip
+from fallline.proof.record import Outcome, recorded
 from fallline.report.json import plain
 from fallline.rule import Rule
 from fallline.triage.answer import SURE, Answer
+from fallline.triage.evaluate import Complaint
 
 __all__ = [
     "AnswerObject",
     "Checked",
     "ClipObject",
+    "ComplaintObject",
+    "EvidenceObject",
     "FindingObject",
     "Fixed",
     "RuleObject",
@@ -95,6 +99,32 @@ class Fixed:
 
 
 @dataclass
+class EvidenceObject:
+    """What an experiment measured when it was last recorded. `fallline prove NAME` repeats it."""
+
+    name: str
+    claim: str
+    measured: str
+    taught: str  # what is often taught instead; empty where nothing contradicts it
+    numbers: dict[str, dict[str, Any]]  # side → quantity → value
+    machine: str
+    torch: str
+
+    @classmethod
+    def of(cls, outcome: Outcome) -> EvidenceObject:
+        said = outcome.as_dict()
+        return cls(
+            name=outcome.of,
+            claim=outcome.claim,
+            measured=outcome.says,
+            taught=outcome.taught,
+            numbers=said.get("sides", {}),
+            machine=outcome.machine,
+            torch=outcome.torch,
+        )
+
+
+@dataclass
 class RuleObject:
     """One rule, explained."""
 
@@ -111,9 +141,11 @@ class RuleObject:
     wrong: list[str]
     right: list[str]
     references: list[str]
+    evidence: list[EvidenceObject]  # its own experiment first, then the facts it rests on
 
     @classmethod
     def of(cls, rule: Rule) -> RuleObject:
+        names = (rule.code, *rule.facts)
         return cls(
             code=rule.code,
             name=rule.name,
@@ -128,6 +160,9 @@ class RuleObject:
             wrong=list(rule.wrong),
             right=list(rule.right),
             references=list(rule.references),
+            evidence=[
+                EvidenceObject.of(known) for name in names if (known := recorded(name)) is not None
+            ],
         )
 
 
@@ -182,6 +217,15 @@ class AvoidObject:
 
 
 @dataclass
+class FactObject:
+    """What was measured for something that an answer cites."""
+
+    name: str
+    says: str
+    taught: str
+
+
+@dataclass
 class AnswerObject:
     """An answer in the order to follow: what is known, what to measure, what fixes apply when, what to avoid, how to verify."""
 
@@ -196,6 +240,7 @@ class AnswerObject:
     fixes: list[FixingObject]
     avoid: list[AvoidObject]
     verify: list[StepObject]
+    measured: list[FactObject]  # what the names under `backs` stand for
     corrected: str | None  # the code with every fix that holds
 
     @classmethod
@@ -213,6 +258,7 @@ class AnswerObject:
             fixes=[FixingObject(**f) for f in said["fixes"]],
             avoid=[AvoidObject(**a) for a in said["avoid"]],
             verify=[StepObject(**s) for s in said["verify"]],
+            measured=[FactObject(**f) for f in said["measured"]],
             corrected=answer.corrected,
         )
 
@@ -263,6 +309,18 @@ class ClipObject:
             clipped_now=clip.clipped_now,
             notes=clip.notes,
         )
+
+
+@dataclass
+class ComplaintObject:
+    """One thing that is wrong with a piece of advice, and the rule or the fact that shows it."""
+
+    text: str
+    backs: str
+
+    @classmethod
+    def of(cls, complaint: Complaint) -> ComplaintObject:
+        return cls(complaint.text, complaint.backs)
 
 
 @dataclass

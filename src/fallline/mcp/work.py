@@ -17,6 +17,7 @@ from fallline.mcp.contract import (
     AnswerObject,
     Checked,
     ClipObject,
+    ComplaintObject,
     FindingObject,
     Fixed,
     RuleObject,
@@ -34,6 +35,7 @@ from fallline.watcher.store import rank_files
 
 __all__ = [
     "ask",
+    "check_advice",
     "check_code",
     "check_path",
     "explain_rule",
@@ -206,6 +208,15 @@ def ask(question: str, code: str, path: str, run: str, root: Root) -> AnswerObje
     return AnswerObject.of(
         reply, [FindingObject.of(f, shown.get(f.at.path)) for f in reply.findings]
     )
+
+
+def check_advice(text: str) -> list[ComplaintObject]:
+    """What is refuted in a piece of advice, and the mistakes in its code."""
+    from fallline.triage.evaluate import grade_text
+
+    if not bounded(text, "the advice").strip():
+        raise UsageError("there is no advice: send the answer as it would be given")
+    return [ComplaintObject.of(complaint) for complaint in grade_text(text)]
 
 
 def _of_file(path: str, root: Root) -> tuple[list[Finding], str | None]:
