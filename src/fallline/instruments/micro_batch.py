@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
 
 from fallline.engine import rng
 from fallline.errors import UsageError
@@ -62,7 +65,14 @@ class MicroBatch:
             for name, buffer in module._buffers.items()
             if buffer is not None
         ]
-        with as_it_was(self._capture, SimpleNamespace(off=False, replaying=False)):
+        with ExitStack() as stack:
+            with (
+                torch._C.DisableTorchFunction(),
+                _disable_current_modes(),
+            ):  # its copies are no operations of the code
+                stack.enter_context(
+                    as_it_was(self._capture, SimpleNamespace(off=False, replaying=False))
+                )
             rng.restore(self._random)
             for module, name, buffer in buffers:
                 module._buffers[name] = buffer  # whoever calls this looks after the buffers

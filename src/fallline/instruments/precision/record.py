@@ -184,8 +184,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if node is not None:
             call = self.exchange.call_of(node._sequence_nr()) or call
         phase = "backward" if node is not None else "forward"
-        if call is None and name == "clone":
-            return  # a buffer set aside by whoever replays the code
         cast = name == "to"
         key = (phase, call.key if call is not None else None, name)
         place = self._within[key] = self._within.get(key, -1) + 1
