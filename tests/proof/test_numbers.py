@@ -25,7 +25,7 @@ UNIT = (
 _N = r"\d[\d,]*(?:\.\d+)?(?:e-?\d+)?"
 NUMBER = re.compile(
     rf"(?<![\w.^/-])(?P<n>{_N})(?: ?(?:to|or|and|against|instead of|-|–) ?(?P<m>{_N}))? ?{UNIT}"
-    r"|(?<![\w.^/-])(?P<d>\d+\.\d+(?:e-?\d+)?|\d+e-?\d+|\d{1,3}(?:,\d{3})+)(?![\w.]*\d)"
+    r"|(?<![\w.^/-])(?!0\d)(?P<d>\d+\.\d+(?:e-?\d+)?|\d+e-?\d+|\d{1,3}(?:,\d{3})+)(?![\w.]*\d)"
 )
 VERSION = re.compile(
     r"(?i)\b(?:(?:py)?torch|python|transformers|lightning|accelerate|fabric|triton|numpy|cuda)\s+[\d.]+\d"
