@@ -81,11 +81,14 @@ def run(
     command = [sys.executable, str(path), *arguments]
     if watched:
         out = folder / f"{name}.run"
+        guard = "off" if name.endswith("guard_off") else "skip"
         command = [
             sys.executable,
             "-m",
             "fallline",
             "run",
+            "--guard",
+            guard,
             "--out",
             str(out),
             str(path),
@@ -145,6 +148,7 @@ def same_bits(name: str, folder: Path) -> tuple[str, bool, str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", default="")
+    parser.add_argument("--cost", action="store_true", help="also what it costs (minutes)")
     args = parser.parse_args()
     import torch
 
@@ -169,11 +173,8 @@ def main() -> int:
         ]
         print("fused:", json.dumps(result["fused"])[:1500])
         cost = []
-        for width, layers, *fused in (
-            ("512", "6"),
-            ("1024", "12"),
-            ("1024", "12", "fused"),
-        ):
+        sizes = (("512", "6"), ("1024", "12"), ("1024", "12", "fused")) if args.cost else ()
+        for width, layers, *fused in sizes:
             seconds: dict[bool, list[float]] = {False: [], True: []}
             for turn in range(2):
                 for watched in (False, True) if turn % 2 else (True, False):

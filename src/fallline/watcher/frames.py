@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from types import CodeType, FrameType
+from typing import Any
 
 from fallline.event import Location
 
@@ -61,12 +62,15 @@ _FRAMEWORKS = (
 )
 _TORCH = f"-packages{os.sep}torch{os.sep}"
 _CALLERS = 8
+_NEW: Any = object()
 
 _user: dict[str, bool] = {}
 _claimed: list[str] = []
 _framework: dict[str, str | None] = {}
-# (id of a code object, instruction) → place; the code is held, so that its id stays its own. Hashing code itself is slow.
-_locations: dict[tuple[int, int], tuple[Location, CodeType]] = {}
+# (id of a code object, instruction) → place; None where it is not the user's. Hashing code itself would be slow, so it
+# is held here, and its id stays its own.
+_places: dict[tuple[int, int], Location | None] = {}
+_codes: dict[int, CodeType] = {}
 _started_in = os.getcwd()
 _cell_names: Callable[[str], tuple[str, str] | None] | None = None
 cells: dict[str, str] = {}  # the source of the notebook's cells that were met
@@ -85,6 +89,7 @@ def claim(folder: str) -> None:
     """Code in this folder is the user's, even where it is installed as a package (`-m package.train`)."""
     _claimed.append(os.path.abspath(folder) + os.sep)
     _user.clear()
+    _places.clear()
 
 
 def is_user_file(filename: str) -> bool:
@@ -123,7 +128,7 @@ def name_cells(names: Callable[[str], tuple[str, str] | None]) -> None:
     """In a notebook: what a cell is called, and its source, by the file name it is compiled under."""
     global _cell_names
     _cell_names = names
-    _locations.clear()
+    _places.clear()
 
 
 def shown_path(filename: str) -> str:
@@ -140,10 +145,8 @@ def shown_path(filename: str) -> str:
 
 def locate(code: CodeType, instruction: int, line: int) -> Location:
     """The place of one instruction of a code object."""
-    entry = _locations.get((id(code), instruction))
-    if entry is not None:
-        known = entry[0]
-    else:
+    known = _places.get((id(code), instruction))
+    if known is None:
         path = shown_path(code.co_filename)
         function = "" if code.co_name == "<module>" else code.co_qualname
         span = next(islice(code.co_positions(), instruction // 2, None), (None,) * 4)
@@ -153,8 +156,19 @@ def locate(code: CodeType, instruction: int, line: int) -> Location:
         else:
             # columns are byte offsets here; they are characters only where the line is ASCII, which is good enough
             known = Location(path, first, begin + 1, last, end + 1, function)
-        _locations[id(code), instruction] = (known, code)
+        _places[id(code), instruction] = known
+        _codes[id(code)] = code
     return known
+
+
+def _meet(frame: FrameType) -> Location | None:
+    """A place that was never asked for before."""
+    code = frame.f_code
+    if is_user_file(code.co_filename):
+        return locate(code, frame.f_lasti, frame.f_lineno)
+    _places[id(code), frame.f_lasti] = None
+    _codes[id(code)] = code
+    return None
 
 
 def place(depth: int = 1) -> Place | None:
@@ -162,20 +176,20 @@ def place(depth: int = 1) -> Place | None:
     frame: FrameType | None = sys._getframe(depth)
     found: list[Location] = []
     framework: str | None = None
+    known = _places.get
     while frame is not None:
         code = frame.f_code
-        filename = code.co_filename
-        user = _user.get(filename)
-        if user is None:
-            user = is_user_file(filename)
-        if user:
-            found.append(locate(code, frame.f_lasti, frame.f_lineno))
+        at = known((id(code), frame.f_lasti), _NEW)
+        if at is _NEW:
+            at = _meet(frame)
+        if at is not None:
+            found.append(at)
             if len(found) > _CALLERS:
                 break
-        elif filename == _BOTTOM:
+        elif code.co_filename == _BOTTOM:
             break
         elif framework is None and not found:
-            framework = _framework_of(filename)
+            framework = _framework_of(code.co_filename)
         frame = frame.f_back
     if not found:
         return None

@@ -27,7 +27,9 @@ class EventLog:
         self.structure = 0
         self.cut = False  # events were dropped for want of room
         self._start = 0  # where the events since the last step begin
-        self._known: set[Hashable] = set()
+        self._known: set[tuple[int, ...]] = set()
+        self._looks: dict[Hashable, int] = {}
+        self._last: dict[int, tuple[Event, int]] = {}  # by place: the last event, and its look
         self._forgotten: list[Event] = []
 
     def add(self, event: Event) -> None:
@@ -43,7 +45,7 @@ class EventLog:
     def _close(self) -> None:
         segment = self.events[self._start :]
         self.updates += 1
-        look = tuple(map(_look, segment))
+        look = tuple(map(self._look, segment))
         new = look not in self._known
         if new and len(self._known) < 2_000:
             self._known.add(look)
@@ -58,6 +60,26 @@ class EventLog:
             del self.events[self._start :]
             self._forgotten = segment
         self._start = len(self.events)
+
+    def _look(self, event: Event) -> int:
+        """A number for how an event looks; the last one from the same line most likely looked the same."""
+        last = self._last.get(id(event.at))
+        if last is not None:
+            same, number = last
+            if (
+                same.kind is event.kind
+                and same.optimizer == event.optimizer
+                and same.model == event.model
+                and same.loader == event.loader
+                and same.facts == event.facts
+            ):
+                return number
+        look = _look(event)
+        if len(self._looks) > MOST_EVENTS:
+            return hash(look)
+        number = self._looks.setdefault(look, len(self._looks))
+        self._last[id(event.at)] = (event, number)
+        return number
 
 
 def _look(event: Event) -> Hashable:

@@ -108,11 +108,7 @@ class Origin:
             return
         for probe in self._probe():
             gradient = probe.grad
-            if (
-                gradient is None
-                or gradient.device.type != "cpu"
-                or math.isfinite(gradient.sum().item())
-            ):
+            if gradient is None or not gradient.is_cpu or math.isfinite(gradient.sum().item()):
                 continue
             if not bool(torch.isfinite(gradient).all()):
                 self.gradient_bad(event, probe)

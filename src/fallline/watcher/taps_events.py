@@ -94,7 +94,8 @@ class Teller(DataTeller):
 
     def emit(self, kind: Kind, where: Place | None = None, **named: Any) -> Event:
         """Tell one event; what was done to gradients by hand before it is complete."""
-        self.by_hand.settle()
+        if self.by_hand.pending:
+            self.by_hand.settle()
         return self.tell(kind, where or place(3), **named)
 
     def tell(
@@ -338,7 +339,7 @@ class Teller(DataTeller):
 
     def step_event(self, optimizer: torch.optim.Optimizer, skipped: bool, closure: bool) -> Event:
         where = place(4) or Place(_NOWHERE)
-        name = self.objects.optimizer(optimizer, where.at)
+        name = self.objects.known(optimizer) or self.objects.optimizer(optimizer, where.at)
         scaler = self.scaler_stepping
         via = "scaler" if scaler is not None else "framework" if where.framework else "direct"
         self.steps += 1

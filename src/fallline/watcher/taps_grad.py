@@ -75,7 +75,7 @@ class GradientTap:
         self.session = session
         self.seen = False
         self._installed: property | None = None
-        self._pending: dict[tuple[Kind, int], tuple[Event, list[Any]]] = {}
+        self.pending: dict[tuple[Kind, int], tuple[Event, list[Any]]] = {}
 
     def install(self, taps: Taps) -> None:
         session = self.session
@@ -111,19 +111,19 @@ class GradientTap:
 
     def settle(self) -> None:
         """Something else happens: what was done line by line to many parameters is complete."""
-        for event, parameters in self._pending.values():
+        for event, parameters in self.pending.values():
             event.facts["parameters"] = self.session.objects.parameters(parameters)
-        self._pending.clear()
+        self.pending.clear()
 
     def _note(self, kind: Kind, tensor: Any, frame: FrameType, **facts: Any) -> None:
         self.seen = True
         at = locate(frame.f_code, frame.f_lasti, frame.f_lineno)
-        pending = self._pending.get((kind, id(at)))
+        pending = self.pending.get((kind, id(at)))
         if pending is not None:
             pending[1].append(tensor)
             return
         event = self.session.tell(kind, place(4), **facts)
-        self._pending[kind, id(at)] = (event, [tensor])
+        self.pending[kind, id(at)] = (event, [tensor])
 
     def _read(self, tensor: Any, frame: FrameType) -> None:
         if _SLOT.__get__(tensor) is None:
