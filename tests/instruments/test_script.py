@@ -135,6 +135,22 @@ def test_steps_that_a_scaler_skips_count() -> None:
     assert run_until(train, Observer(), updates=3).updates == 3
 
 
+def test_a_second_optimizer_finishes_the_iteration_too() -> None:
+    first, second = nn.Linear(2, 1), nn.Linear(2, 1)
+    steppers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (first, second)]
+    done = []
+
+    def train() -> None:
+        while True:
+            (first(torch.ones(1, 2)) + second(torch.ones(1, 2))).sum().backward()
+            for stepper in steppers:
+                stepper.step()
+            done.append(1)
+
+    assert run_until(train, Observer(), updates=3).updates == 3
+    assert len(done) == 3
+
+
 @pytest.mark.slow
 def test_ctrl_c_ends_the_script_and_is_told(tmp_path: Path) -> None:
     write(

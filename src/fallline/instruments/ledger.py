@@ -383,7 +383,8 @@ def _plain(tensor: Any) -> list[torch.Tensor]:
     if not is_traceable_wrapper_subclass(tensor):
         return [tensor]
     names, _ = tensor.__tensor_flatten__()
-    return [plain for name in names for plain in _plain(getattr(tensor, name))]
+    parts = [getattr(tensor, name) for name in names]
+    return [plain for part in parts if isinstance(part, torch.Tensor) for plain in _plain(part)]
 
 
 def tensors_in(thing: Any, depth: int = 6) -> list[torch.Tensor]:

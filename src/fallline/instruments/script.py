@@ -240,7 +240,8 @@ class _Taps(Patches):
         return __init__
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self.end_if_enough()
+        if self._steps.get(id(optimizer), 0) >= self.wanted:  # another one may be behind by a step
+            self.end_if_enough()
         self._known(self.ran.optimizers, optimizer, self.observer.optimizer_made)
         self.tell(self.observer.step_begins, optimizer)
 
