@@ -59,11 +59,11 @@ def codes(diagnostics: list[dict[str, Any]]) -> list[str]:
 
 
 def reading_processes(client: Client) -> list[int]:
-    """The processes that the server has started to read in. There is one."""
+    """The processes that the server has started to read in."""
     tasks = Path(f"/proc/{client.process.pid}/task").glob("*/children")
     children = [int(child) for task in tasks for child in task.read_text().split()]
     found = [c for c in children if b"spawn_main" in Path(f"/proc/{c}/cmdline").read_bytes()]
-    assert len(found) == 1
+    assert found
     return found
 
 

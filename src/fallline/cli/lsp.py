@@ -46,5 +46,5 @@ def run(args: Namespace) -> int:
     try:
         server.start_io()
     finally:
-        server.worker.stop()
+        server.stop()
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 from collections import defaultdict
@@ -44,6 +45,10 @@ class Server(LanguageServer):
     def __init__(self) -> None:
         super().__init__("fallline", __version__, notebook_document_sync=_NOTEBOOKS)
         self.worker = Worker()
+        self._quick = (
+            Worker()
+        )  # answers about open documents while the first reading of a project goes on
+        self._first: dict[str, asyncio.Task[None]] = {}  # that reading, by the project's folder
         self.told: dict[str, list[tuple[Finding, types.Diagnostic]]] = {}
         self._homes: dict[str, str] = {}  # URI that was told about → its project's folder
         self._published: dict[str, types.PublishDiagnosticsParams] = {}
@@ -93,10 +98,16 @@ class Server(LanguageServer):
     async def _read(self, project: Documents) -> None:
         """The open documents at once, then what else they have a part in."""
         folder, contents = project.folder, project.contents
+        if folder not in self._first:
+            self._first[folder] = asyncio.create_task(self._read_first(project))
+        first = self._first[folder]
+        worker = self.worker if first.done() else self._quick
         try:
-            found = await asyncio.to_thread(self.worker.opened, folder, contents)
+            found = await asyncio.to_thread(worker.opened, folder, contents)
             if found is not None:
                 self._publish(project, found, whole=False)
+            if not first.done():
+                return  # when it is, this comes again
             found = await asyncio.to_thread(self.worker.findings, folder, contents)
         except FalllineError as error:
             self._complain(folder, str(error))
@@ -104,6 +115,19 @@ class Server(LanguageServer):
         else:
             self._troubles.pop(folder, None)
         self._publish(project, found, whole=True)
+
+    async def _read_first(self, project: Documents) -> None:
+        """The whole project, which can take seconds; afterwards a keystroke costs what it concerns."""
+        with contextlib.suppress(FalllineError):  # told when it comes again
+            await asyncio.to_thread(self.worker.findings, project.folder, project.contents)
+        if all(task.done() or task is asyncio.current_task() for task in self._first.values()):
+            self._quick.rest()
+        self.changed()
+
+    def stop(self) -> None:
+        """End the processes that read."""
+        self.worker.stop()
+        self._quick.stop()
 
     def _complain(self, folder: str, trouble: str) -> None:
         """A setting that is wrong is said once, not with every keystroke."""
@@ -328,7 +352,7 @@ def make_server() -> Server:
 
     @server.feature(types.SHUTDOWN)
     def shutdown(ls: Server, params: object) -> None:
-        ls.worker.stop()
+        ls.stop()
 
     return server
 

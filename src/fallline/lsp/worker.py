@@ -56,6 +56,14 @@ class Worker:
         if self._process is not None:
             self._process.kill()
 
+    def rest(self) -> None:
+        """End the process; the next request starts another."""
+        if self._lock.acquire(blocking=False):  # else it is in the middle of an answer
+            try:
+                self._give_up()
+            finally:
+                self._lock.release()
+
     def _ask(self, *request: Any) -> Any:
         with self._lock:
             if self._stopped:
