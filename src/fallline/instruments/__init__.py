@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from fallline.instruments.noise_scale import gradient_noise_scale, noise_scale_from_norms
     from fallline.instruments.precision import precision_probe
     from fallline.instruments.precision.table import autocast_table
+    from fallline.instruments.ranks import (
+        measure_ranks,
+        no_sync_gain,
+        parameters_equal,
+        sampler_overlap,
+    )
+    from fallline.instruments.same import measure_same
     from fallline.instruments.script import Observer, Script, run_until
     from fallline.instruments.timing import measure_time
 
@@ -38,6 +45,11 @@ _HOME = {
     "gradient_noise_scale": "fallline.instruments.noise_scale",
     "noise_scale_from_norms": "fallline.instruments.noise_scale",
     "lr_range_test": "fallline.instruments.learning_rate",
+    "measure_same": "fallline.instruments.same",
+    "measure_ranks": "fallline.instruments.ranks",
+    "no_sync_gain": "fallline.instruments.ranks",
+    "parameters_equal": "fallline.instruments.ranks",
+    "sampler_overlap": "fallline.instruments.ranks",
 }
 
 __all__ = [
@@ -51,12 +63,17 @@ __all__ = [
     "lr_range_test",
     "measure_memory",
     "measure_model",
+    "measure_ranks",
+    "measure_same",
     "measure_time",
+    "no_sync_gain",
     "noise_scale_from_norms",
+    "parameters_equal",
     "precision_probe",
     "propose_clip",
     "propose_from_norms",
     "run_until",
+    "sampler_overlap",
 ]
 
 

@@ -1,0 +1,66 @@
+"""`fallline measure ranks`"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from fallline.cli.measuring import _common
+
+__all__ = ["HELP", "add_arguments", "run"]
+
+HELP = """\
+the ranks of a torchrun job: versions, reachability, bandwidth, stragglers, seeds, samples, equal parameters
+
+  fallline measure ranks                                            this machine, and how to start a job on it
+  torchrun --standalone --nproc-per-node 2 -m fallline measure ranks
+  torchrun --standalone --nproc-per-node 2 -m fallline measure ranks train.py --its --own arguments
+
+Under torchrun every rank is asked; one that does not answer is named. With a script it is run for some updates: whether
+ranks read the same samples, draw the same random numbers and hold the same parameters, and, from the time with and without
+synchronisation, what no_sync would gain when accumulating.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    _common.add_output(parser)
+    parser.add_argument(
+        "--answer-within",
+        type=_common.seconds,
+        default=30.0,
+        metavar="SECONDS",
+        help="how long a rank may take to answer (default: 30)",
+    )
+    parser.add_argument(
+        "--updates",
+        type=_common.count,
+        default=20,
+        metavar="N",
+        help="end the script after so many optimizer updates (default: 20)",
+    )
+    parser.add_argument(
+        "-m", dest="module", action="store_true", help="the target is a module, as in python -m"
+    )
+    parser.add_argument("target", nargs="?", metavar="SCRIPT", help="the script to run, if any")
+    parser.add_argument(
+        "arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="its own arguments"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from fallline.instruments.frame import Progress
+    from fallline.instruments.ranks import measure_ranks
+
+    script = _common.script(args) if args.target is not None else None
+    with Progress("measuring ranks:") as progress:
+        ranks = measure_ranks(
+            script, updates=args.updates, seconds=args.answer_within, progress=progress
+        )
+    _common.deliver(ranks, args)
+    if ranks.silent:
+        print(f"fallline measure: {ranks.silent}", file=sys.stderr)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(ranks.status)  # a collective that hangs would hold up the end of the process too
+    return ranks.status
