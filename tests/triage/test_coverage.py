@@ -10,6 +10,7 @@ import pytest
 
 from fallline.docs.ask_page import Item, items
 from fallline.evidence import gather
+from fallline.report.answer import markdown
 from fallline.triage import answer
 from fallline.triage.evaluate import scenarios
 from fallline.triage.playbook import Case, playbooks
@@ -33,12 +34,12 @@ def texts(case: Case) -> dict[str, list[str]]:
 
 
 @cache
-def shown(scenario: str) -> tuple[list[str], list[str]]:
-    """The cases that answer a scenario, and the codes of what was found in it."""
+def answered(scenario: str) -> tuple[list[str], str]:
+    """The cases that answer a scenario, and the answer as people read it."""
     question = SCENARIOS[scenario].question
     findings, corrected = gather(question)
     reply = answer(question, findings, corrected)
-    return [case.id for case in reply.cases], [finding.code for finding in reply.findings]
+    return [case.id for case in reply.cases], " ".join(markdown(reply).split())
 
 
 def test_every_item_of_the_sources_is_there() -> None:
@@ -64,11 +65,16 @@ def test_an_items_entries_and_scenarios_exist(item: Item) -> None:
 
 
 @pytest.mark.parametrize("item", ITEMS, ids=lambda i: f"{i.kind} {i.number}")
-def test_an_items_scenarios_are_answered_from_its_case(item: Item) -> None:
-    """The entries are in the answer: each of the scenarios that an item names is answered with the item's case."""
+def test_the_answers_to_an_items_scenarios_show_its_entries(item: Item) -> None:
+    held = texts(CASES[item.case])
     for scenario in item.scenarios:
-        cases, _ = shown(scenario)
+        cases, _ = answered(scenario)
         assert item.case in cases, f"{scenario} is answered from {cases}"
+    together = " ".join(answered(scenario)[1] for scenario in item.scenarios)
+    for kind, _, beginning in (entry.partition(": ") for entry in item.entries):
+        if kind != "rule":
+            (text, *_) = (t for t in held[kind] if t.startswith(beginning))
+            assert " ".join(text.split()) in together, f"no answer shows {kind}: {text}"
 
 
 def test_the_scenarios_of_the_sources_are_the_items() -> None:
@@ -78,5 +84,5 @@ def test_the_scenarios_of_the_sources_are_the_items() -> None:
 
 def test_every_case_is_asked_for() -> None:
     """A case that no item of the sources and no scenario reaches is one that nobody has tested."""
-    reached = {case for scenario in SCENARIOS for case in shown(scenario)[0]}
+    reached = {case for scenario in SCENARIOS for case in answered(scenario)[0]}
     assert reached == CASES.keys()

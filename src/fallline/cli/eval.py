@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
 from pathlib import Path
 
 from fallline.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from fallline.triage.agent import Column
     from fallline.triage.evaluate import Scenario
 
@@ -109,25 +112,49 @@ def _show(chosen: list[Scenario], graded: list[Column], output: str) -> None:
             for s in chosen
         ]
         print(json.dumps(rows, indent=2))
-        return
-    if output == "markdown":
-        print("| scenario | source | " + " | ".join(c.name for c in graded) + " |")
-        print("|---" * (2 + len(graded)) + "|")
-        for s in chosen:
-            cells = ["fails" if c.complaints[s.id] else "passes" for c in graded]
-            print(f"| {s.id} | {s.source or 'ours'} | {' | '.join(cells)} |")
-        print()
+    elif output == "markdown":
+        print("\n".join([*_table(chosen, graded), "", *_summary(chosen, graded, "- "), ""]))
+        print("\n".join(_reasons(chosen, graded)))
     else:
-        width = max(len(s.id) for s in chosen)
-        if len(graded) > 1:
-            print(" " * width + "  " + "  ".join(c.name for c in graded))
-        for s in chosen:
-            cells = [("FAIL" if c.complaints[s.id] else "pass").ljust(len(c.name)) for c in graded]
-            print(f"{s.id.ljust(width)}  {'  '.join(cells).rstrip()}")
-            for column in graded:
-                for complaint in column.complaints[s.id]:
-                    print(f"    {column.name}: {complaint}")
-        print()
+        print("\n".join([*_lines(chosen, graded), "", *_summary(chosen, graded, "")]))
+
+
+def _lines(chosen: list[Scenario], graded: list[Column]) -> Iterator[str]:
+    width = max(len(s.id) for s in chosen)
+    if len(graded) > 1:
+        yield " " * width + "  " + "  ".join(c.name for c in graded)
+    for s in chosen:
+        cells = [("FAIL" if c.complaints[s.id] else "pass").ljust(len(c.name)) for c in graded]
+        yield f"{s.id.ljust(width)}  {'  '.join(cells).rstrip()}"
+        for column in graded:
+            yield from (f"    {column.name}: {x}" for x in column.complaints[s.id])
+
+
+def _table(chosen: list[Scenario], graded: list[Column]) -> Iterator[str]:
+    yield "| scenario | source | " + " | ".join(c.name for c in graded) + " |"
+    yield "|---" * (2 + len(graded)) + "|"
+    for s in chosen:
+        cells = ["fails" if c.complaints[s.id] else "passes" for c in graded]
+        yield f"| {s.id} | {s.source or 'ours'} | {' | '.join(cells)} |"
+
+
+def _summary(chosen: list[Scenario], graded: list[Column], mark: str) -> Iterator[str]:
+    """One line for each: how many pass, and what is wrong with the others, the gravest first."""
+    from fallline.triage.evaluate import KINDS
+
     for column in graded:
         passed = sum(not x for x in column.complaints.values())
-        print(f"{column.name}: {passed} of {len(chosen)} scenarios pass.")
+        kinds = Counter(c.kind for found in column.complaints.values() for c in found)
+        wrong = ", ".join(f"{kinds[k]} {words}" for k, words in KINDS.items() if kinds[k])
+        yield f"{mark}{column.name}: {passed} of {len(chosen)} scenarios pass{f' ({wrong})' if wrong else ''}."
+
+
+def _reasons(chosen: list[Scenario], graded: list[Column]) -> Iterator[str]:
+    for s in chosen:
+        if any(column.complaints[s.id] for column in graded):
+            yield f"### {s.id}\n"
+            for column in graded:
+                found = column.complaints[s.id]
+                yield f"{column.name}:\n" if found else f"{column.name}: passes."
+                yield from (f"- {x}" for x in found)
+                yield ""

@@ -80,11 +80,16 @@ def _agent(scenario: Scenario, command: str, before: str, timeout: float) -> lis
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
-            return [Complaint(f"no answer within {timeout:g} seconds")]
+            return [Complaint(f"no answer within {timeout:g} seconds", kind="silence")]
     if process.returncode:
         said = " ".join(err.decode(errors="replace").split()[-30:])
         return [
-            Complaint(f"the command ended with status {process.returncode}: {said or 'silence'}")
+            Complaint(
+                f"the command ended with status {process.returncode}: {said or 'silence'}",
+                kind="silence",
+            )
         ]
     text = out.decode(errors="replace")
-    return grade(scenario, text) if text.strip() else [Complaint("the answer is empty")]
+    if not text.strip():
+        return [Complaint("the answer is empty", kind="silence")]
+    return grade(scenario, text)

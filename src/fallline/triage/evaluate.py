@@ -28,9 +28,19 @@ from fallline.errors import UsageError
 from fallline.evidence import lines_back
 from fallline.triage.playbook import facts
 
-__all__ = ["Complaint", "Scenario", "grade", "grade_text", "refuted", "scenarios"]
+__all__ = ["KINDS", "Complaint", "Scenario", "grade", "grade_text", "refuted", "scenarios"]
 
 HOME = Path(__file__).parent / "evals"
+
+# What can be wrong with an answer, from the gravest on, and how a report counts it.
+KINDS = {
+    "refuted": "refuted statements",
+    "code": "mistakes in code",
+    "order": "fixes before measurements",
+    "unsaid": "things left unsaid",
+    "route": "wrong routes",
+    "silence": "missing answers",
+}
 
 _FENCE = re.compile(r"^[ \t]*```[ \t]*(\w*)[^\n]*\n(.*?)^[ \t]*```", re.S | re.M)
 _PYTHON = frozenset({"", "py", "python", "python3"})
@@ -70,10 +80,11 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class Complaint:
-    """One thing that is wrong with an answer, and what backs the complaint."""
+    """One thing that is wrong with an answer, what backs the complaint, and of which kind it is (the keys of `KINDS`)."""
 
     text: str
     backs: str = ""
+    kind: str = "unsaid"
 
     def __str__(self) -> str:
         return f"{self.text} [{self.backs}]" if self.backs else self.text
@@ -123,23 +134,40 @@ def grade(scenario: Scenario, text: str, routes: Iterable[str] | None = None) ->
         if scenario.routes and (not named or named[0] != scenario.routes[0]):
             found.append(
                 Complaint(
-                    f"routes to {named[0] if named else 'nobody'}, not to {scenario.routes[0]}"
+                    f"routes to {named[0] if named else 'nobody'}, not to {scenario.routes[0]}",
+                    kind="route",
                 )
             )
-        found += [Complaint(f"leaves out {r}") for r in scenario.routes[1:] if r not in named]
+        found += [
+            Complaint(f"leaves out {r}", kind="route")
+            for r in scenario.routes[1:]
+            if r not in named
+        ]
         if not scenario.routes and named:
-            found.append(Complaint(f"routes to {named[0]}, though the question is not ours"))
+            found.append(
+                Complaint(f"routes to {named[0]}, though the question is not ours", kind="route")
+            )
         found += [Complaint(f"does not show {c}") for c in scenario.shows if c not in text]
     # how `ask` says that a question is not ours is its own affair; an agent may answer it
     for pattern in scenario.must_say if scenario.routes or routes is not None else ():
         if not re.search(pattern, text, re.I | re.S):
-            found.append(Complaint(f"does not say /{pattern}/"))
+            found.append(Complaint(f"does not say {_worded(pattern)}"))
     found += _claims(text, scenario.must_not_say)
     for first, then in scenario.order:
         one, two = re.search(first, text, re.I), re.search(then, text, re.I)
         if two and (one is None or one.start() > two.start()):
-            found.append(Complaint(f"says /{then}/ before /{first}/"))
+            found.append(Complaint(f"says {_worded(then)} before {_worded(first)}", kind="order"))
     return found + grade_text(text)
+
+
+def _worded(pattern: str) -> str:
+    """A pattern as a person would put it: its alternatives, with gaps for what may stand between."""
+    plain = re.sub(r"(?<!\\)\.(?:\*|\{[\d,]+\})", " … ", pattern)
+    plain = re.sub(r"\\[sd]\+?", "…", plain)
+    plain = re.sub(r"\\(.)", r"\1", plain)
+    # a bar inside brackets belongs to a word, not to the list
+    choices = re.split(r"\|(?![^(]*\))", plain)
+    return " or ".join(f"“{choice.strip()}”" for choice in choices)
 
 
 def grade_text(text: str) -> list[Complaint]:
@@ -148,18 +176,28 @@ def grade_text(text: str) -> list[Complaint]:
 
 
 def _claims(text: str, claims: Iterable[Claim]) -> list[Complaint]:
-    stated = [s for s in _stated(text) if not _DENIES.search(s)]
+    stated = _stated(text)
     found = []
     for claim in claims:
         for sentence in stated:
-            if re.search(claim.says, sentence, re.I):
+            if _states(sentence, claim):
                 fact = facts()[claim.fact]
                 shown = textwrap.shorten(sentence, 100)
                 found.append(
-                    Complaint(f"says “{shown}”; measured: {fact.says}", f"fact {fact.name}")
+                    Complaint(
+                        f"says “{shown}”; measured: {fact.says}", f"fact {fact.name}", "refuted"
+                    )
                 )
                 break
     return found
+
+
+def _states(sentence: str, claim: Claim) -> bool:
+    """Whether a sentence makes the claim and does not deny it. Some claims are denials themselves: `it does not affect the backbone`."""
+    match = re.search(claim.says, sentence, re.I)
+    if match is None or _DENIES.search(sentence[: match.start()] + sentence[match.end() :]):
+        return False
+    return _DENIES.search(match[0]) is None or _DENIES.search(claim.says) is not None
 
 
 def _stated(text: str) -> list[str]:
@@ -196,6 +234,8 @@ def _code(text: str) -> list[Complaint]:
                 continue
             said = f"line {finding.at.line} of a block: {finding.message}"
             found.append(
-                Complaint(f"code, {lines_back(said, _IMPORTS.count(chr(10)))}", finding.code)
+                Complaint(
+                    f"code, {lines_back(said, _IMPORTS.count(chr(10)))}", finding.code, "code"
+                )
             )
     return found
