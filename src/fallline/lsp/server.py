@@ -53,6 +53,7 @@ class Server(LanguageServer):
         self._homes: dict[str, str] = {}  # URI that was told about → its project's folder
         self._published: dict[str, types.PublishDiagnosticsParams] = {}
         self._troubles: dict[str, str] = {}
+        self._stopping = False
         self._changes = 0  # counts what the client reported
         self._settled = True  # what was told is about what is there now
         self._news = asyncio.Event()  # set, and replaced, when something was told
@@ -126,12 +127,13 @@ class Server(LanguageServer):
 
     def stop(self) -> None:
         """End the processes that read."""
+        self._stopping = True
         self.worker.stop()
         self._quick.stop()
 
     def _complain(self, folder: str, trouble: str) -> None:
-        """A setting that is wrong is said once, not with every keystroke."""
-        if self._troubles.get(folder) != trouble:
+        """A setting that is wrong is said once, not with every keystroke; nothing is said on the way out."""
+        if not self._stopping and self._troubles.get(folder) != trouble:
             self._troubles[folder] = trouble
             self.window_show_message(
                 types.ShowMessageParams(types.MessageType.Error, f"fallline: {trouble}")
