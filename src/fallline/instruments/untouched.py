@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from fallline.engine import rng
+from fallline.watcher.objects import unwrap
 from fallline.watcher.replay import Reached
 
 __all__ = ["World", "is_scalar_loss", "leaves_of", "loss_of", "untouched"]
@@ -49,9 +50,10 @@ class World:
 
     @property
     def roots(self) -> list[nn.Module]:
-        """Modules that are part of no other."""
-        inner = {id(m) for module in self.modules for m in module._modules.values()}
-        return [m for m in self.modules if id(m) not in inner and _is_complete(m)]
+        """Modules that are part of no other, without what wraps them for several ranks or for a compiler."""
+        complete = [m for m in self.modules if _is_complete(m)]
+        inner = {id(m) for module in complete for m in module._modules.values()}
+        return [unwrap(m) for m in complete if id(m) not in inner]
 
 
 def _is_complete(module: nn.Module) -> bool:
