@@ -3,6 +3,7 @@
     PYTHONPATH=src python benchmarks/instruments_gpu.py                      # all; tables, and $OUT/instruments.json
     PYTHONPATH=src python benchmarks/instruments_gpu.py memory time          # some of: memory leak oom time same; of time: gpt_time slow tiny stalling compiled
     PYTHONPATH=src python benchmarks/instruments_gpu.py --small              # smaller, to try the script itself on a CPU
+    python benchmarks/instruments_gpu.py --write instruments.json ...        # the section of RESULTS.md, from such files; the last counts
 
 Needs torch, nothing else. Every case is a script of its own, run as people run it.
 """
@@ -358,6 +359,86 @@ SECTIONS: dict[str, Callable[[Bench], None]] = {
 ONE = ("gpt_time", "slow", "tiny", "stalling", "compiled")
 
 
+def write(files: list[str]) -> None:
+    """The section of RESULTS.md; what a later file has measured again replaces what an earlier one has."""
+    from results import write_section
+
+    found: dict[str, Any] = {}
+    where = ""
+    for file in files:
+        read = json.loads(Path(file).read_text())
+        found |= read["found"]
+        where = read.get("where", where)
+    memory = found["memory: gpt.py"]
+    peak, allocator = memory["peak"]["bytes"], memory["allocator"]
+    held = ", ".join(
+        f"{role} {mib(size)}"
+        for role, size in sorted(memory["peak"]["holders"].items(), key=lambda item: -item[1])
+        if size > 2**20
+    )
+    lines = [
+        f"`python benchmarks/instruments_gpu.py`, {where}. Each case is a script of its own, run as `fallline measure VERB SCRIPT`.",
+        "",
+        f"**memory**, a GPT of 12 layers, width 1024, 16 sequences of 1024 in fp32: tensors {mib(peak)} at the peak ({held}), the allocator {mib(allocator['allocated_peak'])}: "
+        f"**{peak / allocator['allocated_peak']:.1%}** accounted for; reserved {mib(allocator['reserved_peak'])}.",
+        "",
+        "| remedy | saves of the peak, computed | tried |",
+        "|---|---|---|",
+    ]
+    for remedy in memory["remedies"]:
+        tried = "-" if remedy["saved"] is None else f"{remedy['saved'] / peak:.0%}"
+        lines.append(f"| {remedy['name']} | {remedy['saves'] / peak:.0%} | {tried} |")
+    leak, graph = found["memory: leak.py"]["growth"], found["memory: graph.py"]["growth"]
+    told = found["memory: oom.py"]["out_of_memory"]
+    share = told["holders"]["activations"] / sum(told["holders"].values())
+    lines += [
+        "",
+        f"Planted leak: {leak['bytes_per_update']:,.0f} bytes per update at the planted line, held by `{leak['holder']}`. Kept loss: {graph['graphs_kept']} graphs of {graph['nodes_per_graph']} nodes, the keeping statement named. "
+        f"Out of memory with a twentieth of the device: `{told['op']}` in {told['module']}, activations {share:.0%}; exit status {found['memory: oom.py']['exit']}.",
+        "",
+        "**time**",
+        "",
+        "| script | one update | verdict | device busy |",
+        "|---|---|---|---|",
+    ]
+    for name in ONE:
+        one = found[f"time: {name}.py"]
+        device = one["profiled"]
+        lines.append(
+            f"| {name} | {one['seconds_per_update'] * 1e3:.1f} ms | {one['verdict']['text']} | {device['busy'] / device['window']:.0%}, {device['kernels']} kernels |"
+        )
+    waits = {
+        (t["num_workers"], t["pin_memory"]): t["wait"]
+        for t in found["time: slow.py"]["loader"]["tried"]
+    }
+    shown = ", ".join(f"{n}: {w * 1e3:.0f} ms" for (n, pin), w in sorted(waits.items()) if not pin)
+    seconds = {who: values[0] for who, values in found["same"]["seconds"].items()}
+    alone = seconds["alone"]
+    lines += [
+        "",
+        "Lines that waited for the device: "
+        + "; ".join(
+            f"{name}, {stall['what']} at line {stall['line']}, {stall['seconds'] * 1e6:.0f} µs per update"
+            for name in ONE
+            for stall in found[f"time: {name}.py"]["stalls"][:1]
+        )
+        + ".",
+        "",
+        f"The slow loader (20 ms of work per sample), wait per batch by number of workers: {shown}.",
+        "",
+        f"**same**: {len(found['same']['losses']['memory'])} losses alone, under memory and under time are equal bit for bit (deterministic algorithms; two bare runs agree). "
+        f"An update takes {alone:.4f} s alone, {seconds['memory'] / alone:.3f} times that under memory, {seconds['time'] / alone:.3f} times under time.",
+    ]
+    write_section("memory and time on a GPU", "\n".join(lines))
+
+
+def machine() -> str:
+    import torch
+
+    name = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    return f"{time.strftime('%Y-%m-%d')}, {name}, torch {torch.__version__}"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -368,7 +449,11 @@ def main() -> int:
         help="memory, leak, oom, time, same, or one script of time (default: all)",
     )
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--write", nargs="+", metavar="FILE")
     args = parser.parse_args()
+    if args.write:
+        write(args.write)
+        return 0
     out = Path(os.environ.get("OUT", "."))
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(Path(folder), args.small)
@@ -379,7 +464,9 @@ def main() -> int:
             except Exception as error:
                 bench.check(f"{name}: {type(error).__name__}: {error}", False)
             (out / "instruments.json").write_text(
-                json.dumps({"found": bench.found, "checks": bench.checks}, indent=1)
+                json.dumps(
+                    {"where": machine(), "found": bench.found, "checks": bench.checks}, indent=1
+                )
             )
     failed = [what for what, holds in bench.checks if not holds]
     print(

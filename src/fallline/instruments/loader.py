@@ -73,30 +73,33 @@ def try_loader(
     if isinstance(loader.dataset, IterableDataset):
         found.problem = "an IterableDataset goes on where it is; it is not tried"
         return found
-    ways = _ways(loader, device)
+    counts = _counts(loader)
     state = rng.capture()
     until = time.monotonic() + seconds
-    try:
-        for done, trial in enumerate(ways):
-            if time.monotonic() > until and found.tried:
-                break
+
+    def tried(trial: Trial) -> None:
+        if time.monotonic() < until or not found.tried:
             if progress is not None:
-                progress.advance(done, f"trying {trial.num_workers} workers")
-            _try(loader, trial, compute, device, seconds / len(ways))
+                progress.advance(len(found.tried), f"trying {trial.num_workers} workers")
+            _try(loader, trial, compute, device, seconds / (len(counts) + 1))
             found.tried.append(trial)
+
+    try:
+        for count in counts:
+            tried(Trial(count, loader.pin_memory))
+        best = found.best
+        if device.type == "cuda" and best is not None:
+            tried(Trial(best.num_workers, not loader.pin_memory))
     finally:
         rng.restore(state)
     return found
 
 
-def _ways(loader: Any, device: torch.device) -> list[Trial]:
-    """As it is first; then more workers, as far as there are cores, and pinned memory where there is a device to pin for."""
+def _counts(loader: Any) -> list[int]:
+    """Numbers of workers as far as there are cores: as it is first, then those that most often help."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    counts = [n for n in (0, 1, 2, 4, 8, 16) if n <= (cores or 1)]
-    pins = [loader.pin_memory] if device.type != "cuda" else [False, True]
-    ways = [(n, pin) for n in counts for pin in pins]
-    now = (loader.num_workers, loader.pin_memory)
-    return [Trial(*now)] + [Trial(*way) for way in ways if way != now]
+    others = [n for n in (4, 8, 2, 16, 1, 0) if n <= (cores or 1)]
+    return list(dict.fromkeys([loader.num_workers, *others]))
 
 
 def _try(loader: Any, trial: Trial, compute: float, device: torch.device, seconds: float) -> None:

@@ -258,7 +258,7 @@ def _loader_text(timing: Timing) -> list[str]:
         return ["", f"the loader: {loading.problem}"]
     lines = ["", f"the loader, tried with batches of {loading.batch_size}: wait per batch"]
     best = loading.best
-    for trial in loading.tried:
+    for trial in sorted(loading.tried, key=lambda t: (t.num_workers, t.pin_memory)):
         notes = [
             n for n, is_it in (("now", trial is loading.now), ("best", trial is best)) if is_it
         ]
