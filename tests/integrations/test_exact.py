@@ -246,6 +246,16 @@ def test_watched_and_exact_together_find_nothing(tmp_path: Path) -> None:
     assert [f.code for f in watching.findings if f.severity != "info"] == []
 
 
+def test_what_lightning_alone_does_is_found_with_the_line_that_repairs_it(tmp_path: Path) -> None:
+    from fallline.integrations.lightning import FalllineCallback
+
+    watching = FalllineCallback(out=tmp_path / "run")
+    by_lightning(tmp_path, watching)
+    (finding,) = [f for f in watching.findings if f.severity != "info"]
+    assert finding.code == "FL111"
+    assert "ExactAccumulation(mean_over=...)" in finding.message
+
+
 def test_a_callback_leaves_the_programs_own_watch_alone(tmp_path: Path) -> None:
     import fallline
     from fallline.integrations.lightning import FalllineCallback

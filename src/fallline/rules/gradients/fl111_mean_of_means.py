@@ -58,7 +58,7 @@ class MeanOfMeans(Rule):
                 yield self.finding(
                     window.micro[0],
                     "This loss is a mean over a varying number of elements, accumulated with a constant divisor: a token in a short "
-                    "micro-batch weighs more than one in a long one. Sum the losses and divide by the count of the whole window.",
+                    f"micro-batch weighs more than one in a long one. {_remedy(window)}",
                 )
 
     wrong = (
@@ -132,6 +132,18 @@ for epoch in range(2):
         optimizer.step()
 """,
     )
+
+
+def _remedy(window: Window) -> str:
+    """A framework that divides by itself leaves no place for another divisor, but one for a weight."""
+    inside = {
+        "lightning": "ExactAccumulation(mean_over=...)",
+        "accelerate": "exact_accumulation(accelerator)",
+    }
+    framework = window.micro[0].fact("normalised")
+    if framework in inside:
+        return f"`{inside[framework]}` of `fallline.integrations.{framework}` weighs each micro-batch by its count."
+    return "Sum the losses and divide by the count of the whole window."
 
 
 def _ragged_mean(backward: Event) -> bool:
