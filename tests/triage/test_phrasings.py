@@ -39,6 +39,14 @@ def test_nine_in_ten_questions_reach_their_specialist(name: str) -> None:
     assert len(missed) <= 0.1 * len(ours), missed
 
 
+@pytest.mark.parametrize("name", ["phrasings_tired.toml", "phrasings_tired_fresh.toml"])
+def test_tired_questions_reach_their_specialist(name: str) -> None:
+    """Forty questions each, for the routes that were weakest: two more or less are chance, so the bar is below nine in ten."""
+    ours, _ = questions(name)
+    missed = [(text, want, got) for text, want in ours if (got := first(text)) not in want]
+    assert len(ours) == 40 and len(missed) <= 6, missed
+
+
 @pytest.mark.parametrize("name", ["phrasings.toml", "phrasings_last.toml", "phrasings_dev.toml"])
 def test_nine_in_ten_other_questions_reach_nobody(name: str) -> None:
     _, others = questions(name)
@@ -54,6 +62,9 @@ def test_the_sets_are_apart_and_large_enough() -> None:
     held, last, dev = map(all_of, ["phrasings.toml", "phrasings_last.toml", "phrasings_dev.toml"])
     assert len(held) >= 300 and len(questions("phrasings.toml")[1]) >= 80
     assert not held & dev and not last & dev and not held & last
+    tired, fresh = map(all_of, ["phrasings_tired.toml", "phrasings_tired_fresh.toml"])
+    assert not fresh & (held | last | dev | tired)
+    assert len(tired & (held | last | dev)) <= 1  # one message of torch's, pasted twice
     assert {w for _, names in questions("phrasings.toml")[0] for w in names} == {
         s.name for s in SPECIALISTS
     }
@@ -85,13 +96,21 @@ def test_an_answer_to_a_question_that_is_not_ours_prescribes_nothing() -> None:
             assert "```" not in markdown(answer(text))
 
 
+def test_a_clip_beside_a_scaler_is_about_the_scaler() -> None:
+    alone, beside = pointers("clip the gradients"), pointers("clip the gradients, GradScaler")
+    assert beside["gradient-management"] < alone["gradient-management"]
+    assert beside["mixed-precision-and-optimization"] > beside["gradient-management"]
+
+
 def test_a_slip_of_the_finger_changes_little() -> None:
     assert pointers("gradeint cliping")["gradient-management"] >= 1.5
     assert scope("the optimzer state") >= 1.0
     assert scope("my browser has a memory leak") < 0.5
 
 
-@pytest.mark.parametrize("name", ["phrasings.toml", "phrasings_last.toml"])
+@pytest.mark.parametrize(
+    "name", ["phrasings.toml", "phrasings_last.toml", "phrasings_tired_fresh.toml"]
+)
 def test_no_answer_makes_a_refuted_statement(name: str) -> None:
     from fallline.triage.evaluate import grade_text
 
