@@ -251,30 +251,34 @@ def _summary(outcomes: list[Outcome]) -> str:
     from fallline.report.terminal import counted
 
     lines = []
+    counts: Counter[str] = Counter()
     for outcome in outcomes:
+        elsewhere = _shown_elsewhere(outcome)
+        counts["proved elsewhere, as recorded" if elsewhere else outcome.verdict] += 1
         if outcome.verdict == "refuted":
             broken = [words for words, held in outcome.holds.items() if not held]
             lines.append(f"{outcome.of} refuted: {'; '.join(broken)}")
-        elif not outcome.measured:
+        elif not outcome.measured and not elsewhere:
             last = (outcome.problem.strip().splitlines() or [""])[-1]
             lines.append(f"{outcome.of} {outcome.verdict}: {last}")
-    counts = Counter(o.verdict for o in outcomes)
     told = ", ".join(f"{n} {verdict}" for verdict, n in counts.most_common())
     lines.append(f"{counted(len(outcomes), 'experiment')}: {told}")
     return "\n".join(lines)
 
 
-def _status(outcomes: list[Outcome]) -> int:
+def _shown_elsewhere(outcome: Outcome) -> bool:
+    """What this machine cannot show is proved by the record, or it is not proved."""
     from fallline.proof.record import recorded
 
-    verdicts = {o.verdict for o in outcomes}
+    before = recorded(outcome.of)
+    return outcome.verdict == "unavailable" and before is not None and before.verdict == "proved"
+
+
+def _status(outcomes: list[Outcome]) -> int:
+    verdicts = {o.verdict for o in outcomes if not _shown_elsewhere(o)}
     if "refuted" in verdicts:
         return 1
-    if "failed" in verdicts:
-        return 2
-    # what this machine cannot show is proved by the record, or it is not proved
-    missing = [o.of for o in outcomes if o.verdict == "unavailable"]
-    return 2 if any((r := recorded(of)) is None or r.verdict != "proved" for of in missing) else 0
+    return 2 if verdicts - {"proved"} else 0
 
 
 # -- the record -----------------------------------------------------------------------------------------------------
