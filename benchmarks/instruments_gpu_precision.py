@@ -70,6 +70,7 @@ def cases(device: str, small: bool) -> dict[str, Callable[[], Tensor]]:
     torch.manual_seed(0)
     sizes = (64, 2, 2, 101) if small else (1024, 16, 8, 50_257)
     language = Language(*sizes).to(device)
+    padded = Language(*sizes[:3], -(-sizes[3] // 8) * 8).to(device)  # 50264 words
     ids = torch.randint(0, sizes[3], (2, 16) if small else (8, 512), device=device)
     tiny = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4)).to(device)
     rows, targets = torch.randn(8, 16, device=device), torch.randint(0, 4, (8,), device=device)
@@ -86,6 +87,9 @@ def cases(device: str, small: bool) -> dict[str, Callable[[], Tensor]]:
     return {
         "GPT, 50257 words": lambda: functional.cross_entropy(
             language(ids)[:, :-1].flatten(0, 1), ids[:, 1:].flatten()
+        ),
+        "GPT, 50264 words": lambda: functional.cross_entropy(
+            padded(ids)[:, :-1].flatten(0, 1), ids[:, 1:].flatten()
         ),
         "convolutions": lambda: functional.cross_entropy(convolutions(pictures), labels),
         "tiny MLP": lambda: functional.cross_entropy(tiny(rows), targets),
@@ -108,13 +112,14 @@ def row(name: str, report: PrecisionReport, seconds: float) -> str:
     change = report.repairs.get("fp16 autocast")
     changed = f"{change.kind} ({'tried, works' if change.verified else 'no'})" if change else "–"
     speeds = " / ".join(f"{report.speedups[n]:.2f}" for n in ("fp16 autocast", "bf16 autocast"))
+    taken = " / ".join(f"{report.seconds[n] * 1e3:.3g}" for n in ("fp32", "bf16 autocast"))
     errors = " / ".join(
         f"{o.gradients.error:.0e}" if o.gradients and o.gradients.error is not None else "–"
         for o in (half, brain)
     )
     assert report.verdict is not None
     return (
-        f"| {name} | **{report.verdict.choice}** | {speeds} | {errors} | {lost} → {kept} | {broke} | {changed} "
+        f"| {name} | **{report.verdict.choice}** | {taken} | {speeds} | {errors} | {lost} → {kept} | {broke} | {changed} "
         f"| {len(report.outcomes['fp32'].operations)} | {seconds:.1f} |"
     )
 
@@ -163,11 +168,11 @@ def body(device: str, small: bool) -> str:
     return f"""\
 `python benchmarks/instruments_gpu_precision.py`, {machine()}, torch {torch.__version__}, {seen.device_name}; {native}
 
-| code | verdict | speed, fp16 / bf16 autocast | gradients off by | fp16 gradients lost → with scaling | first failure in fp16 autocast | smallest change | operations | s |
-|---|---|---|---|---|---|---|---|---|
+| code | verdict | ms, fp32 / bf16 autocast | speed, fp16 / bf16 autocast | gradients off by | fp16 gradients lost → with scaling | first failure in fp16 autocast | smallest change | operations | s |
+|---|---|---|---|---|---|---|---|---|---|
 {chr(10).join(lines)}
 
-Matrix products of the GPT that are not in multiples of 8, as they are and padded:
+Matrix products of the GPT with 50257 words that are not in multiples of 8, as they are and padded, in the layout they have:
 
 | product | m x k x n | arithmetic | µs | padded, µs | gain |
 |---|---|---|---|---|---|

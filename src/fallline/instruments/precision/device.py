@@ -130,6 +130,7 @@ class Matmul:
     path: str | None
     line: int | None
     shape: tuple[int, int, int, int]  # batch, m, k, n
+    transposed: tuple[bool, bool] = (False, False)
     count: int = 1
     seconds: float | None = None  # measured on a GPU
     padded_seconds: float | None = None
@@ -195,7 +196,13 @@ def matmuls(operations: list[Operation]) -> list[Matmul]:
             found[key].count += 1
         else:
             found[key] = Matmul(
-                operation.op, operation.phase, operation.module, path, line, operation.matmul
+                operation.op,
+                operation.phase,
+                operation.module,
+                path,
+                line,
+                operation.matmul,
+                operation.transposed,
             )
     return sorted(found.values(), key=lambda x: -_work(x.shape) * x.count)
 
@@ -210,16 +217,22 @@ def time_padding(found: list[Matmul], dtype: torch.dtype) -> None:
     odd = [x for x in found if not x.aligned and x.op != "conv"][:MOST_PADDED]
     source = torch.Generator("cuda")  # its own: the user's randomness is not drawn from
     for product in odd:
-        product.seconds = _product_seconds(product.shape, dtype, source)
-        product.padded_seconds = _product_seconds(product.padded, dtype, source)
+        product.seconds = _product_seconds(product.shape, product.transposed, dtype, source)
+        product.padded_seconds = _product_seconds(product.padded, product.transposed, dtype, source)
 
 
-def _product_seconds(shape: tuple[int, int, int, int], dtype: torch.dtype, source: Any) -> float:
+def _product_seconds(
+    shape: tuple[int, int, int, int],
+    transposed: tuple[bool, bool],
+    dtype: torch.dtype,
+    source: torch.Generator,
+) -> float:
+    """In the layout that the code has: a Linear's weight is transposed, so its rows are as long as its input."""
     batch, m, k, n = shape
-    a = torch.rand(batch, m, k, device="cuda", generator=source).to(dtype)
-    b = torch.rand(batch, k, n, device="cuda", generator=source).to(dtype)
-    if batch == 1:
-        a, b = a[0], b[0]
+    a, b = (
+        _matrix(batch, rows, columns, flipped, dtype, source)
+        for rows, columns, flipped in ((m, k, transposed[0]), (k, n, transposed[1]))
+    )
     best = float("inf")
     for _ in range(5):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
@@ -231,3 +244,17 @@ def _product_seconds(shape: tuple[int, int, int, int], dtype: torch.dtype, sourc
         torch.cuda.synchronize()
         best = min(best, begin.elapsed_time(end) / 1e4)
     return best
+
+
+def _matrix(
+    batch: int,
+    rows: int,
+    columns: int,
+    transposed: bool,
+    dtype: torch.dtype,
+    source: torch.Generator,
+) -> Tensor:
+    shape = (columns, rows) if transposed else (rows, columns)
+    made = torch.rand(batch, *shape, device="cuda", generator=source).to(dtype)
+    made = made.transpose(1, 2) if transposed else made
+    return made[0] if batch == 1 else made

@@ -87,6 +87,7 @@ class Operation:
     underflow: float = 0.0  # share of results that are zero where float64's are not
     error: float | None = None  # relative to the float64 run
     matmul: tuple[int, int, int, int] | None = None  # batch, m, k, n
+    transposed: tuple[bool, bool] = (False, False)  # how its two matrices lie in memory
 
     @property
     def module(self) -> str | None:
@@ -198,7 +199,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         operation = Operation(
             len(self.operations), name, phase, _ran_in(given, made), call, before, Range.of(made)
         )
-        operation.matmul = matmul_shape(func, args)
+        operation.matmul, operation.transposed = matmul_shape(func, args)
         self.operations.append(operation)
         if cast:
             self._compare_cast(operation, given, made)
@@ -354,14 +355,18 @@ def relative_error(here: Tensor, there: Tensor) -> float:
     return float(off / whole)
 
 
-def matmul_shape(func: Any, args: Any) -> tuple[int, int, int, int] | None:
-    """(batch, m, k, n) where this is a product of matrices; of a convolution k and n are its channels."""
+def matmul_shape(
+    func: Any, args: Any
+) -> tuple[tuple[int, int, int, int] | None, tuple[bool, bool]]:
+    """(batch, m, k, n) where this is a product of matrices; of a convolution k and n are its channels. And which are transposed."""
     name = func._schema.name.rpartition("::")[2]
     two = {"mm": (0, 1), "addmm": (1, 2), "bmm": (0, 1), "baddbmm": (1, 2)}.get(name)
     if two is not None:
         a, b = args[two[0]], args[two[1]]
-        return (a.shape[0] if a.ndim == 3 else 1, a.shape[-2], a.shape[-1], b.shape[-1])
+        shape = (a.shape[0] if a.ndim == 3 else 1, a.shape[-2], a.shape[-1], b.shape[-1])
+        return shape, (a.stride(-1) != 1, b.stride(-1) != 1)
     if name in ("convolution", "cudnn_convolution", "mkldnn_convolution") and args[1].ndim > 2:
         x, w = args[0], args[1]
-        return (1, x.shape[0] * math.prod(x.shape[2:]), w.shape[1], w.shape[0])
-    return None
+        shape = (1, x.shape[0] * math.prod(x.shape[2:]), w.shape[1], w.shape[0])
+        return shape, (False, False)
+    return None, (False, False)
