@@ -1,7 +1,7 @@
 """`fallline measure memory` and `fallline measure time` on a GPU: what was planted is found, and what it costs to look.
 
     PYTHONPATH=src python benchmarks/instruments_gpu.py                      # all; tables, and $OUT/instruments.json
-    PYTHONPATH=src python benchmarks/instruments_gpu.py memory time          # some of: memory leak oom time same; of time: gpt_time slow tiny stalling compiled
+    PYTHONPATH=src python benchmarks/instruments_gpu.py memory time          # some of: memory leak oom compiled_memory time same; of time: gpt_time slow tiny stalling compiled
     PYTHONPATH=src python benchmarks/instruments_gpu.py --small              # smaller, to try the script itself on a CPU
     python benchmarks/instruments_gpu.py --write instruments.json ...        # the section of RESULTS.md, from such files; the last counts
 
@@ -253,6 +253,20 @@ def leak(bench: Bench) -> None:
     )
 
 
+def compiled_memory(bench: Bench) -> None:
+    """Compiled code allocates past Python: what tensors do not account for is said, and the allocator's lines are there."""
+    text = loop("model = torch.compile(model)").replace("GPT(layers,", "GPT(2,")
+    found = bench.measure("memory", bench.script("compiled_memory", text), "--try-for", "0")
+    allocator = found["allocator"]
+    seen = found["peak"]["bytes"] / allocator["allocated_peak"]
+    print(
+        f"\ncompiled: tensors account for {seen:.0%} of the allocator's peak of {mib(allocator['allocated_peak'])}; {found['peak']['holders']}"
+    )
+    print(f"  lines {allocator['lines_at_peak'][:5]}, fragmentation {allocator['fragmentation']}")
+    bench.check("parameters are known", found["peak"]["holders"]["parameters"] > 0)
+    bench.check("the rest is said", allocator["not_seen_by_operations"] >= 0)
+
+
 def oom(bench: Bench) -> None:
     """A real out-of-memory error: with a twentieth of the device, and a batch that does not fit."""
     limit = "torch.cuda.set_per_process_memory_fraction(0.05)"
@@ -353,6 +367,7 @@ SECTIONS: dict[str, Callable[[Bench], None]] = {
     "memory": memory,
     "leak": leak,
     "oom": oom,
+    "compiled_memory": compiled_memory,
     "time": timing,
     "same": same,
 }

@@ -343,6 +343,38 @@ def test_the_allocators_own_words_are_understood() -> None:
     )
 
 
+def test_the_allocator_is_asked_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.cuda in a costume: its counters as they are named there."""
+    current = {"reserved_bytes": 900, "allocated_bytes": 600, "inactive_split_bytes": 200}
+    answers: dict[str, Any] = {
+        "is_initialized": lambda: True,
+        "max_memory_allocated": lambda: 700,
+        "max_memory_reserved": lambda: 1000,
+        "memory_allocated": lambda: 600,
+        "memory_stats": lambda: {f"{name}.all.current": n for name, n in current.items()},
+        "memory_snapshot": lambda: [],
+    }
+    for name, answer in answers.items():
+        monkeypatch.setattr(torch.cuda, name, answer)
+    recorded: list[Any] = []
+    monkeypatch.setattr(
+        torch.cuda.memory, "_record_memory_history", lambda *a, **k: recorded.append(k)
+    )
+    monkeypatch.setattr(
+        torch.cuda.memory, "_snapshot", lambda: {"segments": [], "device_traces": [[]]}
+    )
+    memory = measure_memory(training(Net(64)), updates=4)
+    assert len(recorded) == 2  # begun and ended
+    allocator = memory.to_json()["allocator"]
+    assert (allocator["allocated_peak"], allocator["reserved_peak"]) == (700, 1000)
+    assert allocator["fragmentation"]["free_in_used"] == 200
+    assert allocator["fragmentation"]["share"] == pytest.approx(200 / 900)
+    assert "300 B  reserved and not allocated" in memory.text()
+    with pytest.raises(torch.OutOfMemoryError) as raised:
+        measure_memory(training(Net(64), keep=lambda out, loss: _fail()), updates=3)
+    assert "the allocator had reserved" in "".join(raised.value.__notes__)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_a_gpu_the_allocator_agrees() -> None:

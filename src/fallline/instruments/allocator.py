@@ -23,7 +23,7 @@ class Fragmentation:
     reserved: int
     allocated: int
     free_in_used: int  # free blocks in segments that are in use: cannot go back to the device
-    largest_free: int  # the largest of them: what fits without asking the device
+    largest_free: int | None = None  # the largest of them: what fits without asking the device
 
     @property
     def share(self) -> float:
@@ -39,7 +39,7 @@ class Allocator:
     reserved_peak: int = 0
     after_update: list[int] = field(default_factory=list)
     snapshot: Any = None
-    at_peak: Fragmentation | None = None
+    at_peak: Fragmentation | None = None  # where a backward begins, with most allocated
 
     def begin(self) -> None:
         """Record who allocates what, once the script has a CUDA context; we do not make one for it."""
@@ -50,6 +50,26 @@ class Allocator:
                 max_entries=_EVENTS, context="alloc", stacks="python"
             )
             self.recording = True
+
+    def look(self) -> None:
+        """How reserved memory lies now, from the allocator's counters; the look with most allocated is kept."""
+        import torch
+
+        if not self.recording:
+            return
+        counters = torch.cuda.memory_stats()
+        reserved, allocated, holes = (
+            int(counters.get(f"{name}.all.current", 0))
+            for name in ("reserved_bytes", "allocated_bytes", "inactive_split_bytes")
+        )
+        if self.at_peak is None or allocated > self.at_peak.allocated:
+            self.at_peak = Fragmentation(reserved, allocated, holes)
+
+    def exhausted(self) -> Fragmentation | None:
+        """The same when there was no memory left, piece by piece."""
+        import torch
+
+        return fragmentation(torch.cuda.memory_snapshot()) if self.recording else None
 
     def update_ends(self) -> None:
         """The numbers of the update; nothing is reset, the script may look at them itself."""
@@ -71,7 +91,6 @@ class Allocator:
         self.reserved_peak = max(self.reserved_peak, torch.cuda.max_memory_reserved())
         self.snapshot = torch.cuda.memory._snapshot()
         torch.cuda.memory._record_memory_history(enabled=None)
-        self.at_peak = fragmentation(self.snapshot["segments"])
         self.recording = False
 
     def file(self) -> bytes | None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from fallline.event import Location
-from fallline.instruments.allocator import Allocator, lines_at_peak
+from fallline.instruments.allocator import Allocator, Fragmentation, lines_at_peak
 from fallline.instruments.frame import Progress
 from fallline.instruments.growth import Growing, Growth
 from fallline.instruments.ledger import ACTIVATIONS, TEMPORARY, Entry, Exhausted, is_out_of_memory
@@ -46,6 +46,7 @@ class OutOfMemory:
     update: int
     holders: dict[str, int]
     modules: dict[str, int]
+    fragmentation: Fragmentation | None = None  # on CUDA
 
 
 @dataclass
@@ -192,6 +193,10 @@ class _Observer(Growing):
         super().forward_begins(model, args, kwargs)
         self.allocator.begin()
 
+    def backward_begins(self, loss: Any) -> None:
+        super().backward_begins(loss)
+        self.allocator.look()
+
     def update_ends(self, number: int) -> None:
         super().update_ends(number)
         self.allocator.update_ends()
@@ -208,6 +213,7 @@ class _Observer(Growing):
             moment = self.exhausted
         assert moment is not None
         self.told = explained(moment, error, self.device())
+        self.told.fragmentation = self.allocator.exhausted()
         from fallline.instruments.memory_text import explanation
 
         error.add_note(explanation(self.told))

@@ -68,14 +68,14 @@ def as_json(memory: Memory) -> dict[str, Any]:
     if memory.out_of_memory is not None:
         oom = memory.out_of_memory
         found["out_of_memory"] = {**asdict(oom), "at": _place(oom.at), "text": explanation(oom)}
-    if memory.allocator is not None and memory.allocator.at_peak is not None:
+    if memory.allocator is not None:
         allocator, lies = memory.allocator, memory.allocator.at_peak
         found["allocator"] = {
             "allocated_peak": allocator.allocated_peak,
             "reserved_peak": allocator.reserved_peak,
             "not_seen_by_operations": max(0, allocator.allocated_peak - memory.peak),
             "after_update": allocator.after_update,
-            "fragmentation": {**asdict(lies), "share": lies.share},
+            "fragmentation": {**asdict(lies), "share": lies.share} if lies is not None else None,
             "lines_at_peak": [
                 {"path": path, "line": line, "bytes": size} for path, line, size in memory.lines
             ],
@@ -125,6 +125,11 @@ def explanation(oom: OutOfMemory) -> str:
         if size:
             lines.append(f"    {human_bytes(size):>10}  {size / total:4.0%}  {role}")
     lines += [f"    {' ' * 18}{human_bytes(s)} {_name(m)}" for m, s in _first(oom.modules, 4)]
+    lies = oom.fragmentation
+    if lies is not None:
+        lines.append(
+            f"  the allocator had reserved {human_bytes(lies.reserved)}; {human_bytes(lies.free_in_used)} of it was free in pieces, the largest {human_bytes(lies.largest_free or 0)}"
+        )
     lines.append(
         "  next: `fallline measure memory` with a batch that fits says what would save how much"
     )
@@ -152,15 +157,18 @@ def _holders(memory: Memory) -> list[str]:
 
 def _allocator(memory: Memory) -> list[str]:
     allocator = memory.allocator
-    assert allocator is not None and allocator.at_peak is not None
+    assert allocator is not None
     lies = allocator.at_peak
     unseen = max(0, allocator.allocated_peak - memory.peak)
     lines = [
         "the CUDA allocator",
         f"  {human_bytes(allocator.allocated_peak):>10}  allocated at its peak, {human_bytes(unseen)} more than tensors hold (workspaces, rounding, compiled code)",
         f"  {human_bytes(allocator.reserved_peak):>10}  reserved at most",
-        f"  {human_bytes(lies.free_in_used):>10}  fragmentation now: free inside segments that are in use ({lies.share:.0%} of what is reserved), the largest piece {human_bytes(lies.largest_free)}",
     ]
+    if lies is not None:
+        lines.append(
+            f"  {human_bytes(lies.reserved - lies.allocated):>10}  reserved and not allocated when a backward began; {human_bytes(lies.free_in_used)} of it ({lies.share:.0%} of what is reserved) lies in pieces beside tensors: fragmentation"
+        )
     for path, line, size in memory.lines[:_LINES]:
         place = f"{path}:{line}" if line else path
         lines.append(f"  {human_bytes(size):>10}  allocated at {place}")
