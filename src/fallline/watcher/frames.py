@@ -43,7 +43,12 @@ _STDLIB = tuple(
         os.path.dirname(os.__file__),
     }
 )
-_PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+# Installed packages, and what torch.compile writes into its cache.
+_PACKAGES = (
+    f"{os.sep}site-packages{os.sep}",
+    f"{os.sep}dist-packages{os.sep}",
+    f"{os.sep}torchinductor_",
+)
 # Code that has no file but was not written by the user: frozen modules, generated wrappers, fx graphs, dataclasses.
 _GENERATED = (
     "<frozen",
