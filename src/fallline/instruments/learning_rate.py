@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from fallline.errors import UsageError
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RateRange", "lr_range_of_script", "lr_range_test"]
 
-SMOOTH = 0.8  # of the mean before, in the moving mean that ends the test
-DIVERGED = 4.0  # times the fall from the first loss to the lowest, above which there is nothing more to learn
+SMOOTH = 0.9  # of the mean before, in the moving mean that ends the test
 LEAST = 10  # updates, or there is no curve to read
 _WIDTH = 76
 
@@ -109,7 +109,10 @@ class Sweep:
         return self.start * math.exp(share * math.log(self.end / self.start))
 
     def note(self, rate: float, loss: float) -> bool:
-        """The loss that was there when the step of this rate was made; False when it is time to end."""
+        """The loss that was there when the step of this rate was made; False when it is time to end.
+
+        That is after the last rate, or when the loss is twice what it was at first: there is nothing more to learn.
+        """
         found = self.found
         found.rates.append(rate)
         found.losses.append(loss)
@@ -120,31 +123,36 @@ class Sweep:
         recent = self._mean / (1 - SMOOTH ** len(found.losses))
         self._low = min(self._low, recent)
         first = found.losses[0]
-        if recent > first and recent > self._low + DIVERGED * (first - self._low):
+        if recent > first + max(first - self._low, abs(first)):
             found.diverged = rate
         return found.diverged is None and len(found.rates) < self.updates
 
     def conclude(self) -> RateRange:
-        """Read the curve, smoothed over as many updates behind as ahead, so that it is not late."""
+        """Read the curve: the median of some updates behind and ahead, so that it is not late and one bad batch is nothing."""
         found = self.found
         losses = [loss for loss in found.losses if math.isfinite(loss)]
-        reach = max(2, len(losses) // 25)
-        found.smoothed = [
-            _mean(losses[max(0, i - reach) : i + reach + 1]) for i in range(len(losses))
-        ]
+        reach = max(2, len(losses) // 20)
+        found.smoothed = _medians(losses, reach)
         if len(losses) < LEAST:
             return found
         lowest = min(range(len(losses)), key=lambda i: found.smoothed[i])
+        # the turn is sharp, a wide median is not: look again, closely, around it
+        close = _medians(losses, 2)
+        near = range(max(lowest - reach, 0), min(lowest + reach + 1, len(losses)))
+        lowest = min(near, key=lambda i: close[i])
         # a loss is of the parameters before its own step: what a rate did shows in the next one
         found.turn = found.rates[max(lowest - 1, 0)]
-        falls = [(found.smoothed[i + 1] - found.smoothed[i - 1], i) for i in range(1, lowest)]
+        falls = [
+            (found.smoothed[min(i + reach, lowest)] - found.smoothed[max(i - reach, 0)], i)
+            for i in range(1, lowest)
+        ]
         if falls and min(falls)[0] < 0:
             found.steepest = found.rates[min(falls)[1]]
         return found
 
 
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
+def _medians(values: list[float], reach: int) -> list[float]:
+    return [median(values[max(0, i - reach) : i + reach + 1]) for i in range(len(values))]
 
 
 def lr_range_test(

@@ -75,7 +75,7 @@ class NoiseScale:
         spread = f" ({self.between[0]:.0f} to {self.between[1]:.0f})" if self.between else ""
         ratio = self.noise_scale / self.batch_size
         advice = (
-            "a larger batch (or more accumulation) still makes more progress per sample-pass"
+            "a larger batch (or more accumulation) still pays"
             if ratio > 2
             else "a larger batch is mostly wasted"
             if ratio < 0.5

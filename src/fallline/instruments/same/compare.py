@@ -139,7 +139,7 @@ def _entries(rows: list[Row]) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def _kind(here: dict[str, Any], there: dict[str, Any]) -> tuple[str, str] | None:
     if (here["op"], here["path"], here["line"]) != (there["op"], there["path"], there["line"]):
-        return "path", f"the other run did {there['op']} at {there['path']}:{there['line']}"
+        return "path", f"{there['op']} at {there['path']}:{there['line']}"
     if here["shapes"] != there["shapes"]:
         return "data", f"shapes {here['shapes']} against {there['shapes']}"
     if here["arguments"] != there["arguments"]:

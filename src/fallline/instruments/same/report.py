@@ -89,11 +89,11 @@ class Same:
             "number": f"got another number from Python: {op.detail}",
             "data": f"got other data, which no operation made{': ' + op.detail if op.detail else ''}",
             "unwritten": "read memory that nobody had written (torch.empty)",
-            "order": f"came in another order: {op.detail}",
-            "path": f"was another one: {op.detail}",
+            "order": f"came in another order: the other run did {op.detail} here",
+            "path": f"ran in one run only: the other did {op.detail} here",
         }[op.kind]
         return [
-            f"the first operation that differs: {op.op} in the {op.phase} of update {op.update}, {what}",
+            f"the first operation that differs: {op.op} in the {op.phase} of update {op.update} {what}",
             f"  {_place(op.path, op.line)}",
         ]
 
