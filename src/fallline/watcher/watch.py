@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -138,7 +137,7 @@ def watch(
     import torch
 
     from fallline.integrations.logger import log_session
-    from fallline.watcher.launch_run import active, versions
+    from fallline.watcher.launch_run import active, default_folder, versions
     from fallline.watcher.session import Options, Session
 
     for thing in things:
@@ -153,11 +152,7 @@ def watch(
         return Watch(running, own=False)
     if _watching is not None:
         _watching.stop()
-    folder = (
-        Path(out)
-        if out is not None
-        else Path("fallline-runs") / f"watch-{time.strftime('%Y%m%d-%H%M%S')}"
-    )
+    folder = Path(out if out is not None else default_folder("watch"))
     session = Session(
         Options(folder.absolute(), budget / 100, guard, {"cwd": str(Path.cwd()), **versions()})
     )
