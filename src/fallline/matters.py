@@ -10,12 +10,20 @@ __all__ = ["matters", "nothing_to_find"]
 _MATTERS = re.compile(
     rb"torch|lightning|accelerat|deepspeed|transformers|\.backward\(|zero_grad|optimi[sz]er|nn\."
 )
+# A file that speaks of another framework and of none around torch has a protocol of its own.
+_AROUND_TORCH = re.compile(rb"torch|lightning|accelerat|deepspeed|transformers")
+_OTHER_FRAMEWORK = re.compile(
+    rb"^[ \t]*(?:import|from)[ \t]+(?:mxnet|paddle|tensorflow|keras|jax|flax|mindspore|tinygrad)\b",
+    re.M,
+)
 _ONLY_AST = 0x400  # ast.PyCF_ONLY_AST, without the import
 
 
 def matters(data: bytes) -> bool:
     """Whether a file can hold a mistake of ours at all."""
-    return _MATTERS.search(data) is not None
+    if _MATTERS.search(data) is None:
+        return False
+    return _AROUND_TORCH.search(data) is not None or _OTHER_FRAMEWORK.search(data) is None
 
 
 def nothing_to_find(path: str, data: bytes) -> bool:

@@ -121,3 +121,21 @@ def test_a_notebook_in_another_language_is_not_ours(project: Path, fallline: Cal
     book["metadata"] = {"kernelspec": {"language": "R"}}
     (project / "nb.ipynb").write_text(json.dumps(book))
     assert fallline("check", ".").status == 0
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        '!tts --text "a b" \\\n--speaker LJ001-0001.wav \\\n    --out_path out.wav',
+        " !tts --text a \\\n      --out_path out.wav",
+        "import os\n! python prepare.py --data \\\n      --split train\n\n!ls \\\n  -l",
+        "listed = !ls \\\n  -l",
+        "if True:\n    !ls\n    %cd ..",
+    ],
+)
+def test_commands_may_go_on_over_several_lines(
+    command: str, project: Path, fallline: Callable
+) -> None:
+    cells = [("code", command), ("code", "import torch\nmodel = torch.nn.Linear(1, 1)")]
+    (project / "nb.ipynb").write_text(json.dumps(notebook(cells)))
+    assert fallline("check", ".", "--output-format", "concise").status == 0

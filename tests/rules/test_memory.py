@@ -238,3 +238,31 @@ def test_empty_cache(target: str, over: str, body: str, lines: list[int]) -> Non
 )
 def test_checkpoint_reentrant(call: str, lines: list[int]) -> None:
     assert reported("FL405", f"from torch.utils.checkpoint import checkpoint\n{call}\n") == lines
+
+
+UNIT_TEST = """\
+import torch
+from torch import nn
+
+
+def test_outputs_change():
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model.eval()
+    before = model(torch.ones(1, 4))
+    model.train()
+    model(torch.ones(1, 4)).mean().backward()
+    optimizer.step()
+    model.eval()
+    assert not torch.allclose(before, model(torch.ones(1, 4)))
+"""
+
+
+def test_a_unit_test_is_no_evaluation() -> None:
+    from fallline.reader import read_text
+
+    def told(path: str) -> bool:
+        return "FL402" in {f.code for f in read_text(UNIT_TEST, path)}
+
+    assert not told("tests/test_model.py")
+    assert told("train.py")

@@ -110,3 +110,18 @@ print(time.perf_counter() - start)
 )
 def test_timing(work: str, lines: list[int]) -> None:
     assert reported("FL503", TIMED.format(work=work)) == lines
+
+
+def test_a_barrier_waits_for_the_device() -> None:
+    timed = """\
+import time
+import torch
+
+model = torch.nn.Linear(8, 8).cuda()
+start = time.time()
+y = model(x)
+{}
+print(time.time() - start)
+"""
+    assert reported("FL503", timed.format("y.sum().backward()")) == [8]
+    assert reported("FL503", timed.format("torch.distributed.barrier()")) == []

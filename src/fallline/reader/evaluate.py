@@ -119,6 +119,9 @@ def _tensor_attribute(machine: Machine, value: Tensor, name: str, node: ast.AST)
         return Unknown(name)
     if name in {"logits", "T", "mT", "real", "imag", "last_hidden_state"}:
         return value
+    if value.forwards:
+        # a part of what a model returned (`.sample`, `.hidden_states`): with its graph, if it is a tensor at all
+        return replace(value, graph=None if value.graph else value.graph)
     return Bound(value, name)
 
 

@@ -6,6 +6,8 @@ Their rules are carried out as they are: inside `accelerator.accumulate` a prepa
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -22,13 +24,27 @@ from fallline.reader.values import (
     Unknown,
     Value,
 )
+from fallline.syntax import Module
 
-__all__ = ["LIGHTNING", "accumulating", "attribute", "call", "method", "stepping", "super_call"]
+__all__ = [
+    "LIGHTNING",
+    "accumulating",
+    "attribute",
+    "call",
+    "is_trainer",
+    "method",
+    "stepping",
+    "super_call",
+]
 
 
 # What a LightningModule inherits and a training step calls.
 LIGHTNING = frozenset(
     "optimizers lr_schedulers manual_backward clip_gradients toggle_optimizer untoggle_optimizer log log_dict".split()
+)
+# `X.from_pretrained` of these gives no module: a call of it builds no graph that anybody could keep.
+_NO_MODULE = re.compile(
+    r"(Tokenizer|Processor|Extractor|Config|Scheduler|Pipeline|Pipe)(Fast|XL|2)?$|^Auto(Pipeline|Tokenizer)|DiffusionPipeline"
 )
 
 
@@ -74,6 +90,8 @@ def call(machine: Machine, name: str, call: Call) -> Value | None:
             "get_peft_model",
             "from_config",
         } or name.startswith("torchvision.models."):
+            if _NO_MODULE.search(name.rpartition(".")[0].rpartition(".")[2]):
+                return Unknown()
             base = machine.settled(call.args[0]) if call.args and last == "get_peft_model" else None
             return (
                 base
@@ -141,9 +159,21 @@ def attribute(machine: Machine, thing: Thing, name: str) -> Value | None:
             "optimizer_step_was_skipped",
         }:
             return Unknown(f"accelerator.{name}")
+    if thing.kind == "object" and name == "accelerator" and is_trainer(thing.cls):
+        # the Trainer divides the loss itself, and tells its Accelerator not to
+        made = thing.attrs[name] = machine.make("accelerator", None, window=1, syncing=True)
+        return made
     if thing.kind == "engine" and name in {"module", "optimizer"}:
         return thing if name == "module" else machine.make("optimizer", None, engine=True)
     return None
+
+
+def is_trainer(cls: tuple[Module, ast.ClassDef] | None) -> bool:
+    """A class made from the Trainer of transformers, or from one of trl's, which are."""
+    return cls is not None and any(
+        base.startswith(("transformers.", "trl.")) and base.endswith("Trainer")
+        for base in cls[0].bases(cls[1])
+    )
 
 
 def method(machine: Machine, thing: Thing, name: str, call: Call) -> Value | None:

@@ -11,6 +11,7 @@ from functools import partial
 from fallline.event import Kind
 from fallline.reader.call import Call
 from fallline.reader.calls import call_function
+from fallline.reader.frameworks import is_trainer
 from fallline.reader.machine import Machine
 from fallline.reader.objects import find_method
 from fallline.reader.protocol import emit_step
@@ -229,7 +230,7 @@ def _class_roots(
     if "LightningModule" in bases:
         yield Root(cls.name, lambda machine: _lightning(machine, module, cls))
         return
-    if any(b.endswith("Trainer") for b in bases):
+    if is_trainer((module, cls)):
         compute = next((m for m in methods if m.name == "compute_loss"), None)
         if compute is not None:
             yield Root(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import replace
 
 from fallline.event import Event, Kind
@@ -123,6 +124,8 @@ _DETACHED = frozenset(
         "multinomial",
     }
 )
+# No method of a tensor that computes is called so: it is a batch, a graph or an output that was taken for one.
+_ASKS = re.compile(r"num_|number_of_|get_|is_|has_")
 _SYNCS = {"item": "item", "cpu": "cpu", "tolist": "tolist", "numpy": "cpu"}
 
 
@@ -147,7 +150,7 @@ def tensor(machine: Machine, value: Tensor, name: str, call: Call) -> Value:
     if name in {"requires_grad_"}:
         value.graph, value.leaf = True, True
         return value
-    if name in {"size", "dim", "numel"}:
+    if name in {"size", "dim", "numel"} or _ASKS.match(name):
         return Unknown(name)
     if name in {"float", "double"}:
         return replace(value, half=None)

@@ -216,7 +216,7 @@ _HABITS: tuple[tuple[str, re.Pattern[str]], ...] = (
     (
         "optimizer",
         re.compile(
-            r"(?i)(^|_)optim(izer|iser)?s?($|_|\d|[A-Z])|^(opt|opt_?[a-z]|[a-z]_opt|[a-z]+_opt|optimizer[A-Z_]?\w*)$|optimi[sz]er"
+            r"(?i)(^|_)optim(izer|iser)?s?($|_|\d|(?-i:[A-Z]))|^(opt|opt_?[a-z]|[a-z]_opt|[a-z]+_opt|optimizer[A-Z_]?\w*)$|optimi[sz]er"
         ),
     ),
     (
@@ -234,7 +234,7 @@ _HABITS: tuple[tuple[str, re.Pattern[str]], ...] = (
     (
         "model",
         re.compile(
-            r"(?i)(^|_)(model|net|network|generator|discriminator|critic|actor|policy|encoder|decoder|backbone|student|teacher|gan|vae|unet|classifier|transformer|llm|agent|g|d|netg|netd)($|_|s$|\d|[A-Z])"
+            r"(?i)(^|_)(model|net|network|generator|discriminator|critic|actor|policy|encoder|decoder|backbone|student|teacher|gan|vae|unet|classifier|transformer|llm|agent|g|d|netg|netd)($|_|s$|\d|(?-i:[A-Z]))"
         ),
     ),
 )

@@ -176,14 +176,23 @@ def _without_magics(lines: list[str]) -> list[str]:
         r"\s*%%(time|timeit|capture|prun|watch)\b", first
     ):
         return ["# " + line for line in lines]
-    kept = []
+    kept: list[str] = []
+    goes_on = False  # a command for the shell, continued with a backslash
+    code_before = False
     for line in lines:
         assigned = _ASSIGNED_MAGIC.match(line)
-        if assigned:
+        if goes_on:
+            kept.append("# " + line)
+            goes_on = line.endswith("\\")
+        elif assigned:
             kept.append(assigned[1] + "None")
+            goes_on = line.endswith("\\")
         elif _MAGIC.match(line) and not line.strip().startswith("#"):
-            indent = len(line) - len(line.lstrip())
+            # IPython takes the indentation of a cell's first line away
+            indent = len(line) - len(line.lstrip()) if code_before else 0
             kept.append(line[:indent] + "pass  # " + line[indent:])
+            goes_on = line.endswith("\\") and line.lstrip()[0] in "!%"
         else:
             kept.append(line)
+        code_before = code_before or bool(line.strip() and not line.strip().startswith("#"))
     return kept

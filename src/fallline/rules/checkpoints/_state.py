@@ -232,6 +232,7 @@ class Used:
 def uses(module: Module) -> list[Used]:
     """The optimizers, schedulers and scalers that this file steps."""
     found: dict[tuple[str, str], Used] = {}
+    replayed: set[str | None] = set()
     for call in module.method_calls("step"):
         assert isinstance(call.func, ast.Attribute)
         scaled = call.args[0] if call.args else None
@@ -243,8 +244,30 @@ def uses(module: Module) -> list[Used]:
                 continue
             if role == "scheduler" and not _needs_state(module, node, bool(call.args)):
                 continue
+            if role == "scheduler" and _replays(module, call):
+                replayed.add(name)
             found.setdefault((role, name), Used(role, name, call, isinstance(node, ast.Attribute)))
-    return list(found.values())
+    return [u for u in found.values() if u.name not in replayed]
+
+
+def _replays(module: Module, call: ast.Call) -> bool:
+    """`for _ in range(start): scheduler.step()`: after a load it is brought to where it was."""
+    loop = module.parent(module.statement(call))
+    return (
+        isinstance(loop, ast.For)
+        and isinstance(loop.iter, ast.Call)
+        and isinstance(loop.iter.func, ast.Name)
+        and loop.iter.func.id == "range"
+        and all(isinstance(s, ast.Expr) and _advances(s.value) for s in loop.body)
+    )
+
+
+def _advances(value: ast.expr) -> bool:
+    """`scheduler.step()`, `next(momentum)`: not the step of an optimizer."""
+    if not isinstance(value, ast.Call):
+        return False
+    of = value.func.value if isinstance(value.func, ast.Attribute) else value.func
+    return "opt" not in (_last_name(of) or "").lower()
 
 
 def _role_of_object(module: Module, node: ast.expr) -> str | None:

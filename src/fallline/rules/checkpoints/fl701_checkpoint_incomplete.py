@@ -133,6 +133,25 @@ def train(model, loader):
     torch.save(model.state_dict(), "weights.pt")
     torch.save({"model": model.state_dict(), "classes": 10}, "export.pt")
 """,
+        # the schedule is played again after a load
+        """\
+import torch
+
+
+def train(model, loader, per_epoch, start):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+    for _ in range(start * per_epoch):
+        scheduler.step()
+    for epoch in range(start, 9):
+        for x in loader:
+            optimizer.zero_grad()
+            model(x).mean().backward()
+            optimizer.step()
+            scheduler.step()
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch, "rng": torch.get_rng_state()}
+        torch.save(state, f"{epoch}.pt")
+""",
         """\
 import torch
 

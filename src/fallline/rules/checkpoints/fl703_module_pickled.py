@@ -59,6 +59,19 @@ class Trainer:
 """,
     )
     right = (
+        # weights made from weights, whatever the name says
+        """\
+import torch
+
+
+def convert_weights(weights):
+    return {name.replace("module.", ""): value for name, value in weights.items()}
+
+
+original_model = torch.load("in.pt")
+converted_model = convert_weights(original_model)
+torch.save(converted_model, "out.pt")
+""",
         """\
 import torch
 from torch import nn
@@ -160,10 +173,19 @@ def _is_model(module: Module, node: ast.expr) -> bool:
         if (
             isinstance(up, ast.Assign | ast.AnnAssign)
             and up.value is not None
-            and _not_a_module(up.value)
+            and (_not_a_module(up.value) or _converts(module, up.value))
         ):
             return False
     return True
+
+
+def _converts(module: Module, value: ast.expr) -> bool:
+    """`new = convert_weights(old)`: a checkpoint made from a checkpoint that was loaded."""
+    return isinstance(value, ast.Call) and any(
+        isinstance(given := module.value(a), ast.Call)
+        and module.resolve(given.func) in {"torch.load", "safetensors.torch.load_file"}
+        for a in value.args
+    )
 
 
 def _used_as_dict(module: Module, name: str) -> bool:

@@ -106,6 +106,8 @@ def only_on_some_ranks(module: Module, node: ast.AST) -> bool:
             and mentions_rank(module, up.test)
         ):
             return True
+        if isinstance(up, ast.If) and here is not up.test and _other_arm_saves(module, up, here):
+            return True
         if isinstance(up, ast.BoolOp) and any(
             mentions_rank(module, v) for v in up.values if v is not here
         ):
@@ -122,6 +124,20 @@ def only_on_some_ranks(module: Module, node: ast.AST) -> bool:
             )
         here = up
     return False
+
+
+def _other_arm_saves(module: Module, test: ast.If, here: ast.AST) -> bool:
+    """The other arm saves on one rank: this one is for a run of one process."""
+    other = test.orelse if here in test.body else test.body
+    return any(
+        isinstance(n, ast.If)
+        and mentions_rank(module, n.test)
+        and any(
+            isinstance(c, ast.Call) and module.resolve(c.func) == "torch.save" for c in ast.walk(n)
+        )
+        for s in other
+        for n in ast.walk(s)
+    )
 
 
 def _left_before(module: Module, block: ast.AST, statement: ast.stmt) -> bool:

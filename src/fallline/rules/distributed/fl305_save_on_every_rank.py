@@ -189,6 +189,23 @@ def is_main_process():
 
 main()
 """,
+        # one process in one arm, one rank in the other
+        """\
+import torch
+import torch.distributed as dist
+
+
+def run(model, standalone):
+    if not standalone:
+        dist.init_process_group("gloo")
+        if dist.get_rank() == 0:
+            torch.save(model.state_dict(), "model.pt")
+    else:
+        torch.save(model.state_dict(), "model.pt")
+
+
+run(torch.nn.Linear(8, 2), standalone=False)
+""",
         # one process
         """\
 import torch

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from fallline.event import Kind, Trace
+from fallline.event import Event, Kind, Trace
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
 from fallline.rules.gradients._windows import first_of_each
@@ -18,6 +19,8 @@ _DIVIDES = {
     "transformers": "The Trainer",
     "deepspeed": "DeepSpeed",
 }
+# What people call the number of micro-batches; lengths, temperatures and ranks are divided by for other reasons.
+_COUNT = re.compile(r"(?i)accum|micro|steps?\b|batches|^[kn]$")
 
 _SETUP = """\
 import torch
@@ -49,7 +52,7 @@ class LossDividedTwice(Rule):
     def check(self, trace: Trace) -> Iterator[Finding]:
         for backward in first_of_each(trace.all(Kind.BACKWARD)):
             framework = _DIVIDES.get(backward.fact("normalised") or "")
-            if framework and backward.fact("divided") and backward.fact("reduction") != "sum":
+            if framework and _by_a_count(backward) and backward.fact("reduction") != "sum":
                 yield self.finding(
                     backward,
                     f"{framework} already divides the loss by the number of accumulation steps; divided here as well, the gradient is as many times "
@@ -127,4 +130,12 @@ for epoch in range(2):
             optimizer.step()
             optimizer.zero_grad()
 """,
+    )
+
+
+def _by_a_count(backward: Event) -> bool:
+    """The loss was divided by a number, or by what is called like a number of micro-batches."""
+    text = backward.fact("divided_by") or ""
+    return bool(backward.fact("divided")) and (
+        backward.fact("divisor") is not None or not text or _COUNT.search(text) is not None
     )

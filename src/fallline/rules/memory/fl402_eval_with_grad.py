@@ -15,6 +15,7 @@ from fallline.syntax import Editor, Module
 _EVALUATES = re.compile(
     r"eval|val|test|infer|predict|generate|sampl|accuracy|score|metric", re.IGNORECASE
 )
+_TEST_FILE = re.compile(r"(^|[/\\])(test_[^/\\]*|[^/\\]*_test)\.py$")
 _TRAINS = frozenset({"backward", "zero_grad", "step", "grad"})
 
 
@@ -154,6 +155,8 @@ for x in torch.utils.data.DataLoader(torch.randn(32, 4), batch_size=8):
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         wasted = _evaluations(trace)
+        if not trace.all(Kind.BATCH):
+            wasted = [e for e in wasted if not _in_unit_test(e)]
         # one forward pass of a program that trains nothing costs nobody anything
         trains = any(e.kind in (Kind.BACKWARD, Kind.STEP) for e in trace.events)
         places = Counter(e.at for e in wasted)
@@ -210,6 +213,15 @@ def _evaluations(trace: Trace) -> list[Event]:
         and (not trained or e.model in trained)
         and e.at.function not in attacks
     ]
+
+
+def _in_unit_test(event: Event) -> bool:
+    """`test_x` of a test file, or what it calls: a forward pass on a handful of numbers, checked and thrown away."""
+    return any(
+        place.function.rpartition(".")[2].startswith("test_")
+        and _TEST_FILE.search(place.path) is not None
+        for place in (event.at, *event.callers)
+    )
 
 
 def _trained(trace: Trace) -> set[str | None]:

@@ -158,6 +158,25 @@ class Net(nn.Module):
     def forward(self, x):
         return self.teacher[0](x)
 """,
+        # registered as a list of the dict's values; and a choice of which one is taken
+        """\
+import torch.nn as nn
+
+
+class PoseNet(nn.Module):
+    def __init__(self, base):
+        super().__init__()
+        self.convs = {}
+        self.convs[0] = nn.Conv2d(3, 8, 3)
+        self.convs[1] = nn.Conv2d(8, 8, 3)
+        self.net = nn.ModuleList(list(self.convs.values()))
+        self.choices = {"small": nn.Linear(8, 2), "large": nn.Linear(8, 2, bias=False)}
+        self.head = self.choose(base)
+
+    def choose(self, name):
+        head = self.choices[name]
+        return head
+""",
         """\
 import torch.nn as nn
 
@@ -184,6 +203,7 @@ class Trainer:
                 or _registers_by_hand(cls)
                 or _wrapped_elsewhere(module, cls, target.attr, value)
                 or _hidden_on_purpose(module, cls, target.attr, made)
+                or _chosen_from(cls, target.attr)
             ):
                 continue
             kind = "dict" if _is_dict(made) else "list"
@@ -313,11 +333,41 @@ def _wrapped_elsewhere(module: Module, cls: ast.ClassDef, name: str, value: ast.
             continue
         for argument in [*call.args, *(k.value for k in call.keywords)]:
             inner = argument.value if isinstance(argument, ast.Starred) else argument
+            inner = _walked(inner)
             if _is_self(inner, name) or (
                 isinstance(value, ast.Name) and isinstance(inner, ast.Name) and inner.id == value.id
             ):
                 return True
     return any(not _is_container(module.value(v)) for v in module.attribute_values(cls, name))
+
+
+def _walked(argument: ast.expr) -> ast.expr:
+    """The container behind `list(x.values())`, `x.values()`, `list(x)`."""
+    if isinstance(argument, ast.Call):
+        if isinstance(argument.func, ast.Name) and argument.func.id in {"list", "tuple"}:
+            return _walked(argument.args[0]) if argument.args else argument
+        if isinstance(argument.func, ast.Attribute) and argument.func.attr == "values":
+            return argument.func.value
+    return argument
+
+
+def _chosen_from(cls: ast.ClassDef, name: str) -> bool:
+    """`self.net = self.choices[key]`, there or in the method that is asked for it: the one that is used is registered."""
+    methods = {m.name: m for m in cls.body if isinstance(m, ast.FunctionDef)}
+    for node in ast.walk(cls):
+        target, value = _attribute_assigned(node)
+        if target is None:
+            continue
+        asked = (
+            methods.get(value.func.attr)
+            if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute)
+            else value
+        )
+        if asked is not None and any(
+            isinstance(n, ast.Subscript) and _is_self(n.value, name) for n in ast.walk(asked)
+        ):
+            return True
+    return False
 
 
 def _holds_layers(

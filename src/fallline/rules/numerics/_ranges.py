@@ -89,7 +89,7 @@ def _of_name(module: Module, node: ast.Name, depth: int) -> Range | None:
     known = range_of(module, found, depth) if found is not None else None
     if known is not None:
         return known
-    if isinstance(found, ast.BinOp | ast.Compare):
+    if isinstance(found, ast.BinOp | ast.Compare) or _of_probabilities(module, found, depth):
         return (
             None  # computed from something that is not known: a name such as exp_logits says little
         )
@@ -99,6 +99,14 @@ def _of_name(module: Module, node: ast.Name, depth: int) -> Range | None:
     if by_name is not None and by_name.source.startswith("the mask"):
         return None if any(NEVER_EMPTY.search(text) for text in lines) else by_name
     return by_name
+
+
+def _of_probabilities(module: Module, made: ast.AST | None, depth: int) -> bool:
+    """An operation on what a softmax or sigmoid gave: whatever it is called, it is no logit."""
+    return isinstance(made, ast.Call) and any(
+        (known := range_of(module, a, depth + 1)) is not None and known.source in SUM_STAYS_AWAY
+        for a in made.args
+    )
 
 
 def _distribution(module: Module, argument: ast.arg) -> Range | None:
@@ -123,7 +131,7 @@ def _of_attribute(module: Module, node: ast.Attribute, depth: int) -> Range | No
     if isinstance(node.value, ast.Name) and node.value.id == "self":
         value = values_of(module).attribute(node)
         number = module.number(value) if value is not None else None
-        if number is not None:
+        if number:  # an attribute set to 0 is given its value later
             return constant(number)
     by_name = named(node.attr)
     # `outputs.logits` is what its name says; `self.mask` or `batch.target` may be anything
@@ -141,7 +149,14 @@ def _of_unary(module: Module, node: ast.UnaryOp, depth: int) -> Range | None:
 
 
 def _of_compare(module: Module, node: ast.Compare, depth: int) -> Range | None:
+    if isinstance(node.ops[0], ast.Eq) and _equals_itself(module, node.left, node.comparators[0]):
+        return None
     return _mask(module, node)
+
+
+def _equals_itself(module: Module, left: ast.expr, right: ast.expr) -> bool:
+    """Compared with something that holds it too (`ids == cat([ids, queue])`): it is found there at least once."""
+    return _shares_values(module, left, right)
 
 
 def _mask(module: Module, node: ast.expr) -> Range | None:
@@ -197,7 +212,11 @@ def _of_binary(module: Module, node: ast.BinOp, depth: int) -> Range | None:
         return None
     if isinstance(op, ast.Add):
         varied = not left.is_constant and not right.is_constant
-        if varied and not left.source == right.source == "square" and _shares_values(module, node):
+        if (
+            varied
+            and not left.source == right.source == "square"
+            and _shares_values(module, node.left, node.right)
+        ):
             return None  # where one is zero the other may not be
         return left.plus(right)
     if isinstance(op, ast.Mult):
@@ -217,7 +236,7 @@ def _difference(
         return left.minus(right, right.source) if right is not None else None
     if left is not None and right is not None and right.is_constant:
         return left.minus(right, left.source)
-    if left is None or right is None or _shares_values(module, node):
+    if left is None or right is None or _shares_values(module, node.left, node.right):
         # two values that are not known may be equal; nothing else is known of their difference
         return Range(
             0.0, 0.0, "square" if left is not None and left.source == "square" else "difference"
@@ -232,7 +251,7 @@ def _names(node: ast.AST) -> set[str]:
     return found | {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}
 
 
-def _shares_values(module: Module, node: ast.BinOp) -> bool:
+def _shares_values(module: Module, left: ast.expr, right: ast.expr) -> bool:
     """Whether both sides are made from the same value, directly or one name further."""
 
     def roots(side: ast.expr) -> set[str]:
@@ -243,7 +262,7 @@ def _shares_values(module: Module, node: ast.BinOp) -> bool:
                 found |= {n.id: n for n in ast.walk(behind) if isinstance(n, ast.Name)}
         return set(found) - set(module.imports)
 
-    return not roots(node.left).isdisjoint(roots(node.right))
+    return not roots(left).isdisjoint(roots(right))
 
 
 def _square(inner: Range | None, base: ast.expr) -> Range | None:
@@ -295,6 +314,9 @@ def _of_call(module: Module, node: ast.Call, depth: int) -> Range | None:
     if name in OPERATIONS and name not in WEIGHTED:
         return Range(*OPERATIONS[name], name)
     if name in BOOLEAN:
+        other = module.argument(node, 0 if dotted is None else 1, "other")
+        if name == "eq" and of is not None and other is not None:
+            return None if _equals_itself(module, of, other) else _mask(module, node)
         return _mask(module, node)
     if of is None:
         return None

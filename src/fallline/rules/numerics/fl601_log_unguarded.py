@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from fallline.finding import Finding, Fix, Severity
 from fallline.rule import Rule
 from fallline.rules.numerics._algebra import Range
+from fallline.rules.numerics._gradients import takes_no_gradient
 from fallline.rules.numerics._layers import Made, made_by, operations, receiver
 from fallline.rules.numerics._losses import dead_branch, guarded, in_loss
 from fallline.rules.numerics._ranges import range_of
@@ -125,6 +126,20 @@ loss.backward()
 """,
     )
     right = (
+        # an entropy that is only looked at: what goes in is detached
+        """\
+import torch
+
+
+def entropy(p):
+    plogp = p * torch.log(p)
+    plogp[p == 0] = 0
+    return -plogp.sum(dim=-1)
+
+
+attention = torch.tensor([[0.5, 0.5, 0.0]], requires_grad=True)
+print(entropy(attention.detach()))
+""",
         """\
 import torch
 import torch.nn.functional as F
@@ -215,7 +230,11 @@ def _unguarded(module: Module) -> Iterator[tuple[ast.Call, ast.expr, Range | Non
         found = None if dead else range_of(module, of)
         if not dead and (found is None or found.low > 0 or found.source in _NOT_SAID):
             continue
-        if in_loss(module, call) and (dead or not guarded(module, of)):
+        if (
+            in_loss(module, call)
+            and (dead or not guarded(module, of))
+            and not takes_no_gradient(module, of)
+        ):
             yield call, of, found
 
 

@@ -95,6 +95,29 @@ KLDivergence()(p, q).backward()
 """,
     )
     right = (
+        # every id is found in a queue that it was put into; and an attribute that is given its value later
+        """\
+import torch
+
+
+class ContrastiveLoss(torch.nn.Module):
+    def __init__(self, queue):
+        super().__init__()
+        self.queue = queue
+        self.temperature = 0
+
+    def forward(self, similarity, ids):
+        ids = ids.view(-1, 1)
+        every = torch.cat([ids.t(), self.queue], dim=1)
+        positive = torch.eq(ids, every).float()
+        targets = positive / positive.sum(1, keepdim=True)
+        return -(targets * (similarity / self.temperature).log_softmax(1)).sum(1).mean()
+
+
+loss = ContrastiveLoss(torch.tensor([[7, 8]]))
+loss.temperature = 0.1
+loss(torch.randn(2, 4, requires_grad=True), torch.tensor([1, 2])).backward()
+""",
         """\
 import torch
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from fallline.finding import Edit, Finding, Fix, Severity
 from fallline.rule import Rule
 from fallline.rules.numerics._algebra import Range
+from fallline.rules.numerics._gradients import takes_no_gradient
 from fallline.rules.numerics._layers import last_name, operations, receiver
 from fallline.rules.numerics._losses import dead_branch, differentiated, guarded, in_loss
 from fallline.rules.numerics._ranges import range_of
@@ -148,6 +149,24 @@ class RMSNorm(nn.Module):
 
 RMSNorm(4)(torch.zeros(2, 4, requires_grad=True)).sum().backward()
 """,
+        # coordinates: nothing is differentiated with respect to them
+        """\
+import torch
+from torch import nn
+
+
+class AddCoordinates(nn.Module):
+    def forward(self, x):
+        batch, _, height, width = x.shape
+        xx = torch.arange(width, dtype=torch.float32).repeat(height, 1) / (width - 1)
+        yy = torch.arange(height, dtype=torch.float32).view(-1, 1).repeat(1, width) / (height - 1)
+        xx = xx.to(x.device)
+        radius = torch.sqrt(torch.pow(xx - 0.5, 2) + torch.pow(yy - 0.5, 2))
+        return torch.cat([x, radius.expand(batch, 1, -1, -1)], dim=1)
+
+
+AddCoordinates()(torch.zeros(2, 1, 3, 3, requires_grad=True)).sum().backward()
+""",
         """\
 import torch
 
@@ -225,6 +244,7 @@ def _unguarded(module: Module) -> Iterator[tuple[ast.expr, ast.expr, Range | Non
         if (
             _has_gradient(module, root)
             and not _only_targets(of)
+            and not takes_no_gradient(module, of)
             and (dead or not guarded(module, of))
         ):
             yield root, of, found

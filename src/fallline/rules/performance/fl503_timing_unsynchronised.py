@@ -26,6 +26,7 @@ _USES_CUDA = re.compile(r"""\.cuda\(|["']cuda(:\d+)?["']""")
 _WAITS = frozenset(
     {
         "synchronize",
+        "barrier",
         "item",
         "cpu",
         "numpy",
