@@ -9,6 +9,7 @@ import pytest
 
 from fallline.cli.main import main
 from fallline.triage import answer, recognise
+from fallline.triage.numbers import trends
 
 
 def ask(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -126,6 +127,44 @@ def test_a_run_that_learns_gets_no_prescription(capsys: pytest.CaptureFixture[st
         "json",
     )
     assert json.loads(out)["fixes"] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "moving"),
+    [
+        ("loss goes from 2.3 to 1.2", {"loss falls"}),
+        ("Epoch 1: Loss 2.34, norm: 3e-7\nEpoch 2: Loss 1.89, norm: 4e-7\nEpoch 3: Loss 1.5, norm: 5e-7", {"loss falls", "norm rises"}),
+        ("grad norm rises steadily: 2, 4, 9, 20", {"norm rises"}),
+        ("loss jumps from 0.8 -> 2.1", {"loss rises"}),
+        ("loss only goes from 2.30 to 2.28", set()),
+        ("train loss 0.9, val loss 0.1", set()),
+        ("loss is stuck at 2.303, max_norm=1.0", set()),
+    ],
+)  # fmt: skip
+def test_numbers_say_what_moves(text: str, moving: set[str]) -> None:
+    assert trends(text) == moving
+
+
+@pytest.mark.parametrize(
+    ("question", "healthy"),
+    [
+        ("grad norm 3e-7, loss 2.34 -> 1.89 -> 1.52. should I worry?", True),
+        ("grad norm 3e-7, loss 2.34 -> 1.89 -> nan. should I worry?", False),
+        ("training works fine, how do I add gradient accumulation?", False),
+        ("training works well on one gpu. DDP on 8 gpus?", False),
+    ],
+)
+def test_only_who_asks_about_health_is_told_to_change_nothing(question: str, healthy: bool) -> None:
+    reply = answer(question)
+    assert reply.healthy is healthy and bool(reply.fixes) is not healthy
+
+
+def test_what_was_asked_about_is_refused_first_and_no_command_stands_twice() -> None:
+    reply = answer("reviewer 2 says gradient clipping is a hack, is it?")
+    assert reply.avoid[0].advice.startswith("Clipping is a hack")
+    crossing = answer("ddp with gradient accumulation, ranks run out of memory")
+    runs = [step.run for step in crossing.measure]
+    assert len(crossing.cases) > 1 and len(runs) == len(set(runs))
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fallline.finding import Finding
+from fallline.triage.numbers import trends
 from fallline.triage.playbook import Avoid, Case, Fact, Fixing, Statement, Step, backing
 from fallline.triage.recognise import Match, recognise
+from fallline.triage.words import tokens
 
 __all__ = ["Answer", "answer"]
 
@@ -25,6 +27,13 @@ _FALLS = re.compile(
 _TROUBLE = re.compile(
     r"(?i)\b(nans?|inf|errors?|exception|traceback|crash\w*|oom|out of memory|slow\w*|diverg\w+|explod\w+|hangs?|stuck|leak\w*|worse|overfit\w*|"
     r"differ\w*|spikes?|plateau\w*|nothing)\b"
+)
+
+
+# only these are asked whether a run is healthy; who asks for a launch command or a checkpoint in a run that works wants it all the same
+_DOCTORS = frozenset({"gradient-management", "debugging-techniques"})
+_HOW = re.compile(
+    r"(?i)\b(how (do|can|to|should|would)|where (do|does|to|should)|set ?up|implement\w*)\b"
 )
 
 
@@ -105,7 +114,8 @@ def answer(question: str, findings: Sequence[Finding] = (), corrected: str | Non
         sorted(findings, key=lambda f: f.severity.rank),
     )
     reply.corrected = corrected
-    reply.healthy = not serious and _healthy(question)
+    doctors = any(m.case.specialist in _DOCTORS for m in chosen[:1])
+    reply.healthy = doctors and not serious and _healthy(question)
     for match in chosen:
         case = match.case
         reply.known += case.knows
@@ -114,11 +124,32 @@ def answer(question: str, findings: Sequence[Finding] = (), corrected: str | Non
         reply.fixes += [] if reply.healthy else case.fix
         reply.avoid += case.avoid
         reply.verify += case.verify
+    reply.measure, reply.verify = _once(reply.measure), _once(reply.verify)
+    reply.avoid.sort(key=lambda a: -_shared(a.advice, question))
     return reply
 
 
 def _healthy(question: str) -> bool:
-    return _FALLS.search(question) is not None and _TROUBLE.search(question) is None
+    falls = _FALLS.search(question) is not None or "loss falls" in trends(question)
+    return falls and _TROUBLE.search(question) is None and _HOW.search(question) is None
+
+
+def _once(steps: list[Step]) -> list[Step]:
+    """Each command once, with all that it tells."""
+    merged: dict[str, Step] = {}
+    for step in steps:
+        if (known := merged.get(step.run)) is not None:
+            backs = tuple(dict.fromkeys([*known.backs, *step.backs]))
+            told = known.tells if step.tells in known.tells else f"{known.tells} {step.tells}"
+            step = Step(step.run, told, backs)
+        merged[step.run] = step
+    return list(merged.values())
+
+
+def _shared(advice: str, question: str) -> int:
+    """How many words of an advice the question holds, endings aside: what was asked about is refused first."""
+    asked = {word[:5] for word in tokens(question)}
+    return len({word[:5] for word in tokens(advice) if len(word) > 3} & asked)
 
 
 def _chosen(matches: list[Match]) -> list[Match]:

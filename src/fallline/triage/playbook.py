@@ -9,6 +9,7 @@
     says = ["...", ...]                        # how people phrase it
     errors = ["unscale_\\\\(\\\\) has already"]      # regular expressions on pasted messages
     code = ["clip_grad_norm_"]                 # what fragments of code point here
+    numbers = ["norm rises"]                   # what numbers in the question point here: loss or norm, falls or rises
     knows = [{ text = "...", backs = ["FL127"] }]              # true whatever is measured
     measure = [{ run = "fallline run train.py", tells = "...", backs = ["FL620"] }]
     tree = [{ when = "...", then = "..." , backs = [...] }]    # from measurement to cause
@@ -96,6 +97,7 @@ class Case:
     says: tuple[str, ...]
     errors: tuple[str, ...]
     code: tuple[str, ...]
+    numbers: tuple[str, ...]
     rules: tuple[str, ...]
     knows: tuple[Statement, ...]
     measure: tuple[Step, ...]
@@ -135,6 +137,7 @@ def _case(specialist: str, raw: dict[str, Any]) -> Case:
         says=tuple(raw.get("says", ())),
         errors=tuple(raw.get("errors", ())),
         code=tuple(raw.get("code", ())),
+        numbers=tuple(raw.get("numbers", ())),
         rules=tuple(raw.get("rules", ())),
         knows=tuple(Statement(s["text"], _backs(s)) for s in raw.get("knows", ())),
         measure=tuple(Step(s["run"], s["tells"], _backs(s)) for s in raw.get("measure", ())),

@@ -2,7 +2,7 @@
 
 Each case brings phrases, error messages and code that point to it, and each specialist its words. A question is
 compared with the phrases by the words and pieces of words they share (so typos cost little), rare ones counting more.
-Error messages and code are matched as they are. The score is the chance, fitted on the development questions, that the
+Error messages and code are matched as they are, and series of numbers (a loss that falls) count. The score is the chance, fitted on the development questions, that the
 first route is right; a question with nothing of PyTorch training in it has no route.
 
 `recognise` is all that the rest of triage knows of this: something better can take its place.
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 
+from fallline.triage.numbers import trends
 from fallline.triage.playbook import Case, playbooks
 from fallline.triage.words import pointers, scope
 
@@ -37,7 +38,7 @@ _STOP = frozenset(
     "its just me my not now of on or our please should so some still than that the their them then there these they this to "
     "too up very was we what when where which while who why will with would you your i'm it's don't doesn't am about after "
     "all also any because before being both each every few here more most other out over own same such only any anyone "
-    "help need want like using use used try tried trying know think see seems seem happen happens happening problem issue "
+    "help need want add adding like using use used try tried trying know think see seems seem happen happens happening problem issue "
     "question way thing something anything best good right wrong make makes making work works working fix solve doesn don isn t s ve forgot forget usage".split()
 )
 
@@ -136,6 +137,7 @@ def recognise(text: str, findings: Iterable[str] = ()) -> list[Match]:
     pointing = pointers(question.prose)
     for who, weight in pointers(question.code).items():
         pointing[who] = pointing.get(who, 0.0) + _IN_CODE * weight
+    moving = trends(question.prose)
     shown = list(findings)
     sure = False
     scores = []
@@ -145,6 +147,8 @@ def recognise(text: str, findings: Iterable[str] = ()) -> list[Match]:
             score, sure = score + 0.6, True
         if any(piece in question.code for piece in case.code):
             score += 0.08
+        if moving.intersection(case.numbers):
+            score += 0.2
         if named := [n for n, code in enumerate(shown) if code in case.rules]:
             score += _SHOWN if named[0] else _SHOWN + 1  # the worst finding leads
         likeness[n] = score
