@@ -105,6 +105,18 @@ def test_activations_are_what_autograd_saves() -> None:
     assert memory.activations == sum(saved.values()) + FLOAT  # and the loss itself
 
 
+def test_a_high_setup_does_not_hide_the_peak_of_training() -> None:
+    def train() -> None:
+        torch.ones(1 << 20).mul(2).mean()
+        training(Net(64))()
+
+    memory = measure_memory(train, updates=4)
+    assert memory.before >= 2 * FLOAT << 20
+    assert memory.peak < 1 << 20
+    assert memory.peak_phase == "backward"
+    assert "before training it was higher: 8.0 MiB" in memory.text()
+
+
 def test_a_leak_is_named_by_its_line_and_its_holder() -> None:
     history: list[torch.Tensor] = []
     memory = measure_memory(

@@ -80,6 +80,7 @@ class Account:
     def __init__(self) -> None:
         self.total = 0
         self.highest = Peak()  # of all updates
+        self.before = 0  # the highest moment before training
         self.now = Peak()  # of this one
         self._length = 0  # of the log at this update's peak
 
@@ -94,6 +95,11 @@ class Account:
     def died(self, entry: Entry) -> None:
         self.total -= entry.size
         self.now.log.append((False, entry))
+
+    def training_begins(self) -> None:
+        """What it took to get here (reading data, building the model) is another question."""
+        self.close()
+        self.before, self.highest = self.highest.size, Peak()
 
     def close(self) -> None:
         """The update is over: keep its peak if it is the highest, and begin anew."""
@@ -236,6 +242,9 @@ class Ledger(Observer):
         self.phase = "between"
 
     def forward_begins(self, model: nn.Module, args: Any, kwargs: Any) -> None:
+        if not self._models:
+            for account in self.accounts.values():
+                account.training_begins()
         if not any(model is known for known in self._models):
             self._models.append(model)
             for path, module in model.named_modules():

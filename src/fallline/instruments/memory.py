@@ -58,6 +58,7 @@ class Memory:
     seconds: float
     partial: bool
     status: int  # the script's own exit status
+    before: int  # the highest moment before the first forward
     peak: int
     peak_update: int
     peak_phase: str
@@ -128,6 +129,7 @@ def measure_memory(
         seconds=seconds,
         partial=ran.partial,
         status=130 if ran.interrupted else ran.status,
+        before=account.before if account is not None else 0,
         peak=peak.size if peak is not None else 0,
         peak_update=peak.update if peak is not None else 0,
         peak_phase=peak.phase if peak is not None else "",

@@ -27,6 +27,7 @@ def as_json(memory: Memory) -> dict[str, Any]:
         "partial": memory.partial,
         "status": memory.status,
         "verdict": verdict(memory),
+        "before_training": memory.before,
         "peak": {
             "bytes": memory.peak,
             "update": memory.peak_update,
@@ -99,6 +100,10 @@ def as_text(memory: Memory) -> str:
     lines = [f"memory: {verdict(memory)}."]
     if memory.partial:
         lines.append(f"  partial: the script ended after {_count(memory.updates, 'update')}.")
+    if memory.before > memory.peak:
+        lines.append(
+            f"  before training it was higher: {human_bytes(memory.before)}, in the script's setup."
+        )
     if memory.applied:
         lines.append(f"  measured with {memory.applied} in place.")
     if memory.peak:
