@@ -384,3 +384,59 @@ def test_a_loss_that_is_a_module_of_its_own_gets_the_outputs_of_the_replay(tmp_p
     backward = {o["op"] for o in found["operations"] if o["phase"] == "backward"}
     assert "matmul" in backward  # the gradient of the layer before it
     assert 0 < found["gradients"]["relative_error"] < 0.05
+
+
+class Masked(nn.Module):
+    """Infinities that are meant, a buffer written in place, and a plain tensor too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qk = nn.Linear(8, 8)
+        self.register_buffer("mask", torch.tril(torch.ones(6, 6)).bool())
+        self.seen = torch.zeros(8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.qk(x)
+        self.seen.add_(h.detach().mean((0, 1)))
+        scores = (h @ h.transpose(-1, -2)).masked_fill(~self.mask, float("-inf"))
+        return torch.softmax(scores, -1) @ h
+
+
+def odd_code() -> dict[str, Callable[[], Tensor]]:
+    x, ids = torch.randn(4, 6, 8), torch.randint(0, 9, (5,))
+    masked, sparse = Masked(), nn.Embedding(9, 4, sparse=True)
+    small, tanh = nn.Linear(8, 2), nn.Sequential(nn.Linear(8, 4), nn.Tanh(), nn.Linear(4, 1))
+    return {
+        "meant infinities": lambda: masked(x).square().mean(),
+        "sparse gradients": lambda: sparse(ids).square().mean(),
+        "gradient penalty": lambda: (
+            torch.autograd.grad(tanh(x).sum(), list(tanh.parameters()), create_graph=True)[0]
+            .square()
+            .mean()
+        ),
+        "noise": lambda: (small(x + torch.randn_like(x)) + torch.rand(4, 6, 2)).square().mean(),
+        "vmap": lambda: torch.vmap(small)(x).square().mean(),
+        "checkpoint": lambda: (
+            torch.utils.checkpoint.checkpoint(small, x, use_reentrant=False).square().mean()
+        ),
+    }
+
+
+def tensors_of(models: list[nn.Module]) -> list[Tensor]:
+    plain = [v for m in models for v in vars(m).values() if isinstance(v, Tensor)]
+    return [*plain, *(t for m in models for t in m.state_dict().values())]
+
+
+@pytest.mark.parametrize("name", odd_code())
+def test_odd_code_works_in_autocast_and_stays_as_it_was(name: str) -> None:
+    loss = odd_code()[name]
+    held = [c.cell_contents for c in loss.__closure__ or ()]
+    models = [m for m in held if isinstance(m, nn.Module)]
+    before = [t.clone() for t in tensors_of(models)]
+    state = torch.get_rng_state()
+    report = probe(loss)
+    for format in ("fp32", "fp16 autocast", "bf16 autocast"):
+        assert report.outcomes[format].works, report.text()
+    assert all(torch.equal(a, b) for a, b in zip(before, tensors_of(models), strict=True))
+    assert torch.equal(state, torch.get_rng_state())
+    assert all(p.grad is None for m in models for p in m.parameters())

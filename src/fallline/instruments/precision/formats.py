@@ -158,10 +158,11 @@ class Exchange(TorchFunctionMode):
         if copy is None:
             dtype = self.format.tensors if original.dtype in FLOATS else original.dtype
             self.copying = True
-            with torch._C.DisableTorchFunction(), torch.no_grad():
+            # below any transform of torch.func: the copy is a leaf of the whole code
+            with torch._C.DisableTorchFunction(), torch._C._DisableFuncTorch():
                 copy = original.detach().to(dtype, copy=True)
+                copy.requires_grad = original.requires_grad and copy.dtype in FLOATS
             self.copying = False
-            copy.requires_grad_(original.requires_grad and copy.dtype in FLOATS)
             self.copies[id(value)] = copy
         return copy
 

@@ -198,7 +198,8 @@ class Probe:
         # as GradScaler does: a float32 scale on the device, so that a half loss becomes float32
         whole = loss if scale == 1.0 else loss * torch.tensor(scale, device=loss.device)
         copies = [copy for _, copy in leaves]
-        return torch.autograd.grad(whole, copies, allow_unused=True, retain_graph=True)
+        made = torch.autograd.grad(whole, copies, allow_unused=True, retain_graph=True)
+        return tuple(g.to_dense() if g is not None and g.is_sparse else g for g in made)
 
     def _scaled(self, loss: Tensor, leaves: list[tuple[Tensor, Tensor]]) -> Gradients:
         """As GradScaler finds it: from 65536 down, halved while anything overflows."""

@@ -34,6 +34,13 @@ def decide(
 ) -> Verdict:
     """The format to train in on this device, best first: works as it is, native, faster."""
     gain = {n: seconds["fp32"] / s for n, s in seconds.items() if "fp32" in seconds and s > 0}
+    plain = outcomes.get("fp32")
+    if plain is not None and plain.raised is not None:
+        where = f" at {plain.raised_at}" if plain.raised_at else ""
+        return Verdict(
+            "fp32",
+            f"not decided: the code fixes the types itself and cannot be run in another ({plain.raised}{where}). Take its own casts out and measure again",
+        )
     halves: tuple[str, ...] = ("bf16 autocast", "fp16 autocast")
     working = [n for n in halves if n in outcomes and outcomes[n].works]
     said = [_said(n, outcomes[n], repairs.get(n), gain.get(n)) for n in outcomes if "autocast" in n]
