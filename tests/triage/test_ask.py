@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fallline.cli.main import main
+from fallline.report.answer import text
 from fallline.triage import answer, recognise
 from fallline.triage.numbers import trends
 
@@ -130,7 +131,7 @@ def test_a_run_that_learns_gets_no_prescription(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize(
-    ("text", "moving"),
+    ("words", "moving"),
     [
         ("loss goes from 2.3 to 1.2", {"loss falls"}),
         ("Epoch 1: Loss 2.34, norm: 3e-7\nEpoch 2: Loss 1.89, norm: 4e-7\nEpoch 3: Loss 1.5, norm: 5e-7", {"loss falls", "norm rises"}),
@@ -141,8 +142,8 @@ def test_a_run_that_learns_gets_no_prescription(capsys: pytest.CaptureFixture[st
         ("loss is stuck at 2.303, max_norm=1.0", set()),
     ],
 )  # fmt: skip
-def test_numbers_say_what_moves(text: str, moving: set[str]) -> None:
-    assert trends(text) == moving
+def test_numbers_say_what_moves(words: str, moving: set[str]) -> None:
+    assert trends(words) == moving
 
 
 @pytest.mark.parametrize(
@@ -157,6 +158,13 @@ def test_numbers_say_what_moves(text: str, moving: set[str]) -> None:
 def test_only_who_asks_about_health_is_told_to_change_nothing(question: str, healthy: bool) -> None:
     reply = answer(question)
     assert reply.healthy is healthy and bool(reply.fixes) is not healthy
+
+
+def test_a_second_specialist_is_named_or_silent() -> None:
+    assert [case.id for case in answer("my loss is nan").cases] == ["loss-nan"]
+    both = {case.specialist for case in answer("my loss is nan with autocast").cases}
+    assert "mixed-precision-and-optimization" in both
+    assert "autocast" not in text(answer("my loss is nan"))
 
 
 def test_what_was_asked_about_is_refused_first_and_no_command_stands_twice() -> None:

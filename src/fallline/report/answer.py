@@ -23,7 +23,7 @@ def text(answer: Answer, more: bool = False) -> str:
         return _wrapped(_NOT_OURS, "")
     few = None if more else _FEW
     lines: list[str] = []
-    who = ", ".join(f"{name} ({score:.2f})" for name, score in answer.routes[:2] if score >= SURE)
+    who = ", ".join(f"{name} ({score:.2f})" for name, score in _answering(answer))
     lines += [f"For {who}: {'; '.join(c.title for c in answer.cases)}", ""]
     if answer.findings:
         lines.append("Known from the evidence")
@@ -80,6 +80,12 @@ def text(answer: Answer, more: bool = False) -> str:
     return "\n".join(lines).rstrip()
 
 
+def _answering(answer: Answer) -> list[tuple[str, float]]:
+    """The specialists whose cases the answer holds, with their scores."""
+    those = {case.specialist for case in answer.cases}
+    return [(name, score) for name, score in answer.routes if name in those]
+
+
 def _section(title: str, rows: list[tuple[str, str]]) -> list[str]:
     if not rows:
         return []
@@ -107,7 +113,7 @@ def markdown(answer: Answer) -> str:
     if not answer.routes or answer.routes[0][1] < SURE:
         return _NOT_OURS
     out = [f"# {'; '.join(c.title for c in answer.cases)}", ""]
-    out += [f"*{name}* ({score:.2f})" for name, score in answer.routes[:2] if score >= SURE]
+    out += [f"*{name}* ({score:.2f})" for name, score in _answering(answer)]
     out.append("")
     if answer.findings:
         out += [

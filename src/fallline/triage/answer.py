@@ -166,7 +166,9 @@ def _chosen(matches: list[Match]) -> list[Match]:
     others = [
         m
         for m in sure[1:]
-        if m.case.specialist != first.case.specialist and m.score >= _SECOND * first.score
+        if m.case.specialist != first.case.specialist
+        and m.named
+        and m.score >= _SECOND * first.score
     ]
     return [first, *own[:1], *others[:1]]
 

@@ -29,6 +29,7 @@ _LOOKING = 0.7  # what looking like a phrase weighs
 _POINTING = 0.37  # what one sign of a specialist weighs
 _IN_CODE = 0.3  # words in fenced code say less than words in prose: every loop has an optimizer
 _ENOUGH = 4.0  # more signs than this say nothing more
+_A_SIGN = 1.0  # the weight of one sign of a specialist
 _SHOWN = 2.5  # what evidence weighs: more than any words
 _SLOPE, _MIDDLE = 6.0, 0.36
 _WORD = re.compile(r"[a-z_][a-z0-9_.+-]*|\d+(?:\.\d+)?(?:e[+-]?\d+)?")
@@ -65,6 +66,7 @@ class Match:
     case: Case
     score: float
     like: float = 0.0  # what is the case's own in it, and not its specialist's
+    named: bool = True  # whether words, a message or a finding name its specialist, or it only sounds like the case
 
 
 def _pieces(text: str) -> Counter[str]:
@@ -141,16 +143,19 @@ def recognise(text: str, findings: Iterable[str] = ()) -> list[Match]:
     shown = list(findings)
     sure = False
     scores = []
+    named = {who for who, weight in pointing.items() if weight >= _A_SIGN}
     for n, case in enumerate(index.cases):
         score = likeness[n]
         if any(re.search(pattern, question.text, re.I) for pattern in case.errors):
             score, sure = score + 0.6, True
+            named.add(case.specialist)
         if any(piece in question.code for piece in case.code):
             score += 0.08
         if moving.intersection(case.numbers):
             score += 0.2
-        if named := [n for n, code in enumerate(shown) if code in case.rules]:
-            score += _SHOWN if named[0] else _SHOWN + 1  # the worst finding leads
+        if found := [n for n, code in enumerate(shown) if code in case.rules]:
+            score += _SHOWN if found[0] else _SHOWN + 1  # the worst finding leads
+            named.add(case.specialist)
         likeness[n] = score
         scores.append(score + _POINTING * min(pointing.get(case.specialist, 0.0), _ENOUGH))
     ours = 1.0 if shown else _ours(question, index, sure)
@@ -161,7 +166,7 @@ def recognise(text: str, findings: Iterable[str] = ()) -> list[Match]:
         # a specialist with many cases must not crowd out the second one
         if sum(m.case.specialist == case.specialist for m in kept) < 2:
             score = round(_calibrated(scores[n]) * ours, 3)
-            kept.append(Match(case, score, round(likeness[n], 3)))
+            kept.append(Match(case, score, round(likeness[n], 3), case.specialist in named))
     return kept
 
 
