@@ -14,7 +14,7 @@ whether a script gives the same bits twice; the first update, parameter and oper
 
   fallline measure same train.py --its --own arguments
   fallline measure same --ranks 2 train.py                    one rank against two, under torchrun
-  fallline measure same --resume "--resume last.pt" train.py  straight against stopped and resumed
+  fallline measure same --resume="--resume last.pt" train.py  straight against stopped and resumed
 
 Runs the script two times and, where they differ, again with every operation watched, then with one suspect at a time
 held still: seeds, the clock, PYTHONHASHSEED, deterministic kernels. Ends with 1 where the bits differ. The script is really run each time,

@@ -324,12 +324,22 @@ def _resumed(runs: _Runs, resume: tuple[str, ...], stop: int | None) -> Same:
         )
     if answer.difference is not None:
         first, other = a.rows[at], next(row for row in b.rows if "parameters" in row)
-        answer.cause = _lost(_not_restored(first, other))
+        answer.cause = _lost(_not_restored(first, other, _drawn_from(a.rows)))
     answer.same = answer.difference is None and answer.updates > 0
     return answer
 
 
-def _not_restored(straight: Row, resumed: Row) -> list[str]:
+def _drawn_from(rows: list[Row]) -> set[str]:
+    """Generators that move during the run; one that nobody draws from need not be restored."""
+    states = [row["random"] for row in rows if "random" in row]
+    return (
+        {name for name in states[0] if any(s.get(name) != states[0][name] for s in states)}
+        if states
+        else set()
+    )
+
+
+def _not_restored(straight: Row, resumed: Row, drawn_from: set[str]) -> list[str]:
     """What is not as it was at the same update of the straight run, in the first update after resuming."""
     names = {
         "state": "the optimizer's state",
@@ -338,7 +348,8 @@ def _not_restored(straight: Row, resumed: Row) -> list[str]:
     }
     lost = [text for key, text in names.items() if straight.get(key) != resumed.get(key)]
     ours, theirs = straight.get("random", {}), resumed.get("random", {})
-    lost += [f"{name}'s random state" for name in ours if ours[name] != theirs.get(name)]
+    moved = [name for name in ours if name in drawn_from and ours[name] != theirs.get(name)]
+    lost += [f"the state of {name}'s generator" for name in moved]
     return lost
 
 

@@ -66,10 +66,10 @@ class Same:
         runs = {
             "twice": "both runs",
             "ranks": "one rank and several",
-            "resume": f"straight and resumed after update {self.resumed_at}",
+            "resume": f"a straight run and one resumed after update {self.resumed_at}",
         }[self.compared]
         if self.compared == "resume" and self.resumed_at is None:
-            runs = "straight and resumed"
+            runs = "a straight run and a resumed one"
         if self.same:
             return f"{runs} give the same bits in {self.updates} updates"
         if self.difference is None:
