@@ -33,6 +33,7 @@ class Block(nn.Module):
         self.before_attention, self.before_wide = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.drop = nn.Dropout(0.1)
 
     def forward(self, x: Tensor) -> Tensor:
         batch, length, width = x.shape
@@ -40,7 +41,7 @@ class Block(nn.Module):
         q, k, v = parts.permute(2, 0, 3, 1, 4)
         seen = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(seen.transpose(1, 2).reshape(batch, length, width))
-        return x + self.down(functional.gelu(self.up(self.before_wide(x))))
+        return x + self.drop(self.down(functional.gelu(self.up(self.before_wide(x)))))
 
 
 class Language(nn.Module):

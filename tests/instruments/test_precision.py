@@ -178,6 +178,19 @@ def test_dropout_is_no_error() -> None:
     assert not report.loss_given  # a module returns outputs, not a loss
 
 
+def test_the_dropout_of_a_gpu_has_the_same_mask_forward_and_backward() -> None:
+    """CUDA draws other masks for other types; `native_dropout` is what runs there, and keeps its mask for the backward."""
+    model, x = nn.Linear(8, 64), torch.randn(16, 8)
+    report = probe(lambda: torch.native_dropout(model(x), 0.5, True)[0].square().mean())
+    for name in ("fp16 autocast", "bf16 autocast", "fp16 pure"):
+        gradients = report.outcomes[name].plain
+        assert gradients is not None and gradients.error is not None and gradients.error < 0.02
+    drawn = probe(
+        lambda: model(x)[torch.multinomial(torch.softmax(model(x), -1), 2)[:, 0] % 16].mean()
+    )
+    assert all(o.works for o in drawn.outcomes.values()), drawn.text()
+
+
 class Everything(nn.Module):
     """Buffers that move, dropout, a counter, tied weights."""
 

@@ -140,6 +140,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.operations: list[Operation] = []
         self._known: dict[int, _Known] = {}
         self._within: dict[Any, int] = {}
+        self._drawn: dict[Any, int] = {}
 
     def blame(self, tensor: Tensor) -> Operation | None:
         known = self._known.get(storage(tensor))
@@ -157,6 +158,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             known = [k for t in given if (k := self._known.get(storage(t))) is not None]
         result = func(*args, **kwargs)
         with torch._C.DisableTorchFunction(), torch.no_grad():
+            if torch.Tag.nondeterministic_seeded in func.tags:
+                self._same_random(func, args, [result] if isinstance(result, Tensor) else result)
             made = [t for t in tensors_in(result) if _is_float(t) and t.numel()]
             if made and not _is_view(func, made, given) and not self._only_copied(given, made):
                 self._note(func, args, given, before, known, made)
@@ -188,8 +191,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         cast = name == "to"
         key = (phase, call.key if call is not None else None, name)
         place = self._within[key] = self._within.get(key, -1) + 1
-        if torch.Tag.nondeterministic_seeded in func.tags:
-            self._same_random((key, place), func, args, made)
         if self.is_reference:
             if not cast:
                 for i, tensor in enumerate(made):
@@ -207,7 +208,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             operation.error = error
         else:
             error = self._compare(operation, (key, place), made, known)
-        self._judge(operation, error, known, made, given)
+        self._judge(operation, error, known, made)
 
     def _compare(
         self, operation: Operation, key: Any, made: list[Tensor], known: list[_Known]
@@ -261,7 +262,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         error: float,
         known: list[_Known],
         made: list[Tensor],
-        given: list[Tensor],
     ) -> None:
         """Who is to blame for what is wrong in the results."""
         earlier = [k for k in known if k.blame is not None]
@@ -290,26 +290,25 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for tensor in made:
             self._known[storage(tensor)] = _Known(error, blame, flushed, bad)
 
-    def _same_random(self, key: Any, func: Any, args: Any, made: list[Tensor]) -> None:
+    def _same_random(self, func: Any, args: Any, made: Any) -> None:
         """Every format gets the random numbers of the reference: else dropout would look like an error."""
+        call = self.exchange.current
+        drawn = [t for t in made if isinstance(t, Tensor)]
+        key = (call.key if call is not None else None, func._schema.name)
+        place = self._drawn[key] = self._drawn.get(key, -1) + 1
+        if self.is_reference:
+            self.reference.random[key, place] = [t.detach().clone() for t in drawn]
+            return
+        wanted = self.reference.random.get((key, place), [])
+        if [t.shape for t in wanted] != [t.shape for t in drawn]:
+            return
         if func._schema.name == "aten::native_dropout":
-            self._same_dropout(key, args, made)
+            out, mask = drawn
+            mask.copy_(wanted[1])
+            out.copy_(args[0] * mask / (1 - args[1]) if args[1] < 1 else out)
             return
-        drawn = self.reference.random.get(key)
-        if self.is_reference:
-            self.reference.random[key] = [t.detach().clone() for t in made]
-        elif drawn is not None and [d.shape for d in drawn] == [t.shape for t in made]:
-            for tensor, value in zip(made, drawn, strict=True):
-                tensor.copy_(value)
-
-    def _same_dropout(self, key: Any, args: Any, made: list[Tensor]) -> None:
-        out, share = made[0], args[1]
-        if self.is_reference:
-            self.reference.random[key] = [(out != 0) | (args[0] == 0)]
-            return
-        drawn = self.reference.random.get(key)
-        if drawn is not None and drawn[0].shape == out.shape and share < 1:
-            out.copy_(args[0] * drawn[0] / (1 - share))
+        for tensor, value in zip(drawn, wanted, strict=True):
+            tensor.copy_(value)
 
 
 def _ran_in(given: list[Tensor], made: list[Tensor]) -> str:
