@@ -6,7 +6,7 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from fallline.finding import Edit
 from fallline.syntax.module import Module
@@ -140,19 +140,14 @@ class Editor:
         return (self.insert_before(statement, header), *deeper)
 
     def statement_at(self, line: int) -> ast.stmt | None:
-        """The innermost simple statement that begins or lies on this line."""
+        """The innermost statement that begins or lies on this line."""
         best: ast.stmt | None = None
-        for node in ast.walk(self.module.tree):
-            if isinstance(node, ast.stmt) and node.lineno <= line <= (
-                node.end_lineno or node.lineno
-            ):
-                if (
-                    best is None
-                    or node.lineno > best.lineno
-                    or (node.end_lineno or 0) <= (best.end_lineno or 0)
-                ):
-                    best = node
-        return best
+        here: ast.AST = self.module.tree
+        while True:
+            found = [s for s in _below(here) if s.lineno <= line <= (s.end_lineno or s.lineno)]
+            if not found:
+                return best
+            best = here = found[-1]
 
     def block_of(self, statement: ast.stmt) -> list[ast.stmt]:
         """The list of statements this one is in."""
@@ -170,6 +165,15 @@ class Editor:
     @staticmethod
     def _indented(text: str, indent: str) -> str:
         return "".join((indent + line if line else line) + "\n" for line in text.split("\n"))
+
+
+def _below(node: ast.AST) -> Iterator[ast.stmt]:
+    """The statements of a node's own blocks."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt):
+            yield child
+        elif isinstance(child, ast.ExceptHandler | ast.match_case):
+            yield from _below(child)
 
 
 def apply(text: str, edits: Iterable[Edit]) -> str | None:
