@@ -11,9 +11,10 @@ import pytest
 
 from fallline.proof.record import recorded
 from fallline.reader import read_text
-from fallline.rule import rule_by_code
+from fallline.rule import all_rules, rule_by_code
 from fallline.specialists import SPECIALISTS
 from fallline.triage import playbook
+from fallline.triage.evaluate import refuted
 from fallline.triage.playbook import Case, facts, playbooks
 
 CASES = [case for book in playbooks() for case in book.cases]
@@ -58,3 +59,23 @@ def test_a_fact_is_measured_or_says_what_was_read(name: str) -> None:
     written = tomllib.loads((Path(playbook.__file__).parent / "facts.toml").read_text())[name]
     assert facts()[name].says
     assert ("says" in written) == (recorded(name) is None), "what can be measured is not typed"
+
+
+def test_every_fact_is_used() -> None:
+    """A fact that no statement, no rule and no refuted claim rests on was measured for nobody."""
+    stated = {
+        n
+        for c in CASES
+        for s in (*c.knows, *c.measure, *c.fix, *c.avoid, *c.verify)
+        for n in s.backs
+    }
+    stated |= {name for c in CASES for _, _, backs in c.tree for name in backs}
+    stated |= {claim.fact for claim in refuted()} | {n for rule in all_rules() for n in rule.facts}
+    assert facts().keys() <= stated
+
+
+def test_every_rule_leads_to_a_case() -> None:
+    led = {code for case in CASES for code in case.rules}
+    assert {rule.code for rule in all_rules()} - led <= {
+        "FL000"
+    }  # a file that cannot be read is no case
