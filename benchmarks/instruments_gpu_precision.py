@@ -11,6 +11,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from results import machine, write_section
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import fallline
-from fallline.instruments import autocast_table
+from fallline.instruments import autocast_table, measure_model
 from fallline.instruments.precision.report import PrecisionReport
 
 SECTION = "precision on a GPU"
@@ -141,6 +142,42 @@ def untouched(device: str) -> bool:
     return same and torch.equal(state, after)
 
 
+class Scale(torch.autograd.Function):
+    """Right on any device; its gradients are summed to shape."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, factor: Tensor) -> Tensor:
+        ctx.save_for_backward(x, factor)
+        return x * factor
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+        x, factor = ctx.saved_tensors
+        return gradient * factor, (gradient * x).sum_to_size(factor.shape)
+
+
+class OnTheCpu(Scale):
+    """Makes a tensor where it always is: on the CPU."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, factor: Tensor) -> Tensor:
+        return Scale.forward(ctx, x, factor) + torch.zeros(x.shape, dtype=x.dtype)
+
+
+def modules_and_functions(device: str) -> str:
+    """`measure_model` and `check_function` here: what was planted is found, what is right passes."""
+    deep = nn.Sequential(*(m for _ in range(20) for m in (nn.Linear(64, 64), nn.ReLU())))
+    flow = measure_model(deep.to(device)).flow
+    assert flow is not None and flow.early_to_late is not None
+    inputs = (torch.randn(4, 3), torch.randn(3))
+    right = fallline.check_function(Scale, *inputs)
+    wrong = [c.name for c in fallline.check_function(OnTheCpu, *inputs).failures]
+    return (
+        f"20 Linear and ReLU with torch's initialisation: the first layer's gradient is {flow.early_to_late:.1e} of the last one's. "
+        f"A right Function passes {sum(c.passed is True for c in right.cases)} of {len(right.cases)} cases; one that makes a tensor on the CPU fails: {', '.join(wrong)}."
+    )
+
+
 def body(device: str, small: bool) -> str:
     table = autocast_table(device)
     counts: dict[str, int] = {}
@@ -181,6 +218,7 @@ Matrix products of the GPT with 50257 words that are not in multiples of 8, as t
 
 Autocast table, asked from torch: {", ".join(f"{n} {rule}" for rule, n in sorted(counts.items()))}.
 Model, gradients, buffers and randomness bit for bit as before: **{"yes" if untouched(device) else "NO"}**.
+{modules_and_functions(device)}
 """
 
 
