@@ -188,6 +188,27 @@ def test_wrong_usage_is_two(fallline: Callable[..., Any], arguments: Any, says: 
     assert says in done.err
 
 
+def test_a_run_folder_is_read_without_torch(tmp_path: Path) -> None:
+    folder = record(tmp_path / "run", [{"grad_norm": n} for n in spread()])
+    code = f"""
+import importlib.util, sys
+class Without:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            raise ModuleNotFoundError("No module named 'torch'", name="torch")
+sys.meta_path.insert(0, Without())
+found = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *a: None if name == "torch" else found(name, *a)
+from fallline.cli.main import main
+assert main(["measure", "clip", {str(folder)!r}]) == 0
+sys.exit(main(["measure", "clip", "--lr-range", "train.py"]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "nothing to clip" in done.stdout
+    assert "`fallline measure clip --lr-range` needs torch" in done.stderr
+
+
 # -- the noise scale -----------------------------------------------------------------------------------------------
 
 

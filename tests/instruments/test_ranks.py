@@ -202,7 +202,15 @@ def test_unequal_parameters_are_named() -> None:
         assert unequal == {"0.bias": [1], "1.running_mean": [1]}
 
 
-def trains(rank: int, *, ddp: bool, seed: int, sampler: bool, spoil_at: int | None) -> None:
+def trains(
+    rank: int,
+    *,
+    ddp: bool,
+    seed: int,
+    sampler: bool,
+    spoil_at: int | None,
+    stop_at: int | None = None,
+) -> None:
     torch.manual_seed(seed + rank if seed else 0)
     model: nn.Module = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 1))
     inner = model
@@ -218,6 +226,8 @@ def trains(rank: int, *, ddp: bool, seed: int, sampler: bool, spoil_at: int | No
             optimizer.zero_grad()
             model(x).square().mean().backward()
             optimizer.step()
+            if step == stop_at:
+                raise KeyboardInterrupt
             if step == spoil_at and rank == 1:
                 with torch.no_grad():
                     inner[1].weight.mul_(1.001)  # type: ignore[index, operator, union-attr]
@@ -272,6 +282,13 @@ def test_ranks_under_ddp_and_one_that_is_changed_by_hand() -> None:
     assert (trained["updates"], trained["compared"], trained["synchronising"]) == (30, 18, 1.0)
     assert trained["compute"] > 0 and set(trained["gains"]) == {"2", "4", "8"}
     assert 1 <= trained["gains"]["2"] <= trained["gains"]["4"] <= trained["gains"]["8"] <= 8
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_a_partial_result() -> None:
+    answer, text = measured(ddp=True, seed=3, sampler=True, spoil_at=None, stop_at=9)
+    assert (answer["partial"], answer["status"], answer["trained"]["updates"]) == (True, 130, 10)
+    assert answer["talk"]["all_reduce"] and "partial: not everything was measured" in text
 
 
 DDP = """\

@@ -413,6 +413,12 @@ def test_one_rank_and_two(tmp_path: Path) -> None:
     assert found.difference.update == 0 and found.difference.stage == "losses"
     assert found.difference.last_relative is not None and found.difference.last_relative < 1e-5
     assert "as rounding does" in found.text()
+    # the first operation that is not the same is the forward pass, on half of the batch
+    assert found.operation is not None and (found.operation.op, found.operation.line) == (
+        "linear",
+        13,
+    )
+    assert found.operation.detail == "shapes [[8, 1]] against [[4, 1]]"
 
 
 @pytest.mark.slow

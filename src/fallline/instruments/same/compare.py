@@ -113,9 +113,12 @@ class Operation:
     draws: list[Draw] = field(default_factory=list)  # that differ before it, the nearest first
 
 
-def first_operation(a: list[Row], b: list[Row]) -> Operation | None:
-    """Operation by operation; draws of the user's code that differ on the way are candidates for the cause."""
-    ours, theirs = list(_entries(a)), list(_entries(b))
+def first_operation(a: list[Row], b: list[Row], *, from_forward: bool = False) -> Operation | None:
+    """Operation by operation; draws of the user's code that differ on the way are candidates for the cause.
+
+    `from_forward` begins with the first forward pass of both: a resumed run loads before, several ranks agree on parameters.
+    """
+    ours, theirs = list(_entries(a, from_forward)), list(_entries(b, from_forward))
     mine = [e for e in ours if "op" in e[1]]
     other = [e for e in theirs if "op" in e[1]]
     for (update, here), (_, there) in zip(mine, other, strict=False):
@@ -131,9 +134,10 @@ def first_operation(a: list[Row], b: list[Row]) -> Operation | None:
     return None
 
 
-def _entries(rows: list[Row]) -> Iterator[tuple[int, dict[str, Any]]]:
-    for row in rows:
-        for entry in row.get("operations", ()):
+def _entries(rows: list[Row], from_forward: bool) -> Iterator[tuple[int, dict[str, Any]]]:
+    for place, row in enumerate(rows):
+        begin = row.get("forward_at", 0) if from_forward and place == 0 else 0
+        for entry in row.get("operations", [])[begin:]:
             yield row["update"], entry
 
 

@@ -272,10 +272,10 @@ def _cause(source: str, operation: Operation | None, said: list[str]) -> Cause:
 def _ranks(runs: _Runs, ranks: int) -> Same:
     if ranks < 2:
         raise UsageError("--ranks compares one rank with several: give 2 or more")
-    a = runs.run(ranks=1)
+    a = runs.run(ranks=1, until=runs.updates, seconds=WATCHED)
     if a.status or runs.interrupted:
         return _answer("ranks", runs, a, _Run([], a.status))
-    b = runs.run(ranks=ranks)
+    b = runs.run(ranks=ranks, until=runs.updates, seconds=WATCHED)
     answer = _answer("ranks", runs, a, b)
     found = answer.difference
     if found is None or runs.interrupted:
@@ -286,6 +286,7 @@ def _ranks(runs: _Runs, ranks: int) -> Same:
         "losses": "the loss of rank 0 alone, which is of its own samples",
         "gradients": f"the gradient: the mean over {ranks} ranks is summed in another order, or the ranks hold unequal numbers of samples",
     }.get(found.stage, "what the ranks do differently")
+    answer.operation = first_operation(a.rows, b.rows, from_forward=True)
     answer.cause = Cause("world", text, "", False)
     return answer
 
@@ -296,13 +297,14 @@ def _resumed(runs: _Runs, resume: tuple[str, ...], stop: int | None) -> Same:
         raise UsageError(
             f"a stop after {stop} of {runs.updates} updates: it must lie between the first and the last"
         )
-    a = runs.run(state=True)
+    a = runs.run(state=True, until=runs.updates, seconds=WATCHED)
     if a.status or runs.interrupted:
         return _answer("resume", runs, a, _Run([], a.status))
     stopped = runs.run(updates=stop)
     if stopped.status or runs.interrupted:
         return _answer("resume", runs, a, _Run([], stopped.status))
-    b = runs.run(updates=runs.updates - 1, state=True, more=resume)
+    left = runs.updates - 1
+    b = runs.run(updates=left, state=True, until=left, seconds=WATCHED, more=resume)
     begins = next((row.get("before") for row in b.rows if "parameters" in row), None)
     places = [i for i, row in enumerate(a.rows) if row.get("before") == begins]
     if begins is None or not places:
@@ -324,6 +326,7 @@ def _resumed(runs: _Runs, resume: tuple[str, ...], stop: int | None) -> Same:
         )
     if answer.difference is not None:
         first, other = a.rows[at], next(row for row in b.rows if "parameters" in row)
+        answer.operation = first_operation(a.rows[at:], b.rows, from_forward=True)
         answer.cause = _lost(_not_restored(first, other, _drawn_from(a.rows)))
     answer.same = answer.difference is None and answer.updates > 0
     return answer

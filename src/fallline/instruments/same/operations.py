@@ -76,6 +76,11 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.full = self.full or self._count > MOST or self._seconds < 0
         return not self.full
 
+    @property
+    def position(self) -> int:
+        """How many entries there are since they were taken last."""
+        return len(self._entries)
+
     def taken(self) -> list[dict[str, Any]]:
         """What has been written down since it was asked for last."""
         with self.aside():

@@ -104,6 +104,8 @@ class Record(Observer):
             self._models.append(model)
         if "random" not in self._row:
             self._row["random"] = _random()
+            if self.operations is not None:
+                self._row["forward_at"] = self.operations.position
 
     @_aside
     def backward_begins(self, loss: Any) -> None:
