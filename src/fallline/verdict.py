@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from fallline.event import Kind, Location, Trace
+from fallline.event import Event, Kind, Location, Trace
 from fallline.finding import Finding
 from fallline.rule import Rule, all_rules
 
@@ -72,8 +72,13 @@ def judge(
                 raise
             on_failure(rule, error)
     kept = settle(merge(found))
+    shown = [e for e in trace.events if e.kind in _SHOWN]
+    places: dict[tuple[str, int], int] = {}
+    for index, event in enumerate(shown):
+        places.setdefault((event.at.path, event.at.line), index)
     for finding in kept:
-        finding.evidence.setdefault("witness", witness(trace, finding))
+        hit = places.get((finding.at.path, finding.at.line), 0)
+        finding.evidence.setdefault("witness", _witness(shown, hit))
         if trace.settings:
             finding.evidence.setdefault("settings", list(trace.settings))
     return kept
@@ -119,17 +124,8 @@ def _same(scope: str, one: Location, other: Location) -> bool:
     return one.path == other.path and getattr(one, part) == getattr(other, part)
 
 
-def witness(trace: Trace, finding: Finding) -> list[dict[str, object]]:
+def _witness(events: list[Event], hit: int) -> list[dict[str, object]]:
     """The events around the finding, in order, as the evidence shows them."""
-    events = [e for e in trace.events if e.kind in _SHOWN]
-    hit = next(
-        (
-            i
-            for i, e in enumerate(events)
-            if e.at.path == finding.at.path and e.at.line == finding.at.line
-        ),
-        0,
-    )
     start = max(0, hit - _WITNESS_LIMIT // 2)
     return [
         {

@@ -14,7 +14,7 @@ from fallline.event import Kind
 from fallline.reader.counts import COUNTED, SIZE, SIZED, small
 from fallline.reader.evaluate import evaluate
 from fallline.reader.machine import Machine
-from fallline.reader.relevance import relevant, steps_in, trains
+from fallline.reader.relevance import called_names, relevant, steps_in, trains
 from fallline.reader.values import (
     Const,
     Mapping,
@@ -31,6 +31,7 @@ from fallline.reader.values import (
 __all__ = ["Stream", "run_for", "run_while", "stream_of"]
 
 _MOST_EXACT = 24
+_FEW = 8  # up to here a count is executed as it is
 
 
 @dataclass
@@ -68,29 +69,37 @@ def run_while(machine: Machine, node: ast.While) -> str | None:
     def begin(index: int) -> None:
         return None
 
+    # a loop that steps by itself is no window: it has to run on after whatever it does now and then
+    most = _FEW if {"backward", "step"} <= called_names(node) else _MOST_EXACT
     return _repeat(
-        machine, node, Stream("many", lambda i: Const(i)), begin, lambda: _still(machine, node.test)
+        machine,
+        node,
+        Stream("many", lambda i: Const(i)),
+        begin,
+        lambda: _still(machine, node.test, most),
     )
 
 
-def _still(machine: Machine, test: ast.expr) -> bool:
-    """Whether a while goes on, as far as is known."""
+def _still(machine: Machine, test: ast.expr, most: int) -> bool:
+    """Whether a while goes on, as far as is known; a count above `most` is far away."""
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
-        return all(_still(machine, part) for part in test.values)
+        return all(_still(machine, part, most) for part in test.values)
     value = (
-        evaluate(machine, test) if not isinstance(test, ast.Compare) else _compare(machine, test)
+        evaluate(machine, test)
+        if not isinstance(test, ast.Compare)
+        else _compare(machine, test, most)
     )
     if isinstance(value, Const):
         return bool(value.value)
     return True
 
 
-def _compare(machine: Machine, test: ast.Compare) -> Value:
+def _compare(machine: Machine, test: ast.Compare, most: int) -> Value:
     left = machine.settled(evaluate(machine, test.left))
     right = machine.settled(evaluate(machine, test.comparators[0]))
     if isinstance(left, Const) and isinstance(right, Const) and not isinstance(left.value, str):
         # `while step < 10000` runs as often as the trace wants
-        if isinstance(right.value, int) and right.value > _MOST_EXACT:
+        if isinstance(right.value, int) and right.value > most:
             return Unknown()
         return evaluate(machine, test)
     return Unknown()

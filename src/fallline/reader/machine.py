@@ -120,7 +120,7 @@ class Machine:
         if self.fuel < 0 or len(self.events) > _MOST_EVENTS:
             self.complete = False
             raise Stop
-        if self.fuel % 512 == 0 and time.perf_counter() > self.deadline:
+        if self.fuel % 512 == 0 and time.thread_time() > self.deadline:
             self.complete = False
             raise Stop
 

@@ -165,7 +165,7 @@ class _Worker:
         if module is None:
             return Reading(path, [])
         return read_deferred(
-            module, self.rules, time.perf_counter() + SECONDS_PER_FILE, names, reached
+            module, self.rules, time.thread_time() + SECONDS_PER_FILE, names, reached
         )
 
 

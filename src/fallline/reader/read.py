@@ -17,7 +17,7 @@ from fallline.verdict import denied, judge, merge, settle
 
 __all__ = ["Reading", "read_data", "read_text", "unreadable"]
 
-SECONDS_PER_FILE = 10.0
+SECONDS_PER_FILE = 10.0  # of processor time: what is found must not depend on how busy the machine is
 
 
 @dataclass
@@ -54,7 +54,7 @@ def read_data(
     defers: Callable[[str], bool] = lambda name: False,
 ) -> Reading:
     """The findings of one file of a project. `defers` says which names other files may call: those are left to them."""
-    started = time.perf_counter()
+    started = time.thread_time()
     if nothing_to_find(path, data):
         return Reading(path, [])
     project.trim()
@@ -63,7 +63,7 @@ def read_data(
     except UnreadableError as error:
         return Reading(path, [unreadable(path, error)])
     reading = read_module(module, rules, started + seconds, defers)
-    reading.seconds = time.perf_counter() - started
+    reading.seconds = time.thread_time() - started
     return reading
 
 
@@ -98,7 +98,7 @@ def read_module(
         module, rules, deadline, failures, reached=reached, touched=touched, wanted=wanted
     )
     found = settle(merge(found), one_trace=False)
-    _add_fixes(found, module, rules, failures)
+    _add_fixes(found, module, rules, failures, deadline)
     return Reading(
         module.path,
         found,
@@ -139,7 +139,7 @@ def read_deferred(
         touched=touched,
         wanted=lambda root: root.name in left,
     )
-    _add_fixes(found, module, rules, failures)
+    _add_fixes(found, module, rules, failures, deadline)
     return Reading(
         module.path,
         settle(merge(found), one_trace=False),
@@ -169,10 +169,17 @@ def _judged(
 
 
 def _add_fixes(
-    findings: list[Finding], module: Module, rules: Sequence[Rule], failures: list[str]
+    findings: list[Finding],
+    module: Module,
+    rules: Sequence[Rule],
+    failures: list[str],
+    deadline: float,
 ) -> None:
+    """Fixes, until the time for the file is up: a finding is worth telling without one."""
     by_code = {rule.code: rule for rule in rules}
     for finding in findings:
+        if time.thread_time() > deadline:
+            return
         rule = by_code.get(finding.code)
         if finding.fix is not None or rule is None or not rule.fixable:
             continue

@@ -282,7 +282,7 @@ class Module:
 
     def call_at(self, at: Location) -> ast.Call | None:
         """The call that stands at this place: where a fix finds again what its finding pointed at."""
-        on_line = [c for c in self.all(ast.Call) if c.lineno == at.line]
+        on_line = self._calls_by_line.get(at.line, [])
         exact = [
             c
             for c in on_line
@@ -290,6 +290,13 @@ class Module:
             == Location(at.path, at.line, at.column, at.end_line, at.end_column)
         ]
         return exact[0] if exact else on_line[0] if len(on_line) == 1 else None
+
+    @cached_property
+    def _calls_by_line(self) -> dict[int, list[ast.Call]]:
+        found: dict[int, list[ast.Call]] = {}
+        for call in self.all(ast.Call):
+            found.setdefault(call.lineno, []).append(call)
+        return found
 
     def spelling(self, dotted: str) -> str | None:
         """How this file can write a dotted name through its imports: `torch.nn.ModuleList` → `nn.ModuleList`."""

@@ -28,6 +28,29 @@ class EvalNotRestored(Rule):
 
     wrong = (
         """\
+import itertools
+
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+batches = itertools.cycle(torch.utils.data.DataLoader(torch.randn(32, 4), batch_size=8))
+model.train()
+step = 0
+while step < 12:
+    optimizer.zero_grad()
+    loss = model(next(batches)).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+    step += 1
+    if step % 5 == 0:
+        model.eval()  # FL804
+        with torch.no_grad():
+            print(model(next(batches)).mean())
+""",
+        """\
 import torch
 from torch import nn
 
