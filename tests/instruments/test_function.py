@@ -292,3 +292,11 @@ def test_the_command(tmp_path: Path) -> None:
     assert case["passed"] is False and "1.5 times" in case["says"]
     ran = measure("mine:Nothing")
     assert ran.returncode == 2 and "has no Nothing" in ran.stderr
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_gpu_is_asked_itself() -> None:
+    right = fallline.check_function(Right)
+    assert right.passed and "cuda" in {c.name for c in right.cases}
+    assert "cuda" in {c.name for c in fallline.check_function(OnTheCpu, *tensors((4, 3))).failures}

@@ -241,3 +241,16 @@ def test_the_command_takes_a_callable_or_a_script(tmp_path: Path) -> None:
     for target, said in (("models:none", "has no none"), ("nowhere:x", "no module nowhere")):
         ran = measure(tmp_path, target)
         assert ran.returncode == 2 and said in ran.stderr and "Traceback" not in ran.stderr
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_model_on_a_gpu_stays_as_it_is() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 1))
+    model.cuda()
+    before = [t.clone() for t in model.state_dict().values()]
+    state = torch.cuda.get_rng_state()
+    report = measure_model(model)
+    assert report.flow is not None and report.flow.loss is not None
+    assert all(torch.equal(a, b) for a, b in zip(before, model.state_dict().values(), strict=True))
+    assert torch.equal(state, torch.cuda.get_rng_state())
