@@ -34,6 +34,9 @@ for step in range(1000):
 """
 
 
+NO_TRIES = {"memory": "--try-for", "time": "--loader-for"}
+
+
 def measure(folder: Path, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "fallline", "measure", *arguments],
@@ -66,10 +69,9 @@ def test_standard_output_is_the_measurement_and_the_losses_are_the_scripts_own(
         text=True,
         check=True,
     )
-    options = {"memory": "--try-for", "time": "--loader-for"}
     done = measure(
         folder,
-        *(verb, "--output-format", "json", "--updates", "9", options[verb], "0"),
+        *(verb, "--output-format", "json", "--updates", "9", NO_TRIES[verb], "0"),
         *("--out", "measured", "train.py", "--lr", "3"),
     )
     assert done.returncode == 0, done.stderr
@@ -78,6 +80,36 @@ def test_standard_output_is_the_measurement_and_the_losses_are_the_scripts_own(
     assert (answer["updates"], answer["partial"]) == (9, False)
     losses = [line for line in done.stderr.splitlines() if line.endswith("--lr 3")]
     assert losses == plain.stdout.splitlines()[:9]
+
+
+@pytest.mark.parametrize("verb", ["memory", "time"])
+def test_torch_is_imported_by_the_script_which_may_have_something_to_set_first(
+    folder: Path, verb: str
+) -> None:
+    first = (
+        "import os, sys\nassert 'torch' not in sys.modules\nos.environ['OMP_NUM_THREADS'] = '1'\n"
+    )
+    last = "print('threads', torch.get_num_threads())\n"
+    text = TRAIN.replace("torch.set_num_threads(1)\n", last).replace("range(1000)", "range(4)")
+    (folder / "train.py").write_text(first + text)
+    done = measure(
+        folder,
+        verb,
+        "--updates",
+        "3",
+        NO_TRIES[verb],
+        "0",
+        "train.py",
+        env={**os.environ, "OMP_NUM_THREADS": ""},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "threads 1" in done.stderr
+
+
+def test_a_script_without_torch_is_no_reason_to_fail(folder: Path) -> None:
+    (folder / "train.py").write_text("print('nothing to train')\n")
+    done = measure(folder, "memory", "train.py")
+    assert (done.returncode, done.stdout) == (0, "memory: no tensor was seen.\n")
 
 
 @pytest.mark.parametrize("verb", ["memory", "time"])

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from fallline.instruments.allocator import fragmentation, lines_at_peak
-from fallline.instruments.memory import measure_memory
+from fallline.instruments.memory.allocator import fragmentation, lines_at_peak
+from fallline.instruments.memory.measure import measure_memory
 
 FLOAT = 4
 

@@ -17,10 +17,18 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from fallline.instruments.clock import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, STALL, Stall
-from fallline.instruments.device_trace import Device, read_trace
-from fallline.instruments.timing import Compiled, Timing, measure_time
-from fallline.instruments.timing_text import verdict
+from fallline.instruments.timing.clock import (
+    BACKWARD,
+    DATA,
+    FORWARD,
+    OPTIMIZER,
+    OTHER,
+    STALL,
+    Stall,
+)
+from fallline.instruments.timing.device_trace import Device, read_trace
+from fallline.instruments.timing.measure import Compiled, Timing, measure_time
+from fallline.instruments.timing.text import verdict
 
 
 class Slow(Dataset[torch.Tensor]):
@@ -85,7 +93,7 @@ def test_more_workers_are_measured_and_recommended_where_they_help(
 
 
 def test_trying_the_loader_draws_no_random_number() -> None:
-    from fallline.instruments.loader import try_loader
+    from fallline.instruments.timing.loader import try_loader
 
     loader = DataLoader(Slow(0.0), 4, shuffle=True)
     before = torch.get_rng_state()

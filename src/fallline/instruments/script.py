@@ -94,24 +94,29 @@ class Ran:
 
 def run_until(
     target: Script | Callable[[], object],
-    observer: Observer,
+    observer: Observer | Callable[[], Observer],
     *,
     updates: int,
     ready: Callable[[Patches, Ran], None] | None = None,
 ) -> Ran:
     """Run it until `updates` updates are done; what it raised is in the answer, and told on the error stream if it is a script.
 
-    `ready` is called when torch is there, for patches of the instrument's own, which are taken away at the end. A function
-    that raises has raised into `error`; a script's exit status is kept.
+    torch is imported by the script, not before it (it may set OMP_NUM_THREADS first): an observer that needs torch is made by a
+    function, which is called then. `ready` is called then too, for patches of the instrument's own, which are taken away at the end. A
+    function that raises has raised into `error`; a script's exit status is kept.
     """
     ran = Ran()
-    taps = _Taps(observer, ran, updates)
+    taps = _Taps(Observer(), ran, updates)
+    over = False
 
     def install() -> None:
+        if over:
+            return  # it never imported torch, and we do now
+        taps.observer = observer if isinstance(observer, Observer) else observer()
         taps.install()
         if ready is not None:
             ready(taps, ran)
-        taps.tell(observer.started)
+        taps.tell(taps.observer.started)
 
     with _arguments_kept(), _output_apart():
         after_torch(install)
@@ -123,6 +128,7 @@ def run_until(
             else:
                 ran.error = _call(target)
         finally:
+            over = True
             taps.remove()
         if isinstance(ran.error, Enough):
             ran.error, ran.status = None, 0
@@ -131,9 +137,9 @@ def run_until(
         elif isinstance(ran.error, SystemExit):
             ran.error = None
         elif ran.error is not None:
-            taps.tell(observer.failed, ran.error)
+            taps.tell(taps.observer.failed, ran.error)
             (report if isinstance(target, Script) else without_us)(ran.error)
-        taps.tell(observer.ended, ran)
+        taps.tell(taps.observer.ended, ran)
     if taps.failure is not None:
         raise taps.failure
     return ran

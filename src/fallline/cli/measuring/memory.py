@@ -42,18 +42,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from fallline.errors import UsageError
     from fallline.instruments.frame import Progress
-    from fallline.instruments.memory import measure_memory
-    from fallline.instruments.remedies import NAMES
-    from fallline.instruments.trials import try_remedies
+    from fallline.instruments.memory.measure import measure_memory
 
-    if args.remedy and args.remedy.partition("=")[0] not in NAMES:
-        raise UsageError(f"there is no remedy '{args.remedy}'; there are {', '.join(NAMES)}")
     script = _common.script(args)
     with Progress("measuring memory:", args.updates) as progress:
         memory = measure_memory(script, updates=args.updates, remedy=args.remedy, progress=progress)
     if args.try_for and not args.remedy and not memory.partial:
+        from fallline.instruments.memory.trials import try_remedies
+
         with Progress("measuring memory: remedy", len(memory.remedies)) as progress:
             try_remedies(memory, script, args.try_for, progress)
     snapshot = memory.allocator.file() if memory.allocator is not None else None

@@ -1,0 +1,274 @@
+"""Where the time of a training script goes: a window by the clock, then a shorter one under torch.profiler.
+
+The clock costs next to nothing, so shares come from its window; what the device did and why it was idle comes from the profiler's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fallline.instruments.frame import Progress
+from fallline.instruments.script import Ran, Script, run_until
+from fallline.instruments.timing.clock import DATA, Clock, Stall, tap_copies, tap_stalls
+from fallline.instruments.timing.device_trace import MARK, Device, read_trace
+from fallline.watcher.patches import Patches
+
+if TYPE_CHECKING:
+    import torch
+
+    from fallline.instruments.timing.loader import Loading
+
+__all__ = ["Compiled", "Timing", "measure_time"]
+
+_WORTH = 0.02  # of an update: a loader that is waited for less has nothing to gain
+
+
+@dataclass
+class Compiled:
+    """What torch.compile has done so far."""
+
+    graphs: int = 0
+    recompiles: int = 0
+    reasons: list[str] = field(default_factory=list)  # of the recompiles
+    breaks: dict[str, int] = field(default_factory=dict)  # graph breaks by reason
+    in_window: int = 0  # graphs compiled while we measured
+
+
+@dataclass
+class Timing:
+    """What `measure_time` found. Times are seconds per update."""
+
+    device: str
+    updates: int  # that the script did
+    window: int  # that were measured by the clock
+    partial: bool
+    status: int
+    phases: dict[str, float]
+    seconds: list[float]  # of each update in the window
+    micro_batches: float  # per update
+    stalls: list[Stall]
+    lines: list[tuple[str, Any, float]]  # (phase, line, share of the window)
+    on_device: Device | None
+    loading: Loading | None
+    compiled: Compiled
+    trace: bytes | None = None
+
+    @property
+    def per_update(self) -> float:
+        return sum(self.phases.values())
+
+    def share(self, phase: str) -> float:
+        return self.phases.get(phase, 0.0) / self.per_update if self.per_update else 0.0
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.seconds) if self.seconds else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        from fallline.instruments.timing.text import as_json
+
+        return as_json(self)
+
+    def text(self) -> str:
+        from fallline.instruments.timing.text import as_text
+
+        return as_text(self)
+
+
+def measure_time(
+    target: Script | str | Callable[[], object],
+    *,
+    updates: int = 20,
+    loader_for: float = 20.0,
+    progress: Progress | None = None,
+) -> Timing:
+    """Run a script, or a function that trains, for some updates and say where their time goes.
+
+    `loader_for`: seconds for trying other ways to load, where the loader is waited for; 0 tries none. A function's error is raised again.
+    """
+    if isinstance(target, str):
+        target = Script(target)
+    observer = _Observer(updates, loader_for, progress)
+    try:
+        ran = run_until(target, observer, updates=updates, ready=observer.tap)
+    finally:
+        observer.end()
+    if ran.error is not None and not ran.interrupted and not isinstance(target, Script):
+        raise ran.error
+    count = max(1, len(observer.updates))
+    looks = sum(observer.lines.values()) or 1
+    return Timing(
+        device=str(observer.device or "cpu"),
+        updates=ran.updates,
+        window=len(observer.updates),
+        partial=ran.partial or not observer.updates,
+        status=130 if ran.interrupted else ran.status,
+        phases={p: s / count for p, s in observer.spent.items() if s},
+        seconds=observer.updates,
+        micro_batches=observer.batches / count,
+        stalls=[_per_update(s, count) for s in _largest(observer.stalls.values())],
+        lines=[(p, at, n / looks) for (p, at), n in observer.lines.most_common(12)],
+        on_device=observer.on_device,
+        loading=observer.loading,
+        compiled=observer.compiled,
+        trace=observer.trace,
+    )
+
+
+def _largest(stalls: Any) -> list[Stall]:
+    return sorted(stalls, key=lambda s: -s.seconds)
+
+
+def _per_update(stall: Stall, updates: int) -> Stall:
+    stall.count, stall.seconds = round(stall.count / updates), stall.seconds / updates
+    return stall
+
+
+class _Observer(Clock):
+    """Warm-up, the clock's window, the profiler's window."""
+
+    def __init__(self, updates: int, loader_for: float, progress: Progress | None) -> None:
+        super().__init__()
+        self.on_device: Device | None = None
+        self.loading: Loading | None = None
+        self.compiled = Compiled()
+        self.trace: bytes | None = None
+        self.device: torch.device | None = None
+        self._loader_for = loader_for
+        self._progress = progress
+        self._profiler: Any = None
+        self._profiled = 0
+        self._tracing = False
+        # the first updates compile, tune and allocate; the profiler needs one to get ready
+        profiled = max(1, updates // 6)
+        self._begin = max(1, updates // 5) if updates > 2 else 0
+        self._ready = max(self._begin + 1, updates - profiled - 1)
+        self._start = self._ready + 1
+        if self._begin == 0:
+            self.begin()
+
+    def tap(self, taps: Patches, ran: Ran) -> None:
+        import torch
+
+        if torch.cuda.is_available():
+            tap_stalls(taps, lambda: self)
+            tap_copies(taps, lambda: self)
+
+    def forward_begins(self, model: Any, args: Any, kwargs: Any) -> None:
+        super().forward_begins(model, args, kwargs)
+        if self.device is None or self.device.type == "cpu":
+            self.device = next((p.device for p in model.parameters()), self.device)
+
+    def update_ends(self, number: int) -> None:
+        if number in (self._begin, self._ready, self._start):
+            self.finish_device()  # or the work of earlier updates would run in the window
+        super().update_ends(number)
+        if self._progress is not None:
+            self._progress.advance(number, "updates")
+        if number == self._begin:
+            self._compiled_before = _compiles().graphs
+            self.begin()
+        elif number == self._ready:
+            self._close()
+            self._profile()
+        elif number == self._start:
+            self._trace()
+        elif self._tracing:
+            self._profiled += 1
+
+    def _close(self) -> None:
+        if self.on:
+            before = getattr(self, "_compiled_before", 0)
+            self.compiled = _compiles()
+            self.compiled.in_window = self.compiled.graphs - before
+        self.end()
+
+    def _profile(self) -> None:
+        import torch
+        from torch.profiler import ProfilerActivity, profile
+
+        kinds = [ProfilerActivity.CPU]
+        if torch.cuda.is_available():
+            kinds.append(ProfilerActivity.CUDA)
+        self._profiler = profile(activities=kinds)
+        self._profiler.prepare_trace()
+
+    def _trace(self) -> None:
+        self._profiler.start_trace()
+        self._tracing = True
+        from torch.profiler import record_function
+
+        self.mark = lambda phase: record_function(MARK + phase)
+
+    def end(self) -> None:
+        super().end()
+        self.mark = None
+        if self._tracing:
+            self._tracing = False
+            self._profiler.stop_trace()
+            self._read()
+        self._profiler = None
+
+    def _read(self) -> None:
+        handle, path = tempfile.mkstemp(suffix=".json")
+        os.close(handle)
+        try:
+            self._profiler.export_chrome_trace(path)
+            with open(path, "rb") as file:
+                self.trace = file.read()
+        finally:
+            os.unlink(path)
+        self.on_device = read_trace(json.loads(self.trace), max(1, self._profiled))
+
+    def ended(self, ran: Ran) -> None:
+        """The script is over, its dataset is still there."""
+        if self._tracing:
+            self.finish_device()
+        self._close()
+        count = len(self.updates)
+        total = sum(self.spent.values())
+        if not count or not ran.loaders or not self._loader_for or ran.partial:
+            return
+        if self.device is None or self._waits_for_data() < _WORTH:
+            return
+        from fallline.instruments.timing.loader import try_loader
+
+        compute = (total - self.spent[DATA]) / max(1, self.batches)
+        try:
+            self.loading = try_loader(
+                ran.loaders[0], compute, self.device, self._loader_for, self._progress
+            )
+        except KeyboardInterrupt:
+            ran.interrupted = True
+
+    def _waits_for_data(self) -> float:
+        """Share of an update; what the device uses to catch up is no wait."""
+        device = self.on_device
+        if device is not None and device.kernels:
+            return device.idle.get(DATA, 0.0) / device.window
+        return self.spent[DATA] / sum(self.spent.values())
+
+
+def _compiles() -> Compiled:
+    """torch's own counters, where anything was compiled."""
+    if "torch._dynamo.utils" not in sys.modules:
+        return Compiled()
+    from torch._dynamo import utils
+
+    found = Compiled(graphs=int(utils.counters["stats"]["unique_graphs"]))
+    for reason, number in utils.counters["graph_break"].items():
+        first = str(reason).strip().splitlines()[0]
+        found.breaks[first] = found.breaks.get(first, 0) + int(number)
+    for metrics in utils.get_compilation_metrics():
+        why = getattr(metrics, "recompile_reason", None)
+        if why:
+            found.recompiles += 1
+            found.reasons.append(str(why).splitlines()[0])
+    return found
