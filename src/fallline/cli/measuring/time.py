@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from fallline.instruments.frame import Progress
-    from fallline.instruments.timing import measure_time
+    from fallline.instruments.timing.measure import measure_time
 
     script = _common.script(args)
     with Progress("measuring time:", args.updates) as progress:
