@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fallline.instruments.clipping import propose_clip, propose_from_norms
+    from fallline.instruments.clip.noise import gradient_noise_scale, noise_scale_from_norms
+    from fallline.instruments.clip.rates import lr_range_test
+    from fallline.instruments.clip.threshold import propose_clip, propose_from_norms
     from fallline.instruments.frame import Measurement, Progress
     from fallline.instruments.function import check_function
-    from fallline.instruments.learning_rate import lr_range_test
     from fallline.instruments.memory import measure_memory
     from fallline.instruments.model import measure_model
-    from fallline.instruments.noise_scale import gradient_noise_scale, noise_scale_from_norms
     from fallline.instruments.precision import precision_probe
     from fallline.instruments.precision.table import autocast_table
     from fallline.instruments.ranks import (
@@ -40,11 +40,11 @@ _HOME = {
     "run_until": "fallline.instruments.script",
     "measure_memory": "fallline.instruments.memory",
     "measure_time": "fallline.instruments.timing",
-    "propose_clip": "fallline.instruments.clipping",
-    "propose_from_norms": "fallline.instruments.clipping",
-    "gradient_noise_scale": "fallline.instruments.noise_scale",
-    "noise_scale_from_norms": "fallline.instruments.noise_scale",
-    "lr_range_test": "fallline.instruments.learning_rate",
+    "propose_clip": "fallline.instruments.clip.threshold",
+    "propose_from_norms": "fallline.instruments.clip.threshold",
+    "gradient_noise_scale": "fallline.instruments.clip.noise",
+    "noise_scale_from_norms": "fallline.instruments.clip.noise",
+    "lr_range_test": "fallline.instruments.clip.rates",
     "measure_same": "fallline.instruments.same",
     "measure_ranks": "fallline.instruments.ranks",
     "no_sync_gain": "fallline.instruments.ranks",

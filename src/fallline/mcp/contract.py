@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fallline.finding import Finding
-from fallline.instruments.clipping import Clip
+from fallline.instruments.clip.threshold import Clip
 from fallline.proof.record import Outcome, recorded
 from fallline.report.json import plain
 from fallline.rule import Rule

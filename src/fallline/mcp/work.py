@@ -271,7 +271,7 @@ def read_run(folder: str, root: Root) -> RunObject:
 
 def propose_clip(folder: str, quantile: float, root: Root) -> list[ClipObject]:
     """A clip threshold from the norms of a watched run, for each of its optimizers."""
-    from fallline.instruments.clipping import propose_from_series
+    from fallline.instruments.clip.threshold import propose_from_series
 
     proposal = propose_from_series(_of_run(folder, root)[0], quantile=quantile, shown=folder)
     return [ClipObject.of(clip) for clip in proposal.clips]

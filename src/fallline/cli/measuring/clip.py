@@ -81,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.noise_scale or args.lr_range:
         return _of_script(args)
-    from fallline.instruments.clipping import propose_clip
+    from fallline.instruments.clip.threshold import propose_clip
 
     if os.path.isfile(args.target):
         raise UsageError(
@@ -100,9 +100,9 @@ def _of_script(args: argparse.Namespace) -> int:
         raise UsageError(
             f"`fallline measure clip {option}` needs torch, which is not installed here: pip install 'fallline[torch]'"
         )
+    from fallline.instruments.clip.noise import noise_scale_of_script
+    from fallline.instruments.clip.rates import lr_range_of_script
     from fallline.instruments.frame import Progress
-    from fallline.instruments.learning_rate import lr_range_of_script
-    from fallline.instruments.noise_scale import noise_scale_of_script
 
     script = _common.script(args)
     if args.noise_scale:

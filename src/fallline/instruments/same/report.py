@@ -83,11 +83,12 @@ class Same:
     def _operation(self) -> list[str]:
         op = self.operation
         assert op is not None
+        inputs = "data, which no operation made" if self.compared == "twice" else "inputs"
         what = {
             "kernel": "gave other results for the same inputs",
             "random": "drew other random numbers",
             "number": f"got another number from Python: {op.detail}",
-            "data": f"got other data, which no operation made{': ' + op.detail if op.detail else ''}",
+            "data": f"got other {inputs}{': ' + op.detail if op.detail else ''}",
             "unwritten": "read memory that nobody had written (torch.empty)",
             "order": f"came in another order: the other run did {op.detail} here",
             "path": f"ran in one run only: the other did {op.detail} here",

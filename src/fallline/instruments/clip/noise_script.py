@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fallline.instruments.clip.noise import Gradients, samples_in
 from fallline.instruments.frame import Progress
-from fallline.instruments.noise_scale import Gradients, samples_in
 from fallline.instruments.script import Observer, Ran, Script, run_until
 
 __all__ = ["Holding", "run_holding"]

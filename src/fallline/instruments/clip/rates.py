@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fallline.instruments.frame import Progress
     from fallline.instruments.script import Script
 
-__all__ = ["RateRange", "lr_range_of_script", "lr_range_test"]
+__all__ = ["RateRange", "Sweep", "lr_range_of_script", "lr_range_test", "ratios_of", "set_rates"]
 
 SMOOTH = 0.9  # of the mean before, in the moving mean that ends the test
 LEAST = 10  # updates, or there is no curve to read
@@ -179,14 +179,14 @@ def lr_range_test(
     state = {name: value.detach().clone() for name, value in model.state_dict().items()}
     gradients = [(p, None if p.grad is None else p.grad.clone()) for p in model.parameters()]
     before, random = copy.deepcopy(optimizer.state_dict()), rng.capture()
-    ratios = _ratios(optimizer)
+    ratios = ratios_of(optimizer)
     try:
         for batch in _round(batches):
             optimizer.zero_grad()
             loss = loss_fn(batch)
             loss.backward()  # type: ignore[no-untyped-call]
             rate = sweep.rate
-            _set(optimizer, ratios, rate)
+            set_rates(optimizer, ratios, rate)
             optimizer.step()
             if not sweep.note(rate, float(loss.detach())):
                 break
@@ -214,14 +214,14 @@ def _round(batches: Iterable[Any]) -> Iterable[Any]:
             )
 
 
-def _ratios(optimizer: Any) -> list[float]:
+def ratios_of(optimizer: Any) -> list[float]:
     """The groups keep their proportions."""
     rates = [float(group["lr"]) for group in optimizer.param_groups]
     most = max(rates)
     return [rate / most if most > 0 else 1.0 for rate in rates]
 
 
-def _set(optimizer: Any, ratios: list[float], rate: float) -> None:
+def set_rates(optimizer: Any, ratios: list[float], rate: float) -> None:
     import torch
 
     for group, ratio in zip(optimizer.param_groups, ratios, strict=True):
@@ -240,6 +240,6 @@ def lr_range_of_script(
     progress: Progress | None = None,
 ) -> RateRange:
     """Run a script with growing rates instead of its own; with accumulation the loss of an update is the mean of its micro-batches."""
-    from fallline.instruments.learning_rate_script import sweep_script
+    from fallline.instruments.clip.rates_script import sweep_script
 
     return sweep_script(script, Sweep(start, end, updates), progress)

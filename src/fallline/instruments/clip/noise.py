@@ -228,7 +228,7 @@ def noise_scale_of_script(
     progress: Progress | None = None,
 ) -> NoiseScale:
     """Train up to this update, then hold the parameters still and take the gradients of the script's next micro-batches."""
-    from fallline.instruments.noise_script import Holding, run_holding
+    from fallline.instruments.clip.noise_script import Holding, run_holding
 
     holding = Holding(updates, gradients, progress)
     ran = run_holding(script, holding)

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
+from fallline.instruments.clip.rates import RateRange, Sweep, ratios_of, set_rates
 from fallline.instruments.frame import Progress
-from fallline.instruments.learning_rate import RateRange, Sweep, _ratios, _set
 from fallline.instruments.script import Enough, Observer, Script, run_until
 from fallline.watcher.patches import Patches, Wrapped
 
@@ -30,11 +30,11 @@ class _Rates(Observer):
             self._losses.append(whole.detach())
 
     def step_begins(self, optimizer: Any) -> None:
-        ratios = self._ratios.setdefault(id(optimizer), _ratios(optimizer))
+        ratios = self._ratios.setdefault(id(optimizer), ratios_of(optimizer))
         groups = optimizer.param_groups
         self._own = [g["lr"].clone() if isinstance(g["lr"], Tensor) else g["lr"] for g in groups]
         self._rate = self.sweep.rate
-        _set(optimizer, ratios, self._rate)
+        set_rates(optimizer, ratios, self._rate)
 
     def step_ends(self, optimizer: Any) -> None:
         for group, rate in zip(optimizer.param_groups, self._own, strict=True):
