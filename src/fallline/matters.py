@@ -11,7 +11,9 @@ _MATTERS = re.compile(
     rb"torch|lightning|accelerat|deepspeed|transformers|\.backward\(|zero_grad|optimi[sz]er|nn\."
 )
 # A file that speaks of another framework and of none around torch has a protocol of its own.
-_AROUND_TORCH = re.compile(rb"torch|lightning|accelerat|deepspeed|transformers")
+_AROUND_TORCH = re.compile(
+    rb"torch|(?:import|from)[ \t]+(?:lightning|accelerate|deepspeed|transformers)"
+)
 _OTHER_FRAMEWORK = re.compile(
     rb"^[ \t]*(?:import|from)[ \t]+(?:mxnet|paddle|tensorflow|keras|jax|flax|mindspore|tinygrad)\b",
     re.M,

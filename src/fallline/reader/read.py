@@ -17,7 +17,9 @@ from fallline.verdict import denied, judge, merge, settle
 
 __all__ = ["Reading", "read_data", "read_text", "unreadable"]
 
-SECONDS_PER_FILE = 10.0  # of processor time: what is found must not depend on how busy the machine is
+SECONDS_PER_FILE = (
+    10.0  # of processor time: what is found must not depend on how busy the machine is
+)
 
 
 @dataclass

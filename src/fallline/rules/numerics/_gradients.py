@@ -39,6 +39,13 @@ def takes_no_gradient(
         return takes_no_gradient(module, node.left, seen) and takes_no_gradient(
             module, node.right, seen
         )
+    if isinstance(node, ast.ListComp | ast.GeneratorExp):
+        counted = {
+            n.id for g in node.generators for n in ast.walk(g.target) if isinstance(n, ast.Name)
+        }
+        return all(takes_no_gradient(module, g.iter, seen) for g in node.generators) and (
+            takes_no_gradient(module, node.elt, seen | counted)
+        )
     if isinstance(node, ast.UnaryOp):
         return takes_no_gradient(module, node.operand, seen)
     if isinstance(node, ast.Subscript):

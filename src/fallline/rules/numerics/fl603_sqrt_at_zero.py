@@ -159,7 +159,7 @@ class AddCoordinates(nn.Module):
     def forward(self, x):
         batch, _, height, width = x.shape
         xx = torch.arange(width, dtype=torch.float32).repeat(height, 1) / (width - 1)
-        yy = torch.arange(height, dtype=torch.float32).view(-1, 1).repeat(1, width) / (height - 1)
+        yy = torch.cat([torch.full((1, width), float(i)) for i in range(height)]) / (height - 1)
         xx = xx.to(x.device)
         radius = torch.sqrt(torch.pow(xx - 0.5, 2) + torch.pow(yy - 0.5, 2))
         return torch.cat([x, radius.expand(batch, 1, -1, -1)], dim=1)
