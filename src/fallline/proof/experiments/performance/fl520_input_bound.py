@@ -36,7 +36,7 @@ def input_bound() -> Measured:
             "right": {"share of an update spent waiting": cached.waiting},
         },
         conclusion=f"where {round(slow.waiting, 1):.0%} of an update is waiting, a device twice as fast saves about "
-        f"{round(from_device, 1):.0%} of the time and reading twice as fast {round(from_data, 1):.0%}; with cached data hardly "
+        f"{max(0.0, round(from_device, 1)):.0%} of the time and reading twice as fast {round(from_data, 1):.0%}; with cached data hardly "
         "anything is waiting",
         holds={
             "more than half of the time is waiting": slow.waiting > 0.5,
