@@ -241,6 +241,20 @@ def test_what_is_computed_is_what_a_try_gives(tmp_path: Path) -> None:
     assert answer["activations"]["modules"]
 
 
+def test_half_a_batch_is_not_tried_where_nobody_can_halve_it() -> None:
+    model = Net(64)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def train() -> None:
+        for _ in range(5):
+            optimizer.zero_grad()
+            model(torch.randn(64, 8)).mean().backward()
+            optimizer.step()
+
+    (half,) = [r for r in measure_memory(train, updates=4).remedies if r.name == "micro-batch"]
+    assert half.problem == "not tried: no DataLoader makes the batches"
+
+
 def test_out_of_memory_is_explained_and_ends_the_script_as_ever(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(

@@ -15,10 +15,11 @@ from fallline.instruments.memory.ledger import (
     Account,
     Entry,
     Exhausted,
+    Peak,
     is_out_of_memory,
 )
 from fallline.instruments.memory.measure import Memory, OutOfMemory
-from fallline.instruments.memory.remedies import computed
+from fallline.instruments.memory.remedies import Remedy, computed
 from fallline.instruments.script import Ran
 
 __all__ = ["MemoryObserver"]
@@ -110,9 +111,7 @@ class MemoryObserver(Growing):
             activations=sum(e.size for e in saved),
             modules=by_module(saved),
             growth=self.growth,
-            remedies=computed(peak, next(iter(ran.models), None), ran.optimizers)
-            if ran.updates
-            else [],
+            remedies=_remedies(peak, ran) if ran.updates else [],
             out_of_memory=self.told,
             applied=remedy,
             allocator=self.allocator if snapshot is not None else None,
@@ -154,6 +153,15 @@ def by_module(held: list[Entry]) -> dict[str, int]:
         if entry.role == ACTIVATIONS:
             sizes[entry.module] = sizes.get(entry.module, 0) + entry.size
     return dict(sorted(sizes.items(), key=lambda item: -item[1]))
+
+
+def _remedies(peak: Peak, ran: Ran) -> list[Remedy]:
+    found = computed(peak, next(iter(ran.models), None), ran.optimizers)
+    if not any(isinstance(loader.batch_size, int) for loader in ran.loaders):
+        for remedy in found:
+            if remedy.name == "micro-batch":
+                remedy.problem = "not tried: no DataLoader makes the batches"
+    return found
 
 
 def _trace(snapshot: Any, device: str) -> list[dict[str, Any]]:

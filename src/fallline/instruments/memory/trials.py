@@ -32,7 +32,7 @@ def try_remedies(memory: Memory, script: Script, seconds: float, progress: Progr
         return
     for done, remedy in enumerate(known):
         left = until - time.monotonic()
-        if memory.peak - remedy.peak < _WORTH * memory.peak:
+        if remedy.problem or memory.peak - remedy.peak < _WORTH * memory.peak:
             continue
         if left < memory.seconds:
             remedy.problem = "not tried: no time left (--try-for)"
