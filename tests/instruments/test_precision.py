@@ -348,6 +348,27 @@ def test_a_script_that_never_trains_is_said_to_be_so(tmp_path: Path) -> None:
     assert ran.returncode == 2 and "--table" in ran.stderr
 
 
+@pytest.mark.parametrize("verb", ["precision", "model"])
+def test_torch_is_imported_by_the_script_which_may_have_something_to_set_first(
+    tmp_path: Path, verb: str
+) -> None:
+    text = """
+        import sys
+        assert "torch" not in sys.modules
+        import torch
+        model = torch.nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        loss = model(torch.ones(2, 3)).mean()
+        loss.backward()
+        optimizer.step()
+    """
+    (tmp_path / "train.py").write_text(textwrap.dedent(text))
+    command = [sys.executable, "-m", "fallline", "measure", verb, "--out", "m", "train.py"]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert (tmp_path / "m" / f"{verb}.json").exists()
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_a_gpu_exp_is_safe_under_autocast_and_the_matmul_is_not() -> None:

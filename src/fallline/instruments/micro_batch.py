@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,14 +12,10 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from fallline.engine import rng
 from fallline.errors import UsageError
-from fallline.instruments.script import Observer, Ran, Script, run_until
 from fallline.watcher.objects import unwrap
 from fallline.watcher.replay import Capture, Gone, Weak, as_it_was, prepare
 
-__all__ = ["MicroBatch", "device_of", "measure_micro_batch"]
-
-_MOST_CALLS = 64
-Found = TypeVar("Found")
+__all__ = ["MicroBatch", "device_of"]
 
 
 def device_of(tensors: list[Tensor]) -> str:
@@ -95,51 +90,3 @@ def _forget(thing: Any) -> None:
             _forget(item)
     elif isinstance(thing, dict):
         _forget(tuple(thing.values()))
-
-
-def measure_micro_batch(
-    script: Script, measure: Callable[[MicroBatch], Found], *, update: int
-) -> tuple[Found, Ran]:
-    """Train up to this update, and hand its first micro-batch to `measure` where its backward would begin."""
-    observer = _AtBackward(measure, update)
-    ran = run_until(script, observer, updates=update)
-    if not observer.found:
-        if ran.interrupted:
-            raise KeyboardInterrupt
-        raise UsageError(
-            f"the script {'raised' if ran.error or ran.status else 'ended'} after {ran.updates} updates, before the backward of update "
-            f"{update}: there is nothing to measure (--updates chooses another one)"
-        )
-    return observer.found[0], ran
-
-
-class _AtBackward(Observer):
-    def __init__(self, measure: Callable[[MicroBatch], Any], update: int) -> None:
-        self.measure = measure
-        self.wanted = update
-        self.done = 0
-        self.capture: Capture | None = None
-        self.random: dict[str, Any] = {}
-        self.found: list[Any] = []
-
-    @property
-    def now(self) -> bool:
-        return self.done == self.wanted - 1 and not self.found
-
-    def update_ends(self, number: int) -> None:
-        self.done = number
-
-    def forward_begins(self, model: nn.Module, args: Any, kwargs: Any) -> None:
-        if not self.now:
-            return
-        if self.capture is None or self.capture.over:
-            self.capture, self.random = Capture(None), rng.capture()
-        if len(self.capture.calls) < _MOST_CALLS:
-            self.capture.add(model, args, kwargs, device_of(list(model.parameters())))
-
-    def backward_begins(self, loss: Any) -> None:
-        if not self.now or self.capture is None:
-            return
-        self.capture.end()
-        self.found.append(self.measure(MicroBatch(self.capture, self.random)))
-        self.capture = None

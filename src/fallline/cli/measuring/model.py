@@ -28,15 +28,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from fallline.instruments.model import measure_model, model_of_script
-
     status = 0
     if ":" in args.target and not os.path.exists(args.target):
+        from fallline.instruments.model import measure_model
         from fallline.instruments.target import named_object
 
         model, inputs = _built(named_object(args.target), args.target)
         report = measure_model(model, *inputs)
     else:
+        from fallline.instruments.model.script import model_of_script
+
         report, ran = model_of_script(script(args), update=args.updates)
         status = 1 if ran.error is not None or ran.status else 130 if ran.interrupted else 0
     deliver(report, args)

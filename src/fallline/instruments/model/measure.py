@@ -11,15 +11,14 @@ from torch import nn
 
 from fallline.errors import UsageError
 from fallline.instruments.frame import Progress
-from fallline.instruments.micro_batch import MicroBatch, measure_micro_batch
+from fallline.instruments.micro_batch import MicroBatch
 from fallline.instruments.model.batch import generated_batch
 from fallline.instruments.model.flow import Flow, flow_of
-from fallline.instruments.model.registered import not_optimized, shared_parameters, unregistered
+from fallline.instruments.model.registered import shared_parameters, unregistered
 from fallline.instruments.model.report import UNEVEN, ModelReport
-from fallline.instruments.script import Ran, Script
 from fallline.instruments.untouched import World, leaves_of, loss_of, untouched
 
-__all__ = ["measure_model", "model_of_script"]
+__all__ = ["measure_micro", "measure_model"]
 
 
 def measure_model(model: nn.Module, *inputs: Any, **named: Any) -> ModelReport:
@@ -44,22 +43,13 @@ def measure_model(model: nn.Module, *inputs: Any, **named: Any) -> ModelReport:
     return report
 
 
-def model_of_script(script: Script, *, update: int = 1) -> tuple[ModelReport, Ran]:
-    """The model that a script trains, with the batch and the loss of one of its updates."""
-
-    def measure(micro: MicroBatch) -> ModelReport:
-        model = _trained(micro)
-        report = _looked_at(model)
-        report.batch = f"of update {update}"
-        report.flow = flow_of(model, micro, World())
-        trained.append(model)
-        return report
-
-    trained: list[nn.Module] = []
-    report, ran = measure_micro_batch(script, measure, update=update)
-    if ran.optimizers:
-        report.not_optimized = not_optimized(trained[0], ran.optimizers)
-    return report, ran
+def measure_micro(micro: MicroBatch, update: int) -> tuple[ModelReport, nn.Module]:
+    """The model that the loss of a script's micro-batch trains, with that batch and loss."""
+    model = _trained(micro)
+    report = _looked_at(model)
+    report.batch = f"of update {update}"
+    report.flow = flow_of(model, micro, World())
+    return report, model
 
 
 def _trained(micro: MicroBatch) -> nn.Module:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from fallline.instruments.micro_batch import MicroBatch, measure_micro_batch
-from fallline.instruments.precision.probe import probe_run
-from fallline.instruments.precision.report import PrecisionReport
+from typing import TYPE_CHECKING
+
+from fallline.instruments.at_backward import measure_micro_batch
 from fallline.instruments.script import Ran, Script
+
+if TYPE_CHECKING:
+    from fallline.instruments.micro_batch import MicroBatch
+    from fallline.instruments.precision.report import PrecisionReport
 
 __all__ = ["precision_of_script"]
 
@@ -16,6 +20,8 @@ def precision_of_script(
     """Train up to this update, and run its first micro-batch in every format."""
 
     def measure(micro: MicroBatch) -> PrecisionReport:
+        from fallline.instruments.precision.probe import probe_run
+
         report = probe_run(micro, device=micro.device, timing=timing)
         if micro.without_loss and not report.loss_given:
             report.notes.append(
