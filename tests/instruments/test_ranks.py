@@ -27,6 +27,7 @@ from fallline.instruments.ranks import (
 )
 from fallline.instruments.ranks.judge import stragglers
 from fallline.instruments.ranks.machine import here, torchrun_line
+from fallline.instruments.ranks.measure import compared
 from fallline.instruments.ranks.meeting import Meeting, SilentRank
 from fallline.instruments.ranks.talk import SIZES
 from fallline.proof.ranks import on_ranks
@@ -63,6 +64,31 @@ def test_a_rank_that_takes_longer_is_named() -> None:
     assert stragglers([1.0, 1.05, 2.0, 1.0]) == {2: 2.0}
     assert stragglers([1.0, 1.1]) == {}
     assert stragglers([]) == {}
+
+
+def test_ranks_that_each_read_everything_are_told_before_they_meet_the_same_sample() -> None:
+    def saw(samples: list[int], reads: tuple[int, int] | None) -> dict[str, Any]:
+        nothing = {
+            "prints": [],
+            "updates": 1,
+            "ddp": True,
+            "seeds": {},
+            "repeats": None,
+            "own": None,
+        }
+        times = {
+            "synchronised": None,
+            "alone": None,
+            "measured": 0,
+            "backwards": 0,
+            "synchronising": 0,
+        }
+        return {**nothing, **times, "samples": samples, "reads": reads}
+
+    apart = compared([saw([1, 2], (1000, 1000)), saw([3, 4], (1000, 1000))])
+    assert (apart.whole, apart.overlap and apart.overlap.share) == (1000, 0.0)
+    assert compared([saw([1], (500, 1000)), saw([2], (500, 1000))]).whole is None
+    assert compared([saw([1], (1000, 1000)), saw([2], None)]).whole is None
 
 
 # -- this machine --------------------------------------------------------------------------------------------------
@@ -256,7 +282,7 @@ def test_ranks_without_ddp_their_own_seeds_and_one_loader() -> None:
         name: [1] for name in ("0.weight", "0.bias", "1.weight", "1.bias")
     }
     assert [seeds["torch seed"] for seeds in trained["seeds"]] == [5, 6]
-    assert trained["overlap"]["share"] == 1.0
+    assert (trained["overlap"]["share"], trained["whole"]) == (1.0, 160)
     assert any("DistributedSampler" in problem for problem in answer["problems"])
     assert any("parameters differ between ranks from update 0 on, 0.weight first" in p for p in answer["problems"])  # fmt: skip
     assert "in no DistributedDataParallel" in text
@@ -274,7 +300,7 @@ def test_ranks_under_ddp_and_one_that_is_changed_by_hand() -> None:
     assert (trained["unequal_update"], list(trained["unequal"])) == (4, ["module.1.weight"]) or (
         trained["unequal_update"] == 4 and "module.1.weight" in trained["unequal"]
     )
-    assert trained["overlap"]["share"] == 0.0
+    assert (trained["overlap"]["share"], trained["whole"]) == (0.0, None)
     assert any("set_epoch" in problem for problem in answer["problems"])
     assert trained["repeats"]
     assert "all ranks draw the same random numbers" in text

@@ -134,6 +134,22 @@ def test_a_recorded_run_trains_to_the_same_bits() -> None:
     assert torch.equal(trained[0], trained[2]) and torch.equal(trained[1], trained[3])
 
 
+def test_operations_are_kept_up_to_the_update_that_was_asked_for() -> None:
+    file = io.StringIO()
+    run_until(loop(lambda step, model, out: out), Record(file, until=1), updates=4)
+    rows = [json.loads(line) for line in file.getvalue().splitlines()]
+    assert ["operations" in row for row in rows if "parameters" in row] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    file = io.StringIO()
+    run_until(loop(lambda step, model, out: out), Record(file, until=9, seconds=0.0), updates=2)
+    first = json.loads(file.getvalue().splitlines()[0])
+    assert first["full"]  # no time was given for it
+
+
 def here(function: Callable[..., Any], text: str) -> int:
     """The line of this file in `function` that holds `text`."""
     first = function.__code__.co_firstlineno

@@ -121,6 +121,10 @@ def _script(
             f"{overlap.share:.0%} of the samples were read by several ranks (rank {', '.join(map(str, overlap.ranks))}): give the "
             "loader a DistributedSampler"
         )
+    elif trained.whole is not None:
+        found.problems.append(
+            f"every rank reads all {trained.whole} samples of the dataset in an epoch: give the loader a DistributedSampler"
+        )
     if trained.repeats:
         found.problems.append(
             "the second epoch has the order of the first: sampler.set_epoch(epoch) is missing"
@@ -164,6 +168,7 @@ def compared(told: list[dict[str, Any]]) -> Trained:
         ddp=all(each["ddp"] for each in told),
         seeds=[each["seeds"] for each in told],
         overlap=sampler_overlap(samples) if any(samples) else None,
+        whole=_whole(told),
         repeats=any(each["repeats"] for each in told),
         unequal_update=first,
         unequal=names,
@@ -174,6 +179,14 @@ def compared(told: list[dict[str, Any]]) -> Trained:
         micro_batches=micro_batches,
         synchronising=synchronising,
     )
+
+
+def _whole(told: list[dict[str, Any]]) -> int | None:
+    """A window may be too short for two ranks to meet the same sample; the lengths tell."""
+    reads = [each["reads"] for each in told]
+    if any(read is None or read[0] < read[1] for read in reads):
+        return None
+    return int(reads[0][1])
 
 
 def _costs(told: list[dict[str, Any]]) -> tuple[float | None, float | None, float, float]:

@@ -24,6 +24,7 @@ class Trained:
     ddp: bool
     seeds: list[dict[str, int]]
     overlap: Overlap | None
+    whole: int | None  # samples of the dataset, where every rank reads all of them
     repeats: bool  # every epoch has the same order on some rank
     unequal_update: (
         int | None

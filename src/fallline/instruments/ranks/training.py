@@ -40,6 +40,9 @@ class Training(Observer):
         self.alone = max(1, updates - self.warm - self.synchronised)
         self.seeds: dict[str, int] = {}
         self.samples: list[Any] = []  # of the first epoch of the first loader
+        self.reads: tuple[int, int] | None = (
+            None  # samples in an epoch of this rank, and in the dataset
+        )
         self.repeats: bool | None = None  # the second epoch has the order of the first
         self.prints: list[dict[str, int]] = []  # after each update that synchronises
         self.seconds: dict[str, list[float]] = {"synchronised": [], "alone": []}
@@ -83,12 +86,16 @@ class Training(Observer):
     def epoch_begins(self, loader: Any) -> None:
         if self._loader is None:
             self._loader = loader
+            self.reads = _lengths(loader)
         if loader is self._loader:
             self._epoch += 1
 
     def batch_ends(self, iterator: Any, batch: Any) -> None:
         """Where a dataset has no indices, a batch is known by its bits."""
-        if self._epoch == 0 and isinstance(self._loader.dataset, torch.utils.data.IterableDataset):
+        dataset = getattr(self._loader, "dataset", None)
+        if getattr(iterator, "_dataset", None) is not dataset:
+            return  # another loader's, for validation
+        if self._epoch == 0 and isinstance(dataset, torch.utils.data.IterableDataset):
             self._sample(str(resolve([together(fingerprint(t) for t in tensors_in(batch))])[0]))
 
     def _sample(self, index: Any) -> None:
@@ -175,6 +182,7 @@ class Training(Observer):
             "ddp": bool(self.ddp),
             "seeds": self.seeds,
             "samples": self.samples,
+            "reads": self.reads,
             "repeats": self.repeats,
             "prints": self.prints,
             "synchronised": self.per_update("synchronised"),
@@ -184,6 +192,17 @@ class Training(Observer):
             "synchronising": self.synchronising,
             "measured": len(self.seconds["synchronised"]),
         }
+
+
+def _lengths(loader: Any) -> tuple[int, int] | None:
+    """How many samples this rank reads in an epoch, and how many there are; None where that is not known."""
+    sampler = loader.sampler
+    if loader.batch_size is None:  # a batch sampler of its own: the loader's sampler is not used
+        sampler = getattr(loader.batch_sampler, "sampler", None)
+    try:
+        return len(sampler), len(loader.dataset)
+    except TypeError:
+        return None
 
 
 def _seeds() -> dict[str, int]:

@@ -46,25 +46,29 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._count = 0
         self._unwritten: set[int] = set()  # storages that nobody has written to yet
         self._on = False
+        self._set_aside = 0
 
     def begin(self) -> None:
         self.__enter__()  # type: ignore[no-untyped-call]
         self._on = True
 
     def end(self) -> None:
-        if self._on:
-            self._on = False
-            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        """Nothing more is written down. It stays in place: a mode of the script's own may be on top of it."""
+        self._on = False
+
+    def leave(self) -> None:
+        """The script is over, and so are its modes."""
+        self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     @contextmanager
     def aside(self) -> Iterator[None]:
         """What is done inside is not the script's."""
-        on, self._on = self._on, False
+        self._set_aside += 1
         begun = _clock()
         try:
             yield
         finally:
-            self._on = on
+            self._set_aside -= 1
             self._seconds -= _clock() - begun
 
     def drawn(self, source: str, at: Location, state: int) -> None:
@@ -98,7 +102,12 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if not self._on or not self._room() or not all(_is_plain(t) for t in types):
+        if (
+            not self._on
+            or self._set_aside
+            or not self._room()
+            or not all(_is_plain(t) for t in types)
+        ):
             return func(*args, **kwargs)
         with self.aside():
             given = list(tensors_in((args, kwargs)))

@@ -59,10 +59,12 @@ class Record(Observer):
         self._done = 0
         self._row: dict[str, Any] = {}
         self.operations = Operations(seconds) if until >= 0 else None
+        self._mode: Operations | None = None
 
     def started(self) -> None:
         if self.operations is not None:
-            self.operations.begin()
+            self._mode = self.operations
+            self._mode.begin()
 
     def drawn(self, source: str, at: Location, state: int) -> None:
         """The user's code drew a random number, or looked at the clock."""
@@ -168,10 +170,10 @@ class Record(Observer):
 
     def ended(self, ran: Ran) -> None:
         """What came after the last update is written too: it may never have come to one."""
+        if self._mode is not None:
+            self._mode.leave()
         if self.operations is not None:
-            left = self.operations
-            self.operations = None
-            left.end()
+            left, self.operations = self.operations, None
             self._file.write(
                 json.dumps({"update": self._done, "operations": left.taken(), "unfinished": True})
                 + "\n"
