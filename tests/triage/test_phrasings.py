@@ -51,9 +51,8 @@ def test_questions_are_answered_from_their_case() -> None:
     asked = tomllib.loads((EVALS / "cases.toml").read_text(encoding="utf-8"))["case"]
     assert asked.keys() == {case.id for book in playbooks() for case in book.cases}
     given = [(case, [c.id for c in answer(q).cases]) for case, both in asked.items() for q in both]
-    assert len(given) == 60
-    assert sum(case in cases for case, cases in given) >= 57
-    assert sum(case in cases[:1] for case, cases in given) >= 51
+    assert sum(case in cases for case, cases in given) >= 0.95 * len(given)
+    assert sum(case in cases[:1] for case, cases in given) >= 0.85 * len(given)
 
 
 @pytest.mark.parametrize("name", ["phrasings.toml", "phrasings_last.toml", "phrasings_dev.toml"])
