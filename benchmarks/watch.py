@@ -70,6 +70,14 @@ def transformer_job() -> Job:
     return Job(Transformer(), lambda: (tokens[torch.randint(0, 64, ())], tokens[0]))
 
 
+def short_step_job() -> Job:
+    """The same in small: a step of about 20 ms, the shortest that the bar of one percent is about."""
+    torch.manual_seed(0)
+    tokens = torch.randint(0, 512, (64, 8, 64))
+    model = Transformer(layers=2, width=128)
+    return Job(model, lambda: (tokens[torch.randint(0, 64, ())], tokens[0]))
+
+
 def many_tensors_job(layers: int = 75, width: int = 8) -> Job:
     """150 small tensors: what is left is the fixed cost of an update."""
     torch.manual_seed(0)
@@ -301,6 +309,22 @@ def fixed_cost(blocks: int = 12, steps: int = 200) -> str:
     )
 
 
+def short_steps(blocks: int = 40, steps: int = 50) -> str:
+    job = short_step_job()
+    with fallline(job) as (on, off):
+        on()
+        for _ in range(600):  # past the first updates, which are looked at more closely
+            job.step()
+        found = paired(job, on, off, blocks, steps)
+    nothing: Switch = (lambda: None, lambda: None)
+    noise = paired(short_step_job(), *nothing, blocks // 2, steps)
+    return (
+        f"Steps of {1e3 * found['bare']:.1f} ms of CPU (2 layers, d = 128, {len(list(job.model.parameters()))} tensors), {blocks} pairs of {steps}: "
+        f"**{found['ratio']:.4f}** of bare (quartiles {found['low']:.4f} - {found['high']:.4f}; bare against bare {noise['ratio']:.4f}), "
+        f"{1e6 * found['added']:.0f} µs an update (bar: 1.01)."
+    )
+
+
 def memory(updates: int = 1_000_000) -> str:
     """A million updates through the recorder and the live history, with samples of 150 parameters now and then."""
     import resource
@@ -346,7 +370,7 @@ def main() -> int:
     parser.add_argument("--blocks", type=int, default=16)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--tools", default="", help="only the tools whose names hold this")
-    parser.add_argument("--only", choices=("table", "fixed", "memory"))
+    parser.add_argument("--only", choices=("table", "fixed", "short", "memory"))
     args = parser.parse_args()
     torch.set_num_threads(1)
     tools = list(TOOLS)[:1] if args.quick else [t for t in TOOLS if args.tools in t]
@@ -356,6 +380,9 @@ def main() -> int:
         print(parts[-1], flush=True)
     if args.only in (None, "fixed"):
         parts.append(fixed_cost(6 if args.quick else 12))
+        print(parts[-1], flush=True)
+    if args.only in (None, "short"):
+        parts.append(short_steps(10 if args.quick else 40))
         print(parts[-1], flush=True)
     if args.only in (None, "table"):
         parts.insert(0, "\n".join(table(args.blocks, args.steps, tools)))

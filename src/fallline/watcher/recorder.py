@@ -31,6 +31,7 @@ __all__ = ["Recorder", "UpdateRow"]
 QUEUE_LIMIT = 20_000
 # How long a killed run may be behind, at most.
 FLUSH_SECONDS = 0.5
+_NUMBERS = (int, float)  # a union type made anew at each look is slow
 
 
 @dataclass(slots=True)
@@ -231,10 +232,10 @@ class Recorder:
 
 def _hold(value: Any) -> Any:
     """The value as it is now: scripts change losses in place, and the background thread reads later."""
-    if value is None or isinstance(value, float | int):
+    if value is None or isinstance(value, _NUMBERS):
         return value
     try:
-        if value.device.type == "cpu":
+        if value.is_cpu:
             return value.item()
         return value.detach().clone()  # a kernel in the device's queue; nobody waits for it
     except Exception:

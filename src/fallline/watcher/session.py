@@ -31,7 +31,7 @@ from fallline.watcher.origin import Origin
 from fallline.watcher.recorder import Recorder, UpdateRow
 from fallline.watcher.samples import ParameterInfo
 from fallline.watcher.taps import Taps
-from fallline.watcher.taps_events import Teller
+from fallline.watcher.taps_events import SPANS, Teller
 from fallline.watcher.taps_facts import autocast_dtype, inner_of, now
 
 __all__ = ["Options", "Session"]
@@ -337,7 +337,7 @@ class Session(Teller):
             clip_norm=self._clip.get("norm"),
             clip_threshold=self._clip.get("threshold"),
             grad_norm=self.guard.norm,
-            seconds=dict(self.seconds),
+            seconds=self.seconds,
             memory=self._memory,
             graphs=self.graphs.alive,
             micro_batches=self.micro_batches,
@@ -350,7 +350,7 @@ class Session(Teller):
             else:
                 entry[1].after_step(row)
         self.open().update(row)
-        self.seconds = dict.fromkeys(self.seconds, 0.0)
+        self.seconds = dict.fromkeys(SPANS, 0.0)
         self._losses, self._clip, self._scale = [], {}, None
         self._step_started, self.all_reduces = 0.0, 0
         self.by_hand.stepped(self.steps)

@@ -35,6 +35,7 @@ from fallline.watcher.taps_owners import Owners
 __all__ = ["Teller"]
 
 MARK = "fallline.forward"
+SPANS = ("data", "forward", "backward", "step")  # where the time of an update goes
 # Walking a whole graph costs a millisecond or more: the first backward passes from one line tell what there is to tell.
 WALKS_PER_SITE = 12
 # Calls of one kind from one line between two steps: an evaluation of ten thousand batches says no more than this many.
@@ -69,7 +70,7 @@ class Teller(DataTeller):
         self.in_closure: bool | None = False  # None: between two runs of one step's closure
         self.scaler_stepping: Any = None
         self.autocast_pending: list[tuple[HalfWatch, Any]] = []
-        self.seconds = dict.fromkeys(("data", "forward", "backward", "step"), 0.0)
+        self.seconds = dict.fromkeys(SPANS, 0.0)
         self.steps = 0
         self.checkpoints = 0
         self.all_reduces = 0
