@@ -102,6 +102,19 @@ def test_trying_the_loader_draws_no_random_number() -> None:
     assert all(t.wait is not None for t in found.tried), found
 
 
+def test_ctrl_c_while_loaders_are_tried_leaves_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fallline.instruments.timing import loader
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loader, "_try", interrupted)
+    timing = measure_time(training(DataLoader(Slow(0.002), 4)), updates=8, loader_for=5)
+    assert (timing.partial, timing.status) == (True, 130)
+    assert timing.window > 0
+    assert "waits for the loader" in timing.text()
+
+
 def test_time_around_the_model_is_host_bound_and_its_line_named() -> None:
     data = DataLoader(TensorDataset(torch.randn(4000, 8)), 4, collate_fn=lambda b: b[0][0])
     timing = measure_time(training(data, around=lambda: time.sleep(0.02)), updates=12, loader_for=0)

@@ -44,6 +44,7 @@ class Loading:
     batch_size: int | None
     tried: list[Trial] = field(default_factory=list)
     problem: str = ""
+    interrupted: bool = False  # Ctrl-C: what was tried until then is here
 
     @property
     def now(self) -> Trial | None:
@@ -90,6 +91,8 @@ def try_loader(
         best = found.best
         if device.type == "cuda" and best is not None:
             tried(Trial(best.num_workers, not loader.pin_memory))
+    except KeyboardInterrupt:
+        found.interrupted = True
     finally:
         rng.restore(state)
     return found

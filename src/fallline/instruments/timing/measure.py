@@ -108,7 +108,7 @@ def measure_time(
         device=str(observer.device or "cpu"),
         updates=ran.updates,
         window=len(observer.updates),
-        partial=ran.partial or not observer.updates,
+        partial=ran.partial or ran.interrupted or not observer.updates,
         status=130 if ran.interrupted else ran.status,
         phases={p: s / count for p, s in observer.spent.items() if s},
         seconds=observer.updates,
@@ -241,12 +241,10 @@ class _Observer(Clock):
         from fallline.instruments.timing.loader import try_loader
 
         compute = (total - self.spent[DATA]) / max(1, self.batches)
-        try:
-            self.loading = try_loader(
-                ran.loaders[0], compute, self.device, self._loader_for, self._progress
-            )
-        except KeyboardInterrupt:
-            ran.interrupted = True
+        self.loading = try_loader(
+            ran.loaders[0], compute, self.device, self._loader_for, self._progress
+        )
+        ran.interrupted |= self.loading.interrupted
 
     def _waits_for_data(self) -> float:
         """Share of an update; what the device uses to catch up is no wait."""
