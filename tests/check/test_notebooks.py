@@ -129,6 +129,8 @@ def test_a_notebook_in_another_language_is_not_ours(project: Path, fallline: Cal
         '!tts --text "a b" \\\n--speaker LJ001-0001.wav \\\n    --out_path out.wav',
         " !tts --text a \\\n      --out_path out.wav",
         "import os\n! python prepare.py --data \\\n      --split train\n\n!ls \\\n  -l",
+        "print('%d' \\\n      % 3)\nx = (1\n  % 2)",
+        "!ls\nprint('%d' \\\n      % 3)",
         "listed = !ls \\\n  -l",
         "if True:\n    !ls\n    %cd ..",
     ],

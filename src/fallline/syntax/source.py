@@ -170,20 +170,35 @@ def _language(book: dict[str, Any]) -> str:
     return "python" if not named or "python" in str(named).lower() else str(named)
 
 
+def _is_python(text: str) -> bool:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
+
+
 def _without_magics(lines: list[str]) -> list[str]:
     first = next((line for line in lines if line.strip()), "")
     if first.lstrip().startswith("%%") and not re.match(
         r"\s*%%(time|timeit|capture|prun|watch)\b", first
     ):
         return ["# " + line for line in lines]
+    if _is_python("\n".join(lines)):
+        return lines  # a line that begins with % goes on a sum or a format
     kept: list[str] = []
     goes_on = False  # a command for the shell, continued with a backslash
+    code_goes_on = False
     code_before = False
     for line in lines:
         assigned = _ASSIGNED_MAGIC.match(line)
         if goes_on:
             kept.append("# " + line)
             goes_on = line.endswith("\\")
+        elif code_goes_on:
+            kept.append(line)
         elif assigned:
             kept.append(assigned[1] + "None")
             goes_on = line.endswith("\\")
@@ -194,5 +209,6 @@ def _without_magics(lines: list[str]) -> list[str]:
             goes_on = line.endswith("\\") and line.lstrip()[0] in "!%"
         else:
             kept.append(line)
+        code_goes_on = kept[-1] == line and line.endswith("\\")
         code_before = code_before or bool(line.strip() and not line.strip().startswith("#"))
     return kept

@@ -57,8 +57,35 @@ def in_loss(module: Module, node: ast.AST) -> bool:
         and _WORDS.search(up.name)
         for up in module.parents(node)
     ):
-        return True
+        return not _only_measured(module, node, _FLOWS)
     return _reaches_loss(module, node, _FLOWS)
+
+
+def _only_measured(module: Module, node: ast.AST, flows: int) -> bool:
+    """A metric next to the loss: every use of the value ends in a number, or in a comparison."""
+    statement = module.statement(node)
+    target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+    if not isinstance(target, ast.Name) or flows == 0:
+        return False
+    uses = _uses(module, target.id, module.scope(node), statement)
+    return bool(uses) and all(
+        _becomes_a_number(module, use)
+        or (module.statement(use) is not statement and _only_measured(module, use, flows - 1))
+        for use in uses
+    )
+
+
+def _becomes_a_number(module: Module, use: ast.AST) -> bool:
+    for up in module.parents(use):
+        if isinstance(up, ast.stmt):
+            return False
+        if isinstance(up, ast.Compare) or (
+            isinstance(up, ast.Call)
+            and isinstance(up.func, ast.Attribute)
+            and up.func.attr in {"item", "tolist", "numpy", "detach"}
+        ):
+            return True
+    return False
 
 
 def differentiated(module: Module, node: ast.AST) -> bool:

@@ -149,6 +149,20 @@ class RMSNorm(nn.Module):
 
 RMSNorm(4)(torch.zeros(2, 4, requires_grad=True)).sum().backward()
 """,
+        # a metric next to the loss
+        """\
+import torch
+
+
+def sequence_loss(flow, target):
+    loss = (flow - target).abs().mean()
+    error = torch.sum((flow - target) ** 2, dim=1).sqrt()
+    error = error.view(-1)
+    return loss, {"error": error.mean().item(), "1px": (error < 1).float().mean().item()}
+
+
+sequence_loss(torch.zeros(2, 3, requires_grad=True), torch.zeros(2, 3))[0].backward()
+""",
         # coordinates: nothing is differentiated with respect to them
         """\
 import torch
