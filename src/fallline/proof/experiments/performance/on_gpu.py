@@ -30,7 +30,7 @@ def what_waits_for_the_gpu() -> Measured:
     loss = model(x).sum().detach()
     calls: dict[str, Callable[[], object]] = {
         "clip_grad_norm_": lambda: clip_grad_norm_(model.parameters(), 1.0),
-        "clip_grad_norm_, error_if_nonfinite": lambda: clip_grad_norm_(
+        "clip_grad_norm_(error_if_nonfinite=True)": lambda: clip_grad_norm_(
             model.parameters(), 1.0, error_if_nonfinite=True
         ),
         "optimizer.step": optimizer.step,
@@ -51,7 +51,7 @@ def what_waits_for_the_gpu() -> Measured:
         conclusion=f"waiting for the GPU: {', '.join(n for n, w in waits.items() if w)}; not: {', '.join(n for n, w in waits.items() if not w)}",
         holds={
             "clipping does not wait": not waits["clip_grad_norm_"],
-            "error_if_nonfinite does": waits["clip_grad_norm_, error_if_nonfinite"],
+            "error_if_nonfinite does": waits["clip_grad_norm_(error_if_nonfinite=True)"],
             "the optimizer's step does not": not waits["optimizer.step"],
             "scaler.step does": waits["scaler.step"],
             "loss.item() does": waits["loss.item()"],
