@@ -265,4 +265,5 @@ def test_a_unit_test_is_no_evaluation() -> None:
         return "FL402" in {f.code for f in read_text(UNIT_TEST, path)}
 
     assert not told("tests/test_model.py")
+    assert not told("tests/common.py")
     assert told("train.py")

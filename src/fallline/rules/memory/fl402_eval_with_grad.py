@@ -15,7 +15,7 @@ from fallline.syntax import Editor, Module
 _EVALUATES = re.compile(
     r"eval|val|test|infer|predict|generate|sampl|accuracy|score|metric", re.IGNORECASE
 )
-_TEST_FILE = re.compile(r"(^|[/\\])(test_[^/\\]*|[^/\\]*_test)\.py$")
+_TEST_FILE = re.compile(r"(^|[/\\])(tests?[/\\]|test_[^/\\]*\.py$|[^/\\]*_test\.py$)")
 _TRAINS = frozenset({"backward", "zero_grad", "step", "grad"})
 
 
@@ -218,7 +218,7 @@ def _evaluations(trace: Trace) -> list[Event]:
 def _in_unit_test(event: Event) -> bool:
     """`test_x` of a test file, or what it calls: a forward pass on a handful of numbers, checked and thrown away."""
     return any(
-        place.function.rpartition(".")[2].startswith("test_")
+        place.function.rpartition(".")[2].lstrip("_").startswith("test_")
         and _TEST_FILE.search(place.path) is not None
         for place in (event.at, *event.callers)
     )
