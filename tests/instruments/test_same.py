@@ -342,6 +342,34 @@ def test_the_order_of_a_set_is_found_by_pinning_it(tmp_path: Path) -> None:
     assert "sorted" in found.text()
 
 
+WORKERS = """\
+import numpy, torch
+from torch.utils.data import DataLoader, Dataset
+class Noisy(Dataset):
+    def __len__(self): return 64
+    def __getitem__(self, i): return torch.from_numpy(numpy.random.default_rng().normal(size=4).astype("float32"))
+def main():
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x in DataLoader(Noisy(), batch_size=8, num_workers=1):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+if __name__ == "__main__": main()
+"""
+
+
+@pytest.mark.slow
+def test_what_a_loaders_worker_draws_is_found_by_pinning_it(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(WORKERS)
+    found = measure_same(str(tmp_path / "train.py"), updates=2)
+    assert found.difference is not None and (found.difference.update, found.difference.stage) == (0, "batches")  # fmt: skip
+    assert found.operation is not None and (found.operation.kind, found.operation.op) == ("data", "linear")  # fmt: skip
+    assert found.cause is not None and (found.cause.source, found.cause.confirmed) == ("numpy", True)  # fmt: skip
+    assert found.tried == {"numpy": True}
+
+
 @pytest.mark.slow
 def test_the_same_bits_are_said_and_the_results_are_the_scripts_own(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]

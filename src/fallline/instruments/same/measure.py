@@ -254,6 +254,10 @@ def _suspects(operation: Operation | None) -> list[str]:
         return list(_LAST_RESORT[:MOST_TRIALS])
     first = {"kernel": ["kernels"], "random": ["torch"], "order": ["hash"]}.get(operation.kind, [])
     drawn = [draw.source for draw in operation.draws]
+    if (
+        operation.kind == "data"
+    ):  # made by code that may run in a loader's worker, where draws are not seen
+        first = [source for source in drawn if source in ("numpy", "python")] + ["numpy", "python"]
     wanted = [*first, *drawn]
     if operation.kind != "kernel" or drawn:
         wanted += _LAST_RESORT
@@ -264,8 +268,8 @@ def _cause(source: str, operation: Operation | None, said: list[str]) -> Cause:
     text, remedy = MEANS[source]
     draw = next((d for d in operation.draws if d.source == source), None) if operation else None
     path, line = (draw.path, draw.line) if draw is not None else ("", 0)
-    if not path and operation is not None:
-        path, line = operation.path, operation.line
+    if not path and operation is not None and source in ("kernels", "hash", "torch"):
+        path, line = operation.path, operation.line  # what draws is the operation itself
     return Cause(source, text, remedy, True, path, line, said)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,7 +27,7 @@ _UNWRITTEN = {
     "new_empty_strided",
     "empty_memory_format",
 }
-_ADDRESS = re.compile(r"0x[0-9a-f]+")
+_TOLD = (bool, int, float, complex, str, torch.dtype, torch.device)
 _LONGEST = 200
 _clock = time.perf_counter  # the real one, also where the script's is pinned
 
@@ -144,7 +143,10 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         fresh: list[Tensor],
         made: list[Tensor],
     ) -> None:
-        if func._schema.name.rpartition("::")[2] in _UNWRITTEN:
+        name = func._schema.name.rpartition("::")[2]
+        if name == "set_":
+            return  # a tensor over memory that another process, or numpy, has filled: data, and no operation
+        if name in _UNWRITTEN:
             self._unwritten.update(storage(t) for t in made)
             return
         shared = {storage(t) for t in given}
@@ -188,12 +190,10 @@ def _plain(args: Any, kwargs: Any) -> str:
         *_flat(args),
         *(part for key in sorted(kwargs) for part in (key, *_flat(kwargs[key]))),
     ]
-    return _ADDRESS.sub("", ", ".join(values))[:_LONGEST]
+    return ", ".join(values)[:_LONGEST]
 
 
 def _flat(thing: Any) -> list[str]:
-    if isinstance(thing, Tensor | torch.Generator) or thing is None:
-        return []
     if isinstance(thing, list | tuple):
         return [part for item in thing for part in _flat(item)]
-    return [repr(thing)]
+    return [repr(thing)] if isinstance(thing, _TOLD) else []
