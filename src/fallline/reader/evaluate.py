@@ -71,8 +71,6 @@ def attribute(machine: Machine, found: Value, name: str, node: ast.AST) -> Value
         return handler(machine, value, name, node)
     if isinstance(value, External):
         return _external_attribute(machine, value, name)
-    if isinstance(value, Tensor):
-        return _tensor_attribute(machine, value, name, node)
     if isinstance(value, Param):
         if name == "grad":
             return Tensor(False, grad_of=value.sets or frozenset({"?"}))
@@ -97,32 +95,6 @@ def _external_attribute(machine: Machine, value: External, name: str) -> Value:
     if dotted == "math.pi":
         return Const(3.141592653589793)
     return External(dotted)
-
-
-def _tensor_attribute(machine: Machine, value: Tensor, name: str, node: ast.AST) -> Value:
-    if name == "grad":
-        if value.leaf or not value.forwards:
-            grads.read(machine, frozenset(), "input", node)
-        return Tensor(False, grad_of=value.sets or frozenset({"?"}), leaf=True)
-    if name == "data":
-        return (
-            replace(value, graph=False, kept=frozenset(), forwards=frozenset())
-            if value.grad_of is None
-            else value
-        )
-    if name == "loss":
-        # a framework model's own loss: a mean over its batch
-        return replace(
-            value, reduction=value.reduction or ("mean" if value.forwards else None), scalar=True
-        )
-    if name in {"shape", "device", "dtype", "ndim", "names"}:
-        return Unknown(name)
-    if name in {"logits", "T", "mT", "real", "imag", "last_hidden_state"}:
-        return value
-    if value.forwards:
-        # a part of what a model returned (`.sample`, `.hidden_states`): with its graph, if it is a tensor at all
-        return replace(value, graph=None if value.graph else value.graph)
-    return Bound(value, name)
 
 
 def _binary(machine: Machine, node: ast.BinOp) -> Value:

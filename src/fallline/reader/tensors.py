@@ -9,11 +9,12 @@ from dataclasses import replace
 from fallline.event import Event, Kind
 from fallline.reader import grads
 from fallline.reader.call import Call
-from fallline.reader.evaluate import WAITS
+from fallline.reader.evaluate import ATTRIBUTES, WAITS
 from fallline.reader.machine import Machine
 from fallline.reader.protocol import enabled
 from fallline.reader.values import (
     NONE,
+    Bound,
     Const,
     Param,
     Sequence,
@@ -159,6 +160,33 @@ def tensor(machine: Machine, value: Tensor, name: str, call: Call) -> Value:
     return reduce(machine, value, name, call)
 
 
+def _attribute(machine: Machine, value: Tensor, name: str, node: ast.AST) -> Value:
+    """`tensor.name`, where it is not called."""
+    if name == "grad":
+        if value.leaf or not value.forwards:
+            grads.read(machine, frozenset(), "input", node)
+        return Tensor(False, grad_of=value.sets or frozenset({"?"}), leaf=True)
+    if name == "data":
+        return (
+            replace(value, graph=False, kept=frozenset(), forwards=frozenset())
+            if value.grad_of is None
+            else value
+        )
+    if name == "loss":
+        # a framework model's own loss: a mean over its batch
+        return replace(
+            value, reduction=value.reduction or ("mean" if value.forwards else None), scalar=True
+        )
+    if name in {"shape", "device", "dtype", "ndim", "names"}:
+        return Unknown(name)
+    if name in {"logits", "T", "mT", "real", "imag", "last_hidden_state"}:
+        return value
+    if value.forwards:
+        # a part of what a model returned (`.sample`, `.hidden_states`): with its graph, if it is a tensor at all
+        return replace(value, graph=None if value.graph else value.graph)
+    return Bound(value, name)
+
+
 def reduce(machine: Machine, tensor: Tensor, name: str, call: Call) -> Tensor:
     """A function of a tensor, as far as how the loss reduces and scales goes."""
     from fallline.reader.evaluate import divided, merged
@@ -268,3 +296,4 @@ def parameter(machine: Machine, value: Param, name: str, call: Call) -> Value:
 
 
 WAITS.append(sync)
+ATTRIBUTES[Tensor] = _attribute
