@@ -96,6 +96,11 @@ def call_unknown(machine: Machine, value: Unknown, name: str, call: Call) -> Val
         return NONE
     if name in {"parameters", "named_parameters"}:
         return call_method(machine, machine.become(value, "model"), name, call)
+    if name == "requires_grad_" and not value.hint and call.args:
+        # made(...).train().requires_grad_(False): whatever made it, a frozen model is what people treat so
+        return call_method(machine, machine.become(value, "model"), name, call)
+    if name in {"train", "eval"} and not value.hint and not call.values:
+        return value
     if name in {"chunk", "split", "unbind", "tensor_split"}:
         return tensors.pieces(machine, Tensor(False), call)
     if name in {"to", "cuda", "float", "half", "cpu", "detach", "clone"}:

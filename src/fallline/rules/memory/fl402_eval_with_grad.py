@@ -16,6 +16,7 @@ _EVALUATES = re.compile(
     r"eval|val|test|infer|predict|generate|sampl|accuracy|score|metric", re.IGNORECASE
 )
 _TEST_FILE = re.compile(r"(^|[/\\])(tests?[/\\]|test_[^/\\]*\.py$|[^/\\]*_test\.py$)")
+_TEST_FUNCTION = re.compile(r"(^|\.)(_*test_|Test)|Test(s|er|Case|Mixin)?\.")
 _TRAINS = frozenset({"backward", "zero_grad", "step", "grad"})
 
 
@@ -216,9 +217,9 @@ def _evaluations(trace: Trace) -> list[Event]:
 
 
 def _in_unit_test(event: Event) -> bool:
-    """`test_x` of a test file, or what it calls: a forward pass on a handful of numbers, checked and thrown away."""
+    """`test_x` of a test file, a tester's method, or what they call: a forward pass on a handful of numbers, checked and thrown away."""
     return any(
-        place.function.rpartition(".")[2].lstrip("_").startswith("test_")
+        _TEST_FUNCTION.search(place.function) is not None
         and _TEST_FILE.search(place.path) is not None
         for place in (event.at, *event.callers)
     )

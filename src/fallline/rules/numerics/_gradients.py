@@ -32,7 +32,7 @@ def takes_no_gradient(
     if isinstance(node, ast.Name):
         return node.id in seen or _name(module, node, seen | {node.id})
     if isinstance(node, ast.Attribute):
-        return node.attr in _TOLD or module.resolve(node) is not None
+        return node.attr in _TOLD or module.resolve(node) is not None or _fixed(module, node)
     if isinstance(node, ast.Tuple | ast.List):
         return all(takes_no_gradient(module, e, seen) for e in node.elts)
     if isinstance(node, ast.BinOp):
@@ -51,6 +51,20 @@ def takes_no_gradient(
     if isinstance(node, ast.Subscript):
         return takes_no_gradient(module, node.value, seen)
     return isinstance(node, ast.Call) and _call(module, node, seen)
+
+
+def _fixed(module: Module, node: ast.Attribute) -> bool:
+    """`self.x`, a buffer or a plain number."""
+    cls = module.class_(node)
+    if cls is None or not (isinstance(node.value, ast.Name) and node.value.id == "self"):
+        return False
+    made = values_of(module).attribute(node)
+    if isinstance(made, ast.Call) and isinstance(made.func, ast.Name):
+        return made.func.id in {"float", "int"}
+    return any(
+        module.class_(call) is cls and call.args and module.constant(call.args[0]) == node.attr
+        for call in module.method_calls("register_buffer")
+    )
 
 
 def _call(module: Module, call: ast.Call, seen: frozenset[str]) -> bool:

@@ -149,6 +149,24 @@ class RMSNorm(nn.Module):
 
 RMSNorm(4)(torch.zeros(2, 4, requires_grad=True)).sum().backward()
 """,
+        # a buffer and a number: no gradient
+        """\
+import torch
+from torch import nn
+
+
+class Augment(nn.Module):
+    def __init__(self, rotate=1):
+        super().__init__()
+        self.register_buffer("p", torch.ones([]))
+        self.rotate = float(rotate)
+
+    def forward(self, x):
+        return x * (1 - torch.sqrt((1 - self.rotate * self.p).clamp(0, 1)))
+
+
+Augment()(torch.zeros(2, 3, requires_grad=True)).sum().backward()
+""",
         # a metric next to the loss
         """\
 import torch
