@@ -37,7 +37,7 @@ from fallline.rules.numerics._layers import (
     receiver,
     self_similarity,
 )
-from fallline.rules.numerics._values import same, values_of
+from fallline.rules.numerics._values import same, shares_values, values_of
 from fallline.syntax import Module
 
 __all__ = ["range_of"]
@@ -156,7 +156,7 @@ def _of_compare(module: Module, node: ast.Compare, depth: int) -> Range | None:
 
 def _equals_itself(module: Module, left: ast.expr, right: ast.expr) -> bool:
     """Compared with something that holds it too (`ids == cat([ids, queue])`): it is found there at least once."""
-    return _shares_values(module, left, right)
+    return shares_values(module, left, right)
 
 
 def _mask(module: Module, node: ast.expr) -> Range | None:
@@ -215,7 +215,7 @@ def _of_binary(module: Module, node: ast.BinOp, depth: int) -> Range | None:
         if (
             varied
             and not left.source == right.source == "square"
-            and _shares_values(module, node.left, node.right)
+            and shares_values(module, node.left, node.right)
         ):
             return None  # where one is zero the other may not be
         return left.plus(right)
@@ -236,7 +236,7 @@ def _difference(
         return left.minus(right, right.source) if right is not None else None
     if left is not None and right is not None and right.is_constant:
         return left.minus(right, left.source)
-    if left is None or right is None or _shares_values(module, node.left, node.right):
+    if left is None or right is None or shares_values(module, node.left, node.right):
         # two values that are not known may be equal; nothing else is known of their difference
         return Range(
             0.0, 0.0, "square" if left is not None and left.source == "square" else "difference"
@@ -249,20 +249,6 @@ def _names(node: ast.AST) -> set[str]:
     """Names and attributes, those of modules left out."""
     found = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} - {"torch", "F", "self"}
     return found | {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}
-
-
-def _shares_values(module: Module, left: ast.expr, right: ast.expr) -> bool:
-    """Whether both sides are made from the same value, directly or one name further."""
-
-    def roots(side: ast.expr) -> set[str]:
-        found = {n.id: n for n in ast.walk(side) if isinstance(n, ast.Name)}
-        for name in list(found.values()):
-            behind = values_of(module).definition(name)
-            if isinstance(behind, ast.expr):
-                found |= {n.id: n for n in ast.walk(behind) if isinstance(n, ast.Name)}
-        return set(found) - set(module.imports)
-
-    return not roots(left).isdisjoint(roots(right))
 
 
 def _square(inner: Range | None, base: ast.expr) -> Range | None:

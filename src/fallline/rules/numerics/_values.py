@@ -13,7 +13,7 @@ from typing import Any
 
 from fallline.syntax import Module
 
-__all__ = ["Values", "same", "values_of"]
+__all__ = ["Values", "same", "shares_values", "values_of"]
 
 _FOLLOWED = 8  # names in a row; longer chains than this are loops in disguise
 _BRANCHES = (ast.If, ast.Try, ast.Match)
@@ -325,3 +325,17 @@ def same(a: ast.AST, b: ast.AST) -> bool:
 def values_of(module: Module) -> Values:
     """The values of a module, shared by all rules that look at it."""
     return Values(module)
+
+
+def shares_values(module: Module, left: ast.expr, right: ast.expr) -> bool:
+    """Whether both sides are made from the same value, directly or one name further."""
+
+    def roots(side: ast.expr) -> set[str]:
+        found = {n.id: n for n in ast.walk(side) if isinstance(n, ast.Name)}
+        for name in list(found.values()):
+            behind = values_of(module).definition(name)
+            if isinstance(behind, ast.expr):
+                found |= {n.id: n for n in ast.walk(behind) if isinstance(n, ast.Name)}
+        return set(found) - set(module.imports)
+
+    return not roots(left).isdisjoint(roots(right))
