@@ -124,6 +124,8 @@ def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # a shell that started the tests in the background has told them to ignore it
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     assert process.stderr is not None
     assert "raises failed" in process.stderr.readline()  # the other one has begun as well
