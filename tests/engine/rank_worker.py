@@ -321,6 +321,7 @@ def main() -> None:
         store = folder / f"store-{name}"
         dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
         STORIES[name](rank, world, folder / name)
+        dist.barrier()  # nobody leaves while a neighbour still talks to it
         dist.destroy_process_group()
 
 

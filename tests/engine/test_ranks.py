@@ -9,11 +9,23 @@ from pathlib import Path
 
 import pytest
 
+from gloo import ATTEMPTS, aborted
+
 pytest.importorskip("torch")
 WORKER = Path(__file__).with_name("rank_worker.py")
 
 
 def run_ranks(stories: str, world: int, folder: Path) -> None:
+    for attempt in range(ATTEMPTS):
+        (folder / str(attempt)).mkdir()
+        ended = _run_ranks(stories, world, folder / str(attempt))
+        if not any(aborted(output) for _, output in ended):
+            break
+    for number, (status, output) in enumerate(ended):
+        assert status == 0, f"rank {number} of {world}:\n{output[-4000:]}"
+
+
+def _run_ranks(stories: str, world: int, folder: Path) -> list[tuple[int, str]]:
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
@@ -34,8 +46,7 @@ def run_ranks(stories: str, world: int, folder: Path) -> None:
     finally:
         for rank in ranks:
             rank.kill()
-    for number, (rank, output) in enumerate(zip(ranks, outputs, strict=True)):
-        assert rank.returncode == 0, f"rank {number} of {world}:\n{output[-4000:]}"
+    return [(rank.returncode, output) for rank, output in zip(ranks, outputs, strict=True)]
 
 
 @pytest.mark.slow
