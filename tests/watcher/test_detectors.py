@@ -125,7 +125,7 @@ def test_ranks_that_drift_apart(kind: str, tmp_path: Path) -> None:
     expected = [
         n for n, line in enumerate(getattr(rule, kind)[0].split("\n"), 1) if "# FL320" in line
     ]
-    assert [f["line"] for f in found if f["code"] == "FL320"] == expected
+    assert [f["line"] for f in found if f["code"] == "FL320"] == expected, told
     assert kind == "wrong" or found == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import math
@@ -20,7 +21,8 @@ from fallline.watcher.series import Series, read_run
 
 __all__ = ["conclude", "findings_of", "findings_text", "measured", "write_findings"]
 
-WAIT_FOR_RANKS = 10.0
+WAIT_FOR_RANKS = 10.0  # seconds in which no rank writes anything
+LONGEST_WAIT = 60.0
 
 
 def conclude(folder: Path, *, wait: bool = False) -> tuple[Series, list[Finding]]:
@@ -103,11 +105,32 @@ def write_findings(folder: Path, found: list[Finding]) -> Path:
 
 
 def _all_ranks(folder: Path) -> Series:
-    """The run once every rank has ended, or after a while without the ones that have not."""
-    deadline = time.monotonic() + WAIT_FOR_RANKS
+    """The run once every rank has ended, or without those that write nothing any more.
+
+    A file that cannot be read is one that is being made, until the waiting is over.
+    """
+    begun = still = time.monotonic()
+    written = None
     while True:
+        if (now := _written(folder)) != written:
+            written, still = now, time.monotonic()
         series = read_run(folder)
-        ended: Any = sum(1 for r in series.ranks if r.status)
-        if ended >= series.world or time.monotonic() > deadline:
+        ended = sum(1 for r in series.ranks if "ended" in r.meta)
+        waited = time.monotonic()
+        if (
+            ended >= series.world
+            or waited > still + WAIT_FOR_RANKS
+            or waited > begun + LONGEST_WAIT
+        ):
             return series
         time.sleep(0.1)
+
+
+def _written(folder: Path) -> list[tuple[str, int, int]]:
+    """How the files of the ranks lie there now; another answer later means that a rank still writes."""
+    found = []
+    for path in sorted(folder.glob("rank*")):
+        with contextlib.suppress(OSError):  # a journal goes away when its rank ends
+            seen = path.stat()
+            found.append((path.name, seen.st_size, seen.st_mtime_ns))
+    return found
