@@ -85,6 +85,20 @@ class Parameters:
         """As in `named_parameters()`, where names were given; else their numbers."""
         return self._names if self._names is not None else list(map(str, range(len(self.tensors))))
 
+    @property
+    def are_few(self) -> bool:
+        """Whether they are one clip group of a few plain float32 parameters of a CPU, as in small models."""
+        return (
+            len(self.tensors) <= 16
+            and len(self.group_names) == 1
+            and all(
+                type(p) in (nn.Parameter, Tensor)
+                and p.device.type == "cpu"
+                and p.dtype is torch.float32
+                for p in self.tensors
+            )
+        )
+
     def with_gradient(self) -> tuple[list[Tensor], tuple[int, ...]]:
         """The gradients that are there, and the clip group of each, numbered without gaps."""
         present = [g for p in self.tensors if (g := p.grad) is not None]

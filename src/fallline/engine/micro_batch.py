@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from fallline.engine.forget import forget_gradients
 from fallline.errors import EngineError
 
 if TYPE_CHECKING:
@@ -22,23 +23,23 @@ class _State(Enum):
     DONE = "done"  # in the context, after backward
 
 
+_OUTSIDE, _FORWARD, _DONE = (
+    _State  # a global is found quicker than a member, and this is done a thousand times a second
+)
+
+
 class MicroBatch:
     """What `stepper.micro_batch()` gives. There is one for a Stepper, used again and again."""
 
     def __init__(self, stepper: Stepper) -> None:
         self._stepper = stepper
-        self._state = _State.OUTSIDE
-        self._last = False
+        self._state = _OUTSIDE
+        self.last = False  # what `micro_batch(last=...)` was told
         self._closes = False
         self.broken = False  # a backward failed half-way: the window holds part of a gradient
 
-    def prepare(self, last: bool) -> MicroBatch:
-        self.check_outside("micro_batch()")
-        self._last = last
-        return self
-
     def check_outside(self, what: str) -> None:
-        if self._state is not _State.OUTSIDE:
+        if self._state is not _OUTSIDE:
             raise EngineError(
                 f"{what} inside a micro_batch: leave the `with stepper.micro_batch()` block first"
             )
@@ -52,32 +53,31 @@ class MicroBatch:
         stepper = self._stepper
         window, turn = stepper._window, stepper._turn
         if turn is None:
-            self._closes = self._last or window.count + 1 >= stepper.accumulate
+            self._closes = self.last or window.count + 1 >= stepper.accumulate
         else:
             if turn.used:
                 raise EngineError(
                     "a second micro_batch() for one batch of over(): over() gives one batch for one micro-batch"
                 )
             self._closes = (
-                self._last
+                self.last
                 or turn.last
                 or (stepper._replicas.size == 1 and window.count + 1 >= stepper.accumulate)
             )
         if window.count == 0:
             # At the beginning, not after the step: what other losses left behind in the meantime goes too.
-            for optimizer in stepper.optimizers:
-                optimizer.zero_grad()
+            forget_gradients(stepper.optimizers)
         stepper._updated = False
         stepper._replicas.enter(synchronise=self._closes)
         if stepper._precision.autocast is not None:
             stepper._precision.autocast.__enter__()  # type: ignore[no-untyped-call]
-        self._state = _State.FORWARD
+        self._state = _FORWARD
         return self
 
     def backward(self, loss: Tensor, weight: float | Tensor | None = None) -> None:
         """Backward of this micro-batch. `loss` is its mean; or, with `weight`, its sum over that many things (tokens, samples)."""
-        if self._state is not _State.FORWARD:
-            if self._state is _State.DONE:
+        if self._state is not _FORWARD:
+            if self._state is _DONE:
                 raise EngineError(
                     "a second backward in one micro_batch: add the losses and call backward once"
                 )
@@ -112,7 +112,7 @@ class MicroBatch:
         window.add(checked, weight is not None)
         if self._closes:
             window.start_total()
-        self._state = _State.DONE
+        self._state = _DONE
         self.broken = True
         precision.scaled(loss).backward()  # type: ignore[no-untyped-call]
         self.broken = False
@@ -124,13 +124,13 @@ class MicroBatch:
         trace: TracebackType | None,
     ) -> None:
         stepper = self._stepper
-        state, self._state = self._state, _State.OUTSIDE
-        if state is _State.FORWARD:
+        state, self._state = self._state, _OUTSIDE
+        if state is _FORWARD:
             self._leave_autocast()
         stepper._replicas.leave()
         if kind is not None:
             return
-        if state is _State.FORWARD:
+        if state is _FORWARD:
             raise EngineError(
                 "micro_batch ended without backward: call micro.backward(loss) in the block, or do not enter it for this batch"
             )

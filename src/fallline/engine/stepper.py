@@ -89,6 +89,7 @@ class Stepper:
         self._skipped: float | Tensor = 0.0
         self._replicas = Replicas(self.models, process_group)
         self._parameters = self._collect()
+        self._few = self._parameters.are_few
         self._device = self._parameters.tensors[0].device
         self._precision = Precision(precision, self._device, self._parameters.tensors, scaler)
         self._noise = None if noise is None else Noise(noise)
@@ -150,7 +151,8 @@ class Stepper:
 
         Without `over`, say `last=True` for the last micro-batch of the data, so that a remainder is synchronised and applied.
         """
-        return self._micro.prepare(last)
+        self._micro.last = last
+        return self._micro
 
     def step(self) -> None:
         """Make an update of what is accumulated now. Windows close by themselves: this is for a remainder without `over`."""
@@ -195,10 +197,13 @@ class Stepper:
     # -- the update -------------------------------------------------------------------------------------------------
 
     def _update(self) -> None:
-        if sum(len(g["params"]) for o in self.optimizers for g in o.param_groups) != len(
-            self._parameters.tensors
-        ):
-            self._parameters = self._collect()  # a parameter group was added
+        held = 0
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                held += len(group["params"])
+        if held != len(self._parameters.tensors):  # a parameter group was added
+            self._parameters = self._collect()
+            self._few = self._parameters.are_few
         grads, groups = self._parameters.with_gradient()
         if not grads:
             self._window.clear()
@@ -208,7 +213,7 @@ class Stepper:
 
         # One scalar: the weight on all ranks, the loss scale, and the clip coefficient.
         factor = self._precision.factor(self._window.factor(), self._device)
-        measured = measure(grads, groups, factor, self.clip_norm, self.norm_type)
+        measured = measure(grads, groups, factor, self.clip_norm, self.norm_type, few=self._few)
         found_inf = self._judge(measured)
         # Before the multiply: statistics are of what was read
         self._report(grads, factor, measured, found_inf)
