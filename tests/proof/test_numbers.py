@@ -49,8 +49,9 @@ class Text:
 
 
 def written(text: str) -> Iterator[tuple[str, str]]:
-    """The numbers with a unit, each with the words around it."""
-    prose = re.sub(r"```.*?```|`[^`\n]*`", " ", text, flags=re.DOTALL)
+    """The numbers with a unit, each with the words around it. A table between marks is what a run has written there."""
+    prose = re.sub(r"<!-- (\w+) -->.*?<!-- end of \1 -->", " ", text, flags=re.DOTALL)
+    prose = re.sub(r"```.*?```|`[^`\n]*`", " ", prose, flags=re.DOTALL)
     for match in NUMBER.finditer(VERSION.sub(" ", prose)):
         for number in (match["n"], match["m"], match["d"]):
             if number:
