@@ -318,6 +318,11 @@ def section(result: dict[str, Any]) -> str:
         )
     lines += [
         "",
+        "Written gradients have the floor of the table above, one read and one copy, which is already the bar or more of this column's torch;",
+        "leaving the multiply to the fused optimizer is the way under it.",
+    ]
+    lines += [
+        "",
         "| `unscale_` + clip + fused AdamW step | torch | fallline | of torch |",
         "|---|---|---|---|",
     ]
