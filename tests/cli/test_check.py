@@ -244,6 +244,25 @@ def test_a_closed_pipe_is_no_traceback(project: Path) -> None:
     assert "Traceback" not in ran.stderr and "Exception ignored" not in ran.stderr
 
 
+def test_a_folder_without_python_says_so(project: Path, fallline: Callable) -> None:
+    ran = fallline("check", ".")
+    assert ran.status == 0 and "no .py or .ipynb file" in ran.out
+    assert fallline("check", ".", "--output-format", "json").out == "[]\n"
+
+
+def test_a_fix_that_cannot_be_written_is_not_called_made(
+    project: Path, fallline: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: str, data: bytes) -> None:
+        raise PermissionError(13, "Permission denied", path)
+
+    (project / "a.py").write_text(WRONG)
+    monkeypatch.setattr("fallline.check.fixing.write_atomically", refused)
+    ran = fallline("check", "a.py", "--fix", "--no-cache")
+    assert ran.status == 2 and "a.py cannot be written: Permission denied" in ran.err
+    assert "Fixed" not in ran.err and "Nothing found" not in ran.out
+
+
 NEVER = """
 import sys
 {run}

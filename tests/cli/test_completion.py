@@ -67,7 +67,7 @@ def test_in_zsh(script: Path) -> None:
         zpty -r shell said '*READY*'
         zpty -w -n shell $'fallline check --output-format \\t\\t'
         seen=''
-        repeat 100; do
+        repeat 1200; do
             sleep 0.1
             while zpty -r -t shell said; do seen+=$said; done
             [[ $seen == *sarif* ]] && break

@@ -31,3 +31,13 @@ def test_an_unknown_command(fallline: Callable) -> None:
 
 def test_no_command(fallline: Callable) -> None:
     assert fallline().status == 2
+
+
+def test_a_slip_of_the_finger_is_guessed(fallline: Callable) -> None:
+    assert "Did you mean 'check'?" in fallline("chek").err
+    assert "Did you mean" not in fallline("xyz").err
+
+
+def test_help_of_a_command(fallline: Callable) -> None:
+    assert fallline("help", "check").out == fallline("check", "--help").out
+    assert fallline("help", "chek").status == 2

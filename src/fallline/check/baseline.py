@@ -66,9 +66,9 @@ def load(file: str) -> Counter[Key]:
         raise UsageError(
             f"the baseline {file} cannot be read: {error.strerror or error}. `--write-baseline {file}` makes it."
         ) from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError):
         raise UsageError(
-            f"{file} is not a fallline baseline ({error!r}). `--write-baseline {file}` makes a new one."
+            f"{file} is not a fallline baseline. `--write-baseline {file}` makes one."
         ) from None
 
 

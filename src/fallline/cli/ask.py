@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from pathlib import Path
 
 from fallline.errors import UsageError
 
@@ -15,7 +14,7 @@ measured condition, what to avoid and why it tempts, and how to verify.
 
   fallline ask "my loss becomes NaN after epoch 3"
   fallline ask "is my accumulation right?" --code train.py
-  fallline ask "why did it diverge?" --run fallline-runs/train-1
+  fallline ask "why did it diverge?" --run fallline-runs/train-20261115-101500
   fallline ask - < question.txt
 """
 
@@ -23,7 +22,12 @@ _LARGEST = 1_000_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("question", help="the question; - reads it from standard input")
+    parser.add_argument(
+        "question",
+        nargs="+",
+        metavar="QUESTION",
+        help="the question, quoted or not; - reads it from standard input",
+    )
     parser.add_argument(
         "--code",
         action="append",
@@ -47,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """The exit status of one question."""
-    question = _question(args.question)
+    question = _question(" ".join(args.question))
     from fallline.evidence import gather
     from fallline.triage.answer import answer
 
@@ -80,11 +84,3 @@ def _question(given: str) -> str:
             'there is no question. Ask one: fallline ask "my loss is NaN after 200 steps"'
         )
     return text
-
-
-def existing(path: str) -> Path:
-    """The file, or an error that says what to do."""
-    found = Path(path)
-    if not found.is_file():
-        raise UsageError(f"{path} is not a file; --code takes a Python file or a notebook")
-    return found

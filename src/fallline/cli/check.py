@@ -91,11 +91,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     _refuse_contradictions(args)
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(
-                errors="backslashreplace"
-            )  # a file name need not be text in any encoding
     from fallline.check.outcome import check
     from fallline.check.settings import load
     from fallline.report.terminal import Progress, counted
@@ -167,7 +162,7 @@ def _diff(args: Namespace, outcome: Outcome) -> int:
 def _report(args: Namespace, outcome: Outcome) -> int:
     from importlib import import_module
 
-    from fallline.report.terminal import Paint, wants_colour
+    from fallline.report.terminal import Paint, counted, wants_colour
 
     status = 1 if outcome.failed else 0
     fixer = outcome.fixer
@@ -180,9 +175,13 @@ def _report(args: Namespace, outcome: Outcome) -> int:
             sys.stdout.flush()
             stream = sys.stderr
         else:
-            for failure in fixer.write():
+            failures = fixer.write()
+            for failure in failures:
                 print(f"fallline check: {failure}", file=sys.stderr)
-                status = 2
+            if failures:
+                if others := len(fixer.changes()) - len(failures):
+                    print(f"Fixed {counted(others, 'other file')}.", file=sys.stderr)
+                return 2
         print(_fixed(fixer), file=sys.stderr)
     paint = Paint(not args.output_file and wants_colour(args.color, stream))
     if args.statistics:

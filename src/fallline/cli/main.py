@@ -8,6 +8,7 @@ import sys
 from importlib import import_module
 
 from fallline._version import __version__
+from fallline.cli.streams import cannot_write, give_up_writing, open_closed, write_plainly
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,6 +53,23 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit status of one command line."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        status = _handed_over(arguments)
+        if arguments[:1] != ["run"]:  # there it is the script's own affair, as without us
+            sys.stdout.flush()
+        return status
+    except KeyboardInterrupt:
+        print("fallline: stopped", file=sys.stderr)
+        return 130
+    except OSError as error:
+        if not cannot_write(error):
+            raise
+        return give_up_writing(error)
+
+
+def _handed_over(arguments: list[str]) -> int:
+    if arguments[:1] == ["help"] and len(arguments) > 1:
+        arguments = [arguments[1], "--help"]
     if not arguments or arguments[0] in {"-h", "--help", "help"}:
         print(overview())
         return 0 if arguments else 2
@@ -60,10 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     name, rest = arguments[0], arguments[1:]
     if name not in available():
-        print(
-            f"fallline: there is no command '{name}'. `fallline --help` lists them.",
-            file=sys.stderr,
-        )
+        print(f"fallline: {_unknown(name)}", file=sys.stderr)
         return 2
     command = import_module(f"fallline.cli.{name}")
     parser = argparse.ArgumentParser(
@@ -72,22 +87,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.add_arguments(parser)
+    if name != "run":
+        write_plainly(sys.stdout)
+        write_plainly(sys.stderr)
     try:
-        return int(command.run(parser.parse_args(rest)))
-    except BrokenPipeError:
-        # `fallline check | head`: nobody listens any more, and the interpreter must not complain at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except KeyboardInterrupt:
-        print("fallline: stopped", file=sys.stderr)
-        return 130
+        args = parser.parse_args(rest)
+    except SystemExit as stop:  # --help, or a mistake that argparse has told
+        return int(stop.code or 0)
+    try:
+        return int(command.run(args))
     except Exception as error:
         from fallline.errors import FalllineError
 
         if isinstance(error, FalllineError):
             print(f"fallline {name}: {error}", file=sys.stderr)
             return 2
-        if os.environ.get("FALLLINE_TRACEBACK"):
+        if cannot_write(error) or os.environ.get("FALLLINE_TRACEBACK"):
             raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         print(
@@ -97,15 +112,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
 
 
+def _unknown(name: str) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, sorted(available()), 1)
+    guess = f" Did you mean '{near[0]}'?" if near else ""
+    return f"there is no command '{name}'.{guess} `fallline --help` lists them."
+
+
 def entry() -> None:
     """The program. `check` leaves at once: taking its trees down one by one takes a third as long as reading them."""
+    open_closed()
     status = main()
     if sys.argv[1:2] == ["check"]:
-        try:
-            sys.stdout.flush()
-            sys.stderr.flush()
-        except OSError:  # nobody listens any more
-            status = status or 1
+        sys.stderr.flush()
         os._exit(status)
     sys.exit(status)
 

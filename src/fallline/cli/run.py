@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import sys
+
+from fallline.errors import UsageError
 
 __all__ = ["HELP", "add_arguments", "run"]
 
@@ -50,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", metavar="SCRIPT", help="the script to run")
     parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="its own arguments"
-    )
+    ).required = False  # argparse would ask for them
 
 
 def run(args: argparse.Namespace) -> int:
@@ -62,6 +65,8 @@ def run(args: argparse.Namespace) -> int:
             "pip install 'fallline[torch]', or use the Python that your script trains with",
             file=sys.stderr,
         )
+    if args.out and os.path.exists(args.out) and not os.path.isdir(args.out):
+        raise UsageError(f"--out {args.out} is a file: name a folder, which need not exist yet")
     if args.log:
         from fallline.integrations.logger import loggers_of
 

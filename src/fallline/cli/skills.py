@@ -25,8 +25,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     from pathlib import Path
 
+    from fallline.errors import UsageError
     from fallline.skills import write
 
+    if not args.folder:
+        raise UsageError("name the folder that shall hold the skills, such as .agents/skills")
     homes = write(Path(args.folder))
     print(f"Wrote {len(homes)} skills below {args.folder}:")
     print("\n".join(f"  {home.name}" for home in homes))

@@ -26,6 +26,8 @@ def render(outcome: Outcome, paint: Paint, *, explain: bool = False) -> str:
 def summary(outcome: Outcome) -> str:
     """`Found 2 errors and 1 warning in 3 files. 2 can be fixed with --fix.`"""
     files = counted(outcome.files, "file")
+    if not outcome.findings and not outcome.files:
+        return "Nothing was read: there is no .py or .ipynb file."
     if not outcome.findings:
         return f"Nothing found in {files}."
     kinds = [f.severity.value for f in outcome.findings]

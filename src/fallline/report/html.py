@@ -21,15 +21,13 @@ __all__ = ["page", "write_page"]
 
 def write_page(series: Series, findings: list[Finding], target: Path) -> Path:
     """The page as a file, whole or not at all."""
+    from fallline.check.write import write_atomically
     from fallline.errors import RunError
 
-    fresh = target.with_name(f".{target.name}.part")
     try:
-        fresh.write_text(page(series, findings), encoding="utf-8")
-        fresh.replace(target)
+        write_atomically(str(target), page(series, findings).encode())
     except OSError as error:
-        fresh.unlink(missing_ok=True)
-        raise RunError(f"cannot write {target}: {error}") from error
+        raise RunError(f"cannot write {target}: {error.strerror or error}") from error
     return target
 
 

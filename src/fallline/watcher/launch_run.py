@@ -121,7 +121,10 @@ def _end(settings: dict[str, Any], status: str) -> None:
         if spawned is not None and not _is_child:
             _conclude(spawned)  # processes that the script started have been watched
     except Exception as error:
-        print(f"fallline: {error}", file=sys.stderr)
+        with suppress(
+            OSError, ValueError
+        ):  # nobody listens any more: the script's status still counts
+            print(f"fallline: {error}", file=sys.stderr)
 
 
 def _crashed(error: BaseException) -> None:

@@ -46,7 +46,7 @@ def add_script(parser: argparse.ArgumentParser, *, updates: int) -> None:
     parser.add_argument("target", metavar="SCRIPT", help="the script to run")
     parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="its own arguments"
-    )
+    ).required = False  # argparse would ask for them
 
 
 def script(args: argparse.Namespace) -> Script:
