@@ -13,7 +13,7 @@ _WIDTH = 96
 
 _NOT_OURS = (
     "This does not look like a question about PyTorch training, so there is no specialist for it. Say what the loop does and what you see: "
-    "an error message, the loss, the gradient norm, or the code (--code train.py)."
+    "an error message, the loss, the gradient norm, or the code (--code train.py). Questions are read in English; messages and code may stand beside any language."
 )
 
 

@@ -10,7 +10,7 @@ __all__ = ["trends"]
 _NUMBER = r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?"
 _NEXT = r"\s*(?:,|;|/|-+>|=>|→|\bto\b|\bthen\b|\band\b|\.\.+)+\s*"
 _WORTH = 1.1  # a series moves when its ends differ by a tenth
-_WORDS = {"loss": r"loss(?:es)?", "norm": r"norms?"}
+_WORDS = {"loss": r"\w*loss(?:es)?", "norm": r"\w*norms?"}  # also train_loss, grad_norm, gnorm
 
 
 def trends(text: str) -> frozenset[str]:

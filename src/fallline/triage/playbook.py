@@ -106,6 +106,18 @@ class Case:
     avoid: tuple[Avoid, ...]
     verify: tuple[Step, ...]
 
+    def texts(self) -> Iterable[str]:
+        """Everything that it says, for who wants to know its words."""
+        yield from (self.title, *self.says, *(s.text for s in self.knows))
+        for step in (*self.measure, *self.verify):
+            yield from (step.run, step.tells)
+        for when, then, _ in self.tree:
+            yield from (when, then)
+        for fix in self.fix:
+            yield from (fix.title, fix.when, fix.code, fix.because, fix.costs)
+        for advice in self.avoid:
+            yield from (advice.advice, advice.tempts, advice.because)
+
 
 @dataclass(frozen=True, slots=True)
 class Playbook:

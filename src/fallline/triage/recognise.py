@@ -20,7 +20,7 @@ from itertools import pairwise
 
 from fallline.triage.numbers import trends
 from fallline.triage.playbook import Case, playbooks
-from fallline.triage.words import pointers, scope
+from fallline.triage.words import familiar, pointers, scope, spelled, tokens
 
 __all__ = ["Match", "Question", "recognise"]
 
@@ -31,7 +31,11 @@ _IN_CODE = 0.3  # words in fenced code say less than words in prose: every loop 
 _ENOUGH = 4.0  # more signs than this say nothing more
 _A_SIGN = 1.0  # the weight of one sign of a specialist
 _SHOWN = 2.5  # what evidence weighs: more than any words
+_MOVING = 0.3  # what a series of numbers weighs
 _SLOPE, _MIDDLE = 6.0, 0.36
+# whether it is ours at all: from the words of training in it, and from the share of its words that training has anything to do with
+_ABOUT, _FAMILIAR, _STRANGE = 3.76, 11.16, -10.08
+_MOST_ABOUT = 2.5
 _WORD = re.compile(r"[a-z_][a-z0-9_.+-]*|\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 _FENCE = re.compile(r"```(?:\w+)?\n(.*?)(?:```|\Z)", re.S)
 _STOP = frozenset(
@@ -90,7 +94,8 @@ class _Index:
     cases: tuple[Case, ...]
     weight: dict[str, float]
     phrases: tuple[tuple[int, dict[str, float], float], ...]  # case, vector, length
-    vocabulary: frozenset[str]
+    vocabulary: frozenset[str]  # the words of the phrases
+    prose: frozenset[str]  # and of all that the playbooks say
 
 
 @cache
@@ -116,7 +121,8 @@ def _index() -> _Index:
         vector = _vector(bag, weight)
         phrases.append((n, vector, _length(vector)))
     words = frozenset(p for p in spread if p[0] != "#" and " " not in p)
-    return _Index(cases, weight, tuple(phrases), words)
+    prose = frozenset(token for case in cases for text in case.texts() for token in tokens(text))
+    return _Index(cases, weight, tuple(phrases), words, prose)
 
 
 def _vector(bag: Counter[str], weight: dict[str, float]) -> dict[str, float]:
@@ -152,13 +158,13 @@ def recognise(text: str, findings: Iterable[str] = ()) -> list[Match]:
         if any(piece in question.code for piece in case.code):
             score += 0.08
         if moving.intersection(case.numbers):
-            score += 0.2
+            score += _MOVING
         if found := [n for n, code in enumerate(shown) if code in case.rules]:
             score += _SHOWN if found[0] else _SHOWN + 1  # the worst finding leads
             named.add(case.specialist)
         likeness[n] = score
         scores.append(score + _POINTING * min(pointing.get(case.specialist, 0.0), _ENOUGH))
-    ours = 1.0 if shown else _ours(question, index, sure)
+    ours = 1.0 if shown else _ours(question, index, sure or bool(moving))
     order = sorted(range(len(scores)), key=lambda n: (-scores[n], index.cases[n].id))
     kept: list[Match] = []
     for n in (n for n in order if scores[n] > 0.08):
@@ -196,12 +202,24 @@ def _known_share(prose: str, vocabulary: frozenset[str]) -> float:
     return sum(w in vocabulary for w in words) / len(words)
 
 
-def _ours(question: Question, index: _Index, known_message: bool) -> float:
-    """How far to believe a route: one everyday word (`resume`, `clipping`) is only ours among others that we know."""
-    about = scope(question.text) + known_message
-    if about >= 1.0:
-        return 1.0
-    return 0.7 * _known_share(question.prose, index.vocabulary) if about >= 0.5 else 0.25
+def _ours(question: Question, index: _Index, certain: bool) -> float:
+    """The chance that a question is about training at all.
+
+    Most words of training mean something else too (a loss, a batch, a checkpoint, a gradient): what stands beside them tells. Of the words that people
+    use of training nearly all are known here; of a border checkpoint's, few. A known message or a series of losses is `certain`.
+    """
+    about = min(scope(question.text), _MOST_ABOUT) + certain
+    share = _familiar_share(question.text, index.prose)
+    return 1 / (1 + math.exp(-(_ABOUT * about + _FAMILIAR * share + _STRANGE)))
+
+
+def _familiar_share(text: str, prose: frozenset[str]) -> float:
+    """Of the different words of a question, how many are ours; a few words are little proof either way."""
+    words = {
+        w for w in spelled(tokens(text)) if len(w) > 1 and w not in _STOP and not w[0].isdigit()
+    }
+    known = [w in prose or ours for w in words if (ours := familiar(w)) is not None]
+    return (sum(known) + 1) / (len(known) + 2)
 
 
 def _calibrated(score: float) -> float:

@@ -13,10 +13,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-__all__ = ["pointers", "scope", "tokens"]
+__all__ = ["familiar", "pointers", "scope", "spelled", "tokens"]
 
 _HOME = Path(__file__).parent / "words.toml"
 _TOKEN = re.compile(r"[a-z0-9à-ÿ]+\+*|[\u3040-\u9fff]+")
+_EAST_ASIAN = "\u3040"  # where the letters of languages begin that write no spaces
+_UNIT = re.compile(r"(\d)(gi?b|mi?b|ms)\b")  # 8gb is 8 gb
 _TIERS = {"names": 1.5, "signs": 1.0, "hints": 0.4}
 _SCOPE = {"ours": 1.0, "partly": 0.5, "elsewhere": -1.5}
 _GAP = 6  # words that ` ... ` may leave out, and one
@@ -39,14 +41,17 @@ class _Lexicon:
     exact: dict[str, tuple[_Term, ...]]  # by their first word
     begun: dict[str, tuple[_Term, ...]]  # by the first letter of a first word that is a beginning
     known: dict[str, frozenset[str]]  # words by their first letter, for spelling
+    ours: frozenset[str]  # words of any term that is not elsewhere's
+    beginnings: tuple[str, ...]  # and what such words begin with
+    neutral: frozenset[str]  # words that everybody uses of everything
     yields: dict[str, tuple[str, ...]]  # to whom a specialist leaves a question that names both
 
 
 def tokens(text: str) -> list[str]:
     """The words of a text in lower case; East Asian runs, which have no spaces, in overlapping pairs."""
     found: list[str] = []
-    for word in _TOKEN.findall(text.lower()):
-        if word[0] >= "\u3040":
+    for word in _TOKEN.findall(_UNIT.sub(r"\1 \2", text.lower())):
+        if word[0] >= _EAST_ASIAN:
             found += [word[i : i + 2] for i in range(max(1, len(word) - 1))]
         else:
             found.append(word)
@@ -66,17 +71,23 @@ def _lexicon() -> _Lexicon:
     exact: dict[str, list[_Term]] = {}
     begun: dict[str, list[_Term]] = {}
     known: dict[str, set[str]] = {}
+    ours = {part for term in terms if term.weight > 0 for part in term.parts}
     for term in terms:
         first = term.parts[0]
         where, key = (begun, first[0]) if first.endswith("*") else (exact, first)
         where.setdefault(key, []).append(term)
         for part in term.parts:
-            if part != "...":
+            # nothing is corrected into a word of elsewhere: policy is not police
+            if part != "..." and term.weight > 0:
                 known.setdefault(part[0], set()).add(part)
     return _Lexicon(
         _frozen(exact),
         _frozen(begun),
         {k: frozenset(v) for k, v in known.items()},
+        frozenset(ours),
+        # two letters begin too much
+        tuple(p[:-1] for p in sorted(ours) if p.endswith("*") and len(p) > 3),
+        frozenset(raw["scope"]["neutral"]),
         {group: tuple(lists["yields_to"]) for group, lists in raw.items() if "yields_to" in lists},
     )
 
@@ -141,7 +152,8 @@ def _found(words: list[str], scope_only: bool) -> tuple[dict[str, float], dict[s
     return total, used
 
 
-def _spelled(words: list[str]) -> list[str]:
+def spelled(words: list[str]) -> list[str]:
+    """The words, with those that are one slip of the finger away from one we know put right."""
     known = _lexicon().known
     return [_nearest(w, known.get(w[0], frozenset())) for w in words]
 
@@ -180,7 +192,7 @@ def pointers(text: str) -> dict[str, float]:
 
     A clip, a norm or a NaN beside `GradScaler` is a question about the scaler: who yields keeps a part of its words.
     """
-    total = _found(_spelled(tokens(text)), scope_only=False)[0]
+    total = _found(spelled(tokens(text)), scope_only=False)[0]
     named = {who for who, weight in total.items() if weight >= _NAMED}
     return {
         who: weight * _YIELDING if named.intersection(_lexicon().yields.get(who, ())) else weight
@@ -193,7 +205,7 @@ def scope(text: str) -> float:
 
     One everyday word (`training`) is half of it; another word that points to a specialist (`faster`) is the other half.
     """
-    words = _spelled(tokens(text))
+    words = spelled(tokens(text))
     total, used = _found(words, scope_only=True)
     about = total.get("scope", 0.0)
     if 0.0 < about < 1.0:
@@ -201,3 +213,14 @@ def scope(text: str) -> float:
         others = _found(rest, scope_only=False)[0]
         about += 0.5 if max(others.values(), default=0.0) >= 1.0 else 0.0
     return about
+
+
+def familiar(word: str) -> bool | None:
+    """Whether a word stands anywhere in what is ours, or begins like one that does.
+
+    None for a word that says neither: everybody uses it of everything, or it is a piece of a language without spaces.
+    """
+    lexicon = _lexicon()
+    if word in lexicon.ours or word.startswith(lexicon.beginnings):
+        return True
+    return None if word in lexicon.neutral or word[0] >= _EAST_ASIAN else False
