@@ -10,9 +10,10 @@ __all__ = ["matters", "nothing_to_find"]
 _MATTERS = re.compile(
     rb"torch|lightning|accelerat|deepspeed|transformers|\.backward\(|zero_grad|optimi[sz]er|nn\."
 )
-# A file that speaks of another framework and of none around torch has a protocol of its own.
+# A file that imports another framework and none around torch (a link in a comment is no import) has a protocol of its own.
 _AROUND_TORCH = re.compile(
-    rb"torch|(?:import|from)[ \t]+(?:lightning|accelerate|deepspeed|transformers)"
+    rb"^[^#\n]*(?:\b(?:import|from)\b[^#\n]*(?:torch|lightning|accelerate|deepspeed|transformers)|\btorch\.\w)",
+    re.M,
 )
 _OTHER_FRAMEWORK = re.compile(
     rb"^[ \t]*(?:import|from)[ \t]+(?:mxnet|paddle|tensorflow|keras|jax|flax|mindspore|tinygrad)\b",
@@ -25,7 +26,7 @@ def matters(data: bytes) -> bool:
     """Whether a file can hold a mistake of ours at all."""
     if _MATTERS.search(data) is None:
         return False
-    return _AROUND_TORCH.search(data) is not None or _OTHER_FRAMEWORK.search(data) is None
+    return _OTHER_FRAMEWORK.search(data) is None or _AROUND_TORCH.search(data) is not None
 
 
 def nothing_to_find(path: str, data: bytes) -> bool:

@@ -133,6 +133,9 @@ def test_a_notebook_in_another_language_is_not_ours(project: Path, fallline: Cal
         "!ls\nprint('%d' \\\n      % 3)",
         "listed = !ls \\\n  -l",
         "if True:\n    !ls\n    %cd ..",
+        "!ls\nplot(1,\n     # which colours?\n     2)",
+        "torch.nn.Linear?\nx = 1",
+        " # IPython takes the indentation away\n x = 1\n x",
     ],
 )
 def test_commands_may_go_on_over_several_lines(

@@ -42,9 +42,6 @@ def numerics(text: str) -> list[str]:
 
 
 MISTAKES = [
-    ("FL601", "def loss_fn(pred, target):\n    return -torch.log(pred).mean()\n"),
-    ("FL601", "def loss_fn(pred, target):\n    return -torch.log(pred - target + 1e-8).mean()\n"),
-    ("FL601", "def kl_div(p, q):\n    return (p * (p.log() - q.log())).sum()\n"),
     (
         "FL601",
         "D = Discriminator()\nloss = -torch.mean(torch.log(D(x)) + torch.log(1 - D(z)))\nloss.backward()\n",
@@ -74,14 +71,11 @@ MISTAKES = [
         "FL601",
         "def train_generator(D, fake):\n    loss = -torch.log(torch.sigmoid(D(fake))).mean()\n    loss.backward()\n",
     ),
-    ("FL602", "def loss_fn(pred, target):\n    return (target / pred).mean()\n"),
     (
         "FL602",
         "m = nn.Linear(4, 1)\ndef f_loss(v, t):\n    return (t / (v + 1e-8)).mean()\nloss = f_loss(m(x), 1)\n",
     ),
-    ("FL602", "mask = make_mask(x)\nloss = (z * mask).sum() / mask.float().sum()\n"),
     ("FL602", "loss = z.sum() / (y != -100).sum()\nloss.backward()\n"),
-    ("FL602", "def mape_loss(pred, target):\n    return ((pred - target).abs() / target).mean()\n"),
     ("FL602", "a = (z - z.mean()) / z.std()\npg_loss = -(x * a).mean()\npg_loss.backward()\n"),
     (
         "FL602",
@@ -100,11 +94,12 @@ MISTAKES = [
         "FL603",
         "def pair_loss(a, b):\n    d = a.pow(2).sum(1)[:, None] + b.pow(2).sum(1) - 2 * a @ b.T\n    return torch.sqrt(d).mean()\n",
     ),
-    ("FL603", "def std_loss(v):\n    return F.relu(1 - torch.sqrt(v.var(dim=0))).mean()\n"),
     (
         "FL603",
-        "class Norm(nn.Module):\n    def forward(self, v):\n        m = v.mean()\n        return torch.rsqrt(((v - m) ** 2).mean())\n",
+        "class Norm(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.weight = nn.Parameter(torch.ones(4))\n"
+        "    def forward(self, v):\n        return self.weight * torch.rsqrt((v ** 2).mean())\n",
     ),
+    ("FL603", "def std_loss(v):\n    return F.relu(1 - torch.sqrt(v.var(dim=0))).mean()\n"),
     (
         "FL605",
         "def ce(logits, t):\n    return -torch.sum(t * torch.log(F.softmax(logits, dim=1)), dim=1).mean()\n",
@@ -171,6 +166,20 @@ MISTAKES = [
     ),
 ]
 
+# Only a name says what the value is, or nothing shows that a gradient flows: told, but as a note.
+GUESSES = [
+    ("FL601", "def loss_fn(pred, target):\n    return -torch.log(pred).mean()\n"),
+    ("FL601", "def loss_fn(pred, target):\n    return -torch.log(pred - target + 1e-8).mean()\n"),
+    ("FL601", "def kl_div(p, q):\n    return (p * (p.log() - q.log())).sum()\n"),
+    ("FL602", "def loss_fn(pred, target):\n    return (target / pred).mean()\n"),
+    ("FL602", "mask = make_mask(x)\nloss = (z * mask).sum() / mask.float().sum()\n"),
+    ("FL602", "def mape_loss(pred, target):\n    return ((pred - target).abs() / target).mean()\n"),
+    (
+        "FL603",
+        "class Norm(nn.Module):\n    def forward(self, v):\n        m = v.mean()\n        return torch.rsqrt(((v - m) ** 2).mean())\n",
+    ),
+]
+
 LOOK_ALIKES = [
     "def loss_fn(pred, target):\n    return -torch.log(pred + 1e-8).mean()\n",
     "loss = -torch.log(torch.sigmoid(net(z)) + 1e-8).mean()\nloss.backward()\n",
@@ -210,6 +219,12 @@ LOOK_ALIKES = [
 @pytest.mark.parametrize(("code", "text"), MISTAKES)
 def test_a_mistake_is_seen_in_every_shape(code: str, text: str) -> None:
     assert numerics(text) == [code]
+
+
+@pytest.mark.parametrize(("code", "text"), GUESSES)
+def test_what_only_a_name_says_is_a_note(code: str, text: str) -> None:
+    assert numerics(text) == []
+    assert code in {f.code for f in read_text(HEAD + text)}
 
 
 @pytest.mark.parametrize("text", LOOK_ALIKES)

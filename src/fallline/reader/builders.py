@@ -20,6 +20,7 @@ from fallline.reader.values import (
     Unknown,
     Value,
 )
+from fallline.syntax.modes import layer_has_mode
 
 __all__ = [
     "criterion",
@@ -132,7 +133,21 @@ def layer(machine: Machine, call: Call, type_name: str) -> Value:
             for name in ("batchnorm", "recurrent", "dropout", "transformer"):
                 if inner.facts.get(name):
                     thing.facts[name] = True
+    thing.facts["has_mode"] = _has_mode(machine, call, type_name)
     return thing
+
+
+def _has_mode(machine: Machine, call: Call, type_name: str) -> bool | None:
+    """Whether eval mode changes what this layer computes; None where it holds something that is not known."""
+    if type_name not in {"Sequential", "ModuleList", "ModuleDict"}:
+        return layer_has_mode(type_name, dropout="dropout" in call.kwargs)
+    parts = [machine.settled(v) for v in call.values]
+    if len(parts) == 1 and isinstance(parts[0], Sequence) and not parts[0].open:
+        parts = [machine.settled(v) for v in parts[0].items]
+    known = [p.facts.get("has_mode") if isinstance(p, Thing) else None for p in parts]
+    if any(known):
+        return True
+    return None if call.star or None in known else False
 
 
 def criterion(machine: Machine, call: Call, type_name: str) -> Thing:

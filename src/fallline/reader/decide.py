@@ -215,12 +215,30 @@ def _is_none(
         return value.value is None, value.varying
     if isinstance(value, Unknown):
         hint = value.hint or machine.text(node)
-        if hint.endswith(".grad"):
+        if hint.endswith(".grad") or _computed_here(machine, node):
             return False, False
         return not machine.settings.switch(_words(hint), not usual, matters), False
     if isinstance(value, Param):
         return False, False
     return False, False
+
+
+def _computed_here(machine: Machine, node: ast.expr) -> bool:
+    """What this iteration computed (`loss = compute(batch)`): None is an exception among batches, and no setting."""
+    if not isinstance(node, ast.Name) or not machine.iteration or _MADE.search(node.id.lower()):
+        return False
+    if machine.frame.fresh.get(node.id) != machine.iteration:
+        return False
+    bound = machine.module.bindings(node.id, machine.module.scope(node))
+    return (
+        bool(bound)
+        and all(
+            isinstance(machine.module.statement(b), ast.Assign)
+            for b in bound
+            if isinstance(b, ast.Name)
+        )
+        and not any(isinstance(b, ast.arg) for b in bound)
+    )
 
 
 def _both_known(machine: Machine, op: ast.cmpop, left: Const, right: Const) -> bool | None:

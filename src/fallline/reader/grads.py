@@ -54,7 +54,9 @@ def keep(
         return tensor
     if not machine.outlives(container.born, tensor.forwards):
         return tensor
-    event = machine.emit(Kind.KEEP, node, how=how, parameters=tensor.sets or None)
+    event = machine.emit(
+        Kind.KEEP, node, how=how, born=container.born, parameters=tensor.sets or None
+    )
     return replace(tensor, kept=tensor.kept | {event.order})
 
 
@@ -66,5 +68,5 @@ def accumulate(
     born = machine.frame.fresh.get(target.id, 0) if isinstance(target, ast.Name) else 0
     if not value.graph or not machine.recording or not machine.outlives(born, value.forwards):
         return new
-    event = machine.emit(Kind.KEEP, node, how="add", parameters=value.sets or None)
+    event = machine.emit(Kind.KEEP, node, how="add", born=born, parameters=value.sets or None)
     return replace(new, kept=new.kept | {event.order})

@@ -20,6 +20,7 @@ from fallline.reader.values import (
     kind_by_name,
 )
 from fallline.syntax import Module
+from fallline.syntax.modes import class_has_mode
 
 __all__ = ["attribute", "construct", "find_method", "scan_model"]
 
@@ -235,6 +236,7 @@ def scan_model(thing: Thing) -> None:
                     known["transformer"] = True
                 elif name.startswith("Dropout"):
                     known["dropout"] = True
+        known["has_mode"] = class_has_mode(module, cls)
         cls._layers = known  # type: ignore[attr-defined]
     thing.facts.update(known)
 

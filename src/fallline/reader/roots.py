@@ -22,6 +22,7 @@ from fallline.reader.values import (
     Class,
     Const,
     Function,
+    Mapping,
     Sequence,
     Tensor,
     Thing,
@@ -143,13 +144,17 @@ def _repeatedly(
             machine.emit(Kind.OPAQUE, node, what="the caller's loop")
 
 
-def _escapes(machine: Machine, result: Value) -> None:
+def _escapes(machine: Machine, result: Value, depth: int = 4) -> None:
     """What a root returns goes to a caller we do not see: who knows whether it reaches a backward there."""
-    parts = result.items if isinstance(result, Sequence) else [result]
-    for part in parts:
-        if isinstance(part, Tensor):
-            for order in part.forwards:
-                machine.events[order].facts.setdefault("used", None)
+    if isinstance(result, Sequence | Mapping) and depth:
+        items = result.items if isinstance(result, Sequence) else result.items.values()
+        for item in list(items):
+            _escapes(machine, item, depth - 1)
+    elif isinstance(result, Tensor):
+        for order in result.forwards:
+            machine.events[order].facts.setdefault("used", None)
+        for order in result.kept:
+            machine.events[order].facts.setdefault("reaches_backward", None)
 
 
 def _given(

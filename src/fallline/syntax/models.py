@@ -1,7 +1,7 @@
 """Which expressions are nn.Modules: constructors, followed through names, attributes, helpers and the project.
 
-A constructor that can be seen is proof. A name alone is evidence (`looks_like_model`), and rules say
-where evidence is enough for them.
+A constructor that can be seen is proof, and so is what only modules are asked for (`acts_as_module`). A name alone
+(`looks_like_model`) is a guess: a finding that rests on nothing else is a note.
 """
 
 from __future__ import annotations
@@ -11,7 +11,15 @@ import re
 
 from fallline.syntax.module import Module
 
-__all__ = ["construction", "has_state", "is_module", "looks_like_model", "module_class"]
+__all__ = [
+    "acts_as_module",
+    "construction",
+    "has_state",
+    "is_module",
+    "learns",
+    "looks_like_model",
+    "module_class",
+]
 
 _TORCH_MODULE = re.compile(r"torch\.nn\.(modules\.\w+\.|parallel\.(\w+\.)?)?[A-Z]\w*")
 _NOT_MODULES = frozenset(
@@ -48,6 +56,31 @@ _STATEFUL = re.compile(
     r"torch\.nn\.(modules\.\w+\.)?("
     r"Lazy\w+|(Bil|L)inear|Conv(Transpose)?\dd|\w*BatchNorm(\dd)?|GroupNorm|LayerNorm|RMSNorm|Embedding(Bag)?|"
     r"(RNN|LSTM|GRU)(Cell)?|MultiheadAttention|Transformer\w*|PReLU|Sequential|ModuleList|ModuleDict|(\w+)?Dropout(\dd)?)"
+)
+# What is asked of nothing but a module. `train` is not here: agents and trainers have it too.
+_MODULE_METHODS = frozenset(
+    {
+        "eval",
+        "parameters",
+        "named_parameters",
+        "modules",
+        "named_modules",
+        "children",
+        "named_children",
+        "load_state_dict",
+        "requires_grad_",
+        "register_forward_hook",
+        "register_forward_pre_hook",
+        "register_full_backward_hook",
+    }
+)
+_WRAPPERS = frozenset(
+    {
+        "torch.nn.DataParallel",
+        "torch.nn.parallel.DataParallel",
+        "torch.nn.parallel.DistributedDataParallel",
+        "torch.compile",
+    }
 )
 _REGISTERS = frozenset({"register_buffer", "register_parameter", "add_module", "register_module"})
 _DEPTH = 6
@@ -155,6 +188,58 @@ def _annotates_module(module: Module, annotation: ast.expr) -> bool:
     )
 
 
+def acts_as_module(module: Module, node: ast.expr) -> bool:
+    """Whether this name or `self.x` is used as only modules are: `model.parameters()`, `model.eval()`.
+
+    Asked in its function or class, and for a parameter also of what the callers in this file pass.
+    """
+    home: ast.AST | None = module.class_(node) if isinstance(node, ast.Attribute) else None
+    scope = module.scope(node)
+    if _asked_as_module(module, node, home or scope or module.tree):
+        return True
+    if not isinstance(node, ast.Name) or not isinstance(
+        scope, ast.FunctionDef | ast.AsyncFunctionDef
+    ):
+        return False
+    if not any(isinstance(b, ast.arg) for b in module.bindings(node.id, scope)):
+        return False
+    return any(
+        is_module(module, given)
+        or _asked_as_module(module, given, module.scope(given) or module.tree)
+        for given in _passed(module, scope, node.id)
+    )
+
+
+def _asked_as_module(module: Module, node: ast.expr, scope: ast.AST) -> bool:
+    if not isinstance(node, ast.Name | ast.Attribute):
+        return False
+    key = ast.dump(node)
+    for inner in ast.walk(scope):
+        if isinstance(inner, ast.Attribute) and inner.attr in _MODULE_METHODS:
+            if ast.dump(inner.value) == key:
+                return True
+        elif isinstance(inner, ast.Call) and module.resolve(inner.func) in _WRAPPERS:
+            if inner.args and ast.dump(inner.args[0]) == key:
+                return True
+    return False
+
+
+def _passed(
+    module: Module, function: ast.FunctionDef | ast.AsyncFunctionDef, name: str
+) -> list[ast.expr]:
+    """What the calls of a function in this file give for one of its parameters."""
+    names = [a.arg for a in function.args.posonlyargs + function.args.args]
+    if name not in names:
+        return []
+    calls = (
+        c
+        for c in module.all(ast.Call)
+        if isinstance(c.func, ast.Name) and c.func.id == function.name
+    )
+    given = (Module.argument(call, names.index(name), name) for call in calls)
+    return [value for value in given if value is not None]
+
+
 def looks_like_model(node: ast.expr) -> bool:
     """A naming habit: `model`, `self.net`, `teacher_model`. Evidence, not proof."""
     if isinstance(node, ast.Name):
@@ -185,6 +270,17 @@ def has_state(module: Module, node: ast.expr, depth: int = _DEPTH) -> bool:
         return True
     found = module_class(module, call.func)
     return found is not None and _class_has_state(*found, depth - 1)
+
+
+def learns(home: Module, cls: ast.ClassDef) -> bool:
+    """Whether a class makes parameters, or layers that have some: not only buffers and plain operations."""
+    return any(
+        home.resolve(call.func) in {"torch.nn.Parameter", "torch.nn.parameter.Parameter"}
+        or (isinstance(call.func, ast.Attribute) and call.func.attr == "register_parameter")
+        or has_state(home, call)
+        for call in ast.walk(cls)
+        if isinstance(call, ast.Call)
+    )
 
 
 def _class_has_state(home: Module, cls: ast.ClassDef, depth: int) -> bool:

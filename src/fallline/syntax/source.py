@@ -16,7 +16,7 @@ from fallline.event import Location
 
 __all__ = ["Cell", "Source", "UnreadableError"]
 
-_MAGIC = re.compile(r"^\s*(%|!|\?|.*\?\s*$)")
+_MAGIC = re.compile(r"^\s*(%|!|\?|[\w.*\[\]]+\?\??;?\s*$)")
 _ASSIGNED_MAGIC = re.compile(r"^(\s*[\w, ]+=\s*)[%!].*$")
 
 
@@ -180,12 +180,19 @@ def _is_python(text: str) -> bool:
     return True
 
 
+def _without_indent(lines: list[str], first: str) -> list[str]:
+    """IPython takes the indentation of a cell's first line away from all of its lines."""
+    indent = first[: len(first) - len(first.lstrip())]
+    return [line.removeprefix(indent) for line in lines] if indent else lines
+
+
 def _without_magics(lines: list[str]) -> list[str]:
     first = next((line for line in lines if line.strip()), "")
     if first.lstrip().startswith("%%") and not re.match(
         r"\s*%%(time|timeit|capture|prun|watch)\b", first
     ):
         return ["# " + line for line in lines]
+    lines = _without_indent(lines, first)
     if _is_python("\n".join(lines)):
         return lines  # a line that begins with % goes on a sum or a format
     kept: list[str] = []
@@ -203,7 +210,6 @@ def _without_magics(lines: list[str]) -> list[str]:
             kept.append(assigned[1] + "None")
             goes_on = line.endswith("\\")
         elif _MAGIC.match(line) and not line.strip().startswith("#"):
-            # IPython takes the indentation of a cell's first line away
             indent = len(line) - len(line.lstrip()) if code_before else 0
             kept.append(line[:indent] + "pass  # " + line[indent:])
             goes_on = line.endswith("\\") and line.lstrip()[0] in "!%"

@@ -21,6 +21,8 @@ from fallline.syntax import Module
 
 _STATE = ("optimizer", "scheduler", "scaler", "counter", "rng")
 
+_RESUME = re.compile(r"resume", re.IGNORECASE)
+
 
 class ResumeIncomplete(Rule):
     code = "FL702"
@@ -253,13 +255,18 @@ def _resumes(module: Module, loaded: Loaded) -> bool:
 def _says_resume(loaded: Loaded) -> bool:
     home = loaded.module
     context = [home.segment(a) for a in loaded.call.args[:1]]
+    child: ast.AST = loaded.call
     for up in home.parents(loaded.call):
         if isinstance(up, ast.If):
-            context.append(home.segment(up.test))
+            test = home.segment(up.test)
+            if child in up.orelse and _RESUME.search(test):
+                return False  # the other case: weights to begin with
+            context.append(test)
         elif isinstance(up, ast.FunctionDef):
             context.append(up.name)
             break
-    return any(re.search(r"resume", text, re.IGNORECASE) for text in context)
+        child = up
+    return any(_RESUME.search(text) for text in context)
 
 
 def _restored_elsewhere(key: str, loaded: Loaded, every: list[Loaded]) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from fallline.finding import Finding, Fix, Severity
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
-from fallline.syntax.models import is_module, looks_like_model
+from fallline.syntax.models import acts_as_module, is_module, looks_like_model
 
 
 class ModulePickled(Rule):
@@ -110,9 +110,11 @@ def export(model, path, example):
             pickled = _pickled(module, what)
             if pickled is not None:
                 name = module.segment(pickled)
+                known = is_module(module, pickled) or acts_as_module(module, pickled)
                 yield self.finding(
                     module.location(call),
                     f"The whole module {name} is pickled: the file breaks when its class moves or changes. Save {name}.state_dict().",
+                    severity=None if known else Severity.INFO,
                 )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from fallline.event import Kind, Trace, Update
+from fallline.event import Kind, Location, Trace, Update
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
 from fallline.rules.gradients._specimens import SETUP
@@ -48,6 +48,11 @@ class StepWithoutBackward(Rule):
                         "Nothing has changed the gradients since the last step of this optimizer: the step repeats old gradients or uses none. "
                         "Call backward() before it, or leave the step out.",
                     )
+
+    def denies(self, trace: Trace) -> Iterator[Location]:
+        """Another setting computes gradients for the same step: what is missing is left out on purpose."""
+        empty = {u.step.at for u in trace.updates if _empty(u)}
+        yield from {u.step.at for u in trace.updates} - empty
 
     def _never(self, trace: Trace, updates: list[Update]) -> Iterator[Finding]:
         """A loop that computes with the model and steps, and has no backward at all."""

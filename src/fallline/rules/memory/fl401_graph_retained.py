@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from fallline.event import Kind, Location, Trace
+from fallline.event import Event, Kind, Location, Trace
 from fallline.finding import Finding, Fix, Severity
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
@@ -142,12 +142,14 @@ for epoch in range(2):
     )
 
     def check(self, trace: Trace) -> Iterator[Finding]:
+        grows = _growing(trace)
         for event in trace.all(Kind.KEEP):
             how = _HOW.get(event.fact("how"))
             if how is not None and event.fact("reaches_backward") is False:
                 yield self.finding(
                     event,
                     f"A tensor {how} and never reaches a backward: memory grows with every iteration. Keep .detach() or .item() of it.",
+                    severity=None if trace.live or _keeper(event) in grows else Severity.INFO,
                 )
 
     def denies(self, trace: Trace) -> Iterator[Location]:
@@ -166,6 +168,27 @@ for epoch in range(2):
             "keep the value without its graph",
             (Editor(module).replace(kept, f"{text}.detach()" if plain else f"({text}).detach()"),),
         )
+
+
+def _keeper(event: Event) -> tuple[Location, object]:
+    """Where something is kept, and the container (by the iteration that made it)."""
+    return event.at, event.fact("born")
+
+
+def _growing(trace: Trace) -> set[tuple[Location, object]]:
+    """Containers that take in more from one batch or update to the next; a list of one step's pieces ends with the step."""
+    found: set[tuple[Location, object]] = set()
+    last: dict[tuple[Location, object], int] = {}
+    marks = 0
+    for event in trace.events:
+        if event.kind in (Kind.BATCH, Kind.BACKWARD, Kind.STEP):
+            marks += 1
+        elif event.kind is Kind.KEEP:
+            keeper = _keeper(event)
+            if last.get(keeper, marks) != marks:
+                found.add(keeper)
+            last[keeper] = marks
+    return found
 
 
 def _kept(module: Module, statement: ast.stmt | None) -> ast.expr | None:

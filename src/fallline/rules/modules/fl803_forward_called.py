@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from fallline.finding import Finding, Fix, Severity
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
-from fallline.syntax.models import is_module, looks_like_model
+from fallline.syntax.models import acts_as_module, is_module, looks_like_model
 
 
 class ForwardCalled(Rule):
@@ -128,7 +128,8 @@ print(model(torch.ones(1, 2)))
         for call in module.method_calls("forward"):
             assert isinstance(call.func, ast.Attribute)
             receiver = call.func.value
-            if is_module(module, receiver) or (
+            known = is_module(module, receiver)
+            if known or (
                 looks_like_model(receiver)
                 and (call.args or call.keywords)  # cv2.dnn networks are run by net.forward()
                 and self._could_be_module(module, receiver)
@@ -137,6 +138,7 @@ print(model(torch.ones(1, 2)))
                 yield self.finding(
                     module.location(call),
                     f"{name}.forward(...) skips the hooks of {name}: call {name}(...).",
+                    severity=None if known or acts_as_module(module, receiver) else Severity.INFO,
                 )
 
     def _could_be_module(self, module: Module, receiver: ast.expr) -> bool:

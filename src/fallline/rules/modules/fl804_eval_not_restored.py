@@ -205,9 +205,18 @@ for epoch in range(2):
             elif event.kind is Kind.STEP:
                 for model in [m for m in suspects if _steps(trace, event, m)]:
                     mode = suspects.pop(model)
+                    known = trace.object(model)
+                    has_mode = known.fact("has_mode") if known is not None else None
                     yield self.finding(
                         mode,
-                        "eval() is still in force when training goes on: dropout is off and BatchNorm is frozen from here. Call train() before the next update.",
+                        "eval() is still in force when training goes on: dropout is off and BatchNorm is frozen from here. Call train() before the next update."
+                        if has_mode is not False
+                        else "eval() is still in force when training goes on. This model has no dropout and no BatchNorm; with the first of them it would matter.",
+                        severity=Severity.INFO
+                        if has_mode is False
+                        else None
+                        if has_mode or trace.live
+                        else Severity.WARNING,
                         related={"step": event.at},
                     )
 

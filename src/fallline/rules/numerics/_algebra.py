@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 
 __all__ = ["Range", "constant", "joined", "larger"]
 
 _INF = math.inf
+# Sources that are only what a name says: `named`, and what is computed from it.
+_GUESSED = re.compile(
+    r"the (logits|probabilities|prediction|output of|difference)\b|the mask `\w+`$|target$"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +29,11 @@ class Range:
     @property
     def has_zero(self) -> bool:
         return self.low <= 0 <= self.high
+
+    @property
+    def guessed(self) -> bool:
+        """Nothing but a name says so: what rests on it alone is a note."""
+        return _GUESSED.match(self.source) is not None
 
     @property
     def is_constant(self) -> bool:

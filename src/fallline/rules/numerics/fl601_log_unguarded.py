@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import TypeGuard
 
 from fallline.finding import Finding, Fix, Severity
 from fallline.rule import Rule
@@ -204,7 +205,13 @@ log_ratio_loss(torch.zeros(3, requires_grad=True)).backward()
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         for call, of, found in _unguarded(module):
-            yield self.finding(module.location(call), _message(module, of, found))
+            yield self.finding(
+                module.location(call),
+                _message(module, of, found),
+                severity=None
+                if found is None or not found.guessed or _paired(module, of)
+                else Severity.INFO,
+            )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
         edits, title = [], ""
@@ -243,6 +250,33 @@ def _argument(module: Module, call: ast.Call) -> ast.expr | None:
     if module.resolve(call.func) is None and (call.args or call.keywords):
         return None
     return receiver(module, call)
+
+
+def _paired(module: Module, of: ast.expr) -> bool:
+    """The log of this and of one minus this, in one function: a probability, whatever it is called."""
+    scope = module.scope(of)
+    logs = [
+        a
+        for call in operations(module, *_LOGS)
+        if module.scope(call) is scope and (a := _argument(module, call)) is not None
+    ]
+    complements = {_written(c.right) for c in logs if _is_complement(module, c)}
+    plain = {_written(a) for a in logs if not _is_complement(module, a)}
+    base = of.right if _is_complement(module, of) else of
+    return _written(base) in complements & plain
+
+
+def _is_complement(module: Module, node: ast.expr) -> TypeGuard[ast.BinOp]:
+    return (
+        isinstance(node, ast.BinOp)
+        and isinstance(node.op, ast.Sub)
+        and module.number(node.left) == 1
+    )
+
+
+def _written(node: ast.expr) -> str:
+    """As it is written; of a call, what is called: `log D(x) + log(1 - D(G(z)))` is one discriminator."""
+    return ast.dump(node.func if isinstance(node, ast.Call) else node)
 
 
 def _squashed(module: Module, of: ast.expr) -> tuple[bool, Made | None]:

@@ -183,7 +183,11 @@ pooling_loss(torch.randn(2, 3, 4, requires_grad=True), torch.ones(2, 3), torch.r
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         for division, below, found in _unguarded(module):
-            yield self.finding(module.location(division), _message(module, below, found))
+            yield self.finding(
+                module.location(division),
+                _message(module, below, found),
+                severity=Severity.INFO if found is not None and _unlikely(below, found) else None,
+            )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
         edits = []
@@ -230,6 +234,12 @@ def _unsaid(below: ast.expr, found: Range) -> bool:
             False  # an epsilon was added to something that can be negative: the pole is still there
         )
     return found.source in _NOT_SAID
+
+
+def _unlikely(below: ast.expr, found: Range) -> bool:
+    """Only a name says so; or zero lies between other values, and no epsilon shows that someone met it."""
+    shifted = isinstance(below, ast.BinOp) and isinstance(below.op, ast.Add)
+    return found.guessed or (found.low < 0 < found.high and not shifted)
 
 
 def _message(module: Module, below: ast.expr, found: Range | None) -> str:

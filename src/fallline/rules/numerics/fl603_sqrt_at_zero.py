@@ -15,6 +15,7 @@ from fallline.rules.numerics._losses import dead_branch, differentiated, guarded
 from fallline.rules.numerics._ranges import range_of
 from fallline.rules.numerics._values import values_of
 from fallline.syntax import Editor, Module
+from fallline.syntax.models import learns
 
 _ROOTS = ("sqrt", "rsqrt")
 _HALVES = frozenset({0.5, -0.5})
@@ -225,7 +226,12 @@ print(rmse_metric(torch.zeros(3), torch.zeros(3)))
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         for root, of, found in _unguarded(module):
-            yield self.finding(module.location(root), _message(module, of, found))
+            guessed = (found is not None and found.guessed) or not _seen_to_learn(module, root)
+            yield self.finding(
+                module.location(root),
+                _message(module, of, found),
+                severity=Severity.INFO if guessed else None,
+            )
         yield from self._second_derivatives(module)
 
     def _second_derivatives(self, module: Module) -> Iterator[Finding]:
@@ -310,6 +316,12 @@ def _has_gradient(module: Module, node: ast.expr) -> bool:
         and module.is_module_class(cls)
         and differentiated(module, node)
     )
+
+
+def _seen_to_learn(module: Module, node: ast.expr) -> bool:
+    """In a loss, or in a module with weights of its own: a spectrogram or a resampling in `forward` may see data only."""
+    cls = module.class_(node)
+    return in_loss(module, node) or (cls is not None and learns(module, cls))
 
 
 def _only_targets(of: ast.expr) -> bool:
