@@ -17,10 +17,11 @@ Facts by kind (all optional):
                     used: bool        its result later reached a backward (False: known not to)
     BACKWARD        scaled: bool      the loss was multiplied by an enabled GradScaler
                     divided: bool     the loss was divided by a count, or weighted so (loss / k, loss * (1 / k))
-                    divisor: float    by how much, where it is a number
+                    divisor: float    by how much the whole of it, where that is a number; not what the framework divides by
                     divided_by: str   the text of the divisor ("args.accumulation_steps"), reader only
                     normalised: str   "accelerate" | "lightning" | "deepspeed" | "transformers" | "fabric":
                                       a framework divides by the accumulation count itself
+                    window: int       that count, where it is known
                     driver: str       "transformers": its Trainer calls it, and takes the loss for divided
                     reduction: str    "mean" | "sum" | "none"   how the loss reduces over the batch
                     ragged: bool      that mean is over a mask, an ignore_index or true lengths
@@ -70,6 +71,7 @@ Facts by kind (all optional):
     KEEP            how: "append" | "add" | "assign"   a tensor with its graph is stored past the iteration:
                                                in a container that grows (append, extend, history[i] = loss),
                                                in a sum (total += loss), in one place that is overwritten
+                    born: int                  (reader) the iteration that made the container or the sum
                     reaches_backward: bool     a later backward walks that graph (False: known not to)
     SYNC            what: "item" | "cpu" | "print" | ...   the host waits for the device; one event each time
                     per_parameter: bool        in a loop over parameters, once for each
@@ -168,7 +170,7 @@ class Object:
     facts, where known:
         optimizer: type ("SGD", "Adam", ...), parameters: frozenset of parameter-set names, lr
         model: type, wrapper ("ddp" | "fsdp1" | "fsdp2"), batchnorm: bool, recurrent: bool, transformer: bool,
-               half: bool, dropout: bool
+               half: bool, dropout: bool, has_mode: bool (reader; eval mode changes what it computes)
         scaler: enabled: bool
         scheduler: type
         loader: endless: bool, sampler: id, length: int, shuffle: bool, workers: int

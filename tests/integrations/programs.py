@@ -209,9 +209,26 @@ EXTRAS = {
     # the ranks of one launch start in different seconds and still share a folder that nobody has named
     "folder": "import os, time\ntime.sleep(1.5 * int(os.environ['RANK']))\n"
     + program("fabric", "desync").replace('FalllineCallback(out="run")', "FalllineCallback()"),
-    # Accelerate divides by itself
-    "divided_twice": program("accelerate", "healthy").replace(
+    # all three divide by themselves
+    "accelerate_twice": program("accelerate", "healthy").replace(
         "accelerator.backward(nn.functional.mse_loss(model(a), b))",
         "accelerator.backward(nn.functional.mse_loss(model(a), b) / 2)  # HERE",
+    ),
+    "lightning_twice": program("lightning", "healthy")
+    .replace("mse_loss(self.net(batch[0]), batch[1])", "mse_loss(self.net(batch[0]), batch[1]) / 2")
+    .replace("trainer.fit(", "trainer.fit(  # HERE\n    "),
+    "transformers_twice": program("transformers", "healthy")
+    .replace(
+        '{"loss": nn.functional.mse_loss(out, labels)',
+        '{"loss": nn.functional.mse_loss(out, labels) / 2',
+    )
+    .replace("trainer.train()", "trainer.train()  # HERE"),
+    # a weight, and a term with one, are no count of micro-batches
+    "accelerate_weighted": program("accelerate", "healthy").replace(
+        "nn.functional.mse_loss(model(a), b)",
+        "0.1 * (nn.functional.mse_loss(model(a), b) + 0.5 * model(a).abs().mean())",
+    ),
+    "lightning_weighted": program("lightning", "healthy").replace(
+        "mse_loss(self.net(batch[0]), batch[1])", "mse_loss(self.net(batch[0]), batch[1]) * 0.1"
     ),
 }

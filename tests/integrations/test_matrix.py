@@ -107,9 +107,16 @@ def test_ranks_agree_on_a_folder_that_nobody_named(runs: Path) -> None:
     assert "FL320" in (folder / "findings.json").read_text()
 
 
-def test_dividing_on_top_of_accelerate_is_found(runs: Path) -> None:
-    found = result(runs, "extra", "divided_twice")
-    assert [(f["code"], f["line"]) for f in found] == [("FL129", line_of(EXTRAS["divided_twice"]))]
+@pytest.mark.parametrize("framework", ["accelerate", "lightning", "transformers"])
+def test_dividing_on_top_of_the_framework_is_found(runs: Path, framework: str) -> None:
+    found = result(runs, "extra", f"{framework}_twice")
+    line = line_of(EXTRAS[f"{framework}_twice"])
+    assert [(f["code"], f["line"]) for f in found] == [("FL129", line)]
+
+
+@pytest.mark.parametrize("framework", ["accelerate", "lightning"])
+def test_a_weighted_loss_is_not_divided_twice(runs: Path, framework: str) -> None:
+    assert result(runs, "extra", f"{framework}_weighted") == []
 
 
 def test_the_page_has_this_table(runs: Path) -> None:

@@ -63,6 +63,7 @@ WRONG = [
     ("FL119", "Z F B(function=closure) S(closure) C(!closure) " * 3, "C"),
     ("FL119", "C Z F B(function=closure) S(closure) " * 3, "C"),
     ("FL129", "F B(normalised=accelerate, divided) S(via=framework) Z " * 3, "B"),
+    ("FL129", "F B(normalised=lightning, divided, divisor=4, window=4) S Z " * 3, "B"),
 ]
 
 RIGHT = [
@@ -161,6 +162,8 @@ RIGHT = [
     ("FL119", "Z F B(function=closure) S(closure) C(threshold=inf) " * 3),
     ("FL119", "Z F B C S " * 3),
     ("FL129", "F B(normalised=accelerate) S(via=framework) Z " * 3),
+    ("FL129", "F B(normalised=accelerate, divided, divisor=2, window=4) S Z " * 3),
+    ("FL129", "F B(normalised=accelerate, divided, divisor=2) S Z " * 3),
     ("FL129", "F B(divided) S Z " * 3),
     ("FL129", "F B(normalised=fabric, divided) S Z " * 3),
 ]

@@ -124,6 +124,7 @@ def accumulating(machine: Machine, accelerator: Thing) -> Iterator[None]:
     window = facts.get("window")
     if window is None:
         window = facts["window"] = machine.settings.count("gradient_accumulation_steps")
+        facts["assumed"] = True  # nobody said it
     facts["seen"] = facts.get("seen", 0) + 1
     last = next((e.fact("last") for e in reversed(machine.events) if e.kind is Kind.BATCH), False)
     facts["syncing"] = facts["seen"] % window == 0 or bool(last)
@@ -205,7 +206,9 @@ def _accelerator(machine: Machine, accelerator: Thing, name: str, call: Call) ->
     if name == "backward":
         window = accelerator.facts.get("window")
         normalised = "accelerate" if window is None or window > 1 else None
-        backward(machine, machine.settled(call.arg(0, "loss") or Unknown()), call, normalised)
+        loss = machine.settled(call.arg(0, "loss") or Unknown())
+        known = normalised is not None and not accelerator.facts.get("assumed")
+        backward(machine, loss, call, normalised, window if known else None)
         return NONE
     if name == "accumulate":
         return Context("accumulate", None, accelerator)

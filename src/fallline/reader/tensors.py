@@ -26,7 +26,13 @@ from fallline.reader.values import (
 __all__ = ["backward", "gradient", "parameter", "pieces", "reduce", "sync", "tensor"]
 
 
-def backward(machine: Machine, found: Value, call: Call, normalised: str | None = None) -> None:
+def backward(
+    machine: Machine,
+    found: Value,
+    call: Call,
+    normalised: str | None = None,
+    window: int | None = None,
+) -> None:
     """The backward of a loss, with all that is known about how the loss came to be."""
     loss = found if isinstance(found, Tensor) else Tensor(None, divided=None)
     known = loss.graph is not None or bool(loss.forwards)
@@ -52,6 +58,7 @@ def backward(machine: Machine, found: Value, call: Call, normalised: str | None 
         divisor=loss.divisor,
         divided_by=loss.divided_by or None,
         normalised=normalised,
+        window=window,
         reduction=loss.reduction,
         ragged=loss.ragged or None,
         in_batch=loss.in_batch or None,

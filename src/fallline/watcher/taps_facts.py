@@ -16,15 +16,14 @@ from fallline.event import Event
 
 __all__ = [
     "HalfWatch",
-    "accumulation_of",
     "autocast_dtype",
+    "by_framework",
     "first_tensor",
     "inner_of",
     "length_of",
     "modules_in",
     "now",
     "passed_on",
-    "trainer_leaves_division",
 ]
 
 
@@ -38,12 +37,46 @@ def autocast_dtype(device: str) -> str | None:
         return None
 
 
-def accumulation_of(framework: str) -> int | None:
-    """How many micro-batches Accelerate accumulates, from the frame that calls backward."""
+def by_framework(facts: dict[str, Any], framework: str) -> None:
+    """Take the framework's own division out of what is known about a loss; what is left is the user's."""
+    count = _accumulation_of(framework)
+    if framework == "accelerate" and count == 1:
+        _by_trainer(facts)
+        return
+    facts["normalised"] = framework
+    own = facts.pop("divisor", 1.0) / (count or 1)
+    facts.pop("divided", None)
+    if count is not None and count > 1:
+        facts["window"] = count
+        facts["divided"] = own > 1.0001
+        if facts["divided"]:
+            facts["divisor"] = own
+
+
+def _by_trainer(facts: dict[str, Any]) -> None:
+    """The Hugging Face Trainer divides where it believes that nobody else did, and tells its Accelerator not to."""
+    step = _above("training_step", f"{os.sep}transformers{os.sep}")
+    if step is None:
+        return
+    if facts.get("divided") is False:
+        facts["driver"] = "transformers"
+    elif step.f_locals.get("loss_is_scaled_for_ga") is False:
+        count = getattr(step.f_locals.get("self"), "current_gradient_accumulation_steps", 1)
+        own = facts.get("divisor", 1.0) / count
+        if count > 1 and abs(own - count) < 1e-3 * count:
+            facts.update(normalised="transformers", window=count, divisor=own)
+
+
+def _accumulation_of(framework: str) -> int | None:
+    """How many micro-batches Accelerate or Lightning accumulates, from the frames that call backward."""
     frame: Any = sys._getframe(4)
     while frame is not None:
         if framework in frame.f_code.co_filename and frame.f_code.co_name == "backward":
-            count = getattr(frame.f_locals.get("self"), "gradient_accumulation_steps", None)
+            # an Accelerator, or a Strategy of Lightning
+            caller = frame.f_locals.get("self")
+            trainer = getattr(getattr(caller, "lightning_module", None), "_trainer", None)
+            count = getattr(caller, "gradient_accumulation_steps", None)
+            count = count or getattr(trainer, "accumulate_grad_batches", None)
             if isinstance(count, int):
                 return count
         frame = frame.f_back
@@ -52,22 +85,17 @@ def accumulation_of(framework: str) -> int | None:
 
 def passed_on(framework: str) -> bool:
     """Whether Lightning only passes a backward on that the user's own line asks for: `self.manual_backward(loss)`."""
-    return framework == "lightning" and _above("manual_backward")
+    return framework == "lightning" and _above("manual_backward") is not None
 
 
-def trainer_leaves_division() -> bool:
-    """Whether the Hugging Face Trainer calls this backward and takes the loss for divided already."""
-    return _above("training_step", f"{os.sep}transformers{os.sep}")
-
-
-def _above(function: str, folder: str = "") -> bool:
-    """Whether this function, of a file below this folder, is among those that are being executed."""
+def _above(function: str, folder: str = "") -> Any:
+    """The frame of this function, of a file below this folder, among those that are being executed; None: it is not."""
     frame: Any = sys._getframe(5)
     while frame is not None:
         if frame.f_code.co_name == function and folder in frame.f_code.co_filename:
-            return True
+            return frame
         frame = frame.f_back
-    return False
+    return None
 
 
 def first_tensor(output: Any) -> Tensor | None:

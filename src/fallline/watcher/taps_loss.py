@@ -57,7 +57,7 @@ class _Root:
             "divided": self.divided,
             "terms": self.terms,
         }
-        if self.divided:
+        if self.divisor > 1:
             facts["divisor"] = self.divisor
         if len(self.reductions) == 1:
             facts["reduction"] = next(iter(self.reductions))
@@ -103,7 +103,8 @@ class _Root:
         factor = value if division else (1 / value if value else 0.0)
         if factor > 1:
             self.divided = True
-            self.divisor *= factor
+            if self.terms == 1:  # the weight of one term is not the whole's
+                self.divisor *= factor
         return following[0]
 
     def _normalises(self, node: Any, count: float) -> bool:

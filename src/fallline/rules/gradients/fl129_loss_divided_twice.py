@@ -52,7 +52,7 @@ class LossDividedTwice(Rule):
     def check(self, trace: Trace) -> Iterator[Finding]:
         for backward in first_of_each(trace.all(Kind.BACKWARD)):
             framework = _DIVIDES.get(backward.fact("normalised") or "")
-            if framework and _by_a_count(backward) and backward.fact("reduction") != "sum":
+            if framework and _by_the_count(backward) and backward.fact("reduction") != "sum":
                 yield self.finding(
                     backward,
                     f"{framework} already divides the loss by the number of accumulation steps; divided here as well, the gradient is as many times "
@@ -119,6 +119,20 @@ for epoch in range(2):
             optimizer.step()
             optimizer.zero_grad()
 """,
+        # a weight, and the mean of two losses: no count of micro-batches
+        _SETUP
+        + """
+accelerator = Accelerator(cpu=True, gradient_accumulation_steps=4)
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+for epoch in range(2):
+    for x, y in loader:
+        with accelerator.accumulate(model):
+            out = model(x)
+            loss = (nn.functional.mse_loss(out, y) + nn.functional.l1_loss(out, y)) / 2
+            accelerator.backward(0.1 * loss)
+            optimizer.step()
+            optimizer.zero_grad()
+""",
         # without a framework
         _SETUP.replace("from accelerate import Accelerator\n", "")
         + """
@@ -133,9 +147,12 @@ for epoch in range(2):
     )
 
 
-def _by_a_count(backward: Event) -> bool:
-    """The loss was divided by a number, or by what is called like a number of micro-batches."""
+def _by_the_count(backward: Event) -> bool:
+    """The loss was divided by the number of micro-batches, or by what is called like one; not weighted (`0.5 * loss`)."""
+    if not backward.fact("divided"):
+        return False
     text = backward.fact("divided_by") or ""
-    return bool(backward.fact("divided")) and (
-        backward.fact("divisor") is not None or not text or _COUNT.search(text) is not None
-    )
+    divisor, window = backward.fact("divisor"), backward.fact("window")
+    if divisor is not None and window is not None:
+        return bool(abs(divisor - window) < 1e-3 * window)
+    return _COUNT.search(text) is not None if text or divisor is not None else True
