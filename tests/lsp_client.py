@@ -7,10 +7,12 @@ import queue
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-WAIT = 60.0  # seconds; the machine may be busy
+WAIT = 300.0  # seconds; the machine may be busy
 
 CAPABILITIES: dict[str, Any] = {
     "general": {"positionEncodings": ["utf-16"]},
@@ -46,6 +48,7 @@ class Client:
         self._incoming: queue.Queue[dict[str, Any]] = queue.Queue()
         self._kept: list[dict[str, Any]] = []
         self._numbers = 0
+        self._together: list[bytes] | None = None  # messages that are sent at once
         threading.Thread(target=self._listen, daemon=True).start()
         self.server = self.ask(
             "initialize",
@@ -79,9 +82,23 @@ class Client:
     def _send(self, message: dict[str, Any], said: str) -> None:
         self.transcript.append(("→", said))
         body = json.dumps({"jsonrpc": "2.0", **message}).encode()
+        self._write(b"Content-Length: %d\r\n\r\n" % len(body) + body)
+
+    def _write(self, data: bytes) -> None:
+        if self._together is not None:
+            self._together.append(data)
+            return
         assert self.process.stdin is not None
-        self.process.stdin.write(b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        self.process.stdin.write(data)
         self.process.stdin.flush()
+
+    @contextmanager
+    def in_one_breath(self) -> Iterator[None]:
+        """What is told in here is sent at its end, all at once: nothing can come between."""
+        self._together = []
+        yield
+        data, self._together = b"".join(self._together), None
+        self._write(data)
 
     def _await(self, wanted: Any) -> dict[str, Any]:
         for message in self._kept:

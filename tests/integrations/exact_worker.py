@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 import test_exact as single
 

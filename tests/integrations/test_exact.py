@@ -19,6 +19,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from fallline.errors import EngineError
+from gloo import ATTEMPTS, aborted
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.slow
@@ -200,7 +201,15 @@ def test_two_ranks_make_the_update_of_all_their_tokens(tmp_path: Path, framework
 
 
 def run_ranks(framework: str, out: Path) -> None:
-    """The worker as torchrun would start it, twice."""
+    for _ in range(ATTEMPTS):
+        ended, said = launched_ranks(framework, out)
+        if not aborted(said):
+            break
+    assert ended == [0, 0], said
+
+
+def launched_ranks(framework: str, out: Path) -> tuple[list[int], str]:
+    """The worker as torchrun would start it, twice: how both ended, and what they said."""
     worker = str(Path(__file__).parent / "exact_worker.py")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -225,8 +234,8 @@ def run_ranks(framework: str, out: Path) -> None:
         )
         for rank in range(2)
     ]
-    said = [process.communicate(timeout=240)[0] for process in launched]
-    assert [process.returncode for process in launched] == [0, 0], "\n".join(said)
+    said = [process.communicate(timeout=900)[0] for process in launched]
+    return [process.returncode for process in launched], "\n".join(said)
 
 
 def test_full_windows_keep_lightnings_bits(tmp_path: Path, monkeypatch: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 
 from fallline.errors import UsageError
 
@@ -43,8 +44,11 @@ def run(args: Namespace) -> int:
         raise UsageError("this needs pygls, version 2: pip install 'fallline[lsp]'") from None
     logging.getLogger("pygls").setLevel(logging.ERROR)  # editors show what goes to standard error
     server = make_server()
+    # pygls closes what it is given; what anybody prints goes to standard error, not between the messages
+    messages = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
     try:
-        server.start_io()
+        server.start_io(stdout=messages)
     finally:
         server.stop()
     return 0
