@@ -9,6 +9,7 @@ from itertools import pairwise
 from fallline.event import Event, Kind, Location, Trace
 from fallline.finding import Finding, Fix, Severity
 from fallline.rule import Rule
+from fallline.rules._places import seen_from
 from fallline.rules.gradients._moves import lone_statement, stepped
 from fallline.rules.gradients._specimens import SETUP
 from fallline.rules.gradients._windows import (
@@ -49,10 +50,11 @@ class ZeroGradMissing(Rule):
                 continue
             first, step = mine[0].alive[0], mine[0].update.step
             alone = len({str(w.update.step.at) for w in mine}) == 1
+            at = seen_from(first, step)
             yield self.finding(
-                first,
+                at,
                 "The gradients of this backward are never cleared: each update adds to all that came before. Call "
-                f"zero_grad() once per update, after the step at {place(step.at, first.at)}.",
+                f"zero_grad() once per update, after the step at {place(seen_from(step, first), at)}.",
                 related={"step": step.at} if alone else {},
             )
 
@@ -60,7 +62,7 @@ class ZeroGradMissing(Rule):
         """Gradients that some setting clears are cleared on purpose in that one only."""
         for mine, carried in _carried(trace):
             if carried < _NEVER:
-                yield from {b.at for w in mine for b in w.alive}
+                yield from {seen_from(b, w.update.step) for w in mine for b in w.alive}
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
         step = lone_statement(module, finding.related.get("step"))

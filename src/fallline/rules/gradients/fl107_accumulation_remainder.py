@@ -10,6 +10,7 @@ from typing import Any
 from fallline.event import Event, Kind, Location, Trace
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
+from fallline.rules._places import seen_from
 from fallline.rules.gradients._specimens import SETUP
 from fallline.rules.gradients._windows import (
     Window,
@@ -68,7 +69,7 @@ class AccumulationRemainder(Rule):
             if fate is not None:
                 counted: dict[str, Any] = {"left_over": rest, "window": rhythm.size}
                 yield self.finding(
-                    rhythm.boundary,
+                    _decided(rhythm, end),
                     f"Where the number of batches is no multiple of the window, the micro-batches left over at the end {fate}. "
                     "Step on the last batch as well, and divide by the number really accumulated.",
                     **(counted if trace.live else {}),
@@ -186,6 +187,7 @@ class _Rhythm:
     size: int
     loss: object
     boundary: Location
+    step: Event
     divisor: float | None
 
 
@@ -199,8 +201,16 @@ def _rhythm(mine: list[Window]) -> _Rhythm | None:
         len(usual.micro),
         same_loss(usual.micro[0]),
         usual.update.step.fact("boundary"),
+        usual.update.step,
         usual.micro[0].fact("divisor"),
     )
+
+
+def _decided(rhythm: _Rhythm, end: Event) -> Location:
+    """The test that decides to step; where a helper makes it, the helper's call in the loop: its author knows the data's end."""
+    call = seen_from(rhythm.step, end)
+    here = (rhythm.boundary.path, rhythm.boundary.function) == (call.path, call.function)
+    return rhythm.boundary if here else call
 
 
 def _rest(trace: Trace, optimizer: str | None, end: Event, rhythm: _Rhythm) -> int:

@@ -176,18 +176,21 @@ def _keeper(event: Event) -> tuple[Location, object]:
 
 
 def _growing(trace: Trace) -> set[tuple[Location, object]]:
-    """Containers that take in more from one batch or update to the next; a list of one step's pieces ends with the step."""
+    """Containers that take in more from one update or evaluated batch to the next.
+
+    What is emptied with every update, or holds the pieces of one step, ends where the step ends.
+    """
     found: set[tuple[Location, object]] = set()
-    last: dict[tuple[Location, object], int] = {}
-    marks = 0
+    between: dict[tuple[Location, object], set[Kind]] = {}
     for event in trace.events:
         if event.kind in (Kind.BATCH, Kind.BACKWARD, Kind.STEP):
-            marks += 1
+            for kinds in between.values():
+                kinds.add(event.kind)
         elif event.kind is Kind.KEEP:
-            keeper = _keeper(event)
-            if last.get(keeper, marks) != marks:
-                found.add(keeper)
-            last[keeper] = marks
+            kinds = between.get(_keeper(event), set())
+            if Kind.STEP in kinds or (Kind.BATCH in kinds and Kind.BACKWARD not in kinds):
+                found.add(_keeper(event))
+            between[_keeper(event)] = set()
     return found
 
 

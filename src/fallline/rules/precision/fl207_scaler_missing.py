@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from fallline.event import Kind, Trace
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
+from fallline.rules._places import seen_from
 from fallline.rules.precision._scale import assumed, feeding, handled
 from fallline.rules.precision._specimen import AMP
 
@@ -49,9 +50,10 @@ scaler.update()
                 or assumed(trace, event)
             ):
                 continue
-            if any(f.fact("autocast") == "float16" for f in feeding(trace, event)):
+            half = [f for f in feeding(trace, event) if f.fact("autocast") == "float16"]
+            if half:
                 yield self.finding(
-                    event,
+                    seen_from(event, half[0]),
                     "the forward pass runs under float16 autocast but the loss is not scaled: gradients below 6e-8 become zero. "
                     "Use torch.amp.GradScaler, or dtype=torch.bfloat16",
                 )
