@@ -21,7 +21,7 @@ lint: $(VENV)/.test
 
 # Installs into an empty environment for each extra, tries the hooks with pre-commit and prek, and looks at the site.
 test-long: $(VENV)/.long
-	$(BIN)/python -m pytest -m long tests
+	$(BIN)/python -m pytest -rs -m long tests
 
 # Needs a machine with an accelerator, with torch and triton installed; installs nothing.
 test-gpu:

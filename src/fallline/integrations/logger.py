@@ -42,7 +42,7 @@ RECENT = 100  # updates that the share of clipped ones is taken over
 QUEUE_LIMIT = 10_000
 # All of the first updates are logged; later ones as this share of the time allows, but always those that went wrong.
 ALWAYS_BELOW = 200
-CLOSE_SECONDS = 30.0
+CLOSE_SECONDS = 120.0  # on a busy machine it takes a minute to import and start some loggers
 
 
 @runtime_checkable

@@ -69,7 +69,7 @@ class MLflow(Sink):
 
 def _local(folder: Path) -> str:
     """A store in the run folder: SQLite as MLflow's own default is, or files where only mlflow-skinny is installed."""
-    if importlib.util.find_spec("sqlalchemy") is not None:
+    if all(map(importlib.util.find_spec, ("sqlalchemy", "alembic"))):
         return f"sqlite:///{folder / 'mlflow.db'}"
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
     return (folder / "mlruns").as_uri()
