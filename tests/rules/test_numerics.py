@@ -181,6 +181,7 @@ GUESSES = [
 ]
 
 LOOK_ALIKES = [
+    "def gate_entropy_loss(v):\n    p = v.softmax(1)\n    return -torch.mul(p, torch.log(p + 1e-10)).sum(1).mean()\n",
     "def loss_fn(pred, target):\n    return -torch.log(pred + 1e-8).mean()\n",
     "loss = -torch.log(torch.sigmoid(net(z)) + 1e-8).mean()\nloss.backward()\n",
     "loss = -torch.log(torch.clamp(net(z), 1e-6, 1)).mean()\nloss.backward()\n",

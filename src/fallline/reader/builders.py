@@ -165,8 +165,10 @@ def reduction_of(machine: Machine, call: Call) -> str | None:
     return known.value if isinstance(known, Const) and isinstance(known.value, str) else None
 
 
+# Targets that someone fills up in this file. A word such as `lengths` or `pad_token` says nothing about the targets.
 _PADDING = re.compile(
-    r"(?i)pad_?(token|id\b|idx|index|sequence|ind\b)|<pad>|padding_idx|collate|lengths\b|attention_mask"
+    r"\bpad_sequence\(|\]\s*=\s*-100?\b|\[\s*-100?\s*\]\s*\*|masked_fill_?\([^)]*-100?\)|full(_like)?\([^)]*-100?\b"
+    r"|padding_value\s*=\s*-100?\b|\[\w*IGNORE_INDEX\]\s*\*|=\s*\w*IGNORE_INDEX\b|DataCollatorFor(Seq2Seq|LanguageModeling)"
 )
 
 

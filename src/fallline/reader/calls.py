@@ -154,7 +154,7 @@ def _super(machine: Machine, node: ast.Call, name: str) -> Value:
         module, cls = machine.module, machine.module.classes[current]
         here = (module, cls)
     if here is not None:
-        for base_module, base in objects._bases(module, cls):
+        for base_module, base in objects.base_classes(module, cls):
             method = objects.find_method(base_module, base, name)
             if method is not None:
                 return call_function(

@@ -22,7 +22,7 @@ from fallline.reader.values import (
 from fallline.syntax import Module
 from fallline.syntax.modes import class_has_mode
 
-__all__ = ["attribute", "construct", "find_method", "scan_model"]
+__all__ = ["attribute", "base_classes", "construct", "find_method", "scan_model"]
 
 _RECURRENT = frozenset({"LSTM", "GRU", "RNN", "LSTMCell", "GRUCell", "RNNCell"})
 
@@ -41,11 +41,12 @@ def find_method(
         for item in here.body:
             if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef) and item.name == name:
                 return home, item
-        queue += _bases(home, here)
+        queue += base_classes(home, here)
     return None
 
 
-def _bases(home: Module, cls: ast.ClassDef) -> list[tuple[Module, ast.ClassDef]]:
+def base_classes(home: Module, cls: ast.ClassDef) -> list[tuple[Module, ast.ClassDef]]:
+    """The bases of a class that are classes of the project."""
     found: list[tuple[Module, ast.ClassDef]] = []
     for base in cls.bases:
         target = base.value if isinstance(base, ast.Subscript) else base

@@ -13,7 +13,7 @@ from fallline.reader.call import Call
 from fallline.reader.calls import call_function
 from fallline.reader.frameworks import is_trainer
 from fallline.reader.machine import Machine
-from fallline.reader.objects import find_method
+from fallline.reader.objects import base_classes, find_method
 from fallline.reader.protocol import emit_step
 from fallline.reader.relevance import begins, called_names, trains
 from fallline.reader.statements import run_block
@@ -294,6 +294,8 @@ def _compute_loss(
     method: ast.FunctionDef | ast.AsyncFunctionDef,
 ) -> None:
     """A transformers Trainer: the loss that compute_loss returns is divided by the Trainer itself."""
+    if _turns_division_off(module, cls):
+        return
     with machine.entered(machine.module_frame(module)):
         me = Thing("object", "trainer", None, {}, {}, (module, cls))
         given = _given(machine, Function(method, module, None, me), method)
@@ -307,6 +309,22 @@ def _compute_loss(
             result = machine.settled(result.items[0])
         if isinstance(result, Tensor) and result.divided and result.divided_at is not None:
             _framework_backward(machine, result, method, "transformers")
+
+
+def _turns_division_off(module: Module, cls: ast.ClassDef) -> bool:
+    """The Trainer divides unless it is given `compute_loss_func`; trl's own trainers give it, and what they do is not seen."""
+    if any(base.startswith("trl.") for base in module.bases(cls)):
+        return True
+    queue, seen = [(module, cls)], set[int]()
+    while queue:
+        home, here = queue.pop()
+        if id(here) in seen:
+            continue
+        seen.add(id(here))
+        if "compute_loss_func" in home.segment(here):
+            return True
+        queue += base_classes(home, here)
+    return False
 
 
 def _lightning(machine: Machine, module: Module, cls: ast.ClassDef) -> None:

@@ -167,7 +167,9 @@ def _first_step(trace: Trace, advance: Event) -> Event | None:
 def _in_the_loop(trace: Trace, advance: Event, step: Event) -> bool:
     """Not the catching-up of a resumed run: it stands between a backward and its step, or comes again after one."""
     middle = any(e.kind is Kind.BACKWARD for e in trace.events[: advance.order])
-    again = any(e.at == advance.at for e in trace.all(Kind.SCHEDULER_STEP) if e.order > step.order)
+    here = [e.order for e in trace.all(Kind.SCHEDULER_STEP) if e.at == advance.at]
+    # played several times before anything is trained, it catches up, even where the whole run is read twice
+    again = here[-1] > step.order and not any(advance.order < o < step.order for o in here)
     return middle or again
 
 

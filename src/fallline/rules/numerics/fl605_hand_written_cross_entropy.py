@@ -419,7 +419,15 @@ def _picks(module: Module, place: ast.expr, probabilities: ast.expr) -> bool:
             )
         if isinstance(up, ast.Call):
             name = last_name(up)
-            if name in _PICKS or name in _PRODUCTS or _closes(module, up):
+            if name in _PRODUCTS:
+                factors = [
+                    *up.args,
+                    *([up.func.value] if isinstance(up.func, ast.Attribute) else []),
+                ]
+                return not any(
+                    f is not child and _is_same_softmax(module, f, probabilities) for f in factors
+                )
+            if name in _PICKS or _closes(module, up):
                 return True
             if isinstance(up.func, ast.Attribute) and up.func is child and name in _KEEPS:
                 child = up
