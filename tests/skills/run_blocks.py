@@ -77,6 +77,10 @@ def a_world(targets: torch.Tensor) -> dict[str, object]:
         "block": model,
         "batch": inputs,
         "train_step": model,
+        "classes": 3,
+        "predictions": torch.rand(16, 1),
+        "values": torch.rand(16),
+        "state": {f"module.{key}": value for key, value in model.state_dict().items()},
     }
 
 

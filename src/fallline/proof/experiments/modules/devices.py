@@ -42,7 +42,7 @@ def what_moves_with_the_module() -> Measured:
     stayed = [name for name, place in places.items() if place == "cpu"]
     return Measured(
         sides={"after to(...)": places},
-        conclusion=f"moved: {', '.join(moved)}; left behind: {', '.join(stayed)}",
+        conclusion=f"{len(moved)} of {len(places)} moved: {', '.join(moved)}; left behind: {', '.join(stayed)}",
         holds={
             "what is registered moves": moved == list(places)[:3],
             "the rest stays": stayed == list(places)[3:],
