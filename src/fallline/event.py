@@ -72,6 +72,7 @@ Facts by kind (all optional):
                                                in a container that grows (append, extend, history[i] = loss),
                                                in a sum (total += loss), in one place that is overwritten
                     born: int                  (reader) the iteration that made the container or the sum
+                    of: tuple[str, ...]        (reader) ids of the models that computed it
                     reaches_backward: bool     a later backward walks that graph (False: known not to)
     SYNC            what: "item" | "cpu" | "print" | ...   the host waits for the device; one event each time
                     per_parameter: bool        in a loop over parameters, once for each

@@ -46,6 +46,12 @@ def used(machine: Machine, value: Value, sets: frozenset[str], node: ast.AST) ->
     machine.emit(Kind.GRAD_READ, node, what="use", parameters=sets or None)
 
 
+def _models(machine: Machine, tensor: Tensor) -> tuple[str, ...]:
+    """The models whose forward passes a tensor came from."""
+    found = (machine.events[order].model for order in sorted(tensor.forwards))
+    return tuple(dict.fromkeys(m for m in found if m is not None))
+
+
 def keep(
     machine: Machine, container: Sequence | Mapping, tensor: Tensor, how: str, node: ast.AST
 ) -> Tensor:
@@ -55,7 +61,12 @@ def keep(
     if not machine.outlives(container.born, tensor.forwards):
         return tensor
     event = machine.emit(
-        Kind.KEEP, node, how=how, born=container.born, parameters=tensor.sets or None
+        Kind.KEEP,
+        node,
+        how=how,
+        born=container.born,
+        of=_models(machine, tensor),
+        parameters=tensor.sets or None,
     )
     return replace(tensor, kept=tensor.kept | {event.order})
 

@@ -149,7 +149,9 @@ for epoch in range(2):
                 yield self.finding(
                     event,
                     f"A tensor {how} and never reaches a backward: memory grows with every iteration. Keep .detach() or .item() of it.",
-                    severity=None if trace.live or _keeper(event) in grows else Severity.INFO,
+                    severity=None
+                    if trace.live or (_keeper(event) in grows and _has_graph(trace, event))
+                    else Severity.INFO,
                 )
 
     def denies(self, trace: Trace) -> Iterator[Location]:
@@ -168,6 +170,23 @@ for epoch in range(2):
             "keep the value without its graph",
             (Editor(module).replace(kept, f"{text}.detach()" if plain else f"({text}).detach()"),),
         )
+
+
+def _has_graph(trace: Trace, event: Event) -> bool:
+    """Whether what computed it was seen to be a model: made here, switched, or walked by a backward; not called like one."""
+    of = event.fact("of")
+    return not of or any(_is_model(trace, model) for model in of)
+
+
+def _is_model(trace: Trace, model: str) -> bool:
+    known = trace.object(model)
+    if known is None or not known.fact("assumed"):
+        return True
+    return any(
+        e.kind is Kind.MODE or e.fact("used")
+        for e in trace.all(Kind.MODE, Kind.FORWARD)
+        if e.model == model
+    )
 
 
 def _keeper(event: Event) -> tuple[Location, object]:

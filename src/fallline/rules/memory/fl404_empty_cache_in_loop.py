@@ -115,10 +115,13 @@ def fold(folds, loaders, model):
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         for call in module.calls(*_NAMES):
             loop = _loop_of(module, call)
-            if loop is not None and _over_batches(module, loop):
+            trains = loop is not None and _trains(module, loop)
+            if loop is not None and (trains or _over_batches(module, loop)):
                 yield self.finding(
                     module.location(call),
                     "The memory cache is emptied on every iteration: each one waits for the device and allocates anew.",
+                    # between pieces of a generation or an evaluation it may be meant
+                    severity=None if trains else Severity.INFO,
                 )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
@@ -148,16 +151,29 @@ def _loop_of(module: Module, call: ast.Call) -> ast.For | ast.While | None:
     return None
 
 
+def _trains(module: Module, loop: ast.For | ast.While) -> bool:
+    """Each turn of the loop itself is one batch that is trained on."""
+    return any(
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "backward"
+        and module.enclosing(node, ast.For, ast.While) is loop
+        for node in ast.walk(loop)
+    )
+
+
 def _over_batches(module: Module, loop: ast.For | ast.While) -> bool:
-    """Each turn of the loop itself is one batch: it trains directly, or its data come from a loader."""
-    for node in ast.walk(loop):
-        if (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr == "backward"
-        ):
-            return module.enclosing(node, ast.For, ast.While) is loop
-    if any(isinstance(n, ast.For | ast.While) for n in ast.walk(loop) if n is not loop):
+    """The data of the loop come from what is called like a loader, and nothing in it is a loop or trains."""
+    if any(
+        isinstance(n, ast.For | ast.While)
+        or (
+            isinstance(n, ast.Call)
+            and isinstance(n.func, ast.Attribute)
+            and n.func.attr == "backward"
+        )
+        for n in ast.walk(loop)
+        if n is not loop
+    ):
         return False
     return (
         isinstance(loop, ast.For) and _GIVES_BATCHES.search(module.segment(loop.iter)) is not None

@@ -226,7 +226,9 @@ print(rmse_metric(torch.zeros(3), torch.zeros(3)))
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         for root, of, found in _unguarded(module):
-            guessed = (found is not None and found.guessed) or not _seen_to_learn(module, root)
+            # a root of what can be negative too would fail at once: more is known of it than is seen here
+            unsure = found is not None and (found.guessed or found.low < 0)
+            guessed = unsure or not _seen_to_learn(module, root)
             yield self.finding(
                 module.location(root),
                 _message(module, of, found),
