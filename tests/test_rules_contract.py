@@ -79,6 +79,14 @@ def test_a_wrong_specimen_is_reported_at_its_line(rule: Rule, text: str) -> None
     assert found == expected_lines(rule, text)
 
 
+@each_rule
+def test_the_first_wrong_specimen_is_told_as_what_it_is(rule: Rule) -> None:
+    """A finding that rests on a name may be lowered to a note; the mistake in its plainest form never is."""
+    if rule.seen_by != "watcher":
+        found = [f for f in read_text(rule.wrong[0]) if f.code == rule.code]
+        assert {f.severity for f in found} == {rule.severity}
+
+
 @pytest.mark.parametrize(("rule", "text"), specimens("right"))
 def test_a_right_specimen_is_silent(rule: Rule, text: str) -> None:
     findings = read_text(text)

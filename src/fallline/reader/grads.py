@@ -79,5 +79,15 @@ def accumulate(
     born = machine.frame.fresh.get(target.id, 0) if isinstance(target, ast.Name) else 0
     if not value.graph or not machine.recording or not machine.outlives(born, value.forwards):
         return new
-    event = machine.emit(Kind.KEEP, node, how="add", born=born, parameters=value.sets or None)
+    # the sum is given its name anew each time: it is as old as the first of what is in it
+    before = (machine.events[order] for order in sorted(new.kept - value.kept))
+    born = next((e.facts["born"] for e in before if e.at == machine.place(node)), born)
+    event = machine.emit(
+        Kind.KEEP,
+        node,
+        how="add",
+        born=born,
+        of=_models(machine, value),
+        parameters=value.sets or None,
+    )
     return replace(new, kept=new.kept | {event.order})

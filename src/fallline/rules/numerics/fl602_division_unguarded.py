@@ -44,17 +44,6 @@ Keep the denominator away from zero.
     wrong = (
         """\
 import torch
-
-
-def masked_loss(predictions, targets, mask):
-    squared = (predictions - targets) ** 2
-    return (squared * mask).sum() / mask.sum()  # FL602
-
-
-masked_loss(torch.randn(4, requires_grad=True), torch.randn(4), torch.zeros(4)).backward()
-""",
-        """\
-import torch
 import torch.nn.functional as F
 
 model = torch.nn.Linear(8, 5)
@@ -67,6 +56,17 @@ loss = losses.sum() / count  # FL602
 optimizer.zero_grad()
 loss.backward()
 optimizer.step()
+""",
+        """\
+import torch
+
+
+def masked_loss(predictions, targets, mask):
+    squared = (predictions - targets) ** 2
+    return (squared * mask).sum() / mask.sum()  # FL602
+
+
+masked_loss(torch.randn(4, requires_grad=True), torch.randn(4), torch.zeros(4)).backward()
 """,
         """\
 import torch
