@@ -16,8 +16,9 @@ class LossNonfinite(Rule):
     severity = Severity.ERROR
     what = "The loss was NaN or Inf before its backward; the finding names the first operation whose result was not finite."
     why = (
-        "Every gradient of a non-finite loss is non-finite, and one such step destroys the model: all parameters that it reaches become "
-        "NaN. Lowering the learning rate or clipping hides the operation that caused it and does not change it."
+        "One step on a loss of NaN or of log(0) destroys the model: all parameters that it reaches become NaN. Where a square overflowed, "
+        "the gradient is still finite, and the step throws them far away instead. Lowering the learning rate or clipping hides the "
+        "operation that caused it and does not change it."
     )
     instead = (
         "Look at the named operation and at the range of what went into it. Use the fused, stable form where there is one "

@@ -14,6 +14,7 @@ from fallline.proof.experiment import Measured, experiment
 from fallline.proof.experiments._training import (
     Trainee,
     Window,
+    beyond,
     cosine,
     gradient,
     off,
@@ -265,11 +266,33 @@ def unscaled_accumulation_by_optimizer() -> Measured:
         "AdamW": ratio(torch.optim.AdamW),
         "SGD, clipped at 0.1": ratio(torch.optim.SGD, 0.1),
     }
+    # The first step is not the run: what are the losses after many?
+    adam, unscaled_adam = (
+        train(_accumulating(divisor, None), k=K, optimizer=torch.optim.Adam, lr=0.01)
+        for divisor in (K, 1)
+    )
+    sgd, unscaled_sgd = (train(_accumulating(divisor, None), k=K, lr=0.3) for divisor in (K, 1))
+    ends = {"SGD": (unscaled_sgd, sgd), "Adam": (unscaled_adam, adam)}
     return Measured(
-        sides={name: {"first step, unscaled / scaled": r} for name, r in ratios.items()},
-        conclusion=", ".join(f"{name}: first step {r:.3f} times" for name, r in ratios.items()),
+        sides={
+            name: {"first step, unscaled / scaled": r}
+            | (
+                {
+                    "loss after 40 updates, unscaled": beyond(ends[name][0].losses[-1], 10),
+                    "loss after 40 updates, scaled": beyond(ends[name][1].losses[-1], 10),
+                }
+                if name in ends
+                else {}
+            )
+            for name, r in ratios.items()
+        },
+        conclusion=", ".join(f"{name}: first step {r:.3f} times" for name, r in ratios.items())
+        + f"; after 40 updates Adam's loss is {unscaled_adam.losses[-1]:.3f} instead of {adam.losses[-1]:.3f}, SGD's {beyond(unscaled_sgd.losses[-1], 10)} instead of {sgd.losses[-1]:.3f}",
         holds={
             "SGD is k times too far": abs(ratios["SGD"] - K) < 1e-3,
+            "so SGD's run ends elsewhere": not unscaled_sgd.losses[-1] < 2 * sgd.losses[-1],
+            "Adam's run ends where it should": abs(unscaled_adam.losses[-1] / adam.losses[-1] - 1)
+            < 0.02,
             "Adam and AdamW are not": max(abs(ratios[n] - 1) for n in ("Adam", "AdamW")) < 0.01,
             "clipping hides it": abs(ratios["SGD, clipped at 0.1"] - 1) < 1e-3,
         },

@@ -151,10 +151,10 @@ def _forward_backward(model: nn.Module, tokens: int) -> None:
 
 
 def _fastest(work: Callable[[], object]) -> float:
-    """The shortest of several runs: what the work takes when nothing else disturbs it."""
+    """The shortest of several runs, in time on the processor: other programs can take it away, but not add to it."""
     times = []
     for _ in range(9):
-        start = time.perf_counter()
+        start = time.process_time()
         work()
-        times.append(time.perf_counter() - start)
+        times.append(time.process_time() - start)
     return min(times)

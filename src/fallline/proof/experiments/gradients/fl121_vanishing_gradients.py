@@ -24,6 +24,9 @@ UPDATES = 60
 def vanishing_gradients() -> Measured:
     wrong, wrong_norms, wrong_moved = _train(residual=False)
     right, right_norms, right_moved = _train(residual=True)
+    # The residual network is also centred: what does that alone do?
+    _, centred_norms, _ = _train(residual=False, centred=True)
+    centred = centred_norms[-1] / centred_norms[0]
     vanished, kept = wrong_norms[-1] / wrong_norms[0], right_norms[-1] / right_norms[0]
     return Measured(
         sides={
@@ -39,6 +42,9 @@ def vanishing_gradients() -> Measured:
                 "loss at the start": right[0],
                 "loss after 60 updates": right[-1],
             },
+            "centred, without residual connections": {
+                "last layer's gradient over the first's": centred,
+            },
         },
         conclusion=f"through {LAYERS} sigmoid layers the first layer's gradient is 1e{round(-log10(vanished))} of the last's and the loss goes from {wrong[0]:.1f} to {wrong[-1]:.1f}; "
         f"with residual connections the ratio is {1 / kept:.1f} and the loss falls to {right[-1]:.2f}",
@@ -46,6 +52,7 @@ def vanishing_gradients() -> Measured:
             "early gradients are at least 1000 times smaller": vanished > 1e3,
             "the first layer does not learn": wrong_moved < 1e-6,
             "the loss does not fall": wrong[-1] > 0.5 * wrong[0],
+            "nor does centring alone help": centred > 1e3,
             "with residual connections the gradients reach it": kept < 100,
             "and the loss falls": right[-1] < 0.5 * right[0],
         },
@@ -55,7 +62,9 @@ def vanishing_gradients() -> Measured:
     )
 
 
-def _train(*, residual: bool) -> tuple[list[float], list[float], float]:
+def _train(
+    *, residual: bool, centred: bool | None = None
+) -> tuple[list[float], list[float], float]:
     """Losses, each layer's gradient norm in the first update, and how far the first layer moved."""
     torch.manual_seed(0)
     layers = [nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)]
@@ -64,13 +73,14 @@ def _train(*, residual: bool) -> tuple[list[float], list[float], float]:
     optimizer = torch.optim.SGD(everything.parameters(), lr=0.01)
     x = torch.randn(64, WIDTH)
     y = x @ torch.randn(WIDTH, 1)
+    middle = 0.5 if (residual if centred is None else centred) else 0.0
     start = flat(layers[0].parameters())
     losses: list[float] = []
     norms: list[float] = []
     for _ in range(UPDATES):
         hidden = x
         for layer in layers:
-            hidden = hidden * residual + layer(hidden).sigmoid() - 0.5 * residual
+            hidden = hidden * residual + layer(hidden).sigmoid() - middle
         loss = mse_loss(head(hidden), y)
         optimizer.zero_grad()
         loss.backward()

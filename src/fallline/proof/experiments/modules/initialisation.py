@@ -160,12 +160,17 @@ def init_and_missing_bias() -> Measured:
 
 @experiment(
     "saturation",
-    claim="Sigmoid and tanh saturate on both sides, GELU on the negative one, where it is as dead as ReLU.",
+    claim="Sigmoid and tanh saturate on both sides, GELU on the negative one, where from -6 on it is as dead as ReLU.",
     taught="Sigmoid and tanh saturate; GELU does not.",
 )
 def saturation() -> Measured:
     activations: dict[str, Callable[[Tensor], Tensor]]
-    activations = {"sigmoid": torch.sigmoid, "tanh": torch.tanh, "GELU": nn.functional.gelu}
+    activations = {
+        "sigmoid": torch.sigmoid,
+        "tanh": torch.tanh,
+        "GELU": nn.functional.gelu,
+        "ReLU": torch.relu,
+    }
     points = torch.linspace(-8, 8, 65, dtype=torch.float64).requires_grad_()
     slopes = {
         name: torch.autograd.grad(f(points).sum(), points)[0] for name, f in activations.items()
@@ -178,19 +183,29 @@ def saturation() -> Measured:
         },
         conclusion=(
             f"slopes at -6 / 0 / 6: sigmoid {_three(slopes['sigmoid'], at)}, tanh {_three(slopes['tanh'], at)}, "
-            f"GELU {_three(slopes['GELU'], at)}"
+            f"GELU {_three(slopes['GELU'], at)}, ReLU {_three(slopes['ReLU'], at)}"
         ),
         holds={
             "sigmoid's slope is at most 1/4": float(slopes["sigmoid"].max()) <= 0.25,
-            "sigmoid at 6 is under 0.003": float(slopes["sigmoid"][at[6.0]]) < 0.003,
-            "tanh at 6 is under 1e-4": float(slopes["tanh"][at[6.0]]) < 1e-4,
-            "GELU at -6 is 0 to 1e-6": abs(float(slopes["GELU"][at[-6.0]])) < 1e-6,
-            "GELU at 6 is 1": abs(float(slopes["GELU"][at[6.0]]) - 1) < 1e-6,
+            "sigmoid at -6 and 6 is under 0.003": max(_sides(slopes["sigmoid"], at)) < 0.003,
+            "tanh at -6 and 6 is under 1e-4": max(_sides(slopes["tanh"], at)) < 1e-4,
+            "GELU is ReLU at -6 and at 6, to 1e-6": all(
+                abs(gelu - relu) < 1e-6
+                for gelu, relu in zip(
+                    _sides(slopes["GELU"], at), _sides(slopes["ReLU"], at), strict=True
+                )
+            ),
+            "ReLU is 0 and 1 there": _sides(slopes["ReLU"], at) == (0, 1),
         },
         curves={name: slope.tolist() for name, slope in slopes.items()},
         axes=("input", "slope"),
         positions=points.tolist(),
     )
+
+
+def _sides(slope: Tensor, at: dict[float, int]) -> tuple[float, float]:
+    """The slopes far out on the negative and on the positive side."""
+    return float(slope[at[-6.0]]), float(slope[at[6.0]])
 
 
 def _three(slope: Tensor, at: dict[float, int]) -> str:

@@ -31,7 +31,7 @@ def _shown(found: tuple[float, float]) -> dict[str, str]:
 
 @experiment(
     "log-plus-epsilon",
-    claim="log(p + 1e-8) is NaN for negative p, -inf at p = -1e-8, and its slope at 0 is 1e8; clamp_min stays finite everywhere.",
+    claim="log(p + 1e-8) is NaN for p below -1e-8, -inf at p = -1e-8, and its slope at 0 is 1e8; clamp_min(1e-8) is finite for every finite p, with a slope of 0 below 1e-8.",
     taught="log(pred + 1e-8) is stable.",
 )
 def log_plus_epsilon() -> Measured:
@@ -39,6 +39,12 @@ def log_plus_epsilon() -> Measured:
     added = [_at(lambda p: (p + EPS).log(), p) for p in points]
     clamped = [_at(lambda p: p.clamp_min(EPS).log(), p) for p in points]
     logits = _at(lambda z: F.logsigmoid(z), -100.0)
+    # clamp_min at every number that bfloat16 has: all signs, all sizes of float32.
+    every = torch.arange(2**16, dtype=torch.int32).to(torch.int16).view(torch.bfloat16).float()
+    every = every[every.isfinite()].requires_grad_()
+    all_clamped = every.clamp_min(EPS).log()
+    all_clamped.sum().backward()
+    assert every.grad is not None
     return Measured(
         sides={
             **{f"log(p + eps), p = {p:g}": _shown(f) for p, f in zip(points, added, strict=True)},
@@ -56,7 +62,10 @@ def log_plus_epsilon() -> Measured:
             "NaN for negative p": added[0][0] != added[0][0],
             "-inf where p is -eps": added[1][0] == float("-inf"),
             "a slope of 1e8 at zero": abs(added[2][1] / 1e8 - 1) < 1e-3,
-            "clamp_min is finite": all(abs(value) < 20 for value, _ in clamped),
+            "clamp_min is finite for every finite p": bool(
+                all_clamped.isfinite().all() and every.grad.isfinite().all()
+            ),
+            "and flat below 1e-8": not every.grad[every < EPS].any(),
             "logsigmoid is exact": logits == (-100.0, 1.0),
         },
     )
@@ -69,13 +78,22 @@ def log_plus_epsilon() -> Measured:
 )
 def reciprocal_plus_epsilon() -> Measured:
     zero, pole = _at(lambda p: 1 / (p + EPS), 0.0), _at(lambda p: 1 / (p + EPS), -EPS)
+    floors = [_at(lambda p: 1 / p.clamp_min(1e-3), p) for p in (0.0, -EPS)]
     return Measured(
-        sides={"p = 0": _shown(zero), "p = -1e-8": _shown(pole)},
-        conclusion=f"at 0 the value is {zero[0]:.0e} and the slope {zero[1]:.0e}; at -1e-8 they are {pole[0]:g} and {pole[1]:g}",
+        sides={
+            "p = 0": _shown(zero),
+            "p = -1e-8": _shown(pole),
+            "a floor of 1e-3, p = 0": _shown(floors[0]),
+            "a floor of 1e-3, p = -1e-8": _shown(floors[1]),
+        },
+        conclusion=f"at 0 the value is {zero[0]:.0e} and the slope {zero[1]:.0e}; at -1e-8 they are {pole[0]:g} and {pole[1]:g}; with a floor of 1e-3 they are {floors[0][0]:.0f} and {floors[0][1]:g} at both",
         holds={
             "1e8 at zero": abs(zero[0] / 1e8 - 1) < 1e-3,
             "a slope of -1e16 at zero": abs(zero[1] / -1e16 - 1) < 1e-3,
             "inf at -eps": pole == (float("inf"), float("-inf")),
+            "a floor has no pole": all(
+                abs(value / 1e3 - 1) < 1e-3 and slope == 0 for value, slope in floors
+            ),
         },
     )
 

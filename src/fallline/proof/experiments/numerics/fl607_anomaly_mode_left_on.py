@@ -14,7 +14,7 @@ from fallline.proof.experiment import Measured, experiment
 
 @experiment(
     "FL607",
-    claim="Anomaly mode records a stack trace for every forward operation and makes a small network several times slower; it "
+    claim="Anomaly mode records a stack trace for every forward operation and makes a small network more than twice as slow; it "
     "raises at a NaN in the backward pass, and overlooks infinities and a NaN in the forward pass.",
 )
 def anomaly_mode_left_on() -> Measured:
@@ -38,11 +38,11 @@ def anomaly_mode_left_on() -> Measured:
             },
         },
         conclusion=f"under detect_anomaly {wrong.traces} of {wrong.nodes} graph nodes carry a stack trace (without: {right.traces}) and an "
-        f"update of a small network takes about {slower:.0f} times as long; an infinite gradient passes unnoticed",
+        f"update of a small network takes more than twice as long; an infinite gradient passes unnoticed",
         holds={
             "every operation records a stack trace": wrong.traces == wrong.nodes > 0,
             "none does without it": right.traces == 0,
-            "a small network is much slower": slower > 1.5,
+            "a small network takes more than twice as long": slower > 2,
             "a NaN in the backward pass raises": nan_gradient,
             "an infinite gradient does not": not infinite_gradient,
             "a NaN in the forward pass does not": not nan_forward,
@@ -61,12 +61,12 @@ class _train:
         self.seconds = float("inf")
         with warnings.catch_warnings(), torch.autograd.set_detect_anomaly(anomaly):
             for _ in range(40):
-                start = time.perf_counter()
+                start = time.process_time()  # other programs do not count
                 loss = model(x).square().mean()
                 loss.backward()
                 optimizer.step()
                 optimizer.zero_grad()
-                self.seconds = min(self.seconds, time.perf_counter() - start)
+                self.seconds = min(self.seconds, time.process_time() - start)
         self.nodes = self.traces = 0
         waiting = [loss.grad_fn]
         while waiting:

@@ -26,7 +26,8 @@ def update_partial() -> Measured:
     train(update_between, updates=1, k=K)
     wrong = train(_other_steps_between, updates=1, k=K, growth_interval=1)
     right = train(scaled(), updates=1, k=K, growth_interval=1)
-    away = off(wrong.gradients[0], right.gradients[0])
+    steady = train(_other_steps_between, updates=1, k=K, growth_interval=2000)
+    away, still = (off(run.gradients[0], right.gradients[0]) for run in (wrong, steady))
     return Measured(
         sides={
             "wrong": {
@@ -38,11 +39,16 @@ def update_partial() -> Measured:
                 "gradient off by, percent, where the scale doubled halfway": 0.0,
                 "norm that steps": right.norms[0],
             },
+            "the same, and the scale stayed": {
+                "gradient off by, percent, where the scale doubled halfway": 100 * still,
+                "norm that steps": steady.norms[0],
+            },
         },
-        conclusion=f"update() inside the window raises {raised[0]}; after another optimizer's step it does not, and when the scale doubles halfway through {K} micro-batches the gradient is {away:.0%} off",
+        conclusion=f"update() inside the window raises {raised[0]}; after another optimizer's step it does not, and when the scale doubles halfway through {K} micro-batches the gradient is {away:.0%} off; where it stays, {still:.0%}",
         holds={
             "it raises where nothing was unscaled": raised == ["AssertionError"],
             "where the scale doubles halfway the gradient is wrong": away > 0.15,
+            "where it stays the gradient is right": still < 1e-5,
         },
     )
 
