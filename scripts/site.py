@@ -22,13 +22,11 @@ ADDED = {
     "changelog.md": "CHANGELOG.md",
     "contributing.md": "CONTRIBUTING.md",
 }
-# where a page goes that mkdocs.yml does not name, if not under Guides
-TABS = {"measure.md": "Doors", "prove.md": "Evidence"}
 _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(((?:\.\./)+[^)#\s]*)(#[^)]*)?\)")
 
 
 def on_config(config: Any) -> Any:
-    """Put every page into the menu: rules under their specialist, and what mkdocs.yml does not name."""
+    """Put every page into the menu: rules under their specialist, and what mkdocs.yml does not name under Guides."""
     named = set(re.findall(r"[\w/.-]+\.md", str(config["nav"])))
     rules: list[Any] = ["rules/README.md"]
     for specialist in SPECIALISTS:
@@ -38,9 +36,8 @@ def on_config(config: Any) -> Any:
     for entry in config["nav"]:
         if "Rules" in entry:
             entry["Rules"] = rules
-    for name in sorted(p.name for p in (ROOT / "docs").glob("*.md") if p.name not in named):
-        tab = TABS.get(name, "Guides")
-        next(entry[tab] for entry in config["nav"] if tab in entry).append(name)
+    guides = next(entry["Guides"] for entry in config["nav"] if "Guides" in entry)
+    guides += sorted(p.name for p in (ROOT / "docs").glob("*.md") if p.name not in named)
     return config
 
 

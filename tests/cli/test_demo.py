@@ -1,4 +1,4 @@
-"""`fallline demo`: three doors, for real, in front of the reader's eyes."""
+"""`fallline demo`: check, run and ask, for real, in front of the reader's eyes."""
 
 from __future__ import annotations
 

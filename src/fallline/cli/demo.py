@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["HELP", "add_arguments", "run"]
 
 HELP = """\
-See the three doors at work: a script with four mistakes is read, explained and fixed; a script that goes NaN is run,
+See check, run and ask at work: a script with four mistakes is read, explained and fixed; a script that goes NaN is run,
 the birth of the NaN named and removed; two questions are asked. Everything happens in a temporary folder.
 
   fallline demo
@@ -74,8 +74,17 @@ def train(model, batches):
         optimizer.zero_grad()
 
         if step % 100 == 99:
-            print(f"step {step}: loss {running / 100:.4f}")
-            running = 0.0
+            print(f"step {step}: mean loss {running / (step + 1) / ACCUMULATE:.4f}")
+
+
+def batches():
+    while True:
+        inputs = torch.randn(32, 784, device="cuda")
+        yield inputs, inputs[:, :10].argmax(1)
+
+
+if __name__ == "__main__":
+    train(Classifier().cuda(), batches())
 '''
 
 
@@ -118,7 +127,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         nargs="?",
         choices=tuple(EXAMPLES),
         metavar="EXAMPLE",
-        help=f"{', '.join(EXAMPLES)}; without one, the three doors on small scripts",
+        help=f"{', '.join(EXAMPLES)}; without one, check, run and ask on small scripts",
     )
     parser.add_argument(
         "--color",
@@ -140,9 +149,9 @@ def run(args: Namespace) -> int:
     try:
         if args.example is not None:
             return _example(paint, args.color, args.example)
-        read = _first_door(paint, args.color)
-        ran = _second_door(paint)
-        asked = _third_door(paint, ran is not None)
+        read = _check(paint, args.color)
+        ran = _run_watched(paint)
+        asked = _ask(paint, ran is not None)
         _say(
             paint,
             f"Everything is in {folder}. Try it on your own code: fallline check path/to/your/code",
@@ -189,11 +198,11 @@ def _read(path: str) -> str:
         return file.read()
 
 
-def _first_door(paint: Paint, colour: str) -> bool:
+def _check(paint: Paint, colour: str) -> bool:
     """From four findings to none. The commands are run for real; their exit statuses are part of the demonstration."""
     _write("train.py", SCRIPT)
     _say(paint, "1. check reads training code", heading=True)
-    _say(paint, "Here is a training script. It runs, its loss falls, and nothing warns about it.")
+    _say(paint, "Here is a training script. It runs, and nothing warns about it.")
     for number, line in enumerate(SCRIPT.splitlines(), 1):
         print(f"{paint(f'{number:>4}', 'blue')}  {line}".rstrip())
     _say(paint, "fallline reads it, without importing or running it, and finds four mistakes.")
@@ -224,7 +233,7 @@ def _first_door(paint: Paint, colour: str) -> bool:
     return (found, clean) == (1, 0)
 
 
-def _second_door(paint: Paint) -> bool | None:
+def _run_watched(paint: Paint) -> bool | None:
     """A run that goes NaN, the operation that did it, and the run without it; None where there is no torch."""
     _say(paint, "2. run watches training", heading=True)
     if importlib.util.find_spec("torch") is None:
@@ -253,7 +262,7 @@ def _second_door(paint: Paint) -> bool | None:
     return "FL620" in broken and not repaired
 
 
-def _third_door(paint: Paint, ran: bool) -> bool:
+def _ask(paint: Paint, ran: bool) -> bool:
     """One question with code, one with the run."""
     _say(paint, "3. ask answers, from evidence first", heading=True)
     _write("loss.py", GOES_NAN)

@@ -20,7 +20,7 @@ __all__ = ["GROUPS", "entry", "main"]
 # HELP (the long help), add_arguments(parser) and run(args) -> exit status.
 GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     (
-        "three doors",
+        "start with",
         (
             ("check", "read training code and find what is wrong in it"),
             ("run", "run a training script and watch it; says where a NaN was born"),
@@ -30,18 +30,18 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     (
         "measure and prove",
         (
-            ("measure", "precision, memory, time, ranks, reproducibility, clipping, modules"),
-            ("report", "show a run again, and write its HTML page"),
+            ("measure", "memory, time, precision, reproducibility, ranks, clipping, modules"),
+            ("report", "show a watched run again, and write its HTML page"),
             ("rule", "explain a rule"),
             ("prove", "run the experiment behind a rule or a fact"),
-            ("demo", "see it work on an embedded example"),
+            ("demo", "see it work on an example"),
         ),
     ),
     (
         "for agents and editors",
         (
-            ("mcp", "serve the doors to agents over the Model Context Protocol"),
-            ("lsp", "serve diagnostics to editors"),
+            ("mcp", "serve check, fix, ask and the rules to agents (Model Context Protocol)"),
+            ("lsp", "serve findings and fixes to editors (Language Server Protocol)"),
             ("skills", "write the Agent Skills into a folder"),
             ("eval", "grade advice against scenarios"),
             ("completion", "complete commands and options in the shell"),
@@ -156,7 +156,7 @@ def overview() -> str:
         "  fallline check .                     what is wrong in this project's training code",
         "  fallline run train.py --epochs 3     train as ever, watched",
         '  fallline ask "my loss is NaN"        what to measure, then what to change',
-        "  fallline demo                        all of it, on an example",
+        "  fallline demo                        all three, on an example",
         "",
         "exit status: 0 nothing found, 1 something was (check, eval, prove), 2 wrong usage or fallline failed; `run` ends as its script does",
         "environment: NO_COLOR, FORCE_COLOR; FALLLINE_TRACEBACK=1 shows where fallline itself failed",

@@ -1,4 +1,4 @@
-"""`fallline mcp`: the doors for agents, over standard input and output or over HTTP on this machine."""
+"""`fallline mcp`: check, fix, ask and the rules for agents, over standard input and output or over HTTP on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The doors for agents, over the Model Context Protocol. Submitted code is read and never run; torch is never imported.
+"""check, fix, ask and the rules for agents, over the Model Context Protocol. Submitted code is read and never run; torch is never imported.
 
 contract    the objects that tools return
 confine     what may be read, how much of it, and for how long
