@@ -17,6 +17,7 @@ __all__ = ["Answer", "answer"]
 
 SURE = 0.3  # below this a question is not ours
 _SECOND = 0.6  # a second route counts when it is this close to the first
+_NAMES = 3  # a question names a condition when it shares this many words with it
 _SAME = 0.65  # and a second case of the same specialist when the question is this much like it
 
 _FALLS = re.compile(
@@ -126,6 +127,11 @@ def answer(question: str, findings: Sequence[Finding] = (), corrected: str | Non
         reply.verify += case.verify
     reply.measure, reply.verify = _once(reply.measure), _once(reply.verify)
     reply.avoid.sort(key=lambda a: -_shared(a.advice, question))
+    # fixes stand in order of preference; those whose condition the question names itself come first
+    reply.fixes.sort(key=lambda f: _shared(f.when, question) < _NAMES)
+    reply.known.sort(key=lambda s: -_shared(s.text, question))
+    reply.fixes = list({fix.title: fix for fix in reply.fixes}.values())
+    reply.avoid = list({avoid.advice: avoid for avoid in reply.avoid}.values())
     return reply
 
 

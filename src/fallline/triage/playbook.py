@@ -9,6 +9,7 @@
     says = ["...", ...]                        # how people phrase it
     errors = ["unscale_\\\\(\\\\) has already"]      # regular expressions on pasted messages
     code = ["clip_grad_norm_"]                 # what fragments of code point here
+    needs = ["lightning", "accelerat*"]        # words of which a question must hold one, unless a message or a finding leads here: a narrow case is not guessed at
     numbers = ["norm rises"]                   # what numbers in the question point here: loss or norm, falls or rises
     knows = [{ text = "...", backs = ["FL127"] }]              # true whatever is measured
     measure = [{ run = "fallline run train.py", tells = "...", backs = ["FL620"] }]
@@ -97,6 +98,7 @@ class Case:
     says: tuple[str, ...]
     errors: tuple[str, ...]
     code: tuple[str, ...]
+    needs: tuple[str, ...]
     numbers: tuple[str, ...]
     rules: tuple[str, ...]
     knows: tuple[Statement, ...]
@@ -149,6 +151,7 @@ def _case(specialist: str, raw: dict[str, Any]) -> Case:
         says=tuple(raw.get("says", ())),
         errors=tuple(raw.get("errors", ())),
         code=tuple(raw.get("code", ())),
+        needs=tuple(raw.get("needs", ())),
         numbers=tuple(raw.get("numbers", ())),
         rules=tuple(raw.get("rules", ())),
         knows=tuple(Statement(s["text"], _backs(s)) for s in raw.get("knows", ())),

@@ -20,7 +20,7 @@ from itertools import pairwise
 
 from fallline.triage.numbers import trends
 from fallline.triage.playbook import Case, playbooks
-from fallline.triage.words import familiar, pointers, scope, spelled, tokens
+from fallline.triage.words import familiar, holds, pointers, scope, spelled, tokens
 
 __all__ = ["Match", "Question", "recognise"]
 
@@ -150,10 +150,12 @@ def recognise(text: str, findings: Iterable[str] = ()) -> list[Match]:
     sure = False
     scores = []
     named = {who for who, weight in pointing.items() if weight >= _A_SIGN}
+    words = frozenset(tokens(question.text))
     for n, case in enumerate(index.cases):
+        held = not case.needs or any(holds(words, need) for need in case.needs)
         score = likeness[n]
         if any(re.search(pattern, question.text, re.I) for pattern in case.errors):
-            score, sure = score + 0.6, True
+            score, sure, held = score + 0.6, True, True
             named.add(case.specialist)
         if any(piece in question.code for piece in case.code):
             score += 0.08
@@ -161,9 +163,11 @@ def recognise(text: str, findings: Iterable[str] = ()) -> list[Match]:
             score += _MOVING
         if found := [n for n, code in enumerate(shown) if code in case.rules]:
             score += _SHOWN if found[0] else _SHOWN + 1  # the worst finding leads
+            held = True
             named.add(case.specialist)
         likeness[n] = score
-        scores.append(score + _POINTING * min(pointing.get(case.specialist, 0.0), _ENOUGH))
+        pointed = _POINTING * min(pointing.get(case.specialist, 0.0), _ENOUGH)
+        scores.append(score + pointed if held else 0.0)
     ours = 1.0 if shown else _ours(question, index, sure or bool(moving))
     order = sorted(range(len(scores)), key=lambda n: (-scores[n], index.cases[n].id))
     kept: list[Match] = []

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-__all__ = ["familiar", "pointers", "scope", "spelled", "tokens"]
+__all__ = ["familiar", "holds", "pointers", "scope", "spelled", "tokens"]
 
 _HOME = Path(__file__).parent / "words.toml"
 _TOKEN = re.compile(r"[a-z0-9à-ÿ]+\+*|[\u3040-\u9fff]+")
@@ -164,7 +164,9 @@ def _nearest(word: str, known: frozenset[str]) -> str:
     long = sorted(k for k in known if len(k) >= _SHORTEST)
     if any(k.endswith("*") and word.startswith(k[:-1]) for k in long):
         return word
-    return next((k for k in map(_stem, long) if _one_slip(word, k)), word)
+    # the beginning of a stem is a word of its own, not a slip: initial, and initiali*
+    stems = (k for k in map(_stem, long) if not k.startswith(word))
+    return next((k for k in stems if _one_slip(word, k)), word)
 
 
 def _stem(part: str) -> str:
@@ -213,6 +215,13 @@ def scope(text: str) -> float:
         others = _found(rest, scope_only=False)[0]
         about += 0.5 if max(others.values(), default=0.0) >= 1.0 else 0.0
     return about
+
+
+def holds(words: frozenset[str], wanted: str) -> bool:
+    """Whether one of the words is the wanted one, or begins like it where it ends in `*`."""
+    if wanted.endswith("*"):
+        return any(word.startswith(wanted[:-1]) for word in words)
+    return wanted in words
 
 
 def familiar(word: str) -> bool | None:
