@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import TypeGuard
 
 from fallline.finding import Finding, Fix, Severity
 from fallline.rule import Rule
@@ -260,18 +259,17 @@ def _paired(module: Module, of: ast.expr) -> bool:
         for call in operations(module, *_LOGS)
         if module.scope(call) is scope and (a := _argument(module, call)) is not None
     ]
-    complements = {_written(c.right) for c in logs if _is_complement(module, c)}
-    plain = {_written(a) for a in logs if not _is_complement(module, a)}
-    base = of.right if _is_complement(module, of) else of
-    return _written(base) in complements & plain
+    ones_minus = {_written(c) for a in logs if (c := _complement(module, a)) is not None}
+    plain = {_written(a) for a in logs if _complement(module, a) is None}
+    base = _complement(module, of) or of
+    return _written(base) in ones_minus & plain
 
 
-def _is_complement(module: Module, node: ast.expr) -> TypeGuard[ast.BinOp]:
-    return (
-        isinstance(node, ast.BinOp)
-        and isinstance(node.op, ast.Sub)
-        and module.number(node.left) == 1
-    )
+def _complement(module: Module, node: ast.expr) -> ast.expr | None:
+    """`p` of `1 - p`."""
+    if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub)):
+        return None
+    return node.right if module.number(node.left) == 1 else None
 
 
 def _written(node: ast.expr) -> str:
