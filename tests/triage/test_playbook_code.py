@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import textwrap
 import warnings
 from pathlib import Path
@@ -32,6 +33,30 @@ FIXES = [
     for number, fix in enumerate(case.fix)
     if fix.code and fix.title not in ELSEWHERE
 ]
+
+
+MEASURES = sorted(
+    {
+        step.run
+        for book in playbooks()
+        for case in book.cases
+        for step in (*case.measure, *case.verify)
+        if not re.match(r"[A-Z_]+=|(fallline|torchrun|python|df) ", step.run)
+    }
+)
+NEED_A_GPU = {"print(torch.cuda.memory_summary())"}
+
+
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
+        (x,) = ctx.saved_tensors
+        return 2 * x * grads[0]
 
 
 class Net(torch.nn.Module):
@@ -103,3 +128,23 @@ def test_the_code_runs(fix: Fixing, tmp_path: Path, monkeypatch: pytest.MonkeyPa
             exec(compile(body, fix.title, "exec"), names)
         finally:
             torch.use_deterministic_algorithms(seeded)
+
+
+@pytest.mark.parametrize("run", [run for run in MEASURES if run not in NEED_A_GPU])
+def test_a_measurement_runs_as_printed(
+    run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A measurement in Python says something when it is pasted: it prints, sets what it names, or ends without an error."""
+    monkeypatch.chdir(tmp_path)
+    names = world()
+    names |= {"MyFunction": Square, "train_step": names["model"], "batch": names["inputs"]}
+    names["train"] = lambda *_: None
+    torch.save(names["model"].state_dict(), "model.pt")
+    if run == "print(model.load_state_dict(state))":
+        names["state"] = names["model"].state_dict()
+    if (
+        run != "fallline.verify_resume(train)"
+    ):  # what it needs of a training function, its own tests say
+        exec(compile(run, "<measure>", "exec"), names)
+    if run.startswith("print("):
+        assert capsys.readouterr().out.strip()

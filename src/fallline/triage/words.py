@@ -143,7 +143,11 @@ def _found(words: list[str], scope_only: bool) -> tuple[dict[str, float], dict[s
     hits.sort(key=lambda h: (-abs(h[0].weight), -len(h[1])))
     used: dict[str, set[str]] = {}
     total: dict[str, float] = {}
+    # the words of a longer term belong to who has it: a gradient reversal is no question about gradients
+    taken = {p: t.group for t, ps in hits if len(ps) > 1 and max(ps) - min(ps) < len(ps) for p in ps}
     for term, places in hits:
+        if len(places) == 1 and taken.get(places[0], term.group) != term.group:
+            continue
         mine = used.setdefault(term.group, set())
         here = {words[p] for p in places}
         if not here <= mine:

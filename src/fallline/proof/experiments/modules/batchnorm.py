@@ -85,3 +85,39 @@ def batchnorm_and_padding() -> Measured:
             "and not under layer norm": unmoved == 0,
         },
     )
+
+
+@experiment(
+    "frozen-batchnorm-still-moves",
+    claim="Batch norm with requires_grad=False goes on moving its running statistics in training mode; only eval() stops it, and train() on the whole model undoes that.",
+    taught="requires_grad=False freezes a layer.",
+)
+def frozen_batchnorm_still_moves() -> Measured:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 2))
+    norm = model[0]
+    norm.requires_grad_(False)
+
+    def moved() -> float:
+        before = norm.get_buffer("running_mean").clone()
+        model(torch.randn(64, 8) + 2)
+        return float((norm.get_buffer("running_mean") - before).abs().max())
+
+    frozen = moved()
+    norm.eval()
+    stopped = moved()
+    model.train()
+    again = moved()
+    return Measured(
+        sides={
+            "requires_grad=False": {"running mean moved by": frozen},
+            "and eval()": {"running mean moved by": stopped},
+            "then model.train()": {"running mean moved by": again},
+        },
+        conclusion=f"one batch moves the running mean of a frozen layer by {frozen:.2f}, in eval mode by {stopped:g}, and after model.train() by {again:.2f} again",
+        holds={
+            "freezing does not stop it": frozen > 0.1,
+            "eval() does": stopped == 0,
+            "train() on the model undoes it": again > 0.1,
+        },
+    )
