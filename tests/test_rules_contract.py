@@ -87,6 +87,20 @@ def test_the_first_wrong_specimen_is_told_as_what_it_is(rule: Rule) -> None:
         assert {f.severity for f in found} == {rule.severity}
 
 
+@each_rule
+def test_what_is_told_is_sentences(rule: Rule) -> None:
+    """A message begins with a capital or with code, and a fix is named like one."""
+    for text in rule.wrong:
+        for finding in read_text(text, "train.py"):
+            if finding.code != rule.code or rule.code == "FL000":
+                continue
+            first = finding.message.split()[0].strip("(),:`")
+            in_code = first in text or not first.isalpha()
+            assert not first[0].islower() or in_code, finding.message
+            assert finding.message.endswith((".", "?")), finding.message
+            assert finding.fix is None or finding.fix.title[0].isupper(), finding.fix
+
+
 @pytest.mark.parametrize(("rule", "text"), specimens("right"))
 def test_a_right_specimen_is_silent(rule: Rule, text: str) -> None:
     findings = read_text(text)

@@ -103,8 +103,10 @@ class Rule:
         related: dict[str, Location] | None = None,
         **evidence: Any,
     ) -> Finding:
-        """A finding of this rule at an event or a place."""
+        """A finding of this rule at an event or a place. Its message is one or more sentences."""
         place = at.at if isinstance(at, Event) else at
+        if not message.endswith((".", "?")):
+            message += "."
         return Finding(
             self.code,
             self.name,

@@ -193,7 +193,7 @@ Masked.apply(torch.ones(3, requires_grad=True), 0.5).sum().backward()
                     if isinstance(value, ast.Name) and value.id in kept:
                         yield self.finding(
                             module.location(target),
-                            f"the tensor `{value.id}` is kept as an attribute of {ctx}: use {ctx}.save_for_backward",
+                            f"The tensor `{value.id}` is kept as an attribute of {ctx}: use {ctx}.save_for_backward",
                         )
 
 

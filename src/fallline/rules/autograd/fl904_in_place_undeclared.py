@@ -200,7 +200,7 @@ Scale.apply(torch.ones(3, requires_grad=True) * 2, 3.0).sum().backward()
             for node, name in _changes(function, function.forward):
                 yield self.finding(
                     module.location(node),
-                    f"the input `{name}` is changed in place and autograd is not told: ctx.mark_dirty({name}), or work on a clone",
+                    f"The input `{name}` is changed in place and autograd is not told: ctx.mark_dirty({name}), or work on a clone",
                 )
 
 

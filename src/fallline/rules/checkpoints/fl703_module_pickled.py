@@ -124,7 +124,7 @@ def export(model, path, example):
         if pickled is None:
             return None
         edit = Editor(module).replace(pickled, f"{module.segment(pickled)}.state_dict()")
-        return Fix("save the state_dict", (edit,), safe=False)
+        return Fix("Save the state_dict", (edit,), safe=False)
 
 
 def _is_buffer(module: Module, where: ast.expr | None) -> bool:

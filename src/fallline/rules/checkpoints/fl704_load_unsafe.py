@@ -131,7 +131,7 @@ def roundtrip(thing):
         value = Module.argument(call, None, "weights_only") if call is not None else None
         if not isinstance(value, ast.Constant):
             return None
-        return Fix("load weights only", (Editor(module).replace(value, "True"),), safe=False)
+        return Fix("Load weights only", (Editor(module).replace(value, "True"),), safe=False)
 
 
 def _own_files(module: Module) -> set[str]:

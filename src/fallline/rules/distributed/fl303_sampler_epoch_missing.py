@@ -48,7 +48,7 @@ for epoch in range(epochs):
             if len(passes) > 1 and not told:
                 yield self.finding(
                     sampler.at,
-                    "this DistributedSampler shuffles but set_epoch is never called: every epoch has the same order. Call sampler.set_epoch(epoch) "
+                    "This DistributedSampler shuffles but set_epoch is never called: every epoch has the same order. Call sampler.set_epoch(epoch) "
                     f"before the loop over the data (line {passes[0].at.line})",
                 )
 

@@ -10,10 +10,10 @@ from fallline.rule import Rule
 from fallline.rules._order import following
 
 _WHAT = {
-    "recreated": "the model is made anew",
-    "head": "a part of the model is replaced",
+    "recreated": "The model is made anew",
+    "head": "A part of the model is replaced",
     "fsdp1": "FSDP flattens the parameters into new ones",
-    "moved": "the model is moved",
+    "moved": "The model is moved",
 }
 _THEN = {
     "recreated": "Build the optimizer after the model",
@@ -53,7 +53,7 @@ optimizer = torch.optim.AdamW(model.parameters())
             holder = "DDP" if what == "moved" else "the optimizer"
             yield self.finding(
                 event,
-                f"{_WHAT.get(what, 'parameters are replaced')} after {holder} took hold of the old parameters: the new ones are never updated. "
+                f"{_WHAT.get(what, 'Parameters are replaced')} after {holder} took hold of the old parameters: the new ones are never updated. "
                 f"{_THEN.get(what, 'Build the optimizer last')}",
             )
 

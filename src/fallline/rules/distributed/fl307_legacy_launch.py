@@ -46,7 +46,7 @@ torchrun --nproc-per-node 8 train.py
                 if any(module.constant(a) in _OPTIONS for a in call.args):
                     yield self.finding(
                         module.location(call),
-                        'the local rank comes from the command line, as torch.distributed.launch gave it: torchrun sets it in os.environ["LOCAL_RANK"]',
+                        'The local rank comes from the command line, as torch.distributed.launch gave it: torchrun sets it in os.environ["LOCAL_RANK"]',
                     )
         for node in _launch_imports(module):
             yield self.finding(

@@ -43,7 +43,7 @@ model.clip_grad_norm_(1.0)
             if event.fact("local_shards") is True:
                 yield self.finding(
                     event,
-                    "clipping sees only this rank's shards of the FSDP model, so every rank computes another norm. Use the model's own method: "
+                    "Clipping sees only this rank's shards of the FSDP model, so every rank computes another norm. Use the model's own method: "
                     "model.clip_grad_norm_(max_norm)",
                 )
 

@@ -49,7 +49,7 @@ loss = loss_fn(model(inputs), targets)      # not model.module(inputs)
     def _bypassed(self, forward: Event) -> Finding:
         return self.finding(
             forward,
-            "this training pass calls model.module, past DDP: the gradients are never averaged over the ranks, and their models drift apart. "
+            "This training pass calls model.module, past DDP: the gradients are never averaged over the ranks, and their models drift apart. "
             "Call the wrapped model",
         )
 

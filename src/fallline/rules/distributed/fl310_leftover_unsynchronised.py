@@ -37,7 +37,7 @@ if last:
             if _is_local(update) and (trace.live or not _syncs_midway(update)):
                 yield self.finding(
                     update.step,
-                    "this step uses gradients that were never all-reduced: the last micro-batches before it ran under no_sync(). The ranks drift apart; let the "
+                    "This step uses gradients that were never all-reduced: the last micro-batches before it ran under no_sync(). The ranks drift apart; let the "
                     "last micro-batch before every step synchronise",
                 )
 

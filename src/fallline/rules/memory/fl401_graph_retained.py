@@ -167,7 +167,7 @@ for epoch in range(2):
         text = module.segment(kept)
         plain = isinstance(kept, ast.Name | ast.Attribute | ast.Subscript | ast.Call)
         return Fix(
-            "keep the value without its graph",
+            "Keep the value without its graph",
             (Editor(module).replace(kept, f"{text}.detach()" if plain else f"({text}).detach()"),),
         )
 

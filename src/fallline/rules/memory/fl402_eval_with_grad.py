@@ -191,11 +191,11 @@ for x in torch.utils.data.DataLoader(torch.randn(32, 4), batch_size=8):
         function = module.function(statement)
         if function is not None and not _trains(function) and _evaluates(function):
             return Fix(
-                "evaluate without recording", (editor.insert_before(function, f"@{no_grad}()"),)
+                "Evaluate without recording", (editor.insert_before(function, f"@{no_grad}()"),)
             )
         outermost = _evaluation_loop(module, statement)
         edits = editor.wrap(outermost, f"with {no_grad}():") if outermost is not None else None
-        return Fix("evaluate without recording", edits) if edits is not None else None
+        return Fix("Evaluate without recording", edits) if edits is not None else None
 
 
 def _evaluations(trace: Trace) -> list[Event]:

@@ -144,7 +144,7 @@ print(torch.stack(rows).shape)
         if len(calls) != 1:
             return None
         edit = Editor(module).remove_keyword(calls[0], "retain_graph")
-        return Fix("let backward free the graph", (edit,)) if edit is not None else None
+        return Fix("Let backward free the graph", (edit,)) if edit is not None else None
 
 
 def _kept_for_nothing(event: Event, following: Event | None) -> bool:

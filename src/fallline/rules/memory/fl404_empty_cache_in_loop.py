@@ -129,7 +129,7 @@ def fold(folds, loaders, model):
         statement = module.statement(call) if call is not None else None
         if not isinstance(statement, ast.Expr) or not Editor(module).alone(statement):
             return None
-        return Fix("keep the cache", (Editor(module).delete(statement),))
+        return Fix("Keep the cache", (Editor(module).delete(statement),))
 
 
 def _loop_of(module: Module, call: ast.Call) -> ast.For | ast.While | None:

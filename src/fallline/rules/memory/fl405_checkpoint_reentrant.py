@@ -95,4 +95,4 @@ def save(model):
         if call is None:
             return None
         edit = Editor(module).add_argument(call, "use_reentrant=False")
-        return Fix("use the non-reentrant kind", (edit,))
+        return Fix("Use the non-reentrant kind", (edit,))

@@ -231,7 +231,7 @@ class Trainer:
             return None
         empty = _is_container(value) and not _items(value)
         text = f"{wrapper}()" if empty else f"{wrapper}({module.segment(value)})"
-        return Fix(f"register the layers: {wrapper}", (Editor(module).replace(value, text),))
+        return Fix(f"Register the layers: {wrapper}", (Editor(module).replace(value, text),))
 
 
 def _attribute_assigned(statement: ast.AST | None) -> tuple[ast.Attribute | None, ast.expr | None]:

@@ -171,13 +171,13 @@ class Abstract(nn.Module):
             if _needs_arguments(module, init):
                 return None
             return Fix(
-                "call super().__init__() first",
+                "Call super().__init__() first",
                 (editor.insert_before(anchor, "super().__init__()"),),
             )
         moved = module.statement(call)
         if call.args or call.keywords or not isinstance(moved, ast.Expr) or not editor.alone(moved):
             return None
-        return Fix("move super().__init__() to the front", editor.move_before(moved, anchor))
+        return Fix("Move super().__init__() to the front", editor.move_before(moved, anchor))
 
 
 def _starts_with_super(init: ast.FunctionDef) -> bool:

@@ -159,7 +159,7 @@ print(model(torch.ones(1, 2)))
         if call is None or not isinstance(call.func, ast.Attribute) or call.func.attr != "forward":
             return None
         return Fix(
-            "call the module itself",
+            "Call the module itself",
             (Editor(module).replace(call.func, module.segment(call.func.value)),),
         )
 

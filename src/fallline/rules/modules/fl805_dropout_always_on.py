@@ -178,12 +178,12 @@ def attention(q, k, v, p, **options):
         )
         if call is not None:
             edit = Editor(module).add_argument(call, "training=self.training")
-            return Fix("follow the module's mode", (edit,))
+            return Fix("Follow the module's mode", (edit,))
         use = module.call_at(finding.at)
         text = _as_function(module, use) if use is not None else None
         if use is None or text is None:
             return None
-        return Fix("follow the module's mode", (Editor(module).replace(use, text),))
+        return Fix("Follow the module's mode", (Editor(module).replace(use, text),))
 
 
 def _as_function(module: Module, use: ast.Call) -> str | None:

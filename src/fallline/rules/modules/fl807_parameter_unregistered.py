@@ -220,10 +220,10 @@ class Agent:
             without = editor.remove_keyword(call, "requires_grad")
             if without is None:
                 return None
-            return Fix("register it as a parameter", (*_wrapped(module, call, parameter), without))
+            return Fix("Register it as a parameter", (*_wrapped(module, call, parameter), without))
         if isinstance(call.func, ast.Attribute) and call.func.attr == "requires_grad_":
             return Fix(
-                "register it as a parameter",
+                "Register it as a parameter",
                 (editor.replace(call, f"{parameter}({module.segment(call.func.value)})"),),
             )
         return None

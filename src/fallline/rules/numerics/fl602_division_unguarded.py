@@ -247,9 +247,9 @@ def _message(module: Module, below: ast.expr, found: Range | None) -> str:
         return "division inside torch.where: where the test is false its gradient is 0 times infinity, NaN"
     what = found.source if found.source.startswith("the ") else f"the result of {found.source}"
     if found.source.startswith("the mask"):
-        return f"division by a count that is 0 when nothing is selected ({what}): NaN"
+        return f"Division by a count that is 0 when nothing is selected ({what}): NaN"
     if found.source == "target":
         what = "the target"
     if found.low < 0 and isinstance(below, ast.BinOp):
-        return f"division by a value that can be 0 ({what}): an epsilon only moves the pole of a value of either sign"
-    return f"division by a value that can be 0 ({what})"
+        return f"Division by a value that can be 0 ({what}): an epsilon only moves the pole of a value of either sign"
+    return f"Division by a value that can be 0 ({what})"

@@ -246,7 +246,7 @@ print(rmse_metric(torch.zeros(3), torch.zeros(3)))
             for norm in _norms_in(module, outputs):
                 yield self.finding(
                     module.location(norm),
-                    "this norm is differentiated twice (create_graph=True): its second derivative at 0 is NaN",
+                    "This norm is differentiated twice (create_graph=True): its second derivative at 0 is NaN",
                 )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
@@ -384,8 +384,8 @@ def _message(module: Module, of: ast.expr, found: Range | None) -> str:
     if found is None:
         return "square root inside torch.where: where the test is false its gradient is 0 times infinity, NaN"
     if found.source == "clamp":
-        return "square root of a value clamped at 0: at 0 its slope is infinite, so the gradient is NaN"
+        return "Square root of a value clamped at 0: at 0 its slope is infinite, so the gradient is NaN"
     what = {"square": "a square", "var": "a variance", "std": "a standard deviation"}.get(
         found.source, found.source
     )
-    return f"square root of a value that can be exactly 0 ({what}): its slope there is infinite, so the gradient is NaN"
+    return f"Square root of a value that can be exactly 0 ({what}): its slope there is infinite, so the gradient is NaN"

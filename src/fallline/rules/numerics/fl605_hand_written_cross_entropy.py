@@ -221,7 +221,7 @@ self_similarity_loss(torch.randn(4, 8, requires_grad=True)).backward()
             if (picked or _weighted(module, call, probabilities)) and in_loss(module, call):
                 yield self.finding(
                     module.location(call),
-                    "a cross-entropy by hand: softmax, log, pick. It is -inf or flat where the fused operation is exact;"
+                    "A cross-entropy by hand: softmax, log, pick. It is -inf or flat where the fused operation is exact;"
                     " give the logits to F.cross_entropy or F.log_softmax",
                 )
 

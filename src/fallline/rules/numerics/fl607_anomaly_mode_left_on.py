@@ -161,7 +161,7 @@ for inputs, targets in data:
             if event.order < last_step:  # training goes on: this is no search for one NaN
                 yield self.finding(
                     event,
-                    "anomaly detection is on while training: every operation records and checks, in every step",
+                    "Anomaly detection is on while training: every operation records and checks, in every step",
                 )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:

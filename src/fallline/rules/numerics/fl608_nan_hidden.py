@@ -217,7 +217,7 @@ except ImportError:
             what = _loss_or_gradient(tested)
             if what is not None and differentiated(module, call):
                 yield self.finding(
-                    module.location(call), f"a non-finite {what} is replaced without a word"
+                    module.location(call), f"A non-finite {what} is replaced without a word"
                 )
 
     def _replaced_under_test(self, module: Module) -> Iterator[Finding]:
@@ -238,7 +238,7 @@ except ImportError:
                 ):
                     yield self.finding(
                         module.location(statement),
-                        f"a non-finite {what} is replaced without a word",
+                        f"A non-finite {what} is replaced without a word",
                     )
 
     def _replaced_in_expression(self, module: Module) -> Iterator[Finding]:
@@ -257,7 +257,7 @@ except ImportError:
             )
             if kept and differentiated(module, choice):
                 yield self.finding(
-                    module.location(choice), f"a non-finite {what} is replaced without a word"
+                    module.location(choice), f"A non-finite {what} is replaced without a word"
                 )
 
     def _replaced_by_mask(self, module: Module) -> Iterator[Finding]:
@@ -274,7 +274,7 @@ except ImportError:
             ):
                 yield self.finding(
                     module.location(assign),
-                    f"the non-finite entries of a {what} are overwritten without a word",
+                    f"The non-finite entries of a {what} are overwritten without a word",
                 )
 
     def _swallowed(self, module: Module) -> Iterator[Finding]:
@@ -291,7 +291,7 @@ except ImportError:
                     at = module.source.location(handler.type or handler, module.qualname(handler))
                     yield self.finding(
                         at,
-                        "whatever goes wrong in backward, a non-finite loss included, is dropped here without a word",
+                        "Whatever goes wrong in backward, a non-finite loss included, is dropped here without a word",
                     )
 
 

@@ -77,7 +77,7 @@ scaler.update()
         else:
             harm = "every update is clipped, by a threshold that moves with the scale"
         return (
-            "gradients are clipped while still multiplied by the loss scale, so the threshold is really "
+            "Gradients are clipped while still multiplied by the loss scale, so the threshold is really "
             f"max_norm / scale: {harm}. Call scaler.unscale_(optimizer) before clipping"
         )
 

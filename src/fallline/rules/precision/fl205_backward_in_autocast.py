@@ -70,7 +70,7 @@ scaler.scale(loss).backward()
             if event.fact("autocast") in {"float16", "bfloat16"}:
                 yield self.finding(
                     event,
-                    f"backward runs under autocast ({event.fact('autocast')}): custom autograd functions, hooks and double backward "
+                    f"Backward runs under autocast ({event.fact('autocast')}): custom autograd functions, hooks and double backward "
                     "are cast to half precision here. End the autocast block before backward()",
                 )
 

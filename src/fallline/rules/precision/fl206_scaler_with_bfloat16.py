@@ -38,7 +38,7 @@ scaler = torch.amp.GradScaler("cuda", enabled=dtype == torch.float16)
                 if types == {"bfloat16"}:
                     yield self.finding(
                         event,
-                        "the loss is scaled although the forward pass runs in bfloat16, which has float32's range and needs no loss scaling. "
+                        "The loss is scaled although the forward pass runs in bfloat16, which has float32's range and needs no loss scaling. "
                         "Leave the GradScaler out, or make it with enabled=False",
                     )
 

@@ -54,7 +54,7 @@ scaler.update()
             if half:
                 yield self.finding(
                     seen_from(event, half[0]),
-                    "the forward pass runs under float16 autocast but the loss is not scaled: gradients below 6e-8 become zero. "
+                    "The forward pass runs under float16 autocast but the loss is not scaled: gradients below 6e-8 become zero. "
                     "Use torch.amp.GradScaler, or dtype=torch.bfloat16",
                 )
 

@@ -56,7 +56,7 @@ with torch.autocast("cuda", dtype=torch.float16):
             if event.fact("half_parameters") and scaled and stepped:
                 yield self.finding(
                     event,
-                    "the loss is scaled but the model's parameters are float16 themselves: the scaler raises ValueError when it unscales them. "
+                    "The loss is scaled but the model's parameters are float16 themselves: the scaler raises ValueError when it unscales them. "
                     "Keep the parameters in float32 and use autocast",
                 )
 

@@ -38,7 +38,7 @@ scaler.step(optimizer)
             if _measures(event) and still_scaled(trace, event, state):
                 yield self.finding(
                     event,
-                    "gradients are measured while still multiplied by the loss scale (65536 by default): the number means nothing and jumps when "
+                    "Gradients are measured while still multiplied by the loss scale (65536 by default): the number means nothing and jumps when "
                     "the scale changes. Call scaler.unscale_(optimizer) first",
                 )
 

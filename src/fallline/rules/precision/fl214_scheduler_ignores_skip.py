@@ -43,7 +43,7 @@ if scaler.get_scale() >= before:
             elif step is not None and self._advances(event, step, trace.live):
                 yield self.finding(
                     event,
-                    "the scheduler advances also when the scaler skips the step, so the learning rate runs ahead of the updates. "
+                    "The scheduler advances also when the scaler skips the step, so the learning rate runs ahead of the updates. "
                     "Step it only when scaler.get_scale() has not fallen",
                 )
 
