@@ -155,7 +155,7 @@ class Event:
     scheduler: str | None = None
     loader: str | None = None
     facts: dict[str, Any] = field(default_factory=dict)
-    callers: tuple[Location, ...] = ()
+    callers: tuple[Location, ...] = ()  # the calls that led here, the outermost first
     order: int = 0
 
     def fact(self, name: str) -> Any:

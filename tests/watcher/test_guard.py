@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 import fallline
-from fallline.watcher.finite import Plan, all_finite
+from fallline.watcher import guard as guards
+from fallline.watcher.finite import Plan
 from fallline.watcher.guard import GuardStop
 
 OPTIMIZERS = {
@@ -89,6 +90,10 @@ def test_a_closure_is_guarded_too(tmp_path: Path) -> None:
     assert watch._session.guard.skipped == 1
 
 
+def all_finite(gradients: list[torch.Tensor]) -> bool:
+    return Plan(gradients).norm_if_finite(gradients)[0]
+
+
 def test_large_finite_numbers_are_finite() -> None:
     big = torch.full((4,), 3e38)
     assert Plan([big]).norm_if_finite([big])[0] is True
@@ -96,3 +101,67 @@ def test_large_finite_numbers_are_finite() -> None:
     assert not all_finite([big, torch.tensor([1.0, float("nan")])])
     assert not all_finite([torch.tensor([1.0, float("-inf")], dtype=torch.float16)])
     assert not all_finite([torch.sparse_coo_tensor([[1]], [float("nan")], (3,))])
+
+
+class Wide(nn.Module):
+    """More elements than are looked at whatever it costs; the last weight has no part in small gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 300)
+        self.body = nn.Linear(300, 300)
+        self.last = nn.Linear(300, 1, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.body(self.first(x)))
+
+
+def rationed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, step: float, poison: str, updates: int = 120
+) -> tuple[list[int], list[bool]]:
+    """Updates that were looked at as a whole, and whether each update was applied; a look takes a millisecond, by our clock."""
+    clock, looks, applied = [0.0], [], []
+    monkeypatch.setattr(guards.time, "perf_counter", lambda: clock[0])
+    original = Plan.norm_if_finite
+
+    def look(self: Plan, gradients: list[torch.Tensor]) -> tuple[bool, float | None]:
+        clock[0] += 0.001
+        looks.append(len(applied))
+        return original(self, gradients)
+
+    monkeypatch.setattr(Plan, "norm_if_finite", look)
+    model = Wide()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    with fallline.watch(model, optimizer, out=folder / "run", guard="skip"):
+        for update in range(updates):
+            clock[0] += step
+            optimizer.zero_grad()
+            model(torch.ones(2, 4)).sum().backward()
+            if update == 100:
+                model.get_parameter(poison).grad.view(-1)[5] = float("nan")
+            before = [p.detach().clone() for p in model.parameters()]
+            optimizer.step()
+            applied.append(
+                not all(map(torch.equal, before, (p.detach() for p in model.parameters())))
+            )
+    return looks, applied
+
+
+def test_all_gradients_are_looked_at_where_that_fits_half_the_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, applied = rationed(tmp_path, monkeypatch, 0.3, "body.weight")
+    assert looks == list(range(120))
+    assert [i for i, done in enumerate(applied) if not done] == [100]
+
+
+def test_a_look_that_is_too_dear_is_made_now_and_then_and_a_few_gradients_always(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, applied = rationed(tmp_path, monkeypatch, 0.1, "first.bias")
+    assert looks[: guards.FIRST] == list(range(guards.FIRST))
+    later = [i for i in looks if i >= guards.FIRST and i != 100]
+    assert (
+        12 <= len(later) <= 18
+    )  # a sixth of a millisecond for each update, a millisecond for each look
+    assert [i for i, done in enumerate(applied) if not done] == [100]

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fallline.engine.statistics import SQUARES, has_kernel, moments_of
 
-__all__ = ["Plan", "all_finite", "norm_of"]
+__all__ = ["Plan", "norm_of"]
 
 COPIED_BELOW = 4_096  # elements
 ALIKE = 3  # tensors that go through one copy
@@ -28,7 +28,10 @@ class Plan:
 
     def __init__(self, gradients: list[Tensor]) -> None:
         self.count = len(gradients)
+        self.few: list[tuple[int, int]] = []  # where a few of them are found, if all are too many
         self.elements = sum(map(Tensor.numel, gradients))
+        self.looks = 0
+        self.seconds = math.inf  # that the quickest look took: a busy machine only ever adds to it
         self._plain = all(
             type(g) is Tensor and g.layout is torch.strided and g.is_floating_point()
             for g in gradients
@@ -62,6 +65,11 @@ class Plan:
             for (rest, which), part in zip(mine, torch.split(buffer, sizes), strict=True):
                 self._stacks.append((itemgetter(*which), part.view(-1, *rest)))
 
+    def took(self, seconds: float) -> None:
+        """A look has taken so long."""
+        self.looks += 1
+        self.seconds = min(seconds, self.seconds)
+
     def norm_if_finite(self, gradients: list[Tensor]) -> tuple[bool, float | None]:
         """Whether every number is finite, and then the norm of all of them. Waits once for a device."""
         with torch.no_grad():
@@ -84,11 +92,6 @@ class Plan:
             torch.cat(pick(gradients), out=part)
         norms += (torch.linalg.vector_norm(b, dtype=_wide(b)) for b in self._buffers)
         return math.hypot(*(n.item() for n in norms))
-
-
-def all_finite(gradients: list[Tensor]) -> bool:
-    """Whether every number is finite."""
-    return Plan(gradients).norm_if_finite(gradients)[0]
 
 
 def norm_of(group: list[Tensor]) -> Tensor:

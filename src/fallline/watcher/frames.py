@@ -83,7 +83,7 @@ cells: dict[str, str] = {}  # the source of the notebook's cells that were met
 
 @dataclass(slots=True)
 class Place:
-    """Where in the user's code, who called that, and which framework stood in between, if any."""
+    """Where in the user's code, who called that (the innermost first), and which framework stood in between, if any."""
 
     at: Location
     callers: tuple[Location, ...] = ()

@@ -4,9 +4,9 @@ Before a step the gradients are looked at; when one of them is not finite, the s
 every optimizer takes as "nothing to do", and the gradients are put back afterwards. A run with finite gradients is not
 touched at all.
 
-Looking costs one pass over the gradients (`_foreach_norm`), and nothing where clipping has just measured their norm. A
-model so large that a pass does not fit the budget is looked at in its small tensors at every step, where a NaN
-from any operation arrives as well, and as a whole as often as the budget allows. On a CUDA device the answer is waited
+Looking costs one pass over the gradients (`_foreach_norm`), and nothing where clipping has just measured their norm. Where
+that pass takes more than half the budget, a few small tensors are looked at before every step, where a NaN from
+nearly any operation arrives as well, and all of them as often as a sixth of the budget allows. On a CUDA device the answer is waited
 for once per step, except for fused optimizers, which take the flag on the device and skip by themselves; that a flag was
 raised is noticed an update later, and from then on the answer is waited for, so that the next one can be replayed.
 """
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from fallline.errors import FalllineError
-from fallline.watcher.finite import Plan, all_finite, norm_of
+from fallline.watcher.finite import Plan, norm_of
 
 if TYPE_CHECKING:
     from fallline.event import Event
@@ -30,8 +30,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Guard", "GuardStop"]
 
-ALWAYS_BELOW = 1_000_000  # elements: a pass over so many is too short to ration
-SMALL = 16_384
+ALWAYS_BELOW = 65_536  # elements: a pass over so many is too short to ration
+FIRST = 32  # passes that are made before they are rationed
+SHARE_OF_BUDGET = 1 / 6  # for passes that have to be rationed
+FEW = 4
+SMALL = 4_096  # elements
 # Reading `.grad` this way goes past taps on it, and past the bytecode of a loop.
 _gradient: Any = vars(torch._C.TensorBase)["grad"].__get__
 
@@ -49,6 +52,7 @@ class Guard:
         self.skipped = 0
         # of all gradients of the update in progress, where it was measured
         self.norm: float | None = None
+        self.recent: float | None = None  # the last norm that was measured
         self._held: dict[int, list[tuple[Tensor, Tensor]]] = {}
         self._measured: tuple[Tensor, int] | None = None  # what a clip has just measured
         self._plans: dict[int, Plan] = {}  # by set of parameters
@@ -56,7 +60,6 @@ class Guard:
         self._flags: deque[tuple[int, Tensor, torch.cuda.Event]] = deque()  # on their way here
         self._waits = False  # a flag was raised: look before the step from now on
         self._credit = 0.0
-        self._cost = 0.0
         self._last = time.perf_counter()
 
     def clipped(self, norm: Tensor, event: Event) -> None:
@@ -80,6 +83,14 @@ class Guard:
             self.settle()
         if self.session.scaler_stepping is not None:
             return  # the scaler has looked already
+        if measured is not None and self._measured_by_clip(measured, held):
+            return
+        plan = self._plans.get(held)
+        if plan is not None and not self._affordable(plan):
+            groups = optimizer.param_groups
+            few = [g for i, j in plan.few if (g := _gradient(groups[i]["params"][j])) is not None]
+            if few and math.isfinite(math.hypot(*map(Tensor.item, torch._foreach_norm(few)))):
+                return
         # each look at .grad makes a Python object: one look for the whole check
         gradients = [
             g
@@ -89,7 +100,7 @@ class Guard:
         ]
         if not gradients:
             return
-        if self._fine(optimizer, index, gradients, held, measured):
+        if self._fine(optimizer, index, gradients, held):
             if self.flag is None and gradients[0].is_cuda:
                 self.session.origin.waited()  # so the loss can be looked at, too
             return
@@ -118,43 +129,42 @@ class Guard:
             parameter.grad = gradient
         return True
 
-    def _fine(
-        self,
-        optimizer: Any,
-        index: int,
-        gradients: list[Tensor],
-        held: int,
-        measured: tuple[Tensor, int] | None,
-    ) -> bool:
-        if measured is not None and self.session.objects.covers(measured[1], held):
-            norm = measured[0]
-            if norm.device.type == "cpu" and bool(torch.isfinite(norm)):
-                return True
+    def _measured_by_clip(self, measured: tuple[Tensor, int], held: int) -> bool:
+        """Clipping has just read these gradients, and their norm was finite."""
+        norm = measured[0]
+        return (
+            norm.device.type == "cpu"
+            and self.session.objects.covers(measured[1], held)
+            and math.isfinite(norm.item())
+        )
+
+    def _fine(self, optimizer: Any, index: int, gradients: list[Tensor], held: int) -> bool:
         fused = getattr(optimizer, "_step_supports_amp_scaling", False)
         if fused and self.mode == "skip" and not self._waits and gradients[0].is_cuda:
             return self._on_device(optimizer, gradients, index)
+        started = time.perf_counter()
         plan = self._plans.get(held)
         if plan is None or plan.count != len(gradients):
             plan = self._plans[held] = Plan(gradients)
-        if plan.elements <= ALWAYS_BELOW or gradients[0].is_cuda:
-            fine, self.norm = plan.norm_if_finite(gradients)
-            return fine
-        if not self._affordable():
-            gradients = [g for g in gradients if g.numel() <= SMALL] or gradients[:1]
-            return all_finite(gradients)
-        started = time.perf_counter()
+            plan.few = _few(optimizer)
         fine, self.norm = plan.norm_if_finite(gradients)
-        self._cost = time.perf_counter() - started
-        self._credit -= self._cost
+        self.recent = self.norm
+        plan.took(time.perf_counter() - started)
         return fine
 
-    def _affordable(self) -> bool:
+    def _affordable(self, plan: Plan) -> bool:
+        """Whether all gradients are looked at before this step."""
+        if plan.elements <= ALWAYS_BELOW or plan.looks < FIRST or not plan.few:
+            return True
         now = time.perf_counter()
-        self._credit = min(
-            self._credit + 0.25 * self.session.options.budget * (now - self._last), 1.0
-        )
-        self._last = now
-        return self._credit >= self._cost
+        earned, self._last = self.session.options.budget * (now - self._last), now
+        if plan.seconds <= 0.5 * earned:
+            return True
+        self._credit = min(self._credit + SHARE_OF_BUDGET * earned, 1.0)
+        if self._credit < plan.seconds:
+            return False
+        self._credit -= plan.seconds
+        return True
 
     def _on_device(self, optimizer: Any, gradients: list[Tensor], index: int) -> bool:
         """A fused optimizer applies nothing where `found_inf` is set; nobody has to wait for the answer."""
@@ -180,3 +190,20 @@ class Guard:
                 self.skipped += 1
                 self._waits = True
                 self.session.origin.noticed_late(index, all(map(math.isfinite, losses)))
+
+
+def _few(optimizer: torch.optim.Optimizer) -> list[tuple[int, int]]:
+    """A few small float32 tensors of a CPU, from the first to the last: which of which parameter group."""
+    small = [
+        (i, j)
+        for i, group in enumerate(optimizer.param_groups)
+        for j, p in enumerate(group["params"])
+        if p.grad is not None
+        and p.is_cpu
+        and p.numel() <= SMALL
+        and p.dtype is torch.float32
+        and type(p.grad) is Tensor
+        and p.grad.layout is torch.strided
+    ]
+    step = max(1, -(-(len(small) - 1) // (FEW - 1)))
+    return list(dict.fromkeys([*small[::step], *small[-1:]]))

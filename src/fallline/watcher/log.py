@@ -42,6 +42,11 @@ class EventLog:
             del self.events[MOST_EVENTS:]
             self._start = min(self._start, len(self.events))
 
+    def repeat(self, segment: list[Event]) -> None:
+        """An update like this known one, which nobody told again."""
+        self.updates += 1
+        self._forgotten = segment
+
     def _close(self) -> None:
         segment = self.events[self._start :]
         self.updates += 1

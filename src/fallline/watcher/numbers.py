@@ -7,8 +7,8 @@
     numbers.after_step(row)                 # fills row.sample and row.fingerprint when they are due
 
 A sample costs a few passes over the gradients. How often one is taken adapts so that the measured cost stays
-within three tenths of `budget` (a share of the time between steps; the rest is for the taps and the recorder) or,
-for very short steps, within a small fixed allowance.
+within a sixth of `budget` (a share of the time between steps; the rest is for the taps, the guard and the recorder) or,
+for very short steps, within a small fixed allowance. Between samples not even a clock is read.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ EARLY_FLOOR_SECONDS = 50e-6
 EARLY_UPDATES = 500
 # Seconds that may be spent at the very start.
 HEAD_START_SECONDS = 0.02
-SHARE_OF_BUDGET = 0.3
+SHARE_OF_BUDGET = 1 / 6
+LONGEST_REST = 64  # updates without a look at the clock
 # Elements per parameter that stand for it in weight norms, update ratios, fingerprints and float16 ranges.
 PROBE = 1024
 # Fingerprints are taken before updates 0, 1, 2, 4, 8, ... and then every this many, on all ranks alike.
@@ -80,6 +81,8 @@ class Numbers:
         self._cost = 0.0  # seconds that a sample costs
         self._last = 0.0
         self._last_index = -1
+        self._looked = -1  # the update at which the clock was last read
+        self._rests_until = 0
         self._taken = 0
         self._layouts = 0
         self._sample: Callable[[], Sample] | None = None
@@ -119,16 +122,19 @@ class Numbers:
         self._sample = self._fingerprint = None
 
     def _before_step(self, index: int, scale: float, scaled: bool) -> None:
-        now, started = self._clock(), time.thread_time()
         self._sample = self._fingerprint = None
-        floor = EARLY_FLOOR_SECONDS if index < EARLY_UPDATES else FLOOR_SECONDS
-        earned = max(self.budget * SHARE_OF_BUDGET * (now - self._last), floor)
-        self._credit = min(self._credit + earned, max(HEAD_START_SECONDS, 2 * self._cost))
-        self._last = now
         if not self.parameters:
             return
         if self.fingerprints and fingerprint_due(index):
             self._fingerprint = _fingerprint(_probes(self.parameters))
+        if index < self._rests_until:
+            return
+        now, started = self._clock(), time.thread_time()
+        floor = EARLY_FLOOR_SECONDS if index < EARLY_UPDATES else FLOOR_SECONDS
+        updates = max(index - self._looked, 1)
+        earned = max(self.budget * SHARE_OF_BUDGET * (now - self._last) / updates, floor)
+        self._credit = min(self._credit + earned * updates, max(HEAD_START_SECONDS, 2 * self._cost))
+        self._last, self._looked = now, index
         self._cost = max(self._cost, self._device.seconds())
         if self.budget and self._credit >= self._cost and self._due(index, earned):
             self._last_index = index
@@ -136,6 +142,8 @@ class Numbers:
                 self._device.start(self.parameters[0].device)
             self._sample = self._measure(scale, scaled)
             self._cost = time.thread_time() - started
+        elif self._taken > 1:
+            self._rests_until = index + self._rest(index, earned)
         self._pay(started)
 
     def _after_step(self, row: UpdateRow) -> None:
@@ -167,9 +175,19 @@ class Numbers:
         self._last = self._clock()
 
     def _due(self, index: int, earned: float) -> bool:
+        return index - self._last_index >= self._interval(index, earned)
+
+    def _interval(self, index: int, earned: float) -> float:
         """Every update at first, then ever more seldom, until the interval is one that can be kept up."""
-        sustainable = self._cost / earned
-        return index - self._last_index >= min(max(1, index // 8), sustainable)
+        return min(max(1, index // 8), self._cost / earned)
+
+    def _rest(self, index: int, earned: float) -> int:
+        """Updates in which no sample can be due yet, by what an update earns now."""
+        missing = max(
+            (self._cost - self._credit) / earned,
+            self._interval(index, earned) - (index - self._last_index),
+        )
+        return min(max(int(missing), 1), LONGEST_REST)
 
     def _pay(self, started: float) -> None:
         # seconds of this thread, not of the clock on the wall: a busy machine must not look like an expensive sample

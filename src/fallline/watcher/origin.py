@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from fallline.event import Event, Kind, Location
-from fallline.watcher.frames import is_user_file, shown_path
+from fallline.watcher.frames import is_user_file, shown_path, user_frames
 from fallline.watcher.objects import learning_rate, unwrap
 from fallline.watcher.origin_graph import from_graph
 from fallline.watcher.origin_trace import (
@@ -67,6 +67,7 @@ class Origin:
         self._backward: Event | None = None
         self._last_step: Location | None = None
         self._window_lost = False
+        self._guard_follows = False  # in updates that go like the last one
         self._lost = (
             False  # the loss of the last backward was not finite: its gradients are not news
         )
@@ -87,24 +88,25 @@ class Origin:
             device = self.session.device_of(event.model or "")
             capture.add(module, args, kwargs, device)
 
-    def before_backward(self, loss: Tensor, value: Any, event: Event) -> None:
+    def before_backward(self, loss: Tensor, value: float | Tensor | None, event: Event) -> None:
+        """`value`: of the loss, where it is one number; a tensor on an accelerator."""
         if self.capture is not None:
             if not self.capture.over:
                 self._randomness.after(self.capture.random)
             self.capture.end()
         self._backward, self._lost = event, False
-        if not isinstance(value, Tensor) or value.numel() != 1 or not value.is_floating_point():
-            return
-        if value.device.type == "cpu":
-            if not math.isfinite(value.item()):
+        if isinstance(value, float):
+            if not math.isfinite(value):
                 self._lost = self._window_lost = True
                 self.loss_bad(loss, event)
-        elif value.device.type != "meta":
-            self._loss = (value.detach(), event)
+        elif value is not None:
+            self._loss = (value, event)
 
     def after_backward(self, event: Event) -> None:
         """A look at one or two small gradients: a NaN from any operation arrives there, and the frame is still alive."""
         if event.facts.get("scaled") or self._lost or self._replays >= MOST_REPLAYS:
+            return
+        if self._guard_follows and self.session.routine.resting:
             return
         for probe in self._probe():
             gradient = probe.grad
@@ -113,6 +115,16 @@ class Origin:
             if not bool(torch.isfinite(gradient).all()):
                 self.gradient_bad(event, probe)
                 return
+
+    def step_comes(self) -> None:
+        """Learn whether the guard's look comes while the frame of the only backward is still there: then it is enough."""
+        capture = self.capture
+        frame = next(iter(capture.end_frames), None) if capture is not None else None
+        self._guard_follows = (
+            frame is not None
+            and self.session.micro_batches == 1
+            and any(id(f) == frame for f in user_frames())
+        )
 
     def _probe(self) -> list[Tensor]:
         calls = self.capture.calls if self.capture is not None else ()
@@ -154,7 +166,7 @@ class Origin:
 
     def _harmless(self, rate: float | None) -> bool:
         """Finite gradients of an ordinary size cannot have carried a parameter out of its range."""
-        norm = self.session.guard.norm
+        norm = self.session.guard.recent
         return norm is not None and norm < ORDINARY and rate is not None and rate < ORDINARY
 
     def _parameter_probes(self, name: str, optimizer: torch.optim.Optimizer) -> list[Tensor]:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fallline.event import Event, Location
+from fallline.event import Event, Kind, Location
 from fallline.finding import Finding
 from fallline.watcher.frames import place
 from fallline.watcher.guard import Guard
@@ -164,6 +164,7 @@ class Session(Teller):
         self.inside = True
         try:
             event = self.safely(self._before_forward, module, args, kwargs)
+            told = not self.routine.resting
             if event is None:
                 self.inside = (
                     False  # a loss, or a module without parameters: what it calls may be a model
@@ -172,7 +173,7 @@ class Session(Teller):
             started = now()
             output = original(module, *args, **kwargs)
             self.seconds["forward"] += now() - started
-            if not self.off:
+            if told and not self.off:
                 self.safely(self.forward_done, event, output)
                 self.safely(self.graphs.note, output)
             return output
@@ -180,7 +181,11 @@ class Session(Teller):
             self.inside = False
 
     def _before_forward(self, module: nn.Module, args: Any, kwargs: Any) -> Event | None:
-        event = self.forward_event(module)
+        event = self.routine.expected(
+            Kind.FORWARD, module, 5, module.training, torch.is_grad_enabled()
+        )
+        if event is None:
+            event = self.forward_event(module)
         if event is not None and event.facts["grad"]:
             self.origin.before_forward(module, args, kwargs, event)
         return event
@@ -198,15 +203,20 @@ class Session(Teller):
                 self.safely(self.origin.after_backward, event)
 
     def _before_backward(self, loss: Any, named: dict[str, Any]) -> Event:
-        event = self.backward_event(loss, named)
+        event = self.routine.expected(Kind.BACKWARD, None, 5)
+        if event is None:
+            event = self.backward_event(loss, named)
         value = self._unscaled if event.facts.get("scaled") and self._unscaled is not None else loss
         self._unscaled = None
-        if isinstance(value, Tensor) and value.numel() == 1 and value.device.type != "meta":
-            self._losses.append(value.detach())
         self._loss_at = event.at
         self.graphs.note(loss)
+        number: Any = None
+        if isinstance(value, Tensor) and value.numel() == 1 and value.is_floating_point():
+            number = value.item() if value.is_cpu else None if value.is_meta else value.detach()
+            if number is not None:
+                self._losses.append(number)
         if isinstance(loss, Tensor):
-            self.origin.before_backward(loss, value, event)
+            self.origin.before_backward(loss, number, event)
         return event
 
     def clip(self, run: Callable[[], Any], parameters: Any, how: str, threshold: Any) -> Any:
@@ -244,15 +254,14 @@ class Session(Teller):
         return result
 
     def batch(self, original: Callable[..., Any], iterator: Any) -> Any:
-        where = place(2)
         started = now()
         try:
             found = original(iterator)
         except StopIteration:
-            self.safely(self.epoch_end, iterator, where)
+            self.safely(self.epoch_end, iterator, place(2))
             raise
         self.seconds["data"] += now() - started
-        self.safely(self.batch_event, iterator, where)
+        self.safely(self.batch_event, iterator)
         return found
 
     # -- the step ----------------------------------------------------------------------------------------------
@@ -292,6 +301,8 @@ class Session(Teller):
             return  # a step that is being recorded into a CUDA graph: nothing may be waited for
         name = self.objects.optimizer(optimizer)
         index = self.counts.get(name, 0)
+        if not self.routine.resting:
+            self.origin.step_comes()
         numbers = self._numbers_of(name, optimizer)
         scale = self._scale_value()
         fused = (
@@ -315,7 +326,10 @@ class Session(Teller):
         self._step_done(optimizer, held_back)
 
     def _step_done(self, optimizer: torch.optim.Optimizer, skipped: bool) -> None:
-        event = self.step_event(optimizer, skipped, self._closure)
+        told = None if skipped else self.routine.expected(Kind.STEP, optimizer, 6)
+        self.steps += 1
+        event = told or self.step_event(optimizer, skipped, self._closure)
+        self.routine.stepped()
         name = event.optimizer or ""
         index = self.counts.get(name, 0)
         self.counts[name] = index + 1
@@ -439,7 +453,9 @@ def mean_of(losses: list[Any]) -> Any:
     """Of a window's losses, on the device where they are."""
     if len(losses) <= 1:
         return losses[0] if losses else None
-    if any(loss.device != losses[0].device for loss in losses):
+    if all(isinstance(loss, float) for loss in losses):
+        return sum(losses) / len(losses)
+    if any(not isinstance(x, Tensor) or x.device != losses[0].device for x in losses):
         return losses[-1]
     with torch.no_grad():
         return torch.stack([loss.float().reshape(()) for loss in losses]).mean()

@@ -68,7 +68,7 @@ def enclosing(node: ast.AST) -> list[ast.AST]:
 
 def boundary_of(step: Event) -> Location | None:
     """The test that decides whether to step: around the step itself, else around the call that led to it."""
-    for at in (step.at, *step.callers):
+    for at in (step.at, *reversed(step.callers)):
         found = _boundary(at.path, at.line, at.function)
         if found is not None:
             return found

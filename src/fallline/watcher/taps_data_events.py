@@ -11,6 +11,7 @@ from fallline.watcher.taps_facts import length_of
 
 if TYPE_CHECKING:
     from fallline.watcher.objects import Objects
+    from fallline.watcher.routine import Routine
     from fallline.watcher.taps_kept import KeptGraphs
 
 __all__ = ["DataTeller"]
@@ -21,6 +22,7 @@ class DataTeller:
 
     objects: Objects
     kept: KeptGraphs
+    routine: Routine
 
     def __init__(self) -> None:
         # iterator → its loader, and [batches given, still in the middle]
@@ -61,7 +63,7 @@ class DataTeller:
             shuffle=type(sampler).__name__ == "RandomSampler",
         )
 
-    def batch_event(self, iterator: Any, where: Place | None) -> None:
+    def batch_event(self, iterator: Any) -> None:
         entry = self._iterators.get(iterator)
         loader = entry[0]() if entry is not None else None
         if entry is None or loader is None:
@@ -70,12 +72,15 @@ class DataTeller:
         entry[1][1] = True
         name = self.loader_id(loader)
         length = self.objects.described[name].facts.get("length")
+        last = None if length is None else index + 1 == length
+        if self.routine.expected(Kind.BATCH, loader, 5, last) is not None:
+            return
         self.emit(
             Kind.BATCH,
-            where,
+            place(3),
             loader=name,
             index=index,
-            last=None if length is None else index + 1 == length,
+            last=last,
             endless=True if length is None else None,
         )
 

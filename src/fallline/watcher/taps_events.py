@@ -16,6 +16,7 @@ from fallline.event import Event, Kind, Location
 from fallline.watcher.frames import Place, from_torch, place
 from fallline.watcher.log import EventLog
 from fallline.watcher.objects import Objects, unwrap, wrapper_of
+from fallline.watcher.routine import Routine
 from fallline.watcher.taps_data_events import DataTeller
 from fallline.watcher.taps_facts import (
     HalfWatch,
@@ -88,6 +89,7 @@ class Teller(DataTeller):
         self._met: dict[int, tuple[weakref.ref[nn.Module], str, str | None]] = {}
         self.by_hand = GradientTap(self)  # type: ignore[arg-type]
         self.kept = KeptGraphs(self)
+        self.routine = Routine(self)
         self.owners = Owners(self)  # type: ignore[arg-type]
 
     # -- the means ---------------------------------------------------------------------------------------------
@@ -112,12 +114,25 @@ class Teller(DataTeller):
     ) -> Event:
         """Ids go to their fields, the rest are facts; None means not known."""
         facts = {k: v for k, v in named.items() if v is not None}
-        at, callers = (where.at, where.callers) if where is not None else (_NOWHERE, ())
+        at, callers = (where.at, where.callers[::-1]) if where is not None else (_NOWHERE, ())
         event = Event(kind, at, optimizer, scaler, model, scheduler, loader, facts, callers)
         self.record(event)
         return event
 
     def record(self, event: Event) -> None:
+        self.routine.tell(event)
+        self._keep(event)
+
+    def passed(self, events: list[Event]) -> None:
+        """Events of a well-known update that were let pass, and after which something new comes."""
+        for event in events:
+            self._keep(event)
+            if event.kind is Kind.BACKWARD:
+                self._window, self._last_backward = [], event
+            elif event.kind is Kind.FORWARD and event.facts.get("grad"):
+                self._window.append(event)
+
+    def _keep(self, event: Event) -> None:
         key = (event.kind._value_, id(event.at))  # hashing an Enum is slow
         count = self._repeats[key] = self._repeats.get(key, 0) + 1
         if count > REPEATS and event.kind in (
@@ -331,7 +346,6 @@ class Teller(DataTeller):
         name = self.objects.known(optimizer) or self.objects.optimizer(optimizer, where.at)
         scaler = self.scaler_stepping
         via = "scaler" if scaler is not None else "framework" if where.framework else "direct"
-        self.steps += 1
         return self.emit(
             Kind.STEP,
             where,
@@ -344,10 +358,13 @@ class Teller(DataTeller):
         )
 
     def optimizer_made(self, optimizer: torch.optim.Optimizer) -> None:
+        self.routine.forget()
         where = place(3)
         self.objects.optimizer(optimizer, where.at if where else None)
 
     def zero_grad(self, optimizer: torch.optim.Optimizer) -> None:
+        if self.routine.expected(Kind.ZERO_GRAD, optimizer, 4) is not None:
+            return
         name = self.objects.optimizer(optimizer)
         self.emit(
             Kind.ZERO_GRAD,
@@ -358,11 +375,16 @@ class Teller(DataTeller):
         )
 
     def zero_grad_of_model(self, module: nn.Module) -> None:
+        if self.routine.expected(Kind.ZERO_GRAD, module, 4) is not None:
+            return
         known = self.objects.known(unwrap(module))
         number = self.objects.parameters(module.parameters())
         self.emit(Kind.ZERO_GRAD, place(3), model=known, clears="grad", parameters=number)
 
     def clip_event(self, parameters: Any, how: str, threshold: Any) -> Event:
+        again = self.routine.expected(Kind.CLIP, None, 5, how)
+        if again is not None:
+            return again
         where = place(4)
         listed = [parameters] if isinstance(parameters, Tensor) else list(parameters)
         limit = None
@@ -411,6 +433,8 @@ class Teller(DataTeller):
         return self.objects.name("scaler", scaler, enabled=bool(scaler._enabled))
 
     def unscale(self, scaler: Any, optimizer: Any) -> None:
+        if self.routine.expected(Kind.UNSCALE, scaler, 4) is not None:
+            return
         self.emit(
             Kind.UNSCALE,
             place(3),
@@ -419,9 +443,13 @@ class Teller(DataTeller):
         )
 
     def scaler_update(self, scaler: Any) -> None:
+        if self.routine.expected(Kind.SCALER_UPDATE, scaler, 4) is not None:
+            return
         self.emit(Kind.SCALER_UPDATE, place(3), scaler=self.scaler_id(scaler))
 
     def scheduler_step(self, scheduler: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self.routine.expected(Kind.SCHEDULER_STEP, scheduler, 4) is not None:
+            return
         name = self.objects.name("scheduler", scheduler, type=type(scheduler).__name__)
         optimizer = getattr(scheduler, "optimizer", None)
         held = self.objects.optimizer(inner_of(optimizer)) if optimizer is not None else None

@@ -82,7 +82,7 @@ class KeptGraphs:
         if (event.at.path, event.at.line) in self._told:
             return
         self._told.add((event.at.path, event.at.line))
-        for at in (event.at, *event.callers):
+        for at in (event.at, *reversed(event.callers)):
             found = keeper(at)
             if found is not None:
                 place = Location(

@@ -1,0 +1,110 @@
+"""An update that goes like the ones before it is not told again: the same calls, in the same order, from the same places.
+
+Telling an event means walking the stack, reading facts off graphs and objects, and keeping it: some hundred microseconds an
+update, for what the log then throws away because it knows it. So once an update has been told often enough, each call is
+only compared with the one that came at this point before (what kind, on which object, from which instruction). The first
+call that differs wakes us: what was let pass is told after all, and this one in full. Facts that no call shows, such as a
+divisor, are looked at in every sixteenth update.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from fallline.event import Event, Kind
+from fallline.watcher.log import KEPT_UPDATES
+
+if TYPE_CHECKING:
+    from fallline.watcher.taps_events import Teller
+
+__all__ = ["Routine"]
+
+OFTEN = 32  # times that an update was told in full
+IN_FULL = 16  # then every so many are
+MOST = 256  # ways that updates of one program go
+
+Key = tuple[Any, ...]
+
+
+class Routine:
+    """Whether the update in progress is one that is well known."""
+
+    def __init__(self, teller: Teller) -> None:
+        self._teller = teller
+        self.resting = False  # so far nothing in this update was new
+        self._events: list[Event] = []  # of the update that is expected now
+        self._keys: list[Key] = []  # its calls
+        self._at = 0  # how many of them have come
+        self._told: list[tuple[Key, Event]] = []  # of the update in progress, where it is told
+        self._call: Key = ()
+        self._often: dict[tuple[Key, ...], int] = {}
+
+    def expected(self, kind: Kind, thing: Any, depth: int, *also: Any) -> Event | None:
+        """The event that this call was the last time; None where it has to be told. `depth`: of the frame that calls torch."""
+        try:
+            frame = sys._getframe(depth)
+        except ValueError:  # called from no Python at all
+            frame = sys._getframe()
+        key = (kind._value_, id(thing), id(frame.f_code), frame.f_lasti, *also)
+        if self.resting:
+            at = self._at
+            if at < len(self._keys) and self._keys[at] == key:
+                self._at = at + 1
+                return self._events[at]
+            self.wake()
+        self._call = key
+        return None
+
+    def tell(self, event: Event) -> None:
+        """This event is told. It may be of a kind that is never expected."""
+        if self.resting:
+            self.wake()
+        call, self._call = self._call, ()
+        if len(self._told) <= MOST:
+            kind = event.kind._value_
+            self._told.append((call if call and call[0] == kind else (kind, id(event.at)), event))
+
+    def wake(self) -> None:
+        """The update does not go on like the ones before: what was let pass is told after all."""
+        self.resting = False
+        passed = self._events[: self._at]
+        self._told = list(zip(self._keys, passed, strict=False))
+        self._at = 0
+        self._teller.passed(passed)
+
+    def stepped(self) -> None:
+        """A step ends the update."""
+        if self.resting:
+            self._teller.log.repeat(self._events)
+        else:
+            self._know()
+        self._told, self._at = [], 0
+        self.resting = bool(self._keys) and self._teller.steps % IN_FULL != 0
+
+    def forget(self) -> None:
+        """New objects have come: what looks like the old ones may not be."""
+        if self.resting:
+            self.wake()
+        self._often.clear()
+        self._keys, self._events = [], []
+
+    def _know(self) -> None:
+        """An update was told in full."""
+        if len(self._told) > MOST:
+            return
+        calls = tuple(key for key, _ in self._told)
+        events = [event for _, event in self._told]
+        if len(self._often) > MOST:
+            self._often.clear()
+        often = self._often[calls] = self._often.get(calls, 0) + 1
+        if often < OFTEN or self._teller.log.updates < KEPT_UPDATES or not _plain(events):
+            return
+        self._keys, self._events = list(calls), events
+
+
+def _plain(events: list[Event]) -> bool:
+    """Nothing in it depends on more than the calls: ranks that synchronise, steps that skip, closures do."""
+    return not any(
+        e.facts.get("wrapper") or e.facts.get("skipped") or e.facts.get("closure") for e in events
+    )

@@ -1,0 +1,162 @@
+"""Updates that go like the ones before are let pass; whatever differs is told, with all that came before it in its update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import fallline
+from fallline.event import Kind
+from fallline.watcher.session import Session
+from fallline.watcher.watch import Watch
+
+torch.set_num_threads(1)
+LATE = 200  # an update in which everything is well known
+
+
+class Loop:
+    """A training loop whose late updates can be made to differ."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.make()
+        data = torch.utils.data.TensorDataset(torch.randn(4000, 4), torch.randn(4000, 1))
+        self.loader = torch.utils.data.DataLoader(data, batch_size=2)
+
+    def make(self) -> None:
+        self.model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+        self.scheduler = torch.optim.lr_scheduler.LinearLR(self.optimizer)
+
+    def train(
+        self,
+        updates: int,
+        differs: Callable[[int, Loop], None] = lambda number, loop: None,
+        *,
+        clear: Callable[[int], bool] = lambda number: True,
+    ) -> None:
+        for number, (x, y) in enumerate(self.loader):
+            if number == updates:
+                return
+            if clear(number):
+                self.optimizer.zero_grad()
+            loss = nn.functional.mse_loss(self.model(x), y)
+            loss.backward()
+            differs(number, self)
+            self.optimizer.step()
+            self.scheduler.step()
+
+
+def session_of(watch: Watch) -> Session:
+    session = watch._session
+    assert session is not None
+    return session
+
+
+def watched(folder: Path, run: Callable[[], None]) -> tuple[Session, Watch]:
+    with fallline.watch(out=folder / "run", guard="skip") as watch:
+        session = session_of(watch)
+        run()
+    assert session.failed is None
+    return session, watch
+
+
+def test_the_first_updates_are_told_and_later_ones_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Kind] = []
+    tell = Session.tell
+    monkeypatch.setattr(
+        Session, "tell", lambda self, kind, *a, **k: told.append(kind) or tell(self, kind, *a, **k)
+    )
+    loop = Loop()
+    session, watch = watched(tmp_path, lambda: loop.train(900))
+    assert session.steps == session.log.updates == 900
+    steps = told.count(Kind.STEP)
+    assert 140 <= steps <= 170  # about a hundred at first, and every sixteenth of the others
+    assert {told.count(k) for k in (Kind.FORWARD, Kind.BACKWARD, Kind.ZERO_GRAD)} == {steps}
+    assert watch.series is not None and len(watch.series.tracks[0].rows) == 900
+    assert all(row.loss is not None for row in watch.series.tracks[0].rows)
+
+
+@pytest.mark.parametrize("late", range(LATE, LATE + 17))
+def test_a_call_that_comes_once_and_late_stands_in_its_update(tmp_path: Path, late: int) -> None:
+    def clips(number: int, loop: Loop) -> None:
+        if number == late:
+            nn.utils.clip_grad_norm_(loop.model.parameters(), 1.0)
+
+    session, _ = watched(tmp_path, lambda: Loop().train(LATE + 40, clips))
+    events = session.log.events
+    clip = next(i for i, e in enumerate(events) if e.kind is Kind.CLIP)
+    before = [e.kind for e in events[clip - 5 : clip]]
+    assert before == [
+        Kind.SCHEDULER_STEP, Kind.BATCH, Kind.ZERO_GRAD, Kind.FORWARD, Kind.BACKWARD,
+    ]  # fmt: skip
+    assert events[clip + 1].kind is Kind.STEP
+    assert session.steps == session.log.updates == LATE + 40
+
+
+def test_a_call_that_stays_away_is_noticed(tmp_path: Path) -> None:
+    session, _ = watched(
+        tmp_path, lambda: Loop().train(LATE + 200, clear=lambda number: number < LATE)
+    )
+    segments: list[list[Kind]] = [[]]
+    for event in session.log.events:
+        segments[-1].append(event.kind)
+        if event.kind is Kind.STEP:
+            segments.append([])
+    without = [s for s in segments if Kind.STEP in s and Kind.ZERO_GRAD not in s]
+    assert without and all(Kind.BACKWARD in s and Kind.FORWARD in s for s in without)
+
+
+def test_a_mode_that_is_left_late_is_found(tmp_path: Path) -> None:
+    def evaluates(number: int, loop: Loop) -> None:
+        if number == LATE:
+            loop.model.eval()
+            with torch.no_grad():
+                loop.model(torch.randn(2, 4))
+
+    class Dropping(Loop):
+        def make(self) -> None:
+            super().make()
+            self.model.insert(1, nn.Dropout(0.1))
+
+    _, watch = watched(tmp_path, lambda: Dropping().train(LATE + 60, evaluates))
+    assert "FL804" in {f.code for f in watch.findings}
+
+
+def test_new_objects_are_not_taken_for_old_ones(tmp_path: Path) -> None:
+    def folds() -> None:
+        loop = Loop()
+        for _ in range(2):
+            loop.train(LATE)
+            loop.make()  # the old ones die, and their places in memory may be used again
+        loop.train(LATE)
+
+    _, watch = watched(tmp_path, folds)
+    assert watch.series is not None
+    assert [len(t.rows) for t in watch.series.tracks] == [LATE] * 3
+    assert len({t.optimizer for t in watch.series.tracks}) == 3
+
+
+def test_a_late_nan_is_still_told_with_its_operation(tmp_path: Path) -> None:
+    def poisoned() -> None:
+        loop = Loop()
+        for number, (x, y) in enumerate(loop.loader):
+            loop.optimizer.zero_grad()
+            out = loop.model(x)
+            spread = (out - out.detach()) + (0.0 if number == LATE + 5 else 1.0)
+            loss = nn.functional.mse_loss(out, y) + 0.0 * spread.sqrt().sum()
+            loss.backward()
+            loop.optimizer.step()
+            if number == LATE + 9:
+                return
+
+    session, watch = watched(tmp_path, poisoned)
+    found = next(f for f in watch.findings if f.code == "FL621")
+    assert found.evidence["step"] == LATE + 5 and "sqrt" in str(found.evidence).lower()
+    assert session.guard.skipped == 1
