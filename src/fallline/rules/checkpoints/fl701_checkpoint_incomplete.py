@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from fallline.finding import Finding, Severity
@@ -222,6 +223,7 @@ def train(model, loader):
             yield self.finding(
                 at,
                 f"This checkpoint is for resuming but leaves out {_listed(told)}: a resumed run is not the same run.",
+                severity=None if "optimizer" in roles or _resumed(module, saved) else Severity.INFO,
                 missing=told,
             )
         elif {"optimizer", "counter"} <= roles and not any("rng" in s.roles() for s in every):
@@ -256,6 +258,15 @@ def _for_resuming(module: Module, saved: Saved, roles: set[str]) -> bool:
         }:
             return True
     return False
+
+
+def _resumed(module: Module, saved: Saved) -> bool:
+    """Someone is seen to go on from it. An epoch in a file of weights may only say which one they are of."""
+    return re.search(r"resum", module.source.text, re.IGNORECASE) is not None or any(
+        loaded.restored().keys() & saved.entries.keys()
+        and "counter" in {role_of_key(k) for k in loaded.restored()}
+        for loaded in loads(module)
+    )
 
 
 def _concerns(module: Module, saved: Saved, used: Used) -> bool:
