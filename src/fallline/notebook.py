@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import argparse
 import ast
+import inspect
 import linecache
 import shlex
 from html import escape
+from types import CodeType
 from typing import Any, NoReturn
 
 from fallline.errors import UsageError
@@ -98,6 +100,7 @@ class WatchMagic:
         __tracebackhide__ = True
         try:
             asked = _Options().parse_args(shlex.split(line))
+            program = self._compiled(cell)
             watching = watch(out=asked.out, budget=asked.budget, guard=asked.guard, log=asked.log)
         except SystemExit:  # --help
             return None
@@ -106,7 +109,9 @@ class WatchMagic:
 
             raise CellError(str(error)) from None
         try:
-            value = self._run(cell)
+            value = None
+            for code in program:
+                value = eval(code, self.shell.user_ns)
         except BaseException as error:
             without_us(error)
             watching.fail(error)
@@ -116,9 +121,8 @@ class WatchMagic:
         self._show(watching)
         return value
 
-    def _run(self, cell: str) -> Any:
-        """The cell's statements, and the value of its last one where that is an expression."""
-        __tracebackhide__ = True
+    def _compiled(self, cell: str) -> list[CodeType]:
+        """The cell's statements, and its last one apart where that is an expression: the cell's value."""
         shell = self.shell
         # one empty line stands for `%%watch`: the cell's lines keep the numbers that the notebook shows
         code = "\n" + shell.transform_cell(cell)
@@ -126,11 +130,17 @@ class WatchMagic:
         here = len(shell.user_ns["In"]) - 1
         name = shell.compile.cache(code, here)
         tree = shell.transform_ast(shell.compile.ast_parse(code, filename=name))
+        waits = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+        if compile(tree, name, "exec", flags=waits).co_flags & inspect.CO_COROUTINE:
+            raise UsageError(
+                "a cell with `await` outside of a function cannot run under %%watch: "
+                "put fallline.watch(...) before the training and .stop() after it"
+            )
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-        exec(shell.compile(tree, name, "exec"), shell.user_ns)
-        if last is None:
-            return None
-        return eval(shell.compile(ast.Expression(last.value), name, "eval"), shell.user_ns)
+        program = [shell.compile(tree, name, "exec")]
+        if last is not None:
+            program.append(shell.compile(ast.Expression(last.value), name, "eval"))
+        return program
 
     def _show(self, watching: Watch) -> None:
         self.shell.display_pub.publish(

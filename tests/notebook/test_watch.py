@@ -65,6 +65,8 @@ for step in range(6):
     optimizer.step()
 """
 WRONG = "%%watch --guard perhaps\n1 + 1"
+SYNTAX = "%%watch\nx = (\n"
+AWAITS = "%%watch\nimport asyncio\nawait asyncio.sleep(0)"
 NOTHING = "%%watch\n40 + 2"
 AFTER = "'the kernel lives'"
 BY_HAND = """\
@@ -85,11 +87,12 @@ len(watching.stop())
 def cells(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]:
     """The folder, and the cells after one kernel has run them all."""
     folder = tmp_path_factory.mktemp("notebook")
-    sources = (SETUP, MODEL, NAN, CLIP_LATE, STOP, WRONG, NOTHING, AFTER, BY_HAND)
+    sources = (SETUP, MODEL, NAN, CLIP_LATE, STOP, WRONG, NOTHING, AFTER, BY_HAND, SYNTAX, AWAITS)
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(s) for s in sources])
     client = NotebookClient(
         notebook,
-        timeout=240,
+        timeout=900,
+        startup_timeout=300,
         kernel_name="python3",
         allow_errors=True,
         resources={"metadata": {"path": str(folder)}},
@@ -164,6 +167,15 @@ def test_a_wrong_option_is_told_and_nothing_runs(cells: Any) -> None:
     assert not [o for o in ran[5].outputs if o.output_type == "execute_result"]
 
 
+def test_a_cell_that_cannot_run_is_told_why(cells: Any) -> None:
+    """The cell's own syntax error and nothing else; and what to do instead where the loop of events is needed."""
+    _, ran = cells
+    assert [o.output_type for o in ran[9].outputs] == ["error"]
+    assert errors(ran[9])[0].endswith("SyntaxError")
+    said = "".join(o.get("text", "") for o in ran[10].outputs)
+    assert "`await` outside of a function" in said and "fallline.watch" in said
+
+
 def test_a_cell_that_trains_nothing(cells: Any) -> None:
     _, ran = cells
     assert "no update" in shown(ran[6])["text/plain"]
@@ -191,7 +203,8 @@ def test_an_error_of_the_cell_is_the_cells_error(tmp_path: Path) -> None:
     )
     client = NotebookClient(
         notebook,
-        timeout=240,
+        timeout=900,
+        startup_timeout=300,
         kernel_name="python3",
         resources={"metadata": {"path": str(tmp_path)}},
     )
