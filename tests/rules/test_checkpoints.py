@@ -60,7 +60,7 @@ def saves(
     ("text", "severity"),
     [
         (saves(MODEL, "'epoch': epoch"), Severity.INFO),  # nobody is seen to resume
-        ("# with --resume\n" + saves(MODEL, "'epoch': epoch"), Severity.WARNING),
+        (saves(MODEL, "'epoch': epoch") + "# --resume goes on\n", Severity.WARNING),
         (saves(MODEL, OPTIMIZER, "'epoch': epoch"), Severity.WARNING),
         (saves(MODEL, OPTIMIZER, SCHEDULER), Severity.WARNING),  # which epoch?
         (saves(MODEL, OPTIMIZER, SCHEDULER, "'epoch': epoch"), Severity.INFO),  # random states
