@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import struct
@@ -253,7 +254,7 @@ class Recorded:
         self.found.append(finding)
 
 
-def train(tmp_path: Path, *loggers: Any) -> Any:
+def train(tmp_path: Path, *loggers: Any, max_norm: float = 0.1) -> Any:
     import torch
 
     import fallline
@@ -267,7 +268,7 @@ def train(tmp_path: Path, *loggers: Any) -> Any:
             optimizer.zero_grad()
             model(torch.randn(8, 4)).pow(2).mean().backward()
             optimizer.step()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
     return watching
 
 
@@ -278,6 +279,13 @@ def test_a_logger_of_your_own(tmp_path: Path) -> None:
     assert logger.rows[0][1]["fallline/lr"] == 0.05
     assert [f.code for f in logger.found] == [f.code for f in watching.findings]
     assert logger.threads == {"fallline-log"}
+
+
+def test_measuring_the_norm_is_not_clipping(tmp_path: Path) -> None:
+    logger = Recorded()
+    watching = train(tmp_path, logger, max_norm=float("inf"))
+    assert all("fallline/clip_share" not in numbers for _, numbers in logger.rows)
+    assert "clipped" not in watching.summary(io.StringIO())
 
 
 def test_a_logger_that_fails_is_switched_off_and_says_so_once(tmp_path: Path, capfd: Any) -> None:

@@ -201,7 +201,7 @@ def test_fix_all_makes_the_safe_ones_and_unsafe_ones_say_so(start: Callable[...,
     client.open("train.py", text)
     assert codes(client.diagnostics("train.py")) == ["FL201", "FL703"]
     unsafe = client.actions("train.py", len(text.splitlines()) - 1)[0]
-    assert unsafe["title"] == "FL703: save the state_dict (unsafe: can change what was meant)"
+    assert unsafe["title"] == "FL703: Save the state_dict (unsafe: can change what was meant)"
     assert not unsafe["isPreferred"]
     (change,) = client.ask("codeAction/resolve", unsafe)["edit"]["documentChanges"]
     assert edited(text, change["edits"]) == text.replace("save(model,", "save(model.state_dict(),")

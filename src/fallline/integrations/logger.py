@@ -179,7 +179,7 @@ class LogThread:
 
     def _clip_share(self, row: UpdateRow) -> float | None:
         """The share of the last updates that were clipped; None where nothing clips."""
-        if row.clip_norm is None or row.clip_threshold is None:
+        if row.clip_norm is None or row.clip_threshold is None or math.isinf(row.clip_threshold):
             return None
         recent = self._clips.setdefault(row.optimizer, deque(maxlen=RECENT))
         recent.append(row.clip_norm > row.clip_threshold)

@@ -157,7 +157,8 @@ def _track_lines(series: Series, track: Track, paint: Paint) -> list[str]:
 
 
 def _clip_text(seen: Overview) -> str:
-    if seen.clipped is None or seen.threshold is None:
+    # clipping at infinity measures the norm, and does nothing else: the Hugging Face Trainer's max_grad_norm=0
+    if seen.clipped is None or seen.threshold is None or math.isinf(seen.threshold):
         return ""
     return f", clipped at {number(seen.threshold)} in {seen.clipped:.0%} of the updates"
 
