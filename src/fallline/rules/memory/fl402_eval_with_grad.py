@@ -222,7 +222,7 @@ def _evaluations(trace: Trace) -> list[Event]:
 
 def _repeated(trace: Trace, wasted: list[Event]) -> set[Location]:
     """Where more than one batch is evaluated before training goes on."""
-    turns = [e.order for e in trace.all(Kind.MODE) if e.fact("mode") == "train"]
+    turns = [e.order for e in trace.all(Kind.MODE, Kind.STEP) if e.fact("mode") != "eval"]
     counts = Counter((bisect_right(turns, e.order), e.at) for e in wasted)
     return {at for (_, at), count in counts.items() if count > 1}
 
