@@ -14,6 +14,7 @@ Facts by kind (all optional):
                     no_sync: bool     inside DDP.no_sync (or require_backward_grad_sync = False)
                     wrapper: str      "ddp" | "fsdp1" | "fsdp2" when the model called is wrapped so
                     bypass: bool      the call went to `ddp_model.module`, past the DDP wrapper
+                    repeated: bool    (reader; in eval mode) in a loop that does not train
                     used: bool        its result later reached a backward (False: known not to)
     BACKWARD        scaled: bool      the loss was multiplied by an enabled GradScaler
                     divided: bool     the loss was divided by a count, or weighted so (loss / k, loss * (1 / k))

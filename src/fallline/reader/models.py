@@ -8,7 +8,7 @@ from dataclasses import replace
 from fallline.event import Event, Kind, Location
 from fallline.reader.call import METHODS, Call
 from fallline.reader.machine import Machine
-from fallline.reader.relevance import acts_here, called_names
+from fallline.reader.relevance import acts_here, called_names, trains
 from fallline.reader.values import (
     NONE,
     Const,
@@ -95,6 +95,7 @@ def _forward(machine: Machine, model: Thing, call: Call) -> Value:
             if not model.facts.get("bypasses")
             else model.facts.get("bypasses"),
             bypass=True if model.facts.get("bypasses") == "ddp" else None,
+            repeated=_evaluates(machine) if model.facts.get("training") is False else None,
             parameters=model.sets or None,
         )
     inside = _run_forward(machine, model, call)
@@ -109,6 +110,13 @@ def _forward(machine: Machine, model: Thing, call: Call) -> Value:
         length=given.length,
     )
     return shaped(inside, result, whole=True) if inside is not None else result
+
+
+def _evaluates(machine: Machine) -> bool:
+    """Whether a loop is around that does not train: over the batches of an evaluation, over samples."""
+    return "items" in machine.loops or any(
+        not trains(module, [loop]) for module, loop in machine.loop_nodes
+    )
 
 
 def _outside(machine: Machine, node: ast.AST) -> Location:

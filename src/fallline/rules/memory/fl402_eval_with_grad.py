@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
 
@@ -162,7 +161,6 @@ for x in torch.utils.data.DataLoader(torch.randn(32, 4), batch_size=8):
         # one forward pass of a program that trains nothing costs nobody anything
         trains = any(e.kind in (Kind.BACKWARD, Kind.STEP) for e in trace.events)
         places = Counter(e.at for e in wasted)
-        again = _repeated(trace, wasted)
         told: set[str] = set()  # functions already reported in this stretch of eval mode
         for event in sorted([*wasted, *trace.all(Kind.MODE)], key=lambda e: e.order):
             if event.kind is Kind.MODE:
@@ -173,7 +171,7 @@ for x in torch.utils.data.DataLoader(torch.randn(32, 4), batch_size=8):
                     event,
                     "The model is evaluated while autograd records: every activation is kept for a backward that never comes. Use torch.no_grad().",
                     # a single pass, to warm up or to look at one sample, is no evaluation
-                    severity=None if trace.live or event.at in again else Severity.INFO,
+                    severity=None if trace.live or event.fact("repeated") else Severity.INFO,
                 )
 
     def denies(self, trace: Trace) -> Iterator[Location]:
@@ -218,13 +216,6 @@ def _evaluations(trace: Trace) -> list[Event]:
         and (not trained or e.model in trained)
         and e.at.function not in attacks
     ]
-
-
-def _repeated(trace: Trace, wasted: list[Event]) -> set[Location]:
-    """Where more than one batch is evaluated before training goes on."""
-    turns = [e.order for e in trace.all(Kind.MODE, Kind.STEP) if e.fact("mode") != "eval"]
-    counts = Counter((bisect_right(turns, e.order), e.at) for e in wasted)
-    return {at for (_, at), count in counts.items() if count > 1}
 
 
 def _in_unit_test(event: Event) -> bool:
