@@ -34,7 +34,7 @@ _SHOWN = 2.5  # what evidence weighs: more than any words
 _MOVING = 0.3  # what a series of numbers weighs
 _SLOPE, _MIDDLE = 6.0, 0.36
 # whether it is ours at all: from the words of training in it, and from the share of its words that training has anything to do with
-_ABOUT, _FAMILIAR, _STRANGE = 3.76, 11.16, -10.08
+_ABOUT, _FAMILIAR, _STRANGE = 3.87, 8.97, -8.98
 _MOST_ABOUT = 2.5
 _WORD = re.compile(r"[a-z_][a-z0-9_.+-]*|\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 _FENCE = re.compile(r"```(?:\w+)?\n(.*?)(?:```|\Z)", re.S)

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-__all__ = ["familiar", "holds", "pointers", "scope", "spelled", "tokens"]
+__all__ = ["familiar", "holds", "pointers", "root", "scope", "spelled", "tokens"]
 
 _HOME = Path(__file__).parent / "words.toml"
 _TOKEN = re.compile(r"[a-z0-9à-ÿ]+\+*|[\u3040-\u9fff]+")
@@ -66,7 +66,7 @@ def _lexicon() -> _Lexicon:
         for group, lists in raw.items()
         for tier, weight in (_SCOPE if group == "scope" else _TIERS).items()
         for phrase in lists[tier]
-        if (parts := _parts(phrase))
+        for parts in _spellings(_parts(phrase))
     ]
     exact: dict[str, list[_Term]] = {}
     begun: dict[str, list[_Term]] = {}
@@ -74,7 +74,7 @@ def _lexicon() -> _Lexicon:
     ours = {part for term in terms if term.weight > 0 for part in term.parts}
     for term in terms:
         first = term.parts[0]
-        where, key = (begun, first[0]) if first.endswith("*") else (exact, first)
+        where, key = (begun, first[0]) if first.endswith("*") else (exact, _key(first))
         where.setdefault(key, []).append(term)
         for part in term.parts:
             # nothing is corrected into a word of elsewhere: policy is not police
@@ -84,12 +84,28 @@ def _lexicon() -> _Lexicon:
         _frozen(exact),
         _frozen(begun),
         {k: frozenset(v) for k, v in known.items()},
-        frozenset(ours),
+        frozenset(map(root, ours)) | frozenset(map(root, raw["scope"]["trade"])),
         # two letters begin too much
         tuple(p[:-1] for p in sorted(ours) if p.endswith("*") and len(p) > 3),
         frozenset(raw["scope"]["neutral"]),
         {group: tuple(lists["yields_to"]) for group, lists in raw.items() if "yields_to" in lists},
     )
+
+
+@cache
+def root(word: str) -> str:
+    """A word without its English ending, so that `decayed` is `decay` and `biases` is `bias`. Only for comparing: it need not be a word."""
+    if len(word) < 5 or word.endswith("*"):
+        return word
+    for ending, shortest in (("ing", 7), ("ed", 6), ("ies", 6), ("s", 5)):
+        if word.endswith(ending) and len(word) >= shortest:
+            if ending == "s" and word[-2] in "suia":
+                break
+            word = word.removesuffix(ending) + ("y" if ending == "ies" else "")
+            if ending in ("ing", "ed") and word[-1] == word[-2] and word[-1] not in "ls":
+                word = word[:-1]  # clipping, clipped
+            break
+    return word.removesuffix("e") if len(word) > 4 else word
 
 
 def _frozen(found: dict[str, list[Any]]) -> dict[str, tuple[Any, ...]]:
@@ -109,8 +125,23 @@ def _parts(phrase: str) -> tuple[str, ...]:
     return tuple(parts)
 
 
+def _spellings(parts: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """A term, and two words also as one: layer norm, layernorm."""
+    # of two short ones another word would come out: s/it, sit
+    if len(parts) == 2 and min(map(len, parts)) > 3 and not parts[0].endswith("*"):
+        return [parts, ("".join(parts),)]
+    return [parts] if parts else []
+
+
 def _fits(part: str, word: str) -> bool:
-    return word.startswith(part[:-1]) if part.endswith("*") else word == part
+    if part.endswith("*"):
+        return word.startswith(part[:-1])
+    return word == part or root(word) == _key(part)
+
+
+def _key(part: str) -> str:
+    """A term covers its inflections; one that is given in the plural means the plural (cards are ours, a card is anything)."""
+    return part if part.endswith("s") else root(part)
 
 
 def _match(parts: tuple[str, ...], words: list[str], at: int) -> tuple[int, ...] | None:
@@ -135,7 +166,8 @@ def _found(words: list[str], scope_only: bool) -> tuple[dict[str, float], dict[s
     lexicon = _lexicon()
     hits: list[tuple[_Term, tuple[int, ...]]] = []
     for at, word in enumerate(words):
-        for term in (*lexicon.exact.get(word, ()), *lexicon.begun.get(word[:1], ())):
+        alike = [term for key in {word, root(word)} for term in lexicon.exact.get(key, ())]
+        for term in (*alike, *lexicon.begun.get(word[:1], ())):
             if (term.group == "scope") is scope_only:
                 places = _match(term.parts, words, at)
                 if places is not None:
@@ -144,7 +176,9 @@ def _found(words: list[str], scope_only: bool) -> tuple[dict[str, float], dict[s
     used: dict[str, set[str]] = {}
     total: dict[str, float] = {}
     # the words of a longer term belong to who has it: a gradient reversal is no question about gradients
-    taken = {p: t.group for t, ps in hits if len(ps) > 1 and max(ps) - min(ps) < len(ps) for p in ps}
+    taken = {
+        p: t.group for t, ps in hits if len(ps) > 1 and max(ps) - min(ps) < len(ps) for p in ps
+    }
     for term, places in hits:
         if len(places) == 1 and taken.get(places[0], term.group) != term.group:
             continue
@@ -234,6 +268,6 @@ def familiar(word: str) -> bool | None:
     None for a word that says neither: everybody uses it of everything, or it is a piece of a language without spaces.
     """
     lexicon = _lexicon()
-    if word in lexicon.ours or word.startswith(lexicon.beginnings):
+    if root(word) in lexicon.ours or word.startswith(lexicon.beginnings):
         return True
     return None if word in lexicon.neutral or word[0] >= _EAST_ASIAN else False
