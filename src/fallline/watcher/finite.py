@@ -31,7 +31,7 @@ class Plan:
         self.few: list[tuple[int, int]] = []  # where a few of them are found, if all are too many
         self.elements = sum(map(Tensor.numel, gradients))
         self.looks = 0
-        self.seconds = math.inf  # that the quickest look took: a busy machine only ever adds to it
+        self.seconds = 0.0  # that a look takes, more or less
         self._plain = all(
             type(g) is Tensor and g.layout is torch.strided and g.is_floating_point()
             for g in gradients
@@ -66,9 +66,12 @@ class Plan:
                 self._stacks.append((itemgetter(*which), part.view(-1, *rest)))
 
     def took(self, seconds: float) -> None:
-        """A look has taken so long."""
+        """A look has taken so long. One of the first may have loaded code, any may have been interrupted."""
         self.looks += 1
-        self.seconds = min(seconds, self.seconds)
+        if self.looks <= 8:
+            self.seconds = min(seconds, self.seconds or seconds)
+        else:
+            self.seconds += 0.1 * (min(seconds, 2 * self.seconds) - self.seconds)
 
     def norm_if_finite(self, gradients: list[Tensor]) -> tuple[bool, float | None]:
         """Whether every number is finite, and then the norm of all of them. Waits once for a device."""

@@ -213,10 +213,15 @@ def user_frames(depth: int = 1) -> list[FrameType]:
     """The frames of the user's code above the caller, innermost first."""
     frame: FrameType | None = sys._getframe(depth)
     found = []
+    known = _user.get
     while frame is not None:
-        if frame.f_code.co_filename == _BOTTOM:
-            break
-        if is_user_file(frame.f_code.co_filename):
+        filename = frame.f_code.co_filename
+        users = known(filename)
+        if users is None:
+            users = is_user_file(filename)
+        if users:
             found.append(frame)
+        elif filename == _BOTTOM:
+            break
         frame = frame.f_back
     return found

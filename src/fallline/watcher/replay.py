@@ -34,6 +34,9 @@ _BETWEEN = tuple(
 )
 
 
+_direct: dict[tuple[int, int], bool] = {}  # by place in the user's code
+
+
 class Reached(BaseException):
     """The replay has come to the backward; carries the loss. Not an Exception: user code must not catch it."""
 
@@ -70,7 +73,11 @@ class Capture:
         frames = user_frames(4)
         if not self.calls and frames:
             self.function = called_by_framework(frames[0])
-            self.direct = _called_by(frames[0])
+            site = (id(frames[0].f_code), frames[0].f_lasti)
+            direct = _direct.get(site)
+            if direct is None:
+                direct = _direct[site] = _called_by(frames[0])
+            self.direct = direct
         self.calls.append(
             Call(
                 weakref.ref(module),

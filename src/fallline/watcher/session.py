@@ -29,6 +29,7 @@ from fallline.watcher.numbers import Numbers, describe_parameters
 from fallline.watcher.objects import learning_rate
 from fallline.watcher.origin import Origin
 from fallline.watcher.recorder import Recorder, UpdateRow
+from fallline.watcher.routine import Routine
 from fallline.watcher.samples import ParameterInfo
 from fallline.watcher.taps import Taps
 from fallline.watcher.taps_events import SPANS, Teller
@@ -98,6 +99,7 @@ class Session(Teller):
 
         self.pid = os.getpid()
         self.log = EventLog()
+        self.routine = Routine(self)
         self._lock = threading.Lock()
         self._judge = _Judge(self)
         self.recorder = self.live = self.loggers = None
@@ -326,9 +328,9 @@ class Session(Teller):
         self._step_done(optimizer, held_back)
 
     def _step_done(self, optimizer: torch.optim.Optimizer, skipped: bool) -> None:
-        told = None if skipped else self.routine.expected(Kind.STEP, optimizer, 6)
+        again = None if skipped else self.routine.expected(Kind.STEP, optimizer, 6)
         self.steps += 1
-        event = told or self.step_event(optimizer, skipped, self._closure)
+        event = again or self.step_event(optimizer, skipped, self._closure)
         self.routine.stepped()
         name = event.optimizer or ""
         index = self.counts.get(name, 0)
@@ -367,11 +369,12 @@ class Session(Teller):
         self.seconds = dict.fromkeys(SPANS, 0.0)
         self._losses, self._clip, self._scale = [], {}, None
         self._step_started, self.all_reduces = 0.0, 0
-        self.by_hand.stepped(self.steps)
-        self.owners.stepped(event)
         self.origin.window_over()
-        self.kept.stepped()
-        self._judge.stepped()
+        if again is None:
+            self.by_hand.stepped(self.steps)
+            self.owners.stepped(event)
+            self.kept.stepped()
+            self._judge.stepped()
 
     @property
     def scaling(self) -> bool:

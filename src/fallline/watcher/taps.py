@@ -61,16 +61,8 @@ class Taps(Patches):
                     raise Reached(self)
                 if session.off:
                     return original(self, *args, **kwargs)
-                named = (
-                    dict(
-                        zip(
-                            ("gradient", "retain_graph", "create_graph", "inputs"),
-                            args,
-                            strict=False,
-                        )
-                    )
-                    | kwargs
-                )
+                names = ("gradient", "retain_graph", "create_graph", "inputs")
+                named = dict(zip(names, args, strict=False)) | kwargs if args else kwargs
                 return session.backward(lambda: original(self, *args, **kwargs), self, named)
 
             return backward

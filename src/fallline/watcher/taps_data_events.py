@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fallline.event import Event, Kind
@@ -23,16 +24,15 @@ class DataTeller:
     objects: Objects
     kept: KeptGraphs
     routine: Routine
+    emit: Callable[..., Event]
 
     def __init__(self) -> None:
+        super().__init__()
         # iterator → its loader, and [batches given, still in the middle]
         self._iterators: weakref.WeakKeyDictionary[Any, tuple[weakref.ref[Any], list[Any]]] = (
             weakref.WeakKeyDictionary()
         )
         self._epochs: dict[str, int] = {}
-
-    def emit(self, kind: Kind, where: Place | None = None, **named: Any) -> Event:
-        raise NotImplementedError
 
     def in_loop(self) -> str | None:
         """Whether we are between the batches of a loader, or between its epochs."""

@@ -19,17 +19,16 @@ from fallline.watcher.objects import Objects, unwrap, wrapper_of
 from fallline.watcher.routine import Routine
 from fallline.watcher.taps_data_events import DataTeller
 from fallline.watcher.taps_facts import (
-    HalfWatch,
     autocast_dtype,
     by_framework,
     first_tensor,
     inner_of,
-    modules_in,
     passed_on,
 )
 from fallline.watcher.taps_grad import GradientTap
 from fallline.watcher.taps_kept import KeptGraphs
 from fallline.watcher.taps_loss import facts_of, reached, root_marker
+from fallline.watcher.taps_mode_events import ModeTeller
 from fallline.watcher.taps_owners import Owners
 
 __all__ = ["Teller"]
@@ -55,7 +54,7 @@ class Mark:
         self.event.facts.setdefault("used", False)  # unless a backward has reached it
 
 
-class Teller(DataTeller):
+class Teller(DataTeller, ModeTeller):
     """Turns what taps tell into events, in order."""
 
     def __init__(self) -> None:
@@ -69,10 +68,8 @@ class Teller(DataTeller):
         self.weighed = False  # exact accumulation weighs the loss whose backward comes next
         self.in_closure: bool | None = False  # None: between two runs of one step's closure
         self.scaler_stepping: Any = None
-        self.autocast_pending: list[tuple[HalfWatch, Any]] = []
         self.seconds = dict.fromkeys(SPANS, 0.0)
         self.steps = 0
-        self.checkpoints = 0
         self.all_reduces = 0
         self.any_scaler = False
         self._scalers: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -462,49 +459,3 @@ class Teller(DataTeller):
             explicit=explicit,
             per=self.in_loop(),
         )
-
-    # -- modes -------------------------------------------------------------------------------------------------
-
-    def mode(self, module: nn.Module, mode: bool) -> None:
-        if next(module.parameters(), None) is None:
-            return
-        where = place(3)
-        if where is not None:
-            known = self.objects.known(unwrap(module))
-            self.emit(
-                Kind.MODE,
-                where,
-                model=known or self.objects.model(module, where.at),
-                mode="train" if mode else "eval",
-            )
-
-    def checkpointed(self, function: Any) -> None:
-        self.checkpoints += 1
-        where = place(3)
-        if where is not None:
-            modules = modules_in(function)
-            norms = any(
-                isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training
-                for held in modules
-                for m in held.modules()
-            )
-            self.emit(Kind.CHECKPOINT, where, batchnorm=norms if modules else None)
-
-    def anomaly(self) -> None:
-        where = place(3)
-        if where is not None and not from_torch():  # compiling uses it too
-            self.emit(Kind.ANOMALY, where)
-
-    def autocast_off(self, context: Any) -> None:
-        where = place(3)
-        if where is None or self._repeats.get((Kind.AUTOCAST_OFF.value, id(where.at)), 0) > 3:
-            return
-        watch = HalfWatch(self.emit(Kind.AUTOCAST_OFF, where))
-        watch.__enter__()  # type: ignore[no-untyped-call]
-        self.autocast_pending.append((watch, context))
-
-    def autocast_on_again(self, context: Any) -> None:
-        watch, pending = self.autocast_pending[-1]
-        if pending is context:
-            self.autocast_pending.pop()
-            watch.__exit__(None, None, None)  # type: ignore[no-untyped-call]

@@ -1,0 +1,75 @@
+"""Events of modes: train and eval, checkpointed blocks, anomaly mode, autocast that is switched off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from fallline.event import Event, Kind
+from fallline.watcher.frames import from_torch, place
+from fallline.watcher.objects import unwrap
+from fallline.watcher.taps_facts import HalfWatch, modules_in
+
+if TYPE_CHECKING:
+    from fallline.watcher.objects import Objects
+
+__all__ = ["ModeTeller"]
+
+
+class ModeTeller:
+    """What is switched on and off. Not on its own: a part of `Teller`."""
+
+    objects: Objects
+    emit: Callable[..., Event]
+    _repeats: dict[tuple[str, int], int]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.checkpoints = 0
+        self.autocast_pending: list[tuple[HalfWatch, Any]] = []
+
+    def mode(self, module: nn.Module, mode: bool) -> None:
+        if next(module.parameters(), None) is None:
+            return
+        where = place(3)
+        if where is not None:
+            known = self.objects.known(unwrap(module))
+            self.emit(
+                Kind.MODE,
+                where,
+                model=known or self.objects.model(module, where.at),
+                mode="train" if mode else "eval",
+            )
+
+    def checkpointed(self, function: Any) -> None:
+        self.checkpoints += 1
+        where = place(3)
+        if where is not None:
+            modules = modules_in(function)
+            norms = any(
+                isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training
+                for held in modules
+                for m in held.modules()
+            )
+            self.emit(Kind.CHECKPOINT, where, batchnorm=norms if modules else None)
+
+    def anomaly(self) -> None:
+        where = place(3)
+        if where is not None and not from_torch():  # compiling uses it too
+            self.emit(Kind.ANOMALY, where)
+
+    def autocast_off(self, context: Any) -> None:
+        where = place(3)
+        if where is None or self._repeats.get((Kind.AUTOCAST_OFF.value, id(where.at)), 0) > 3:
+            return
+        watch = HalfWatch(self.emit(Kind.AUTOCAST_OFF, where))
+        watch.__enter__()  # type: ignore[no-untyped-call]
+        self.autocast_pending.append((watch, context))
+
+    def autocast_on_again(self, context: Any) -> None:
+        watch, pending = self.autocast_pending[-1]
+        if pending is context:
+            self.autocast_pending.pop()
+            watch.__exit__(None, None, None)  # type: ignore[no-untyped-call]
