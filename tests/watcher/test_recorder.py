@@ -101,7 +101,9 @@ def test_a_killed_run_can_be_read(tmp_path: Path) -> None:
         [sys.executable, "-c", script, str(tmp_path / "run")], stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None and process.stdout.readline() == "go\n"
-    time.sleep(0.7)
+    deadline = time.monotonic() + 100
+    while len(read_run(tmp_path / "run").tracks[0].rows) < 1000 and time.monotonic() < deadline:
+        time.sleep(0.1)  # the writer is another thread, and may have to wait for its turn
     process.send_signal(signal.SIGKILL)
     process.wait()
     process.stdout.close()
