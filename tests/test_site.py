@@ -107,7 +107,7 @@ def opened(page: str, server: Server, profile: Path) -> tuple[str, list[str]]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=600,
     )
     said = [line for line in ran.stderr.splitlines() if "CONSOLE" in line]
     # what the browser asks for on its own behalf is not the page's doing

@@ -57,7 +57,7 @@ def run(tmp_path: Path, log: str, before: str = "", inside: str = "pass", after:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         env={k: v for k, v in os.environ.items() if k != "WANDB_MODE"} | quiet,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -227,7 +227,7 @@ def test_the_command_line_takes_a_logger(tmp_path: Path) -> None:
         "tensorboard",
         "train.py",
     ]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
     assert len(scalars(tmp_path / "run" / "tensorboard")["fallline/loss"]) == 12
 

@@ -16,7 +16,7 @@ SESSION = """
 vim.cmd('edit train.py')
 local id = vim.lsp.start_client{ name = 'fallline', cmd = { PYTHON, '-m', 'fallline', 'lsp' }, root_dir = FOLDER }
 vim.lsp.buf_attach_client(0, id)
-vim.wait(60000, function() return #vim.diagnostic.get(0) > 0 end, 100)
+vim.wait(300000, function() return #vim.diagnostic.get(0) > 0 end, 100)
 local out = { vim.diagnostic.get(0)[1].code }
 local line = vim.diagnostic.get(0)[1].lnum
 local here = { line = line, character = 9 }
@@ -25,13 +25,13 @@ local asked = {
   range = { start = here, ['end'] = here },
   context = { diagnostics = {} },
 }
-for _, reply in pairs(vim.lsp.buf_request_sync(0, 'textDocument/codeAction', asked, 60000)) do
+for _, reply in pairs(vim.lsp.buf_request_sync(0, 'textDocument/codeAction', asked, 300000)) do
   table.insert(out, reply.result[1].title)
-  for _, resolved in pairs(vim.lsp.buf_request_sync(0, 'codeAction/resolve', reply.result[1], 60000)) do
+  for _, resolved in pairs(vim.lsp.buf_request_sync(0, 'codeAction/resolve', reply.result[1], 300000)) do
     vim.lsp.util.apply_workspace_edit(resolved.result.edit, 'utf-16')
   end
 end
-vim.wait(60000, function() return #vim.diagnostic.get(0) == 0 end, 100)
+vim.wait(300000, function() return #vim.diagnostic.get(0) == 0 end, 100)
 table.insert(out, tostring(#vim.diagnostic.get(0)))
 vim.cmd('write')
 vim.fn.writefile(out, 'said.txt')
@@ -52,7 +52,7 @@ def test_neovim_shows_and_fixes(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         check=False,
-        timeout=240,
+        timeout=1800,
     )
     said = (tmp_path / "said.txt").read_text().split("\n")
     assert said[:3] == ["FL101", "FL101: Clip before the step", "0"]
