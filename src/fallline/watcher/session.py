@@ -183,6 +183,8 @@ class Session(Teller):
             self.inside = False
 
     def _before_forward(self, module: nn.Module, args: Any, kwargs: Any) -> Event | None:
+        if self.holds_nothing(module):
+            return None
         event = self.routine.expected(
             Kind.FORWARD, module, 5, module.training, torch.is_grad_enabled()
         )

@@ -83,6 +83,7 @@ class Teller(DataTeller, ModeTeller):
         self._half: dict[int, bool] = {}
         self._devices: dict[str, str] = {}  # of models; they stay where they train
         self._wrapped: dict[int, weakref.ref[nn.Module]] = {}
+        self._without: dict[int, weakref.ref[nn.Module]] = {}  # modules that hold no parameters
         self._met: dict[int, tuple[weakref.ref[nn.Module], str, str | None]] = {}
         self.by_hand = GradientTap(self)  # type: ignore[arg-type]
         self.kept = KeptGraphs(self)
@@ -180,6 +181,9 @@ class Teller(DataTeller, ModeTeller):
     ) -> tuple[weakref.ref[nn.Module], str, str | None] | None:
         """A model is called for the first time: its name, and what it is wrapped in."""
         if self.objects.known(unwrap(module)) is None and next(module.parameters(), None) is None:
+            if len(self._without) > 1_000:
+                self._without.clear()
+            self._without[id(module)] = weakref.ref(module)
             return None
         model = self.objects.model(module, where.at if where else None)
         wrapper = wrapper_of(module)
@@ -187,6 +191,11 @@ class Teller(DataTeller, ModeTeller):
             self.wrapped(module)
         self._met[id(module)] = met = (weakref.ref(module), model, wrapper)
         return met
+
+    def holds_nothing(self, module: nn.Module) -> bool:
+        """A module without parameters, such as a loss, that was met before."""
+        known = self._without.get(id(module))
+        return known is not None and known() is module
 
     def _ddp_around(self, module: nn.Module) -> nn.Module | None:
         """The DDP model whose inside this module is, when it was called past the wrapper."""

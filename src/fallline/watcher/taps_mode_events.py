@@ -14,6 +14,7 @@ from fallline.watcher.taps_facts import HalfWatch, modules_in
 
 if TYPE_CHECKING:
     from fallline.watcher.objects import Objects
+    from fallline.watcher.routine import Routine
 
 __all__ = ["ModeTeller"]
 
@@ -22,6 +23,7 @@ class ModeTeller:
     """What is switched on and off. Not on its own: a part of `Teller`."""
 
     objects: Objects
+    routine: Routine
     emit: Callable[..., Event]
     _repeats: dict[tuple[str, int], int]
 
@@ -31,6 +33,8 @@ class ModeTeller:
         self.autocast_pending: list[tuple[HalfWatch, Any]] = []
 
     def mode(self, module: nn.Module, mode: bool) -> None:
+        if self.routine.expected(Kind.MODE, module, 4, mode) is not None:
+            return
         if next(module.parameters(), None) is None:
             return
         where = place(3)
