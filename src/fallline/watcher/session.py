@@ -231,7 +231,9 @@ class Session(Teller):
         finally:
             self.in_clip = False
         if event is not None and how == "norm" and isinstance(result, Tensor):
-            self._clip = {"norm": result, "threshold": event.facts.get("threshold"), "event": event}
+            limit = threshold if isinstance(threshold, int | float) else None
+            known = event.facts.get("threshold")  # of the last time it was told, if this is another
+            self._clip = {"norm": result, "threshold": known if limit is None else float(limit)}
             if not self.off:
                 self.safely(self.guard.clipped, result, event)
         return result
