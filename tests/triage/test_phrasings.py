@@ -1,7 +1,8 @@
 """Questions in people's own words reach the right specialist; what is not about training reaches nobody.
 
 phrasings.toml and phrasings_last.toml were held out while recognition was made; it is tuned on phrasings_dev.toml and
-phrasings_tired.toml. phrasings_tired_fresh.toml was written after it had been tuned on the latter.
+phrasings_tired.toml. phrasings_tired_fresh.toml was written after it had been tuned on the latter. The night sets came later: the first two were
+measured untouched, then tuned on; phrasings_last_night.toml was written last and nothing was changed for it.
 """
 
 from __future__ import annotations
@@ -47,6 +48,18 @@ def test_tired_questions_reach_their_specialist(name: str) -> None:
     assert len(ours) == 40 and len(missed) <= 6, missed
 
 
+@pytest.mark.parametrize(
+    "name", ["phrasings_night.toml", "phrasings_night_fresh.toml", "phrasings_last_night.toml"]
+)
+def test_questions_at_night_reach_their_specialist_and_homonyms_nobody(name: str) -> None:
+    """Sets of forty to a hundred and twenty: the bar leaves room for chance, and for the few whose expected route another author would dispute."""
+    ours, others = questions(name)
+    missed = [(text, want, got) for text, want in ours if (got := first(text)) not in want]
+    assert len(missed) <= 0.15 * len(ours), missed
+    taken = [(text, got) for text in others if (got := first(text)) is not None]
+    assert len(taken) <= 0.15 * len(others), taken
+
+
 def test_questions_are_answered_from_their_case() -> None:
     asked = tomllib.loads((EVALS / "cases.toml").read_text(encoding="utf-8"))["case"]
     assert asked.keys() == {case.id for book in playbooks() for case in book.cases}
@@ -73,6 +86,12 @@ def test_the_sets_are_apart_and_large_enough() -> None:
     tired, fresh = map(all_of, ["phrasings_tired.toml", "phrasings_tired_fresh.toml"])
     assert not fresh & (held | last | dev | tired)
     assert len(tired & (held | last | dev)) <= 1  # one message of torch's, pasted twice
+    nights = ("phrasings_night.toml", "phrasings_night_fresh.toml", "phrasings_last_night.toml")
+    night, later, latest = map(all_of, nights)
+    before = held | last | dev | tired | fresh
+    # five messages of torch's are pasted again, and two jokes made twice
+    assert not night & later and not (night | later) & latest
+    assert len((night | later | latest) & before) <= 7, (night | later | latest) & before
     assert {w for _, names in questions("phrasings.toml")[0] for w in names} == {
         s.name for s in SPECIALISTS
     }
@@ -115,7 +134,15 @@ def test_a_slip_of_the_finger_changes_little() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["phrasings.toml", "phrasings_last.toml", "phrasings_tired_fresh.toml"]
+    "name",
+    [
+        "phrasings.toml",
+        "phrasings_last.toml",
+        "phrasings_tired_fresh.toml",
+        "phrasings_night.toml",
+        "phrasings_night_fresh.toml",
+        "phrasings_last_night.toml",
+    ],
 )
 def test_no_answer_makes_a_refuted_statement(name: str) -> None:
     from fallline.triage.evaluate import grade_text
