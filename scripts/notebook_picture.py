@@ -5,13 +5,12 @@ python scripts/notebook_picture.py       # needs Debian's chromium, or CHROMIUM=
 
 from __future__ import annotations
 
-import os
-import subprocess
 import tempfile
 from pathlib import Path
 
 import nbformat
 from nbclient import NotebookClient
+from screenshots import browser, shoot
 
 PICTURE = Path(__file__).resolve().parent.parent / "docs" / "images" / "notebook.png"
 CELLS = (
@@ -50,11 +49,12 @@ def main() -> None:
         NotebookClient(notebook, timeout=120, kernel_name="python3", resources=where).execute()
         (html,) = (o.data["text/html"] for o in notebook.cells[2].outputs if "data" in o)
         page = Path(folder) / "cell.html"
-        page.write_text(f"<meta charset=utf-8><body>{html.replace(folder + '/', '')}")
-        chromium = os.environ.get("CHROMIUM", "chromium")
-        options = ["--headless", "--no-sandbox", "--disable-gpu", "--window-size=900,560"]
-        command = [chromium, *options, f"--screenshot={PICTURE}", str(page)]
-        subprocess.run(command, check=True, capture_output=True)
+        page.write_text(
+            f"<meta charset=utf-8><body style='background:#fff'>{html.replace(folder + '/', '')}"
+        )
+        chromium = browser()
+        assert chromium, "no chromium found: apt-get install chromium, or set CHROMIUM"
+        shoot(chromium, page, PICTURE, 900, 580, dark=False)
 
 
 if __name__ == "__main__":

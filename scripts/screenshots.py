@@ -16,10 +16,10 @@ HERE = Path(__file__).resolve().parent
 IMAGES = HERE.parent / "docs" / "images"
 # name, width, height, dark
 SHOTS = (
-    ("report-wide-light", 1280, 3400, False),
-    ("report-wide-dark", 1280, 3400, True),
-    ("report-narrow-light", 400, 5060, False),
-    ("report-narrow-dark", 400, 5060, True),
+    ("report-wide-light", 1280, 3590, False),
+    ("report-wide-dark", 1280, 3590, True),
+    ("report-narrow-light", 400, 5180, False),
+    ("report-narrow-dark", 400, 5180, True),
 )
 
 SCRIPT = """\

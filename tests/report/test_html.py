@@ -188,3 +188,12 @@ def test_a_browser_shows_it_without_errors_and_without_overflow(
     assert overflow <= 0 and charts >= 6
     console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
     assert console == []
+
+
+def test_evidence_reads_as_words_not_as_json() -> None:
+    from fallline.report.html_findings import _value
+
+    tensor = {"shape": [8, 1], "dtype": "float32", "min": 0.0}
+    assert _value([tensor, tensor]) == "; ".join(["shape 8×1, dtype float32, min 0"] * 2)
+    assert _value(["a", 2]) == "a, 2"
+    assert _value(list(range(10))) == "0, 1, 2, 3, 4, 5, 6, 7 and 2 more"

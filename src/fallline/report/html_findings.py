@@ -85,13 +85,17 @@ def _evidence(series: Series, evidence: dict[str, Any]) -> str:
 
 def _value(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        if isinstance(value, list) and all(isinstance(v, str | int | float) for v in value):
-            shown = ", ".join(_value(v) for v in value[:8])
+        if isinstance(value, list):
+            shown = ("; " if dict in map(type, value) else ", ").join(map(_value, value[:8]))
             return shown + (f" and {len(value) - 8} more" if len(value) > 8 else "")
         if isinstance(value, dict):
-            return ", ".join(f"{k} {_value(v)}" for k, v in list(value.items())[:8])
+            return ", ".join(f"{k} {_part(k, v)}" for k, v in list(value.items())[:8])
         return value if isinstance(value, str) else json.dumps(value, default=str)
     return number(float(value))
+
+
+def _part(name: str, value: Any) -> str:
+    return "×".join(map(str, value)) if name == "shape" else _value(value)
 
 
 def _prose(text: str) -> str:
