@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from fallline.errors import RunError, UsageError
 from fallline.finding import Finding
+from fallline.triage.pasted import unfenced
 
 __all__ = ["code_in", "corrected", "gather", "lines_back"]
 
@@ -45,9 +47,11 @@ def gather(
 
 
 def code_in(question: str) -> list[tuple[str, str]]:
-    """Fenced Python in a question, as if it were a file."""
+    """Python in a question, as if it were a file: what is fenced, or else lines that can be nothing but code."""
     blocks = [b for b in _FENCE.findall(question) if "\n" in b.strip() or "(" in b]
-    return [(_PASTED, "\n".join(blocks))] if blocks else []
+    if not blocks and "```" not in question:
+        blocks = [textwrap.dedent(unfenced(question))]
+    return [(_PASTED, "\n".join(blocks))] if any(blocks) else []
 
 
 def corrected(text: str, path: str) -> tuple[list[Finding], str | None]:

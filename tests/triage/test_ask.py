@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from fallline.cli.main import main
 from fallline.report.answer import text
 from fallline.triage import answer, playbooks, recognise
 from fallline.triage.numbers import trends
+from fallline.triage.pasted import unfenced
 
 
 def ask(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -207,3 +209,48 @@ def test_a_message_repeated_for_pages_is_looked_at_in_bounds(piece: str) -> None
         for case in book.cases:
             assert not any(".*" in pattern or ".+" in pattern for pattern in case.errors)
     answer(piece * (20_000 // len(piece)))
+
+
+LOOP = """\
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+opt.zero_grad()
+for i, (x, y) in enumerate(dl):
+    loss = F.cross_entropy(net(x), y)
+    loss.backward()
+    if (i + 1) % 4 == 0:
+        opt.step(); opt.zero_grad()
+"""
+
+
+def test_code_without_fences_is_read_too() -> None:
+    from fallline.evidence import gather
+
+    findings, corrected = gather(f"is this accumulation right\n\n{LOOP}\nthanks for any help")
+    assert "FL104" in {f.code for f in findings}
+    assert corrected is not None and "(loss / 4).backward()" in corrected
+    assert "thanks" not in corrected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "my loss is nan\nfor three days now\nif i lower the rate it stays",
+        'Traceback (most recent call last):\n  File "train.py", line 88, in <module>\n    scaler.unscale_(optimizer)\nRuntimeError: unscale_() has already been called',
+        "epoch 1 loss=2.3\nepoch 2 loss=2.2\nepoch 3 loss=2.0",
+        "x = (",
+        "",
+    ],
+)
+def test_prose_tracebacks_and_logs_are_no_code(text: str) -> None:
+    assert unfenced(text) == ""
+
+
+def test_what_is_no_text_is_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Given:
+        buffer = io.BytesIO(b"\xff\xfe\xfa\xf0 loss is nan")
+
+    monkeypatch.setattr("sys.stdin", Given())
+    status, out, err = ask(capsys, "-")
+    assert status == 2 and not out and "not text" in err

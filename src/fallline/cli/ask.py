@@ -19,6 +19,7 @@ measured condition, what to avoid and why it tempts, and how to verify.
 """
 
 _LARGEST = 1_000_000
+_STRAY = 0.1  # a pasted log may hold a few bytes of another encoding
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -79,6 +80,8 @@ def _question(given: str) -> str:
     if b"\0" in raw:
         raise UsageError("the question holds NUL bytes: it is not text")
     text = raw.decode("utf-8", errors="replace").strip()
+    if text.count("\ufffd") > _STRAY * len(text):
+        raise UsageError("the question is not text: too much of it is no UTF-8")
     if not text:
         raise UsageError(
             'there is no question. Ask one: fallline ask "my loss is NaN after 200 steps"'

@@ -19,6 +19,7 @@ from functools import cache
 from itertools import pairwise
 
 from fallline.triage.numbers import trends
+from fallline.triage.pasted import unfenced
 from fallline.triage.playbook import Case, playbooks
 from fallline.triage.words import familiar, holds, pointers, scope, spelled, tokens
 
@@ -50,7 +51,7 @@ _STOP = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question taken apart: prose, code in fences, everything in lower case for matching."""
+    """A question taken apart: prose, code (in fences, or pasted without), everything in lower case for matching."""
 
     text: str
     prose: str
@@ -60,6 +61,8 @@ class Question:
     def of(cls, text: str) -> Question:
         short = text[:_LONGEST]
         code = "\n".join(_FENCE.findall(short))
+        if not code and (code := unfenced(short)):
+            return cls(short, short.replace(code, " ").lower(), code)
         return cls(short, _FENCE.sub(" ", short).lower(), code)
 
 
