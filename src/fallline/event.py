@@ -292,14 +292,6 @@ class Trace:
             update.trail = list(_until_backward(following))
         return updates
 
-    def tail_of(self, optimizer: str | None) -> list[Event]:
-        """What follows the last step of this optimizer to the end of the trace."""
-        last = max(
-            (e.order for e in self.events if e.kind is Kind.STEP and e.optimizer == optimizer),
-            default=-1,
-        )
-        return [e for e in self.events if e.order > last and self.concerns(e, optimizer)]
-
     def concerns(self, event: Event, optimizer: str | None) -> bool:
         """Whether this event touches what this optimizer steps; unknown counts as yes."""
         if event.optimizer is not None and optimizer is not None:

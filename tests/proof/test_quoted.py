@@ -143,3 +143,18 @@ def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
     else:
         pytest.fail("a process was left behind")
     assert not (tmp_path / "docs").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_ctrl_c_does_not_reach_the_server_that_imports_torch() -> None:
+    """It would print where it was interrupted."""
+    code = (
+        "from multiprocessing import forkserver\n"
+        "from fallline.proof import processes\n"
+        "processes._READY = []\n"
+        "processes.with_torch()\n"
+        "print(open(f'/proc/{forkserver._forkserver._forkserver_pid}/status').read())"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    (blocked,) = [line.split()[1] for line in ran.stdout.splitlines() if line[:6] == "SigBlk"]
+    assert int(blocked, 16) & 1 << (signal.SIGINT - 1)

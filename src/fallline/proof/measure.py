@@ -131,7 +131,10 @@ def _end(one: _Running) -> None:
 def _experiment(name: str, module: str, answers: Connection, output: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who waits; it ends us
     begin()
-    log = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        log = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    except FileNotFoundError:
+        return  # the command was stopped before this began, and has cleared its folder away
     os.dup2(log, 1)
     os.dup2(log, 2)
     answers.send(_outcome(name, module))

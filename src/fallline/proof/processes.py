@@ -7,9 +7,16 @@ crashes or never ends takes nobody with it.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
-from multiprocessing import get_all_start_methods, get_context, parent_process
+from multiprocessing import (
+    forkserver,
+    get_all_start_methods,
+    get_context,
+    parent_process,
+    resource_tracker,
+)
 from multiprocessing.context import ForkContext, ForkServerContext, SpawnContext
 
 __all__ = ["begin", "with_torch"]
@@ -32,7 +39,18 @@ def with_torch() -> ForkContext | ForkServerContext | SpawnContext:
         return get_context("spawn")
     context = get_context("forkserver")
     context.set_forkserver_preload(_READY)
+    _start_server()
     return context
+
+
+def _start_server() -> None:
+    """Ctrl-C is for the command alone: the server, and what comes from it, would print where it was interrupted."""
+    resource_tracker.ensure_running()  # which unblocks signals when it starts: first
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def begin() -> None:

@@ -272,10 +272,6 @@ def _min(machine: Machine, call: Call) -> Value:
     return Unknown()
 
 
-def _partials_exit(machine: Machine, call: Call) -> Value:
-    return Unknown("exit")
-
-
 _BUILTINS: dict[str, Callable[[Machine, Call], Value]] = {
     "builtins.range": _range,
     "builtins.enumerate": _enumerate,

@@ -17,7 +17,7 @@ from typing import Any
 from fallline.event import Event, Kind, Location, Object, Trace
 from fallline.reader.counts import small
 from fallline.reader.switches import Settings
-from fallline.reader.values import Const, External, Function, Thing, Unknown, Value, kind_by_name
+from fallline.reader.values import Const, Thing, Unknown, Value, kind_by_name
 from fallline.syntax import Module, Project
 
 __all__ = ["Frame", "Machine", "Stop"]
@@ -365,11 +365,3 @@ def count_of(machine: Machine, value: Value) -> int | None:
     if isinstance(value, Unknown) and value.became is None and value.hint:
         return machine.settings.count(value.hint)
     return None
-
-
-def is_external(value: Value, *names: str) -> bool:
-    return isinstance(value, External) and value.name in names
-
-
-def is_function(value: Value) -> bool:
-    return isinstance(value, Function)

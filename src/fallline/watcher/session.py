@@ -37,8 +37,6 @@ from fallline.watcher.taps_facts import autocast_dtype, inner_of, now
 
 __all__ = ["Options", "Session"]
 
-# How often the events are judged while the run goes on: after these many updates, then whenever something new was kept.
-JUDGED_AFTER = (4, 20, 100)
 MEMORY_EVERY = 16
 
 

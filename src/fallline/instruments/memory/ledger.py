@@ -55,7 +55,6 @@ class Peak:
     size: int = 0
     update: int = 0
     last: Entry | None = None  # the allocation that made it
-    backward_at: Location | None = None
     phase: str = ""
     held: list[Entry] = field(default_factory=list)
     log: list[tuple[bool, Entry]] = field(default_factory=list)  # the whole update: (born, entry)
