@@ -53,8 +53,9 @@ class Worker:
     def stop(self) -> None:
         """End the process at once, also in the middle of a request."""
         self._stopped = True
-        if self._process is not None:
-            self._process.kill()
+        process = self._process  # another thread may give it up meanwhile
+        if process is not None:
+            process.kill()
 
     def rest(self) -> None:
         """End the process; the next request starts another."""
@@ -85,10 +86,14 @@ class Worker:
         if self._connection is None:
             # a fresh interpreter: a fork would share the server's threads and its standard input
             context = multiprocessing.get_context("spawn")
-            self._connection, theirs = context.Pipe()
-            self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
-            self._process.start()
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(theirs,), daemon=True)
+            process.start()
             theirs.close()
+            self._connection, self._process = ours, process
+            if self._stopped:  # while it was being started
+                self._give_up()
+                raise WorkerError("the server is going down")
         return self._connection
 
     def _give_up(self) -> None:
