@@ -260,3 +260,16 @@ def test_on_a_device_the_numbers_are_the_same_and_nobody_waits() -> None:
             here.sample.column(column), rel=1e-4, abs=1e-6, nan_ok=True
         ), column
     assert row.fingerprint == pytest.approx(here.fingerprint, rel=1e-6)
+
+
+def test_a_fingerprint_is_of_one_update() -> None:
+    weight = nn.Parameter(torch.ones(4))
+    weight.grad = torch.ones(4)
+    watched = of(weight, fingerprints=True)
+    rows = []
+    for index in range(6):
+        if watched.due(index):
+            watched.before_step(index)
+        rows.append(UpdateRow(index))
+        watched.after_step(rows[-1])
+    assert [r.index for r in rows if r.fingerprint is not None] == [0, 1, 2, 4]

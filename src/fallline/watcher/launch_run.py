@@ -120,6 +120,8 @@ def _end(settings: dict[str, Any], status: str) -> None:
         spawned = _spawned_run(folder, settings["started"])
         if spawned is not None and not _is_child:
             _conclude(spawned)  # processes that the script started have been watched
+        elif session is not None and session.rank == 0 and not _is_child and status == "finished":
+            print("fallline: no optimizer stepped here: there is nothing to tell", file=sys.stderr)
     except Exception as error:
         with suppress(
             OSError, ValueError

@@ -100,6 +100,10 @@ class Numbers:
         self.layout = Layout(self._layouts, [info for info, _ in pairs])
         self._layouts += 1
 
+    def due(self, index: int) -> bool:
+        """Whether this update is one to look at at all."""
+        return index >= self._rests_until or (self.fingerprints and fingerprint_due(index))
+
     def before_step(self, index: int, scale: float = 1.0, scaled: bool = False) -> None:
         """Gradients are complete. `scale`: the loss scale of the backward; `scaled`: they still carry it."""
         try:
@@ -147,7 +151,7 @@ class Numbers:
         self._pay(started)
 
     def _after_step(self, row: UpdateRow) -> None:
-        row.fingerprint = self._fingerprint
+        row.fingerprint, self._fingerprint = self._fingerprint, None
         if self._sample is None:
             return
         started = time.thread_time()
@@ -163,7 +167,7 @@ class Numbers:
 
     def skipped(self) -> None:
         """The step was not taken: there is no update to measure."""
-        self._sample = None
+        self._sample = self._fingerprint = None
 
     def _clock(self) -> float:
         """Where training runs on this CPU, its own seconds: what other programs take of the machine earns nothing."""

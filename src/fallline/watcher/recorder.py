@@ -224,8 +224,9 @@ class Recorder:
     def _warn(self, error: Exception) -> None:
         if not self._warned:
             self._warned = True
+            reason = getattr(error, "strerror", None) or error
             print(
-                f"fallline: cannot write the run to {self.folder} ({error}); training goes on, unrecorded",
+                f"fallline: cannot write the run to {self.folder} ({reason}); training goes on, unrecorded",
                 file=sys.stderr,
             )
 

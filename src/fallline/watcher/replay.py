@@ -45,7 +45,7 @@ class Reached(BaseException):
         self.loss = loss
 
 
-@dataclass
+@dataclass(slots=True)
 class Call:
     """One call of a model. Results of other computations are held weakly: the graph must die when the user lets it."""
 
@@ -57,7 +57,7 @@ class Call:
     training: bool = True
 
 
-@dataclass
+@dataclass(slots=True)
 class Capture:
     """One micro-batch: the model calls since the last backward."""
 
@@ -136,7 +136,7 @@ def autocast_now(device: str) -> tuple[str, torch.dtype] | None:
 def hold(thing: Any) -> Any:
     if isinstance(thing, Tensor):
         return thing if thing.grad_fn is None else Weak(thing)
-    if isinstance(thing, tuple) and type(thing) is tuple:
+    if type(thing) is tuple:
         return tuple(map(hold, thing))
     if type(thing) is list:
         return [hold(x) for x in thing]

@@ -308,12 +308,13 @@ class Session(Teller):
         if not self.routine.resting:
             self.origin.step_comes()
         numbers = self._numbers_of(name, optimizer)
-        scale = self._scale_value()
-        fused = (
-            getattr(optimizer, "found_inf", None) is not None
-            and getattr(optimizer, "grad_scale", None) is not None
-        )
-        numbers.before_step(index, scale if scale is not None else 1.0, fused)
+        if numbers.due(index):
+            scale = self._scale_value()
+            fused = (
+                getattr(optimizer, "found_inf", None) is not None
+                and getattr(optimizer, "grad_scale", None) is not None
+            )
+            numbers.before_step(index, scale if scale is not None else 1.0, fused)
         self.guard.check(optimizer, index, self.objects.optimizer_sets[name])
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
