@@ -257,6 +257,33 @@ def test_hovers_are_answered_while_a_file_is_read(start: Callable[..., Client]) 
     assert ("←", "textDocument/publishDiagnostics") in client.transcript[before:]
 
 
+def test_what_is_not_open_has_no_hover_and_foreign_actions_stay(
+    start: Callable[..., Client],
+) -> None:
+    client = start()
+    client.open("train.py", WRONG)
+    client.diagnostics("train.py")
+    assert client.hover("elsewhere.py", 3, 0) == ""
+    foreign = {"title": "of another server"}
+    assert client.ask("codeAction/resolve", foreign) == foreign
+    assert client.close() == 0
+    assert client.process.stderr is not None and client.process.stderr.read() == b""
+
+
+def test_a_file_on_disk_in_another_encoding(start: Callable[..., Client]) -> None:
+    client = start()
+    text = f"# coding: latin-1\n{WRONG}".replace("    nn.utils", '    "äöü"; nn.utils')
+    (client.folder / "old.py").write_bytes(text.encode("latin-1"))
+    (client.folder / "wrong.py").write_bytes(b"import torch  # \xe4\ntorch.nn\n")
+    client.open("train.py", RIGHT)
+    (found,) = client.diagnostics("old.py", None)
+    assert (found["code"], found["range"]["start"]) == (
+        "FL201",
+        {"line": CLIP + 1, "character": 11},
+    )
+    assert codes(client.diagnostics("wrong.py", None)) == ["FL000"]
+
+
 def test_a_reader_that_dies_is_replaced(start: Callable[..., Client]) -> None:
     client, readers = settled(start)
     for reader in readers:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import os
 import re
+import tokenize
 from collections import defaultdict
 from typing import Any
 from urllib.parse import unquote
@@ -158,7 +160,7 @@ class Server(LanguageServer):
     def _tell(self, uri: str, found: list[Finding]) -> None:
         document = self.workspace.get_text_document(uri)
         try:
-            text = document.source
+            text = _text_of(document)
         except OSError:  # gone from the disk since it was read
             found, text = [], ""
         codec = self.workspace.position_codec
@@ -243,7 +245,9 @@ class Server(LanguageServer):
 
     async def resolved(self, action: types.CodeAction) -> types.CodeAction:
         """The action with its edit: made and read again by the reader, so that what is offered holds."""
-        data: dict[str, Any] = action.data  # type: ignore[assignment]
+        data: Any = action.data
+        if not isinstance(data, dict) or "uri" not in data:  # none of ours
+            return action
         projects = documents_of(self.workspace)
         uri = data["uri"]
         project = next((p for p in projects.values() if p.place(uri) is not None), None)
@@ -309,7 +313,10 @@ class Server(LanguageServer):
             rule = rule_by_code(finding.code)
             if rule is not None and _meet(told.range, point):
                 return _hover(convert.explained(rule, finding), told.range)
-        lines = split_lines(self.workspace.get_text_document(uri).source)
+        document = self._open(uri)
+        if document is None:
+            return None
+        lines = split_lines(document.source)
         column = self.workspace.position_codec.position_from_client_units(lines, at).character
         for match in _CODE.finditer(lines[at.line] if at.line < len(lines) else ""):
             rule = rule_by_code(match[0])
@@ -377,6 +384,20 @@ async def _watch_files(server: Server) -> None:
             ]
         )
     )
+
+
+def _text_of(document: TextDocument) -> str:
+    """What is in a document that may not be open: pygls takes every file on disk for UTF-8."""
+    try:
+        return str(document.source)
+    except UnicodeDecodeError:
+        with open(document.path, "rb") as file:
+            data = file.read()
+        try:
+            encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+        except SyntaxError:  # which is the finding
+            encoding = "utf-8"
+        return data.decode(encoding, errors="replace")
 
 
 def _hover(text: str, over: types.Range | None) -> types.Hover:
