@@ -62,6 +62,13 @@ def test_a_program_without_torch_runs_as_ever_and_leaves_nothing(tmp_path: Path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["program.py"]
 
 
+def test_a_script_that_trains_nothing_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("import torch\nprint(torch.ones(2).sum())\n")
+    watched = fallline(tmp_path, "script.py")
+    assert (watched.returncode, watched.stdout) == (0, "tensor(2.)\n")
+    assert watched.stderr == "fallline: no optimizer stepped here: there is nothing to tell\n"
+
+
 @pytest.mark.parametrize(
     ("text", "status"),
     [

@@ -154,8 +154,10 @@ def _notebook(path: str, data: bytes) -> Source:
             cell_lines = _without_magics(text.split("\n"))
             cells.append(Cell(number, len(lines) + 1, len(cell_lines)))
             lines += cell_lines
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except ValueError as error:
         raise UnreadableError(f"not a notebook that can be read: {error}") from None
+    except (KeyError, TypeError, AttributeError):
+        raise UnreadableError("not a notebook that can be read: it has no list of cells") from None
     return Source(path, "\n".join(lines) + "\n", tuple(cells))
 
 
