@@ -289,6 +289,37 @@ def test_the_noise_scale_of_a_script(tmp_path: Path, accumulate: int) -> None:
     assert (found.batch_size, found.gradients, found.update) == (4, 32, 3)
 
 
+ACTING = """\
+import torch
+from torch import nn
+torch.manual_seed(0)
+actor, critic = nn.Linear(3, 2), nn.Linear(3, 1)
+critic_optimizer = torch.optim.SGD(critic.parameters(), lr=1e-9)
+actor_optimizer = torch.optim.SGD(actor.parameters(), lr=1e-9)
+for episode in range(100):
+    with torch.no_grad():
+        for _ in range(4):
+            actor(torch.randn(3))
+    states = torch.randn(16, 3)
+    (critic(states) - 1).square().mean().backward()
+    critic_optimizer.step()
+    critic_optimizer.zero_grad()
+    (1000 * actor(states)).sum().backward()
+    actor_optimizer.step()
+    actor_optimizer.zero_grad()
+"""
+
+
+def test_two_losses_are_not_one_noise(tmp_path: Path) -> None:
+    """The actor's gradients are a million times the critic's, and its rollouts have no batch."""
+    path = tmp_path / "train.py"
+    path.write_text(ACTING)
+    found = noise_scale_of_script(Script(str(path)), updates=2, gradients=8)
+    assert (found.batch_size, found.gradients) == (16, 8)
+    assert found.gradient_square < 100
+    assert any("other losses" in note for note in found.notes)
+
+
 def test_a_script_that_ends_early_leaves_a_partial_result(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text("ACCUMULATE = 1\n" + NOISY.replace("2048", "40"))

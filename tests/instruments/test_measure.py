@@ -109,7 +109,27 @@ def test_torch_is_imported_by_the_script_which_may_have_something_to_set_first(
 def test_a_script_without_torch_is_no_reason_to_fail(folder: Path) -> None:
     (folder / "train.py").write_text("print('nothing to train')\n")
     done = measure(folder, "memory", "train.py")
-    assert (done.returncode, done.stdout) == (0, "memory: no tensor was seen.\n")
+    assert done.returncode == 0
+    assert done.stdout.startswith("memory: no tensor was seen.\n")
+    assert "without an update" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments", [["time"], ["precision"], ["clip", "--noise-scale"], ["clip", "--lr-range"]]
+)
+def test_a_script_that_never_steps_is_said_to_be_so(folder: Path, arguments: list[str]) -> None:
+    (folder / "train.py").write_text("import torch\ntorch.nn.Linear(2, 2)(torch.ones(1, 2))\n")
+    done = measure(folder, *arguments, "train.py")
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    assert "without an update" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["precision"], ["clip", "--noise-scale"]])
+def test_a_script_that_fails_at_once_keeps_its_status(folder: Path, arguments: list[str]) -> None:
+    (folder / "train.py").write_text("import sys\nsys.exit(7)\n")
+    done = measure(folder, *arguments, "train.py")
+    assert (done.returncode, done.stdout) == (7, ""), done.stderr
+    assert "the script failed after 0 updates" in done.stderr
 
 
 @pytest.mark.parametrize("verb", ["memory", "time"])

@@ -224,6 +224,37 @@ def measure(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
+ACTING = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+actor, critic = nn.Linear(3, 2), nn.Linear(3, 1)
+optimizers = [torch.optim.SGD(m.parameters(), lr=1e-3) for m in (critic, actor)]
+for episode in range(3):
+    with torch.no_grad():
+        for _ in range(4):
+            actor(torch.randn(3))
+    states = torch.randn(16, 3)
+    (critic(states) - 100).square().mean().backward()
+    optimizers[0].step()
+    actor(states).sum().backward()
+    optimizers[1].step()
+"""
+
+
+def test_a_rollout_without_gradients_is_no_part_of_the_micro_batch(tmp_path: Path) -> None:
+    from fallline.instruments.model.script import model_of_script
+    from fallline.instruments.script import Script
+
+    path = tmp_path / "train.py"
+    path.write_text(ACTING)
+    report, _ = model_of_script(Script(str(path)))
+    assert (report.parameters, report.elsewhere) == (4, 8)  # the critic's, and the actor's beside
+    assert report.flow is not None and report.flow.loss_given
+    assert report.flow.loss == pytest.approx(1e4, rel=0.1)
+    assert "beside it the script trains 8 parameters" in report.text()
+
+
 def test_the_command_takes_a_callable_or_a_script(tmp_path: Path) -> None:
     (tmp_path / "models.py").write_text(textwrap.dedent(MODELS))
     (tmp_path / "train.py").write_text(textwrap.dedent(SCRIPT))

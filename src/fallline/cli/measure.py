@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import sys
 from importlib import import_module
 
 from fallline.errors import UsageError
@@ -47,7 +48,13 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(
             f"`fallline measure {args.verb}` needs torch, which is not installed here: pip install 'fallline[torch]'"
         )
-    return int(verb.run(args))
+    from fallline.instruments.script import NothingMeasured
+
+    try:
+        return int(verb.run(args))
+    except NothingMeasured as nothing:
+        print(f"fallline measure: {nothing}", file=sys.stderr)
+        return nothing.status
 
 
 def available() -> list[str]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fallline.errors import UsageError
-from fallline.instruments.script import Observer, Ran, Script, run_until
+from fallline.instruments.frame import Progress
+from fallline.instruments.script import NothingMeasured, Observer, Ran, Script, run_until
 
 if TYPE_CHECKING:
     from torch import nn
@@ -28,14 +28,12 @@ def measure_micro_batch(
 ) -> tuple[Found, Ran]:
     """Train up to this update, and hand its first micro-batch to `measure` where its backward would begin."""
     observer = _AtBackward(measure, update)
-    ran = run_until(script, observer, updates=update)
+    with Progress("training up to update", total=update) as progress:
+        ran = run_until(script, observer, updates=update, progress=progress)
     if not observer.found:
         if ran.interrupted:
             raise KeyboardInterrupt
-        raise UsageError(
-            f"the script {'raised' if ran.error or ran.status else 'ended'} after {ran.updates} updates, before the backward of update "
-            f"{update}: there is nothing to measure (--updates chooses another one)"
-        )
+        raise NothingMeasured(ran, f"before the backward of update {update}")
     return observer.found[0], ran
 
 
@@ -58,6 +56,10 @@ class _AtBackward(Observer):
     def forward_begins(self, model: nn.Module, args: Any, kwargs: Any) -> None:
         if not self.now:
             return
+        import torch
+
+        if not torch.is_grad_enabled() and (self.capture is None or self.capture.over):
+            return  # acting, or a target: what comes to a backward begins later
         from fallline.engine import rng
         from fallline.instruments.micro_batch import device_of
         from fallline.watcher.replay import Capture

@@ -14,6 +14,7 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from fallline.errors import UsageError
 from fallline.watcher.launch import after_torch, execute, report, without_us
 from fallline.watcher.patches import Patches, Wrapped
 
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
-__all__ = ["Enough", "Observer", "Ran", "Script", "run_until"]
+    from fallline.instruments.frame import Progress
+
+__all__ = ["Enough", "NothingMeasured", "Observer", "Ran", "Script", "run_until"]
 
 
 @dataclass(frozen=True)
@@ -92,12 +95,32 @@ class Ran:
         return not self.enough and (self.interrupted or self.status != 0 or self.error is not None)
 
 
+class NothingMeasured(UsageError):
+    """The script was over before there was anything to say about it. `status` is its own where it failed."""
+
+    def __init__(self, ran: Ran, before: str) -> None:
+        """`before`: what it did not come to, as in "before the backward of update 1"."""
+        did = f"{ran.updates} update{'' if ran.updates == 1 else 's'}"
+        self.status = ran.status or 2
+        if ran.status:
+            text = f"the script failed after {did}, {before}: there is nothing to measure"
+        elif ran.updates == 0:
+            text = (
+                "the script came to its end without an update (no optimizer's step() was seen): there is nothing to measure. "
+                "Name the script that trains, with the arguments that make it train"
+            )
+        else:
+            text = f"the script came to its end after {did}, {before}: choose fewer --updates, or let it train longer"
+        super().__init__(text)
+
+
 def run_until(
     target: Script | Callable[[], object],
     observer: Observer | Callable[[], Observer],
     *,
     updates: int,
     ready: Callable[[Patches, Ran], None] | None = None,
+    progress: Progress | None = None,
 ) -> Ran:
     """Run it until `updates` updates are done; what it raised is in the answer, and told on the error stream if it is a script.
 
@@ -106,7 +129,7 @@ def run_until(
     function that raises has raised into `error`; a script's exit status is kept.
     """
     ran = Ran()
-    taps = _Taps(Observer(), ran, updates)
+    taps = _Taps(Observer(), ran, updates, progress)
     over = False
 
     def install() -> None:
@@ -185,12 +208,16 @@ def _output_apart() -> Iterator[None]:
 class _Taps(Patches):
     """Stands in front of what a training loop calls, tells the observer, and ends the script when it is time."""
 
-    def __init__(self, observer: Observer, ran: Ran, updates: int) -> None:
+    def __init__(
+        self, observer: Observer, ran: Ran, updates: int, progress: Progress | None
+    ) -> None:
         super().__init__()
         self.observer = observer
+        self.progress = progress
         self.ran = ran
         self.wanted = updates
         self.failure: Exception | None = None
+        self._telling = False
         self._depth = 0  # of module calls
         self._in_backward = False
         self._steps: dict[int, int] = {}  # id of optimizer → steps
@@ -200,10 +227,16 @@ class _Taps(Patches):
         """An instrument that fails must not end the script that it measures; it is heard afterwards."""
         if self.failure is not None:
             return
+        # not inside of an observer that runs the model again, and says itself how far it is
+        if self.progress is not None and not self._telling:
+            self.progress.advance(self.ran.updates, "updates")
+        before, self._telling = self._telling, True
         try:
             method(*args)
         except Exception as error:
             self.failure = error
+        finally:
+            self._telling = before
 
     @property
     def here(self) -> bool:

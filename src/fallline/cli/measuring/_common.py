@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fallline.instruments.frame import Measurement
     from fallline.instruments.script import Script
 
-__all__ = ["add_output", "add_script", "count", "deliver", "script", "seconds"]
+__all__ = ["add_output", "add_script", "add_target", "count", "deliver", "script", "seconds"]
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +31,7 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_script(parser: argparse.ArgumentParser, *, updates: int) -> None:
+def add_script(parser: argparse.ArgumentParser, *, updates: int, optional: bool = False) -> None:
     """The script to run, and for how many updates."""
     parser.add_argument(
         "--updates",
@@ -40,12 +40,19 @@ def add_script(parser: argparse.ArgumentParser, *, updates: int) -> None:
         metavar="N",
         help=f"end the script after so many optimizer updates (default: {updates})",
     )
+    add_target(parser, "SCRIPT", "the script to run", optional=optional)
+
+
+def add_target(
+    parser: argparse.ArgumentParser, name: str, what: str, *, optional: bool = False
+) -> None:
+    """What is measured, with the script's own arguments."""
     parser.add_argument(
         "-m", dest="module", action="store_true", help="the target is a module, as in python -m"
     )
-    parser.add_argument("target", metavar="SCRIPT", help="the script to run")
+    parser.add_argument("target", nargs="?" if optional else None, metavar=name, help=what)
     parser.add_argument(
-        "arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="its own arguments"
+        "arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="the script's own arguments"
     ).required = False  # argparse would ask for them
 
 

@@ -69,13 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar=("START", "END"),
         help="--lr-range: the smallest and the largest rate (default: 1e-06 10)",
     )
-    parser.add_argument(
-        "-m", dest="module", action="store_true", help="the target is a module, as in python -m"
-    )
-    parser.add_argument("target", metavar="DIR|SCRIPT", help="the run folder, or the script to run")
-    parser.add_argument(
-        "arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="the script's own arguments"
-    )
+    _common.add_target(parser, "DIR|SCRIPT", "the run folder, or the script to run")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
         from fallline.instruments.model.script import model_of_script
 
         report, ran = model_of_script(script(args), update=args.updates)
-        status = 1 if ran.error is not None or ran.status else 130 if ran.interrupted else 0
+        status = 130 if ran.interrupted else ran.status
     deliver(report, args)
     return 130 if report.partial else status
 

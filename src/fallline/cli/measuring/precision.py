@@ -33,10 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-timing", action="store_true", help="leave the speed out")
     add_output(parser)
-    add_script(parser, updates=1)
-    for action in parser._actions:
-        if action.dest == "target":
-            action.nargs = "?"  # --table needs none
+    add_script(parser, updates=1, optional=True)  # --table needs none
 
 
 def run(args: argparse.Namespace) -> int:
@@ -55,4 +52,4 @@ def run(args: argparse.Namespace) -> int:
     deliver(report, args)
     if report.partial or ran.interrupted:
         return 130
-    return 1 if ran.error is not None or ran.status else 0
+    return ran.status

@@ -32,20 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="how long a rank may take to answer (default: 30)",
     )
-    parser.add_argument(
-        "--updates",
-        type=_common.count,
-        default=20,
-        metavar="N",
-        help="end the script after so many optimizer updates (default: 20)",
-    )
-    parser.add_argument(
-        "-m", dest="module", action="store_true", help="the target is a module, as in python -m"
-    )
-    parser.add_argument("target", nargs="?", metavar="SCRIPT", help="the script to run, if any")
-    parser.add_argument(
-        "arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="its own arguments"
-    )
+    _common.add_script(parser, updates=20, optional=True)
 
 
 def run(args: argparse.Namespace) -> int:

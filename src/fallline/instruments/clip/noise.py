@@ -27,6 +27,7 @@ __all__ = [
     "noise_scale_of_script",
 ]
 
+_VAGUE = 10  # times between the ends of an estimate that says too little
 GROUPS = 4  # sums that are kept, to leave out one at a time: the spread of the estimate
 
 
@@ -72,10 +73,12 @@ class NoiseScale:
             if self.at_least is None:
                 return "unknown: the gradients are all zero"
             return f"above {self.at_least:.0f} samples ({now}): the noise drowns the gradient, give more gradients to see how far above"
-        spread = f" ({self.between[0]:.0f} to {self.between[1]:.0f})" if self.between else ""
+        spread = f" ({self.between[0]:.3g} to {self.between[1]:.3g})" if self.between else ""
         ratio = self.noise_scale / self.batch_size
         advice = (
-            "a larger batch (or more accumulation) still pays"
+            "too uncertain to advise; more gradients (--gradients) say more"
+            if self.between and self.between[1] > _VAGUE * self.between[0]
+            else "a larger batch (or more accumulation) still pays"
             if ratio > 2
             else "a larger batch is mostly wasted"
             if ratio < 0.5
@@ -229,25 +232,27 @@ def noise_scale_of_script(
 ) -> NoiseScale:
     """Train up to this update, then hold the parameters still and take the gradients of the script's next micro-batches."""
     from fallline.instruments.clip.noise_script import Holding, run_holding
+    from fallline.instruments.script import NothingMeasured
 
-    holding = Holding(updates, gradients, progress)
-    ran = run_holding(script, holding)
+    holding = Holding(updates, gradients)
+    ran = run_holding(script, holding, progress)
+    if holding.gradients.count < 2:
+        if ran.interrupted:
+            raise KeyboardInterrupt
+        raise NothingMeasured(ran, f"before two gradients could be taken after update {updates}")
     size = batch_size or holding.samples
     if size is None:
         raise UsageError(
             "the number of samples in a batch could not be seen (no DataLoader, no tensor given to the model): say --batch-size"
         )
-    if holding.gradients.count < 2:
-        if ran.interrupted:
-            raise KeyboardInterrupt
-        raise UsageError(
-            f"the script ended after {ran.updates} updates, before two gradients could be taken after update {updates}: choose fewer "
-            "--updates"
-        )
     found = holding.gradients.estimate(size * holding.world)
     found.update = updates
     found.partial = found.gradients < gradients
     found.status = 130 if ran.interrupted else ran.status
+    if holding.others:
+        found.notes.append(
+            "the script has other losses too, which reach other parameters: these are the gradients of the first that comes"
+        )
     if holding.sizes - {size}:
         found.notes.append(
             f"the batches had different sizes ({', '.join(map(str, sorted(holding.sizes)))}): {size} was taken for all"

@@ -14,19 +14,22 @@ from fallline.instruments.script import Observer, Ran, Script, run_until
 
 __all__ = ["Holding", "run_holding"]
 
+_SAME_LOSS = 0.9  # of the parameters are reached by both: batches of one loss, not two losses
+
 
 class Holding(Observer):
     """From one update on, every step is undone and every backward's own gradient is kept."""
 
-    def __init__(self, after: int, wanted: int, progress: Progress | None) -> None:
+    def __init__(self, after: int, wanted: int) -> None:
         self.after = after
         self.wanted = wanted
         self.gradients = Gradients()
         self.samples: int | None = None
         self.sizes: set[int] = set()
+        self.others = 0  # backwards of another loss: a critic's beside an actor's
+        self._reached: set[int] = set()  # parameters, by the loss whose noise is measured
         self.world = 1
         self._done = 0
-        self._progress = progress
         self._optimizers: list[Any] = []
         self._before: list[Tensor | None] = []
         self._kept: list[tuple[Tensor, Tensor]] = []
@@ -44,14 +47,12 @@ class Holding(Observer):
 
     def update_ends(self, number: int) -> None:
         self._done = number
-        if self._progress is not None:
-            self._progress.advance(number, "updates")
 
     def batch_ends(self, iterator: Any, batch: Any) -> None:
         self._size(batch)
 
     def forward_begins(self, model: Any, args: Any, kwargs: Any) -> None:
-        if self.samples is None:
+        if self.samples is None and torch.is_grad_enabled():
             self._size((args, kwargs))
         if isinstance(model, torch.nn.parallel.DistributedDataParallel):
             self.world = int(os.environ.get("WORLD_SIZE", "1"))
@@ -72,10 +73,23 @@ class Holding(Observer):
                 parameter.grad = None
 
     def backward_ends(self) -> None:
+        parameters = self.parameters()
+        if not self._reached:  # the script's first: no gradient was there before
+            self._reached = {i for i, p in enumerate(parameters) if p.grad is not None}
         if not self._before:
             return
-        parameters = self.parameters()
-        self.gradients.add([p.grad for p in parameters])
+        reached = {i for i, p in enumerate(parameters) if p.grad is not None}
+        if len(reached & self._reached) >= _SAME_LOSS * len(reached | self._reached):
+            # an expert that a batch left out has no gradient, and counts as zero
+            self.gradients.add(
+                [
+                    torch.zeros_like(p) if p.grad is None else p.grad
+                    for i, p in enumerate(parameters)
+                    if i in self._reached
+                ]
+            )
+        else:
+            self.others += 1
         with torch.no_grad():
             for parameter, before in zip(parameters, self._before, strict=True):
                 if before is not None:
@@ -97,6 +111,6 @@ class Holding(Observer):
         self._kept = []
 
 
-def run_holding(script: Script, holding: Holding) -> Ran:
+def run_holding(script: Script, holding: Holding, progress: Progress | None) -> Ran:
     """Run it until all gradients are there: at the latest after as many updates more."""
-    return run_until(script, holding, updates=holding.after + holding.wanted)
+    return run_until(script, holding, updates=holding.after + holding.wanted, progress=progress)

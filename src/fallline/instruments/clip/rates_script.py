@@ -8,17 +8,16 @@ from torch import Tensor
 
 from fallline.instruments.clip.rates import RateRange, Sweep, ratios_of, set_rates
 from fallline.instruments.frame import Progress
-from fallline.instruments.script import Enough, Observer, Script, run_until
+from fallline.instruments.script import Enough, NothingMeasured, Observer, Script, run_until
 from fallline.watcher.patches import Patches, Wrapped
 
 __all__ = ["sweep_script"]
 
 
 class _Rates(Observer):
-    def __init__(self, sweep: Sweep, progress: Progress | None) -> None:
+    def __init__(self, sweep: Sweep) -> None:
         self.sweep = sweep
         self.over = False
-        self._progress = progress
         self._losses: list[Tensor] = []
         self._rate: float | None = None
         self._own: list[Any] = []
@@ -49,8 +48,6 @@ class _Rates(Observer):
         if losses and self._rate is not None and not self.over:
             self.over = not self.sweep.note(self._rate, sum(losses) / len(losses))
         self._rate = None
-        if self._progress is not None:
-            self._progress.advance(number, "updates")
 
     def end_when_over(self, patches: Patches, ran: Any) -> None:
         """A loss that has shot up is the answer: the script need not go on until all rates were tried."""
@@ -70,8 +67,12 @@ class _Rates(Observer):
 
 
 def sweep_script(script: Script, sweep: Sweep, progress: Progress | None) -> RateRange:
-    rates = _Rates(sweep, progress)
-    ran = run_until(script, rates, updates=sweep.updates, ready=rates.end_when_over)
+    rates = _Rates(sweep)
+    ran = run_until(
+        script, rates, updates=sweep.updates, ready=rates.end_when_over, progress=progress
+    )
+    if not ran.updates and not ran.interrupted:
+        raise NothingMeasured(ran, "before the first rate was tried")
     found = sweep.conclude()
     found.partial = not rates.over
     found.status = 130 if ran.interrupted else 0 if rates.over else ran.status

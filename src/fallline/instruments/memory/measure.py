@@ -97,7 +97,7 @@ def measure_memory(
     def observer() -> MemoryObserver:
         from fallline.instruments.memory.observer import MemoryObserver
 
-        made.append(MemoryObserver(updates, progress))
+        made.append(MemoryObserver(updates))
         return made[0]
 
     def ready(taps: Any, ran: Ran) -> None:
@@ -108,7 +108,7 @@ def measure_memory(
 
     begun = time.monotonic()
     try:
-        ran = run_until(target, observer, updates=updates, ready=ready)
+        ran = run_until(target, observer, updates=updates, ready=ready, progress=progress)
     finally:
         for one in made:
             one.stop()

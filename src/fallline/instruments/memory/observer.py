@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from fallline.instruments.frame import Progress
 from fallline.instruments.memory.allocator import Allocator, lines_at_peak
 from fallline.instruments.memory.growth import Growing
 from fallline.instruments.memory.ledger import (
@@ -42,11 +41,10 @@ _ROLES = (
 class MemoryObserver(Growing):
     """The ledger, the allocator, and the moment of an out-of-memory error."""
 
-    def __init__(self, updates: int, progress: Progress | None) -> None:
+    def __init__(self, updates: int) -> None:
         super().__init__(updates)
         self.allocator = Allocator()
         self.told: OutOfMemory | None = None
-        self._progress = progress
 
     def optimizer_made(self, optimizer: Any) -> None:
         super().optimizer_made(optimizer)
@@ -63,8 +61,6 @@ class MemoryObserver(Growing):
     def update_ends(self, number: int) -> None:
         super().update_ends(number)
         self.allocator.update_ends()
-        if self._progress is not None:
-            self._progress.advance(number, "updates")
 
     def failed(self, error: BaseException) -> None:
         """Explain an error for want of memory, where its traceback ends."""

@@ -32,6 +32,7 @@ class ModelReport:
     shared: list[list[str]]
     frozen: list[str] = field(default_factory=list)
     not_optimized: list[str] = field(default_factory=list)
+    elsewhere: int = 0  # parameters that the script's optimizers hold beside this model's
     batch: str = ""
     flow: Flow | None = None
     tried: dict[str, Any] = field(default_factory=dict)  # another initialisation, measured
@@ -49,6 +50,7 @@ class ModelReport:
             "shared": self.shared,
             "frozen": self.frozen,
             "not_optimized": self.not_optimized,
+            "optimized_elsewhere": self.elsewhere,
             "batch": self.batch,
             "partial": self.partial,
         }
@@ -139,6 +141,11 @@ class ModelReport:
             lines += [*(f"shared: {' = '.join(group)}" for group in self.shared), ""]
         if self.frozen:
             lines += [f"frozen: {_some(self.frozen)}", ""]
+        if self.elsewhere:
+            lines += [
+                f"beside it the script trains {_count(self.elsewhere)} that are not this model's: it is the one of the first backward",
+                "",
+            ]
         flow = self.flow
         if flow is not None and flow.layers:
             loss = "" if flow.loss_given else "; the mean square of the outputs stood for the loss"

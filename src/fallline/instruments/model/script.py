@@ -29,4 +29,7 @@ def model_of_script(script: Script, *, update: int = 1) -> tuple[ModelReport, Ra
         from fallline.instruments.model.registered import not_optimized
 
         report.not_optimized = not_optimized(model, ran.optimizers)
+        own = {id(p) for p in model.parameters()}
+        held = {id(p): p for o in ran.optimizers for g in o.param_groups for p in g["params"]}
+        report.elsewhere = sum(p.numel() for at, p in held.items() if at not in own)
     return report, ran

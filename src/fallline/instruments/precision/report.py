@@ -34,6 +34,7 @@ class PrecisionReport:
     matmuls: list[Matmul] = field(default_factory=list)
     small_gradients: dict[str, float] = field(default_factory=dict)
     loss_given: bool = True  # else the mean square of the outputs stood for it
+    without_loss: str = ""  # and why
     reference: str = "fp64"
     notes: list[str] = field(default_factory=list)
     partial: bool = False
@@ -106,7 +107,8 @@ class PrecisionReport:
             f"on {self.device_name} ({self.device}), torch {torch.__version__}; {self._native()}"
         ]
         if not self.loss_given:
-            lines.append("no loss was returned: the mean square of the outputs stood for it")
+            why = self.without_loss or "none was returned"
+            lines.append(f"without the loss ({why}): the mean square of the outputs stood for it")
         lines += [*self.notes, "", *self._formats(), *self._failures(), *self._ranges()]
         lines += [*self._matmuls(), *self._operations()]
         return "\n".join(lines).rstrip() + "\n"

@@ -23,10 +23,7 @@ def precision_of_script(
         from fallline.instruments.precision.probe import probe_run
 
         report = probe_run(micro, device=micro.device, timing=timing)
-        if micro.without_loss and not report.loss_given:
-            report.notes.append(
-                f"the loss is not part of it ({micro.without_loss}): the outputs of the model stood for it"
-            )
+        report.without_loss = micro.without_loss
         return report
 
     return measure_micro_batch(script, measure, update=update)

@@ -34,7 +34,7 @@ MOST_SAMPLES = 50_000
 class Training(Observer):
     """One rank's script."""
 
-    def __init__(self, updates: int, progress: Progress | None) -> None:
+    def __init__(self, updates: int) -> None:
         self.warm = max(1, updates // 5)
         self.synchronised = max(1, (updates - self.warm) // 2)
         self.alone = max(1, updates - self.warm - self.synchronised)
@@ -52,7 +52,6 @@ class Training(Observer):
         self.backwards = 0
         self.synchronising = 0
         self.overridden = False
-        self._progress = progress
         self._models: list[nn.Module] = []
         self._done = 0
         self._began = 0.0
@@ -163,8 +162,6 @@ class Training(Observer):
         self._done = number
         if self.window != window:
             _wait()
-        if self._progress is not None:
-            self._progress.advance(number, "updates")
         self._began = self._before = time.perf_counter()
 
     def per_update(self, window: str) -> float | None:
@@ -227,6 +224,12 @@ def train(
     target: Script | Callable[[], object], updates: int, progress: Progress | None
 ) -> dict[str, Any]:
     """Run the script on this rank; what it saw."""
-    training = Training(updates, progress)
-    ran = run_until(target, training, updates=training.total, ready=training.watch_samples)
+    training = Training(updates)
+    ran = run_until(
+        target,
+        training,
+        updates=training.total,
+        ready=training.watch_samples,
+        progress=progress,
+    )
     return training.to_json(ran)

@@ -172,12 +172,24 @@ def _answer(compared: str, runs: _Runs, a: _Run, b: _Run) -> Same:
     answer = Same(compared, found is None and updates > 0, updates, found, runs=runs.count)
     answer.partial = runs.interrupted or a.partial or b.partial
     answer.status = 130 if runs.interrupted else failed
-    if not updates:
-        answer.notes.append("one of the runs made no update: there is nothing to compare")
+    if failed and not runs.interrupted:
+        answer.notes.append(
+            f"the script failed with exit status {failed} after {_updates(max(a.updates, b.updates))}: repair that first"
+        )
+    elif not updates and not runs.interrupted:
+        answer.status = 2  # 1 says that the bits differ
+        who = "one of the runs" if a.updates or b.updates else "the script"
+        answer.notes.append(
+            f"{who} made no update (no optimizer's step() was seen): there is nothing to compare"
+        )
     elif a.updates != b.updates and not answer.partial and compared != "resume":
         answer.same = False
         answer.notes.append(f"the runs made {a.updates} and {b.updates} updates")
     return answer
+
+
+def _updates(number: int) -> str:
+    return f"{number} update{'' if number == 1 else 's'}"
 
 
 def _twice(runs: _Runs, pin: bool) -> Same:
@@ -315,6 +327,7 @@ def _resumed(runs: _Runs, resume: tuple[str, ...], stop: int | None) -> Same:
         answer = _answer("resume", runs, a, _Run([], b.status))
         answer.same = False
         if begins is not None:
+            answer.status = b.status  # it can be compared: nothing is as it was
             answer.notes = [
                 "the resumed run begins with parameters that the straight one never had: the model was not restored, or from another run"
             ]

@@ -51,8 +51,10 @@ class Same:
 
     def text(self) -> str:
         lines = [f"same: {self._verdict()}"]
-        if self.partial:
+        if self.partial and self.updates:
             lines.append(f"  partial: both runs came to {self.updates} updates.")
+        elif self.status == 130:
+            lines.append("  partial: stopped before there was anything to compare.")
         if self.operation is not None:
             lines += ["", *self._operation()]
         if self.cause is not None:

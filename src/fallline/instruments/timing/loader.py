@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -99,9 +100,9 @@ def try_loader(
 
 
 def _counts(loader: Any) -> list[int]:
-    """Numbers of workers as far as there are cores: as it is first, then those that most often help."""
+    """Numbers of workers up to twice the cores, since those that read sleep: as it is first, then those that most often help."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    others = [n for n in (4, 8, 2, 16, 1, 0) if n <= (cores or 1)]
+    others = [n for n in (4, 8, 2, 16, 1, 0) if n <= 2 * (cores or 1)]
     return list(dict.fromkeys([loader.num_workers, *others]))
 
 
@@ -139,6 +140,14 @@ def _like(loader: Any, trial: Trial) -> DataLoader[Any]:
     generator = torch.Generator()
     generator.manual_seed(0)
     batch = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
+    with warnings.catch_warnings():  # torch would say that there are fewer cores than workers
+        warnings.filterwarnings("ignore", message="This DataLoader will create")
+        return _made(loader, trial, batch, generator)
+
+
+def _made(
+    loader: Any, trial: Trial, batch: int | None, generator: torch.Generator
+) -> DataLoader[Any]:
     return DataLoader(
         loader.dataset,
         batch_size=batch,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fallline.instruments.frame import Progress
-from fallline.instruments.script import Ran, Script, run_until
+from fallline.instruments.script import NothingMeasured, Ran, Script, run_until
 from fallline.instruments.timing.clock import DATA, Clock, Stall, tap_copies, tap_stalls
 from fallline.instruments.timing.device_trace import MARK, Device, read_trace
 from fallline.watcher.patches import Patches
@@ -97,11 +97,13 @@ def measure_time(
         target = Script(target)
     observer = _Observer(updates, loader_for, progress)
     try:
-        ran = run_until(target, observer, updates=updates, ready=observer.tap)
+        ran = run_until(target, observer, updates=updates, ready=observer.tap, progress=progress)
     finally:
         observer.end()
     if ran.error is not None and not ran.interrupted and not isinstance(target, Script):
         raise ran.error
+    if isinstance(target, Script) and not observer.updates and not ran.interrupted:
+        raise NothingMeasured(ran, "before the window that is measured")
     count = max(1, len(observer.updates))
     looks = sum(observer.lines.values()) or 1
     return Timing(
@@ -170,8 +172,6 @@ class _Observer(Clock):
         if number in (self._begin, self._ready, self._start):
             self.finish_device()  # or the work of earlier updates would run in the window
         super().update_ends(number)
-        if self._progress is not None:
-            self._progress.advance(number, "updates")
         if number == self._begin:
             self._compiled_before = _compiles().graphs
             self.begin()

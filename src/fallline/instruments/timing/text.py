@@ -43,7 +43,7 @@ class Verdict(NamedTuple):
 def verdict(timing: Timing) -> Verdict:
     if not timing.window:
         return Verdict(
-            "unknown", 0.0, "no update was measured", "let the script do more updates (--updates)"
+            "unknown", 0.0, "no update was measured", "let it run until a few updates are done"
         )
     if timing.compiled.in_window:
         return Verdict(
