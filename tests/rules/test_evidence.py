@@ -264,3 +264,81 @@ class Mine(Trainer):
         return (loss, outputs) if return_outputs else loss
 """
     assert told(text, "FL129") == reported
+
+
+def test_a_loop_of_nothing_but_steps_measures_the_optimizer() -> None:
+    text = """\
+import torch
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.Adam(model.parameters())
+model(torch.ones(1, 4)).sum().backward()
+for _ in range(100):
+    optimizer.step()
+for _ in range(1000):
+    optimizer.step()
+"""
+    assert told(text, "FL117") == []
+
+
+def test_layers_of_a_list_that_go_on_to_a_sequential_are_registered() -> None:
+    text = """\
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, sizes):
+        super().__init__()
+        convs = [nn.Conv2d(a, b, 3) for a, b in sizes]
+        sequence = []
+        for conv in convs:
+            sequence.append(conv)
+            sequence.append(nn.ReLU())
+        self.body = nn.Sequential(*sequence)
+        self.convs = convs
+
+    def forward(self, x):
+        return [conv(x) for conv in self.convs]
+"""
+    assert told(text, "FL801") == []
+
+
+def test_an_object_that_runs_the_backward_itself_is_not_seen_into() -> None:
+    text = """\
+import torch
+
+def train(model, optim, loader):
+    for x in loader:
+        optim.zero_grad()
+        loss = model(x).mean()
+        optim.backward(loss)
+        optim.step()
+"""
+    assert told(text, "FL117") == []
+
+
+def test_an_extractor_that_nobody_trains_may_be_frozen_inside() -> None:
+    text = """\
+import torch
+from library import Backbone
+
+class Extractor(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.model = Backbone()
+
+    def forward(self, x):
+        return self.model(x)
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = torch.utils.data.DataLoader(torch.randn(32, 4), batch_size=8)
+extractor = Extractor()
+features = []
+for x in loader:
+    features.append(extractor(x))
+for x in loader:
+    optimizer.zero_grad()
+    model(x).mean().backward()
+    optimizer.step()
+"""
+    assert "error" not in told(text, "FL401")

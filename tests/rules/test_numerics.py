@@ -181,6 +181,7 @@ GUESSES = [
 ]
 
 LOOK_ALIKES = [
+    "p = torch.sigmoid(net(x))\nbce_loss = -(y * torch.log(p) + (1 - y) * torch.log(1 - p))\nprint(torch.mean(bce_loss).detach().item())\n",
     "def gate_entropy_loss(v):\n    p = v.softmax(1)\n    return -torch.mul(p, torch.log(p + 1e-10)).sum(1).mean()\n",
     "def loss_fn(pred, target):\n    return -torch.log(pred + 1e-8).mean()\n",
     "loss = -torch.log(torch.sigmoid(net(z)) + 1e-8).mean()\nloss.backward()\n",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from fallline.event import Kind
 from fallline.reader import containers, frameworks, tensors
 from fallline.reader.call import METHODS, Call
@@ -24,6 +26,8 @@ from fallline.reader.values import (
 
 __all__ = ["call_method", "call_unknown", "knows"]
 
+_ACTS = re.compile(r"backward|step|update|clip|zero|scale_|reduce|sync")
+
 
 def call_method(machine: Machine, found: Value, name: str, call: Call) -> Value:
     """`found.name(...)` of something that is no class of the project."""
@@ -41,6 +45,9 @@ def call_method(machine: Machine, found: Value, name: str, call: Call) -> Value:
             return special
         if value.kind == "iterator":
             return value
+        if value.kind in {"optimizer", "scaler"} and _ACTS.search(name):
+            # `optimizer.backward(loss)`, `optimizer.clip_master_grads(1)`: not torch's own class, and it does more than that one
+            machine.emit(Kind.OPAQUE, call.node, what=f"{value.kind}.{name}")
         return Unknown()
     if isinstance(value, Tensor):
         return tensors.tensor(machine, value, name, call)

@@ -42,6 +42,8 @@ class StepWithoutBackward(Rule):
             first = next(u.index for u in updates if u.backwards)
             for update in empty:
                 place = str(update.step.at)
+                if _only_steps(updates, update):
+                    continue
                 if update.index > first and without.pop(place, 0) / total[place] >= HABIT:
                     yield self.finding(
                         update.step,
@@ -162,6 +164,18 @@ for epoch in range(2):
     for x, y in loader:
         optimizer.step(closure)
 """,
+    )
+
+
+def _only_steps(updates: list[Update], update: Update) -> bool:
+    """A loop with nothing but a step in it (`for _ in range(100): optimizer.step()`) measures the optimizer."""
+    before = updates[update.index - 1] if update.index else None
+    after = updates[update.index + 1] if update.index + 1 < len(updates) else None
+    return any(
+        other is not None
+        and other.step.at == update.step.at
+        and not (update if other is before else other).all(Kind.FORWARD, Kind.BATCH)
+        for other in (before, after)
     )
 
 

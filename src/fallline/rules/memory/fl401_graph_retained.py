@@ -173,19 +173,25 @@ for epoch in range(2):
 
 
 def _has_graph(trace: Trace, event: Event) -> bool:
-    """Whether what computed it was seen to be a model: made here, switched, or walked by a backward; not called like one."""
+    """Whether what computed it was seen to be a model with weights that learn; a feature extractor may be frozen inside."""
     of = event.fact("of")
-    return not of or any(_is_model(trace, model) for model in of)
+    return not of or any(_learns(trace, model) for model in of)
 
 
-def _is_model(trace: Trace, model: str) -> bool:
-    known = trace.object(model)
-    if known is None or not known.fact("assumed"):
-        return True
-    return any(
+def _learns(trace: Trace, model: str) -> bool:
+    """Switched between train and eval, walked by a backward, or held by an optimizer; not only called like a model."""
+    if any(
         e.kind is Kind.MODE or e.fact("used")
         for e in trace.all(Kind.MODE, Kind.FORWARD)
         if e.model == model
+    ):
+        return True
+    known = trace.object(model)
+    sets = known.fact("parameters") if known is not None else None
+    return any(
+        not sets.isdisjoint(o.fact("parameters") or ())
+        for o in trace.objects.values()
+        if sets and o.kind == "optimizer"
     )
 
 

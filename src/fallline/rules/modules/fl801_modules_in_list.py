@@ -338,7 +338,27 @@ def _wrapped_elsewhere(module: Module, cls: ast.ClassDef, name: str, value: ast.
                 isinstance(value, ast.Name) and isinstance(inner, ast.Name) and inner.id == value.id
             ):
                 return True
-    return any(not _is_container(module.value(v)) for v in module.attribute_values(cls, name))
+    return any(
+        not _is_container(module.value(v)) for v in module.attribute_values(cls, name)
+    ) or _handed_on(cls, value)
+
+
+def _handed_on(cls: ast.ClassDef, value: ast.expr) -> bool:
+    """`for layer in layers: sequence.append(layer)`: each layer of the local list goes on to where it may be registered."""
+    if not isinstance(value, ast.Name):
+        return False
+    for loop in (n for n in ast.walk(cls) if isinstance(n, ast.For)):
+        if not any(isinstance(n, ast.Name) and n.id == value.id for n in ast.walk(loop.iter)):
+            continue
+        names = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
+        if any(
+            isinstance(argument, ast.Name) and argument.id in names
+            for call in ast.walk(loop)
+            if isinstance(call, ast.Call)
+            for argument in call.args
+        ):
+            return True
+    return False
 
 
 def _walked(argument: ast.expr) -> ast.expr:

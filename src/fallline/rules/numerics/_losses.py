@@ -58,7 +58,7 @@ def in_loss(module: Module, node: ast.AST) -> bool:
         for up in module.parents(node)
     ):
         return not _only_measured(module, node, _FLOWS)
-    return _reaches_loss(module, node, _FLOWS)
+    return _reaches_loss(module, node, _FLOWS) and not _only_measured(module, node, _FLOWS)
 
 
 def _only_measured(module: Module, node: ast.AST, flows: int) -> bool:
