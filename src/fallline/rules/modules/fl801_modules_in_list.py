@@ -15,6 +15,8 @@ from fallline.syntax.models import has_state
 _LIST_METHODS = frozenset({"append", "extend", "insert", "pop"})
 _DICT_METHODS = frozenset({"items", "keys", "values", "update", "pop", "clear"})
 _REGISTRARS = frozenset({"add_module", "register_module"})
+# Builtins that only look at what they are given.
+_LOOKS = frozenset("len enumerate zip range reversed print list sum iter isinstance".split())
 
 # What a plain container is written as; `list()` and `[a] + [b]` count through `_container`.
 Container = ast.List | ast.Tuple | ast.ListComp | ast.Dict | ast.DictComp | ast.BinOp | ast.Call
@@ -313,23 +315,7 @@ def _wrapped_elsewhere(module: Module, cls: ast.ClassDef, name: str, value: ast.
         if not isinstance(call, ast.Call):
             continue
         callee = module.resolve(call.func)
-        if (
-            isinstance(call.func, ast.Name)
-            and callee is None
-            and call.func.id
-            in {
-                "len",
-                "enumerate",
-                "zip",
-                "range",
-                "reversed",
-                "print",
-                "list",
-                "sum",
-                "iter",
-                "isinstance",
-            }
-        ):
+        if isinstance(call.func, ast.Name) and callee is None and call.func.id in _LOOKS:
             continue
         for argument in [*call.args, *(k.value for k in call.keywords)]:
             inner = argument.value if isinstance(argument, ast.Starred) else argument
