@@ -6,7 +6,6 @@ import codecs
 import errno
 import os
 import sys
-from contextlib import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,6 +75,8 @@ def cannot_write(error: BaseException) -> bool:
 
 def give_up_writing(error: OSError) -> int:
     """The exit status when nobody listens any more (`fallline check . | head`: 1) or the disk is full (2)."""
+    from contextlib import suppress
+
     closed = error.errno == errno.EPIPE
     if not closed:
         with suppress(OSError):  # it may be standard error itself
