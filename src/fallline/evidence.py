@@ -122,7 +122,9 @@ def _of_run(folder: Path) -> list[Finding]:
         )
     try:
         return [Finding.from_dict(d) for d in json.loads(findings.read_text(encoding="utf-8"))]
-    except (ValueError, KeyError, TypeError):
+    except OSError as error:
+        raise RunError(f"{findings} cannot be read: {error.strerror or error}") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise RunError(
-            f"{findings} is damaged; `fallline report {folder}` writes it again"
+            f"{findings} is damaged: delete it, and `fallline report {folder}` writes it again"
         ) from None

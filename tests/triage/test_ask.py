@@ -194,6 +194,23 @@ def test_bad_input_is_told_in_one_line(
     assert words in err and "Traceback" not in err
 
 
+@pytest.mark.parametrize("content", ["", "[", "{}", '{"a": 1}', "[3]", '[{"code": 3}]', "\xff"])
+def test_a_damaged_findings_file_is_told_in_one_line(
+    content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "findings.json").write_text(content, encoding="latin-1")
+    status, out, err = ask(capsys, "why did it diverge?", "--run", str(tmp_path))
+    if content == "{}":
+        assert status == 0  # nothing was found
+    else:
+        assert status == 2 and not out
+        assert "is damaged: delete it" in err and len(err.splitlines()) == 1
+
+
+def test_a_question_need_not_be_quoted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ask(capsys, "my", "loss", "is", "nan") == ask(capsys, "my loss is nan")
+
+
 def test_instructions_inside_a_question_are_only_words() -> None:
     plain = recognise("my loss is nan")[0]
     injected = recognise(
