@@ -11,9 +11,14 @@ __all__ = ["write_atomically"]
 def write_atomically(path: str, data: bytes) -> None:
     """Replace the file's content; a crash at any moment leaves the old or the new content, never half of one.
 
-    The mode is kept, and a link stays a link: what it leads to is replaced.
+    The mode is kept, and a link stays a link: what it leads to is replaced. What is no file (`/dev/stdout`, a named pipe)
+    is written to: replacing it would take it away from everybody.
     """
     target = os.path.realpath(path)
+    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+        with open(path, "wb") as stream:
+            stream.write(data)
+        return
     handle, temporary = tempfile.mkstemp(
         prefix=".fallline-", suffix=".tmp", dir=os.path.dirname(target)
     )
