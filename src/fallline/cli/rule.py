@@ -23,6 +23,9 @@ Explain a rule: what it finds, why it is bad, what to write instead.
   fallline rule --all
 """
 
+# the command that finds it
+_FOUND_BY = {"reader": "check", "watcher": "run", "both": "check, run"}
+
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("code", nargs="*", metavar="CODE", help="a rule's code or name")
@@ -100,7 +103,9 @@ def _unknown(code: str) -> str:
     from fallline.rule import all_rules
 
     names = [word for rule in all_rules() for word in (rule.code, rule.name)]
-    near = get_close_matches(code.upper(), names, 2) or get_close_matches(code.lower(), names, 2)
+    near = [name for name in names if name.startswith(code.upper())]  # FL2
+    near = near or get_close_matches(code.upper(), names, 2)
+    near = near or get_close_matches(code.lower(), names, 2)
     hint = f"Did you mean {' or '.join(near)}?" if near else "`fallline rule --all` lists them."
     return f"there is no rule '{code}'. {hint}"
 
@@ -142,7 +147,7 @@ def _table(rules: list[Rule]) -> str:
         mark = "[*]" if rule.fixable else "   "
         what = rule.what.strip().split("\n")[0]
         lines.append(
-            f"  {rule.code}  {severity}  {rule.seen_by:<7}  {mark}  {rule.name:<{width}}  {what}"
+            f"  {rule.code}  {severity}  {_FOUND_BY[rule.seen_by]:<10}  {mark}  {rule.name:<{width}}  {what}"
         )
     return "\n".join(lines)
 
@@ -155,7 +160,7 @@ def _text(rule: Rule) -> str:
     fixed = "fixed by --fix" if rule.fixable else "no automatic fix"
     parts = [
         f"{paint(rule.code, SEVERITY_STYLE[rule.severity.value])} {paint(rule.name, 'bold')}",
-        f"{rule.severity.value} · {rule.specialist.name} · seen by {rule.seen_by} · {fixed}",
+        f"{rule.severity.value} · {rule.specialist.name} · found by {_FOUND_BY[rule.seen_by]} · {fixed}",
         "",
         rule.what.strip(),
         "",
