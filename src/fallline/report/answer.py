@@ -52,8 +52,9 @@ def text(answer: Answer, more: bool = False) -> str:
     lines += _section(
         "Measure first", [(s.run, s.tells + _backs(s.backs, more)) for s in answer.measure[:few]]
     )
-    if more:
-        lines += _section("Then", [(w, t + _backs(b, more)) for w, t, b in answer.tree])
+    if more or not answer.healthy:
+        rows = [(f"if {w}", t + _backs(b, more)) for w, t, b in answer.branches(few)]
+        lines += _section("Then", rows)
     if answer.fixes:
         lines.append("Fixes, best first, each under its condition")
         for fix in answer.fixes[:few]:
@@ -73,10 +74,13 @@ def text(answer: Answer, more: bool = False) -> str:
     if more:
         lines += _section("Measured", [(f.name, f.says) for f in answer.measured()])
     hidden = sum(
-        max(0, len(x) - _FEW) for x in (answer.findings, answer.fixes, answer.avoid, answer.measure)
+        max(0, len(x) - _FEW)
+        for x in (answer.findings, answer.fixes, answer.avoid, answer.measure, answer.tree)
     )
     if not more and (hidden or answer.tree):
-        lines.append("--more shows the decision tree, what backs each statement, and the rest.")
+        lines.append(
+            "--more shows the whole decision tree, what backs each statement, and the rest."
+        )
     return "\n".join(lines).rstrip()
 
 

@@ -55,6 +55,11 @@ class Answer:
     corrected: str | None = None
     healthy: bool = False
 
+    def branches(self, few: int | None) -> list[tuple[str, str, tuple[str, ...]]]:
+        """The branches of the tree that the question is nearest to, in the tree's own order."""
+        near = sorted(self.tree, key=lambda row: -_shared(row[0], self.question))[:few]
+        return [row for row in self.tree if row in near]
+
     def measured(self) -> list[Fact]:
         """What was measured for everything that this answer cites, findings first."""
         stated: list[Statement | Step | Fixing | Avoid]
