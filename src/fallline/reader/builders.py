@@ -26,6 +26,7 @@ __all__ = [
     "criterion",
     "dataset",
     "enabled_of",
+    "filled_up",
     "layer",
     "loader",
     "optimizer",
@@ -167,8 +168,8 @@ def reduction_of(machine: Machine, call: Call) -> str | None:
 
 # Targets that someone fills up in this file. A word such as `lengths` or `pad_token` says nothing about the targets.
 _PADDING = re.compile(
-    r"\bpad_sequence\(|\]\s*=\s*-100?\b|\[\s*-100?\s*\]\s*\*|masked_fill_?\([^)]*-100?\)|full(_like)?\([^)]*-100?\b"
-    r"|padding_value\s*=\s*-100?\b|\[\w*IGNORE_INDEX\]\s*\*|=\s*\w*IGNORE_INDEX\b|DataCollatorFor(Seq2Seq|LanguageModeling)"
+    r"\bpad_sequence\(|\]\s*=\s*-100\b|\[\s*-100\s*\]\s*\*|masked_fill_?\([^)]*-100\)|full(_like)?\([^)]*-100\b"
+    r"|padding_value\s*=\s*-100\b|\[\w*IGNORE_INDEX\]\s*\*|=\s*\w*IGNORE_INDEX\b|DataCollatorFor(Seq2Seq|LanguageModeling)"
 )
 
 
@@ -181,7 +182,15 @@ def pads(machine: Machine, call: Call) -> bool:
     # -1 and -100 are what libraries write by default; another number is the id of a token that is really there
     token = isinstance(known, Const) and known.value not in (-1, -100)
     said = isinstance(known, Unknown) and "pad" in known.hint.lower()
-    return token or said or _PADDING.search(machine.module.source.text) is not None
+    return token or said or filled_up(machine)
+
+
+def filled_up(machine: Machine) -> bool:
+    """Whether a file on the way to here is seen to fill up targets with what is ignored."""
+    return any(
+        _PADDING.search(module.source.text) is not None
+        for module in {id(f.module): f.module for f in machine.frames}.values()
+    )
 
 
 def wrapped(machine: Machine, call: Call, how: str) -> Value:

@@ -175,7 +175,8 @@ def _tensors(machine: Machine, a: Value, b: Value, op: ast.operator, node: ast.A
                 if b.depth < a.depth:
                     # a total of the whole window, made outside the loop over its micro-batches
                     return replace(a, divided=True, divided_at=machine.place(node))
-                return replace(both, reduction="mean", ragged=True, graph=a.graph, terms=a.terms)
+                ragged = "ignore_index" not in machine.text(node) or _some_ignored(machine)
+                return replace(both, reduction="mean", ragged=ragged, graph=a.graph, terms=a.terms)
             return replace(both, terms=a.terms)
         if isinstance(op, ast.Add | ast.Sub):
             return replace(both, terms=a.terms + b.terms if a is not b else a.terms)
@@ -189,6 +190,12 @@ def _tensors(machine: Machine, a: Value, b: Value, op: ast.operator, node: ast.A
     if isinstance(op, ast.Mult):
         return _weighted(machine, tensor, other, node)
     return replace(tensor)
+
+
+def _some_ignored(machine: Machine) -> bool:
+    from fallline.reader.builders import filled_up
+
+    return filled_up(machine)
 
 
 def _is_mask(node: ast.AST) -> bool:
