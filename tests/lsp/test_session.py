@@ -247,12 +247,14 @@ def test_hovers_are_answered_while_a_file_is_read(start: Callable[..., Client]) 
     client, readers = settled(start)
     for reader in readers:
         os.kill(reader, signal.SIGSTOP)  # a file that takes long
-    client.type("train.py", 2, WRONG)
-    assert "FL201 clip-scaled" in client.hover("other.py", CLIP, 10)
-    assert client.hover("train.py", 0, 0) == ""
-    before = len(client.transcript)
-    for reader in readers:
-        os.kill(reader, signal.SIGCONT)
+    try:
+        client.type("train.py", 2, WRONG)
+        assert "FL201 clip-scaled" in client.hover("other.py", CLIP, 10)
+        assert client.hover("train.py", 0, 0) == ""
+        before = len(client.transcript)
+    finally:
+        for reader in readers:
+            os.kill(reader, signal.SIGCONT)
     assert codes(client.diagnostics("train.py", 2)) == ["FL201"]
     assert ("←", "textDocument/publishDiagnostics") in client.transcript[before:]
 
