@@ -40,7 +40,7 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     (
         "for agents and editors",
         (
-            ("mcp", "serve check, fix, ask and the rules to agents (Model Context Protocol)"),
+            ("mcp", "serve check, fix, ask and rules to agents (Model Context Protocol)"),
             ("lsp", "serve findings and fixes to editors (Language Server Protocol)"),
             ("skills", "write the Agent Skills into a folder"),
             ("eval", "grade advice against scenarios"),
@@ -158,8 +158,9 @@ def overview() -> str:
         '  fallline ask "my loss is NaN"        what to measure, then what to change',
         "  fallline demo                        all three, on an example",
         "",
-        "exit status: 0 nothing found, 1 something was (check, eval, prove), 2 wrong usage or fallline failed; `run` ends as its script does",
-        "environment: NO_COLOR, FORCE_COLOR; FALLLINE_TRACEBACK=1 shows where fallline itself failed",
+        "exit status: 0 nothing found, 1 something was (check, eval, prove),",
+        "             2 wrong usage or fallline failed; `run` ends as its script does",
+        "environment: NO_COLOR, FORCE_COLOR; FALLLINE_TRACEBACK=1 shows where fallline failed",
         "",
         "`fallline COMMAND --help` says more. `fallline --version` prints the version.",
     ]
