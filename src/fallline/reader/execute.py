@@ -16,6 +16,7 @@ __all__ = ["traces_of"]
 
 _LENGTH = 7
 _LONGEST = 41
+_PLAIN = (str, int, float, frozenset, type(None))
 _MOST_WORK = 60_000  # statements carried out for one root, over all settings
 
 
@@ -47,6 +48,7 @@ def traces_of(
             ran |= machine.reached
             files |= machine.touched
             happened = hash(tuple(_outline(event) for event in machine.events))
+            settings.outline = hash((happened, *_made(machine)))
             if machine.events and happened not in judged:
                 judged.add(happened)
                 yield machine.trace()
@@ -66,6 +68,14 @@ def _outline(event: Event) -> tuple[object, ...]:
         event.model,
         facts,
     )
+
+
+def _made(machine: Machine) -> Iterator[tuple[object, ...]]:
+    """The training objects of an execution: settings that make others may matter where these do not."""
+    for thing in machine.things.values():
+        if thing.kind != "object":
+            facts = ((n, v) for n, v in thing.facts.items() if isinstance(v, _PLAIN))
+            yield (thing.id, *facts)
 
 
 def _executed(project: Project, root: Root, settings: Settings, deadline: float) -> Machine:

@@ -23,7 +23,8 @@ from fallline.verdict import merge, settle
 
 __all__ = ["called_names", "read_paths"]
 
-_CALLED = re.compile(rb"[A-Za-z_]\w*(?=\()")
+# From a word's first letter and never back into it: a picture in a notebook is one word of a megabyte.
+_CALLED = re.compile(rb"\b[A-Za-z_]\w*+(?=\()")
 _IMPORTED = re.compile(rb"^[ \t]*from .*?import[ \t]*(?:\(([^)]*)\)|(.*))$", re.M)
 _WORD = re.compile(rb"[A-Za-z_]\w*")
 

@@ -23,6 +23,7 @@ class Settings:
     forced: dict[str, int] = field(default_factory=dict)
     met: dict[str, int] = field(default_factory=dict)
     matter: dict[str, int] = field(default_factory=dict)  # choices worth flipping, and how much
+    outline: int = 0  # what happened in the trace, filled in by who ran it
     _values: dict[str, object] = field(
         default_factory=dict
     )  # unknown text → the value it has in this trace
@@ -71,18 +72,21 @@ class Settings:
 
 
 def explore(first: Settings) -> Iterator[Settings]:
-    """Settings to try: the usual one, each choice flipped alone, all flipped, then pairs; bounded.
+    """Settings to try: the usual one, each choice flipped alone, then in pairs, and so on; bounded.
 
-    The caller runs a trace with each and lets it fill in `met` and `matter`.
+    The caller runs a trace with each and lets it fill in `met`, `matter` and `outline`. A choice that changed nothing
+    when it was flipped is not flipped again together with others.
     """
     yield first
-    tried = [first.forced]
-    queue: list[Settings] = [first]
+    queue: list[tuple[Settings, frozenset[str]]] = [(first, frozenset())]
     produced = 1
     seen = {_key(first.forced)}
     while queue and produced < _MOST_TRACES:
-        base = queue.pop(0)
-        choices = [k for k in base.met if k in base.matter and k not in base.forced]
+        base, idle = queue.pop(0)
+        choices = [
+            k for k in base.met if k in base.matter and k not in base.forced and k not in idle
+        ]
+        children = []
         for key in sorted(choices, key=lambda k: -base.matter[k]):
             forced = {**base.forced, key: _other(key, base.met[key])}
             if _key(forced) in seen or produced >= _MOST_TRACES:
@@ -90,9 +94,12 @@ def explore(first: Settings) -> Iterator[Settings]:
             seen.add(_key(forced))
             settings = Settings(forced)
             yield settings
-            tried.append(forced)
             produced += 1
-            queue.append(settings)
+            if settings.outline == base.outline and settings.matter.keys() <= base.matter.keys():
+                idle |= {key}
+            else:
+                children.append(settings)
+        queue += [(child, idle) for child in children]
 
 
 def _other(key: str, value: int) -> int:
