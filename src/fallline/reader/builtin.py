@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from dataclasses import replace
 
 from fallline.event import Kind
 from fallline.reader.call import Call
@@ -25,6 +24,7 @@ from fallline.reader.values import (
     Thing,
     Unknown,
     Value,
+    replace,
 )
 
 __all__ = ["call"]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from contextlib import ExitStack
-from dataclasses import replace
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 
 from fallline.event import Kind
 from fallline.reader import builders, frameworks, methods, models, objects, torch_api
@@ -14,6 +13,7 @@ from fallline.reader.contexts import decorated
 from fallline.reader.evaluate import HANDLERS, evaluate, merged
 from fallline.reader.machine import Frame, Machine
 from fallline.reader.relevance import acts, relevant
+from fallline.reader.statements import run_block
 from fallline.reader.values import (
     NONE,
     Bound,
@@ -28,6 +28,7 @@ from fallline.reader.values import (
     Unknown,
     Value,
     kind_by_name,
+    replace,
 )
 
 __all__ = ["call", "call_function", "call_value", "derived"]
@@ -191,7 +192,9 @@ def call_function(
         return _generator(machine, function, [*args, *kwargs.values()], node)
     if not always and _passed_over(machine, function, [*args, *kwargs.values()]):
         return models.shaped(Unknown(), replace(_tensor_of(args, kwargs), divided=None))
-    name = function.module.qualname(body)
+    name: str | None = getattr(body, "_qualname", None)
+    if name is None:
+        name = body._qualname = function.module.qualname(body)  # type: ignore[union-attr]
     machine.reached.add((function.module.path, name))
     machine.touched.add(function.module.path)
     frame = Frame(function.module, name, function.scope, function.me)
@@ -202,23 +205,31 @@ def call_function(
     machine.calling.append(body)
     begun = len(machine.events)
     try:
-        with ExitStack() as stack:
-            decorated(machine, function, stack)
-            with machine.entered(frame):
-                if isinstance(body, ast.Lambda):
-                    return evaluate(machine, body.body)
-                from fallline.reader.statements import run_block
-
-                machine.returned = None
-                run_block(machine, body.body)
-                result, machine.returned = machine.returned, None
-                result = result if result is not None else NONE
-                if len(machine.events) == begun and _only_computes(function, result):
-                    machine.results[key] = result
-                return result
+        with _surroundings(machine, function), machine.entered(frame):
+            if isinstance(body, ast.Lambda):
+                return evaluate(machine, body.body)
+            machine.returned = None
+            run_block(machine, body.body)
+            result, machine.returned = machine.returned, None
+            result = result if result is not None else NONE
+            if len(machine.events) == begun and _only_computes(function, result):
+                machine.results[key] = result
+            return result
     finally:
         machine.calling.pop()
         machine.callers = outer
+
+
+def _surroundings(machine: Machine, function: Function) -> AbstractContextManager[object]:
+    """What the decorators of a function put around it."""
+    if isinstance(function.node, ast.Lambda) or not function.node.decorator_list:
+        return _NOTHING
+    stack = ExitStack()
+    decorated(machine, function, stack)
+    return stack
+
+
+_NOTHING = nullcontext()
 
 
 def _bind(

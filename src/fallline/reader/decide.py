@@ -31,6 +31,14 @@ _COMPARE: dict[type, Any] = {
 
 def decide(machine: Machine, node: ast.If | ast.IfExp) -> tuple[bool, bool]:
     """Which way an if goes, and whether that depends on the iteration."""
+    known: tuple[bool, int] | None = getattr(node, "_way", None)
+    if known is None:
+        known = node._way = _way(machine, node)  # type: ignore[union-attr]
+    return truth(machine, node.test, *known)
+
+
+def _way(machine: Machine, node: ast.If | ast.IfExp) -> tuple[bool, int]:
+    """The value of a test that is taken first where it is not known, and how much it matters; read off the text."""
     body = node.body if isinstance(node.body, list) else [node.body]
     orelse = node.orelse if isinstance(node.orelse, list) else [node.orelse]
     guard = isinstance(body[-1], _JUMPS) or _exits(body[-1])
@@ -42,8 +50,7 @@ def decide(machine: Machine, node: ast.If | ast.IfExp) -> tuple[bool, bool]:
             matters = 1 if acts(machine.module, branches) else 0
     else:
         matters = 2 if acts_here([node]) else 1
-    usual = not guard or (bool(orelse) and not isinstance(body[-1], ast.Raise))
-    return truth(machine, node.test, usual, matters)
+    return not guard or (bool(orelse) and not isinstance(body[-1], ast.Raise)), matters
 
 
 def _exits(statement: ast.AST) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from fallline.reader import grads
@@ -24,6 +23,7 @@ from fallline.reader.values import (
     Thing,
     Unknown,
     Value,
+    replace,
 )
 
 __all__ = ["ATTRIBUTES", "HANDLERS", "attribute", "combine", "evaluate", "merged"]
@@ -83,12 +83,12 @@ def attribute(machine: Machine, found: Value, name: str, node: ast.AST) -> Value
 
 
 def _external_attribute(machine: Machine, value: External, name: str) -> Value:
-    from fallline.reader.globals import defined
-
     dotted = f"{value.name}.{name}"
     if not dotted.startswith(("torch.", "builtins.")):
         found = machine.project.find(dotted, machine.module)
         if found is not None:
+            from fallline.reader.globals import defined
+
             return defined(machine, *found)
     if dotted in {"math.inf", "torch.inf", "numpy.inf"}:
         return Const(float("inf"))

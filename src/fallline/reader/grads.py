@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import replace
 
 from fallline.event import Kind
 from fallline.reader.machine import Machine
-from fallline.reader.values import Const, Mapping, Sequence, Tensor, Value
+from fallline.reader.values import (
+    Const,
+    Mapping,
+    Sequence,
+    Tensor,
+    Value,
+    replace,
+)
 
 __all__ = ["accumulate", "assign", "keep", "read", "used", "write"]
 

@@ -96,6 +96,7 @@ class Machine:
         self.halves: set[str] = set()
         self.windows: list[int] = []  # backward passes per step, as they come
         self.backwards = 0
+        self.retained: list[Event] = []  # backward passes that kept their graph
         self.training_loops = 0  # loops with a backward in them that have ended
         self.data_loops = 0  # those over a loader
         self.results: dict[
@@ -141,10 +142,17 @@ class Machine:
 
     def place(self, node: ast.AST) -> Location:
         frame = self.frames[-1]
-        return frame.module.source.location(node, frame.function)
+        source = frame.module.source
+        known: Location | None = getattr(node, "_place", None)  # asked for again in every iteration
+        if known is None or known.function != frame.function or known.path != source.path:
+            known = node._place = source.location(node, frame.function)  # type: ignore[attr-defined]
+        return known
 
     def text(self, node: ast.AST) -> str:
-        return self.module.segment(node)
+        known: str | None = getattr(node, "_text", None)
+        if known is None:
+            known = node._text = self.module.segment(node)  # type: ignore[attr-defined]
+        return known
 
     def site(self, node: ast.AST) -> str:
         """The identity of a call with the calls that led to it."""
@@ -215,11 +223,11 @@ class Machine:
 
     def global_name(self, module: Module, name: str) -> Value:
         """A module's own function, class, import or constant; unknown with its name otherwise."""
-        from fallline.reader import globals as module_globals
-
         frame = self.module_frame(module)
         found = frame.names.get(name)
         if found is None:
+            from fallline.reader import globals as module_globals
+
             found = module_globals.find(self, module, name)
             frame.names[name] = found
         return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import replace
 
 from fallline.event import Event, Kind, Location
 from fallline.reader.call import METHODS, Call
@@ -22,6 +21,7 @@ from fallline.reader.values import (
     Thing,
     Unknown,
     Value,
+    replace,
 )
 
 __all__ = ["call_thing", "shaped"]

@@ -27,10 +27,20 @@ __all__ = ["attribute", "base_classes", "construct", "find_method", "scan_model"
 _RECURRENT = frozenset({"LSTM", "GRU", "RNN", "LSTMCell", "GRUCell", "RNNCell"})
 
 
-def find_method(
-    module: Module, cls: ast.ClassDef, name: str
-) -> tuple[Module, ast.FunctionDef | ast.AsyncFunctionDef] | None:
-    """A method of a class or of its bases in the project."""
+Method = tuple[Module, ast.FunctionDef | ast.AsyncFunctionDef]
+
+
+def find_method(module: Module, cls: ast.ClassDef, name: str) -> Method | None:
+    """A method of a class or of its bases in the project; kept on the class."""
+    known: dict[str, Method | None] | None = getattr(cls, "_methods", None)
+    if known is None:
+        known = cls._methods = {}  # type: ignore[attr-defined]
+    if name not in known:
+        known[name] = _search_method(module, cls, name)
+    return known[name]
+
+
+def _search_method(module: Module, cls: ast.ClassDef, name: str) -> Method | None:
     seen: set[int] = set()
     queue: list[tuple[Module, ast.ClassDef]] = [(module, cls)]
     while queue:
@@ -64,8 +74,6 @@ def base_classes(home: Module, cls: ast.ClassDef) -> list[tuple[Module, ast.Clas
 
 def attribute(machine: Machine, thing: Thing, name: str, node: ast.AST) -> Value:
     """`thing.name`."""
-    from fallline.reader import frameworks
-
     found = thing.attrs.get(name)
     if found is not None:
         return found
@@ -73,6 +81,8 @@ def attribute(machine: Machine, thing: Thing, name: str, node: ast.AST) -> Value
         value = _from_class(machine, thing, name, node)
         if value is not None:
             return value
+    from fallline.reader import frameworks
+
     special = _special(machine, thing, name)
     if special is None:
         special = frameworks.attribute(machine, thing, name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import replace
 
 from fallline.event import Kind
 from fallline.reader import frameworks
@@ -20,6 +19,7 @@ from fallline.reader.values import (
     Thing,
     Unknown,
     Value,
+    replace,
 )
 
 __all__ = ["emit_step", "enabled"]

@@ -49,7 +49,13 @@ def called_names(node: ast.AST) -> frozenset[str]:
     known = getattr(node, "_called", None)
     if known is None:
         found: set[str] = set()
-        for inner in ast.walk(node):
+        stack = [node]
+        while stack:
+            inner = stack.pop()
+            if inner is not node and isinstance(inner, ast.stmt):
+                found |= called_names(inner)  # asked for at every depth, walked once
+                continue
+            stack += ast.iter_child_nodes(inner)
             if isinstance(inner, ast.Call):
                 if isinstance(inner.func, ast.Name):
                     found.add(inner.func.id)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
-from dataclasses import replace
 from typing import Any
 
 from fallline.event import Kind
@@ -25,6 +24,7 @@ from fallline.reader.values import (
     Thing,
     Unknown,
     Value,
+    replace,
 )
 
 __all__ = ["assign_to", "run_block"]
@@ -278,8 +278,11 @@ def _if(machine: Machine, node: ast.If) -> str | None:
         )  # what follows is reached only past this test
     if not body:
         return None
-    with machine.inside(machine.place(node.test), varying, machine.text(node.test)):
+    machine.tests.append((machine.place(node.test), varying, machine.text(node.test)))
+    try:
         return run_block(machine, body)
+    finally:
+        machine.tests.pop()
 
 
 def _with(machine: Machine, node: ast.With | ast.AsyncWith) -> str | None:

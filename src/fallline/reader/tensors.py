@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import replace
 
 from fallline.event import Event, Kind
 from fallline.reader import grads
@@ -21,6 +20,7 @@ from fallline.reader.values import (
     Tensor,
     Unknown,
     Value,
+    replace,
 )
 
 __all__ = ["backward", "gradient", "parameter", "pieces", "reduce", "sync", "tensor"]
@@ -48,6 +48,7 @@ def backward(
     if machine.anomaly is not None and machine.iteration:
         machine.emit(Kind.ANOMALY, machine.anomaly)
         machine.anomaly = None
+    models = {f.model for f in trained}
     event = machine.emit(
         Kind.BACKWARD,
         call.node,
@@ -68,11 +69,7 @@ def backward(
         wrapper=wrapped[-1].fact("wrapper") if wrapped else None,
         retain_graph=bool(keep.value) if isinstance(keep, Const) and keep.value else None,
         create_graph=bool(create.value) if isinstance(create, Const) and create.value else None,
-        half_parameters=any(
-            t.facts.get("half")
-            for t in machine.things.values()
-            if t.id in {f.model for f in trained}
-        )
+        half_parameters=any(t.facts.get("half") for t in machine.things.values() if t.id in models)
         or None,
         site=machine.site(call.node),
         terms=loss.terms,
@@ -86,14 +83,12 @@ def _settle_history(machine: Machine, loss: Tensor, event: Event) -> None:
         machine.events[index].facts["reaches_backward"] = True
     for index in loss.forwards:
         machine.events[index].facts["used"] = True
-    for earlier in machine.events[:-1]:
-        if (
-            earlier.kind is Kind.BACKWARD
-            and earlier.facts.get("retain_graph")
-            and not loss.forwards.isdisjoint(earlier.facts.get("_graph", ()))
-        ):
+    for earlier in machine.retained:
+        if not loss.forwards.isdisjoint(earlier.facts["_graph"]):
             earlier.facts["second"] = True
     event.facts["_graph"] = loss.forwards
+    if event.facts.get("retain_graph"):
+        machine.retained.append(event)
 
 
 def sync(machine: Machine, tensor: Tensor, what: str, node: ast.AST) -> None:

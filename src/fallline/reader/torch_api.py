@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from fallline.event import Kind
+from fallline.reader import builtin
 from fallline.reader.builders import (
     dataset,
     enabled_of,
@@ -38,6 +39,7 @@ from fallline.reader.values import (
     Thing,
     Unknown,
     Value,
+    replace,
 )
 
 __all__ = ["call", "clip", "of_arguments"]
@@ -66,22 +68,15 @@ def call(machine: Machine, name: str, call: Call) -> Value | None:
     if effect is not None:
         return effect(machine, call)
     if not name.startswith("torch."):
-        from fallline.reader import builtin
-
         known = builtin.call(machine, name, call)
         if known is not None:
             return known
     last = name.rpartition(".")[2]
-    if _OPTIMIZERS.search(name):
-        return optimizer(machine, call, last)
-    if _SCHEDULERS.search(name) and any(isinstance(machine.settled(v), Thing) for v in call.values):
-        return scheduler(machine, call, last)
-    if _LOSSES.search(name):
-        return functional_loss(machine, call, last)
-    if _LAYERS.search(name):
-        return layer(machine, call, last)
-    if _MADE.search(name):
-        return _made(machine, call, last)
+    for build in _builders_of(name):
+        if build is not scheduler or any(
+            isinstance(machine.settled(v), Thing) for v in call.values
+        ):
+            return build(machine, call, last)
     if name.startswith("torch.") and last in _BY_LAST:
         return _BY_LAST[last](machine, call)
     if name.startswith("torch.nn.init."):
@@ -89,6 +84,12 @@ def call(machine: Machine, name: str, call: Call) -> Value | None:
     if name.startswith(("torch.", "numpy.", "math.")):
         return tensor_function(machine, call, last, foreign=not name.startswith("torch."))
     return None
+
+
+@lru_cache(8192)
+def _builders_of(name: str) -> tuple[Callable[[Machine, Call, str], Value], ...]:
+    """What a torch name may make, first choice first. Programs use few names, again and again."""
+    return tuple(build for pattern, build in _BUILDERS if pattern.search(name))
 
 
 def functional_loss(machine: Machine, call: Call, name: str) -> Tensor:
@@ -415,3 +416,11 @@ _BY_LAST: dict[str, Callable[[Machine, Call], Value]] = {
     "GradScaler": scaler,
     "DistributedSampler": sampler,
 }
+
+_BUILDERS: tuple[tuple[re.Pattern[str], Callable[[Machine, Call, str], Value]], ...] = (
+    (_OPTIMIZERS, optimizer),
+    (_SCHEDULERS, scheduler),
+    (_LOSSES, functional_loss),
+    (_LAYERS, layer),
+    (_MADE, _made),
+)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 from fallline.event import Location
@@ -28,6 +30,7 @@ __all__ = [
     "Unknown",
     "Value",
     "kind_by_name",
+    "replace",
 ]
 
 
@@ -124,6 +127,17 @@ class Tensor(Value):
     host: bool = False  # it is on the host already: nothing waits for it
     numbered: bool = False  # 0, 1, 2, ...: as targets, each sample's own place in the batch
     in_batch: bool = False  # a loss that compares the samples of a batch with each other
+
+
+_FIELDS = attrgetter(*Tensor.__dataclass_fields__)
+
+
+def replace(tensor: Tensor, **changes: Any) -> Tensor:
+    """A copy of a tensor with some of it changed; every operation makes one, so it has to be quick."""
+    new = Tensor(*_FIELDS(tensor))
+    for name, value in changes.items():
+        setattr(new, name, value)
+    return new
 
 
 @dataclass(slots=True)
@@ -240,6 +254,7 @@ _HABITS: tuple[tuple[str, re.Pattern[str]], ...] = (
 )
 
 
+@lru_cache(8192)
 def kind_by_name(name: str) -> str | None:
     """The kind of object that people call by such a name. Evidence, not proof."""
     last = name.rpartition(".")[2]
