@@ -102,6 +102,7 @@ class Machine:
         self.results: dict[
             tuple[int, int], Value
         ] = {}  # of calls that only compute: (function, call) → result
+        self.parts: dict[object, Thing] = {}  # parts of models by who built them, and of what
         self._module_frames: dict[str, Frame] = {}
         self._numbers: dict[str, int] = {}
         self.pending = 0  # backward passes since the last step

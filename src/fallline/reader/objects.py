@@ -10,6 +10,7 @@ from fallline.reader.values import (
     Bound,
     Class,
     Const,
+    External,
     Function,
     Mapping,
     Params,
@@ -203,6 +204,17 @@ def construct(
         kind = "criterion"
     thing = machine.make(kind, node)
     thing.cls = (cls.module, cls.node)
+    same = (
+        (id(cls.node), id(node), *map(_look, args), *map(_look, kwargs.values()))
+        if kind == "model" and machine.inside_model
+        else None
+    )
+    if same in machine.parts:
+        # the next block of a model: built by the line that built the one before, of the same things
+        thing.facts |= {**machine.parts[same].facts, "parameters": thing.facts["parameters"]}
+        thing.attrs = dict(machine.parts[same].attrs)
+        return thing
+    begun = len(machine.events)
     thing.facts["type"] = cls.node.name
     if kind == "model":
         scan_model(thing)
@@ -220,7 +232,25 @@ def construct(
             call_function(machine, Function(method[1], method[0], None, thing), args, kwargs, node)
     finally:
         machine.inside_model = inside
+    if same is not None and len(machine.events) == begun:
+        machine.parts[same] = thing
     return thing
+
+
+def _look(value: Value) -> object:
+    """What an argument is, as far as the shape of a model can depend on it: sizes are not told apart."""
+    if isinstance(value, Const):
+        sized = isinstance(value.value, int | float) and not isinstance(value.value, bool)
+        return "number" if sized else repr(value.value)
+    if isinstance(value, Class | Function):
+        return id(value.node)
+    if isinstance(value, External):
+        return value.name
+    if isinstance(value, Unknown):
+        return value.hint
+    if isinstance(value, Thing):
+        return (value.kind, value.facts.get("type"))
+    return value.__class__
 
 
 def _sets_of(machine: Machine, value: Value) -> frozenset[str] | None:
