@@ -34,7 +34,8 @@ def decide(machine: Machine, node: ast.If | ast.IfExp) -> tuple[bool, bool]:
     known: tuple[bool, int] | None = getattr(node, "_way", None)
     if known is None:
         known = node._way = _way(machine, node)  # type: ignore[union-attr]
-    return truth(machine, node.test, *known)
+    usual, matters = known
+    return truth(machine, node.test, usual, machine.worth(matters))
 
 
 def _way(machine: Machine, node: ast.If | ast.IfExp) -> tuple[bool, int]:
@@ -183,7 +184,7 @@ def _compared(machine: Machine, node: ast.Compare, usual: bool, matters: int) ->
             and op.__class__ in _COMPARE
         ):
             count = machine.ranges.get(one.hint) or machine.settings.count(
-                one.hint, compared=not other.varying
+                one.hint, compared=not other.varying and not machine.inside_model
             )
             number = other.value
             pair = (count, number) if one is left else (number, count)

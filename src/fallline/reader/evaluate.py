@@ -304,7 +304,9 @@ def _boolean(machine: Machine, node: ast.BoolOp) -> Value:
             hint = value.hint or " ".join(machine.text(part).split())[:120]
             negated = hint.startswith("not ")
             on = (
-                machine.settings.switch(hint[4:] if negated else hint, not negated, 1)
+                machine.settings.switch(
+                    hint[4:] if negated else hint, not negated, machine.worth(1)
+                )
                 is not negated
             )
             if on is stop_at:

@@ -300,6 +300,10 @@ class Machine:
                 return any(order >= events for order in forwards)
         return False
 
+    def worth(self, matters: int) -> int:
+        """How much a choice matters here: inside a model it gives the model its shape, unless the protocol is right there."""
+        return 0 if self.inside_model and matters < 2 else matters
+
     # -- surroundings ------------------------------------------------------------------------------------------
 
     @contextmanager
