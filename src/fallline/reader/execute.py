@@ -16,6 +16,8 @@ __all__ = ["traces_of"]
 
 _LENGTH = 7
 _LONGEST = 41
+_PERHAPS = 15_000  # of those, on choices that only perhaps matter
+_HARDLY = 3_000  # the same where nothing trains
 _PLAIN = (str, int, float, frozenset, type(None))
 _MOST_WORK = 60_000  # statements carried out for one root, over all settings
 
@@ -40,11 +42,18 @@ def traces_of(
             continue
         spent = 0
         judged: set[int] = set()
+        tried = 0  # of what was spent: on choices that only perhaps matter
+        trains = False
         for settings in explore(Settings()):
             if time.thread_time() > deadline or spent > _MOST_WORK:
                 break
+            perhaps = settings.flipped < 2
+            if perhaps and tried > (_PERHAPS if trains else _HARDLY):
+                continue
             machine = _executed(project, root, settings, deadline)
             spent += machine.work
+            tried += machine.work if perhaps else 0
+            trains = trains or bool(machine.backwards or machine.windows)
             ran |= machine.reached
             files |= machine.touched
             happened = hash(tuple(_outline(event) for event in machine.events))

@@ -23,6 +23,7 @@ class Settings:
     forced: dict[str, int] = field(default_factory=dict)
     met: dict[str, int] = field(default_factory=dict)
     matter: dict[str, int] = field(default_factory=dict)  # choices worth flipping, and how much
+    flipped: int = 2  # how much the flipped choices matter, the least of them
     outline: int = 0  # what happened in the trace, filled in by who ran it
     _values: dict[str, object] = field(
         default_factory=dict
@@ -92,7 +93,7 @@ def explore(first: Settings) -> Iterator[Settings]:
             if _key(forced) in seen or produced >= _MOST_TRACES:
                 continue
             seen.add(_key(forced))
-            settings = Settings(forced)
+            settings = Settings(forced, flipped=min(base.flipped, base.matter[key]))
             yield settings
             produced += 1
             if settings.outline == base.outline and settings.matter.keys() <= base.matter.keys():
