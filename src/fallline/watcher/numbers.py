@@ -33,7 +33,7 @@ FLOOR_SECONDS = 20e-6
 EARLY_FLOOR_SECONDS = 50e-6
 EARLY_UPDATES = 500
 # Seconds that may be spent at the very start.
-HEAD_START_SECONDS = 0.02
+HEAD_START_SECONDS = 0.06
 SHARE_OF_BUDGET = 1 / 6
 LONGEST_REST = 64  # updates without a look at the clock
 # Elements per parameter that stand for it in weight norms, update ratios, fingerprints and float16 ranges.
