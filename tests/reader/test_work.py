@@ -1,0 +1,95 @@
+"""How much work a program is to the reader, counted in executions and statements, never in seconds."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from fallline.reader import execute
+from fallline.reader.execute import traces_of
+from fallline.reader.machine import Machine
+from fallline.reader.project import called_names
+from fallline.syntax import Project, Source
+
+_LOOP = """
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(x), y)
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def executions(text: str, monkeypatch: pytest.MonkeyPatch) -> list[Machine]:
+    """Every execution on paper that a script takes."""
+    made: list[Machine] = []
+    run = execute._run
+
+    def counted(*args: object) -> Machine:
+        made.append(run(*args))  # type: ignore[arg-type]
+        return made[-1]
+
+    monkeypatch.setattr(execute, "_run", counted)
+    module = Project().add(Source.from_bytes("train.py", text.encode()))
+    for _ in traces_of(module, time.thread_time() + 3600):
+        pass
+    return made
+
+
+def test_a_choice_that_changes_nothing_is_flipped_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = "abcdefgh"
+    idle = "".join(f"if args.{f}:\n    scheduler_name_{f} = 'cosine'\n" for f in flags)
+    head = "import torch\nfrom torch import nn\nmodel = nn.Linear(4, 4)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+    assert len(executions(head + idle + _LOOP, monkeypatch)) == 1 + len(flags)
+
+
+def test_the_blocks_of_a_model_are_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def work(blocks: int) -> int:
+        text = f"""import torch
+from torch import nn
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.a = nn.Linear(width, width)
+        self.b = nn.Linear(width, width)
+        self.c = nn.Linear(width, width)
+        self.d = nn.Linear(width, width)
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList()
+        for i in range({blocks}):
+            self.blocks.append(Block(2 ** i))
+
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+{_LOOP}"""
+        return sum(machine.work for machine in executions(text, monkeypatch))
+
+    assert work(7) - work(2) == 5  # the loop's own statement, and none of the block's
+
+
+def test_the_shape_of_a_model_is_no_reason_for_another_execution(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = f"""import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, args):
+        super().__init__()
+        self.norm = nn.LayerNorm(4) if args.norm else nn.Identity()
+        self.gate = nn.Linear(4, 4) if args.gated else nn.Identity()
+
+model = Net(args)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+{_LOOP}"""
+    assert len(executions(text, monkeypatch)) == 1
+
+
+def test_a_word_of_a_megabyte_is_passed_over() -> None:
+    # a picture in a notebook; one step back for each letter would be 10^12 of them
+    assert called_names(b"optimizer " + b"A" * 1_000_000 + b" step(x)") == {b"step"}
