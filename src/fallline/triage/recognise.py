@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 
+from fallline.specialists import SPECIALISTS
 from fallline.triage.numbers import trends
 from fallline.triage.pasted import unfenced
 from fallline.triage.playbook import Case, playbooks
@@ -39,6 +40,8 @@ _ABOUT, _FAMILIAR, _STRANGE = 3.87, 8.97, -8.98
 _MOST_ABOUT = 2.5
 _WORD = re.compile(r"[a-z_][a-z0-9_.+-]*|\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 _FENCE = re.compile(r"```(?:\w+)?\n(.*?)(?:```|\Z)", re.S)
+# a specialist called by its own name is an order, not a symptom: who should answer is not for the question to say
+_ORDERED = re.compile("|".join(s.name for s in SPECIALISTS), re.I)
 _STOP = frozenset(
     "a an and are as at be been but by can could do does did for from get getting got had has have how i if in into is it "
     "its just me my not now of on or our please should so some still than that the their them then there these they this to "
@@ -59,7 +62,7 @@ class Question:
 
     @classmethod
     def of(cls, text: str) -> Question:
-        short = text[:_LONGEST]
+        short = _ORDERED.sub(" ", text[:_LONGEST])
         code = "\n".join(_FENCE.findall(short))
         if not code and (code := unfenced(short)):
             return cls(short, short.replace(code, " ").lower(), code)
