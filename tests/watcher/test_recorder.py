@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import time
@@ -126,16 +127,32 @@ def test_a_killed_run_can_be_read(tmp_path: Path) -> None:
         (tmp_path / "run").chmod(0o755)
 
 
-def test_a_folder_that_cannot_be_written_costs_one_warning(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+def test_a_folder_that_cannot_be_made_is_made_elsewhere_with_one_warning(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
+    (tmp_path / "other").mkdir()
+    monkeypatch.setattr(tempfile, "mkdtemp", lambda prefix: str(tmp_path / "other"))
     recorder = Recorder(tmp_path / "file" / "run")
     for index in range(100):
         recorder.update(row(index, loss=1.0))
     recorder.close()
-    warnings = capfd.readouterr().err.splitlines()
-    assert len(warnings) == 1 and "training goes on" in warnings[0]
+    (warning,) = capfd.readouterr().err.splitlines()
+    assert warning.endswith(f"it goes to {recorder.folder}")
+    assert len(read_run(recorder.folder).tracks[0].rows) == 100
+
+
+def test_where_nothing_can_be_written_training_goes_on(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(tempfile, "mkdtemp", lambda prefix: str(tmp_path / "file"))
+    recorder = Recorder(tmp_path / "file" / "run")
+    for index in range(100):
+        recorder.update(row(index, loss=1.0))
+    recorder.close()
+    (warning,) = capfd.readouterr().err.splitlines()
+    assert "training goes on" in warning
 
 
 def test_a_full_disk_costs_one_warning(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from fallline.errors import FalllineError
 from fallline.watcher.launch import after_torch, run_target
-from fallline.watcher.store import MARK
+from fallline.watcher.store import MARK, rank_files
 
 if TYPE_CHECKING:
     from fallline.finding import Finding
@@ -112,7 +112,7 @@ def _end(settings: dict[str, Any], status: str) -> None:
                 session.live.stop()
             session.finish(status)
             if session.recorder is not None:
-                if session.rank == 0:
+                if session.rank == 0 and rank_files(session.recorder.folder):
                     found = _conclude(session.recorder.folder)
                     if session.loggers is not None:
                         session.loggers.close(found)

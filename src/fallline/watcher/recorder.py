@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -95,7 +96,7 @@ class Recorder:
                     file=sys.stderr,
                 )
         except OSError as error:
-            self._warn(error)
+            self._elsewhere(error)
         described = {
             "rank": rank,
             "world": world,
@@ -220,6 +221,22 @@ class Recorder:
         except Exception as error:
             self._store = None
             self._warn(error)
+
+    def _elsewhere(self, error: OSError) -> None:
+        """The folder cannot be made: what this run shows need not be lost for that."""
+        if self.world > 1:  # the ranks would not find each other
+            self._warn(error)
+            return
+        wanted = self.folder
+        try:
+            self.folder = claim_folder(Path(tempfile.mkdtemp(prefix="fallline-")) / "run", 0, 1)
+        except OSError:
+            self._warn(error)
+            return
+        print(
+            f"fallline: cannot write the run to {wanted} ({error.strerror or error}); it goes to {self.folder}",
+            file=sys.stderr,
+        )
 
     def _warn(self, error: Exception) -> None:
         if not self._warned:
