@@ -48,11 +48,16 @@ def test_the_watcher_finds_what_the_specimen_says(runs: Path, name: str) -> None
     assert watched(runs, name, rule) == want, (runs / f"{name}.watched").read_text()
 
 
+# Some specimens load or evaluate only.
+NOTHING = "fallline: no optimizer stepped here: there is nothing to tell"
+
+
 @pytest.mark.parametrize("name", RIGHT)
 def test_the_watcher_is_silent_where_all_is_right(runs: Path, name: str) -> None:
     rule, _ = RIGHT[name]
     assert watched(runs, name, rule) == set(), (runs / f"{name}.watched").read_text()
-    assert "fallline: " not in (runs / f"{name}.watched").read_text()
+    told = (runs / f"{name}.watched").read_text().replace(NOTHING, "")
+    assert "fallline: " not in told
 
 
 @pytest.mark.parametrize("name", WRONG)

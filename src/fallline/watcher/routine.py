@@ -60,10 +60,12 @@ class Routine:
         """This event is told. It may be of a kind that is never expected."""
         if self.resting:
             self.wake()
-        call, self._call = self._call, ()
+        kind = event.kind._value_
+        key: Key = (kind, id(event.at))
+        if self._call and self._call[0] == kind:
+            key, self._call = self._call, ()
         if len(self._told) <= MOST:
-            kind = event.kind._value_
-            self._told.append((call if call and call[0] == kind else (kind, id(event.at)), event))
+            self._told.append((key, event))
 
     def wake(self) -> None:
         """The update does not go on like the ones before: what was let pass is told after all."""
