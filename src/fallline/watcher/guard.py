@@ -6,7 +6,7 @@ touched at all.
 
 Looking costs one pass over the gradients (`_foreach_norm`), and nothing where clipping has just measured their norm. Where
 that pass takes more than half the budget, a few small tensors are looked at before every step, where a NaN from
-nearly any operation arrives as well, and all of them as often as a sixth of the budget allows. On a CUDA device the answer is waited
+nearly any operation arrives as well, and all of them as often as a tenth of the budget allows. On a CUDA device the answer is waited
 for once per step, except for fused optimizers, which take the flag on the device and skip by themselves; that a flag was
 raised is noticed an update later, and from then on the answer is waited for, so that the next one can be replayed.
 """
@@ -32,7 +32,7 @@ __all__ = ["Guard", "GuardStop"]
 
 ALWAYS_BELOW = 65_536  # elements: a pass over so many is too short to ration
 FIRST = 32  # passes that are made before they are rationed
-SHARE_OF_BUDGET = 1 / 6  # for passes that have to be rationed
+SHARE_OF_BUDGET = 1 / 10  # for passes that have to be rationed
 FEW = 4
 SMALL = 4_096  # elements
 # Reading `.grad` this way goes past taps on it, and past the bytecode of a loop.

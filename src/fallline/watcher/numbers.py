@@ -7,7 +7,7 @@
     numbers.after_step(row)                 # fills row.sample and row.fingerprint when they are due
 
 A sample costs a few passes over the gradients. How often one is taken adapts so that the measured cost stays
-within a sixth of `budget` (a share of the time between steps; the rest is for the taps, the guard and the recorder) or,
+within a tenth of `budget` (a share of the time between steps; the rest is for the taps, the guard and the recorder) or,
 for very short steps, within a small fixed allowance. Between samples not even a clock is read.
 """
 
@@ -29,12 +29,12 @@ __all__ = ["Numbers", "describe_parameters", "fingerprint_due", "gradient_sample
 
 # Seconds that may be spent per update even when the budget is smaller: keeps tiny models observable. More of them in
 # the first updates, where most mistakes show.
-FLOOR_SECONDS = 20e-6
+FLOOR_SECONDS = 10e-6
 EARLY_FLOOR_SECONDS = 50e-6
 EARLY_UPDATES = 500
 # Seconds that may be spent at the very start.
 HEAD_START_SECONDS = 0.06
-SHARE_OF_BUDGET = 1 / 6
+SHARE_OF_BUDGET = 1 / 10
 LONGEST_REST = 64  # updates without a look at the clock
 # Elements per parameter that stand for it in weight norms, update ratios, fingerprints and float16 ranges.
 PROBE = 1024
