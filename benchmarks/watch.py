@@ -253,6 +253,8 @@ def paired(
         for watched in (True, False) if block % 2 else (False, True):
             if watched:
                 on()
+            for _ in range(2):  # a switch empties Python's caches; a run switches once
+                job.step()
             found[watched] = cpu(job.step, steps)
             if watched:
                 off()
