@@ -3,7 +3,10 @@ some hundred runs, without fallline in the process). What such a run was to show
 
 from __future__ import annotations
 
-__all__ = ["ATTEMPTS", "aborted"]
+import subprocess
+from typing import Any
+
+__all__ = ["ATTEMPTS", "aborted", "run_ranks"]
 
 ATTEMPTS = 3
 
@@ -11,3 +14,12 @@ ATTEMPTS = 3
 def aborted(output: str) -> bool:
     """Whether this output is that of a process that gloo has taken down."""
     return "terminate called without an active exception" in output
+
+
+def run_ranks(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+    """`subprocess.run` of a launcher, again where gloo has taken one of its processes down."""
+    for _ in range(ATTEMPTS):
+        done = subprocess.run(command, capture_output=True, text=True, check=False, **options)
+        if not aborted(done.stderr):
+            break
+    return done

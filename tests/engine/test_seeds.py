@@ -11,6 +11,7 @@ import torch
 
 import fallline
 from fallline.errors import EngineError
+from gloo import run_ranks
 
 
 def draws():
@@ -82,9 +83,7 @@ def test_the_example_runs_under_torchrun(tmp_path):
         "examples/engine_distributed.py",
         str(tmp_path),
     ]
-    run = subprocess.run(
-        command, capture_output=True, text=True, env=environment, timeout=120, check=False
-    )
+    run = run_ranks(command, env=environment, timeout=120)
     assert run.returncode == 0, run.stdout + run.stderr
     alone = subprocess.run(
         [sys.executable, "examples/engine_distributed.py", str(tmp_path / "alone")],

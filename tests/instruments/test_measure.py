@@ -16,6 +16,7 @@ import pytest
 
 from fallline.cli.measure import available
 from fallline.instruments.frame import Progress, human_bytes, human_seconds
+from gloo import run_ranks
 
 TRAIN = """\
 import sys
@@ -229,7 +230,7 @@ def test_under_torchrun_rank_0_speaks_and_communication_is_counted(tmp_path: Pat
             """
         )
     )
-    done = subprocess.run(
+    done = run_ranks(
         [
             sys.executable,
             "-m",
@@ -246,9 +247,6 @@ def test_under_torchrun_rank_0_speaks_and_communication_is_counted(tmp_path: Pat
             "train.py",
         ],
         cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
     )
     answer = json.loads(done.stdout)  # one answer, not two
     assert answer["profiled"]["communication"] > 0

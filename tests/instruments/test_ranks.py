@@ -31,6 +31,7 @@ from fallline.instruments.ranks.measure import compared
 from fallline.instruments.ranks.meeting import Meeting, SilentRank
 from fallline.instruments.ranks.talk import SIZES
 from fallline.proof.ranks import on_ranks
+from gloo import run_ranks
 
 
 def free_port() -> int:
@@ -354,9 +355,7 @@ def test_under_torchrun_the_script_trains_to_the_same_bits_until_it_is_told_not_
     ]
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [*torchrun, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
-        )
+        done = run_ranks([*torchrun, *arguments], cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         return done
 
