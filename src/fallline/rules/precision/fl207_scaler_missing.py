@@ -21,7 +21,7 @@ The forward pass runs under float16 autocast and the loss is not scaled before `
 
 float16 is what `torch.autocast("cuda")` uses unless told otherwise."""
     why = """\
-Gradients below about 6e-8 are zero in float16, and they vanish silently.
+Gradients below about 3e-8 are zero in float16, and they vanish silently.
 
 How much is lost depends on the size of the gradients; a scaler keeps them."""
     instead = """\
@@ -54,7 +54,7 @@ scaler.update()
             if half:
                 yield self.finding(
                     seen_from(event, half[0]),
-                    "The forward pass runs under float16 autocast but the loss is not scaled: gradients below 6e-8 become zero. "
+                    "The forward pass runs under float16 autocast but the loss is not scaled: gradients below 3e-8 become zero. "
                     "Use torch.amp.GradScaler, or dtype=torch.bfloat16",
                 )
 

@@ -47,7 +47,7 @@ def tensor_on_ctx() -> Measured:
         holds={
             "an attribute gives a wrong gradient in silence": wrong == 0.0,
             "a saved tensor raises": right == "RuntimeError",
-            "an output on ctx waits for the garbage collector": (wrong_alive, right_alive)
+            "an output on ctx outlives its last reference": (wrong_alive, right_alive)
             == (OUTPUTS, 0),
             "saved-tensor hooks see only what was saved": (wrong_seen, right_seen) == (0, 1),
         },

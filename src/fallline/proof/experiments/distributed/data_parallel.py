@@ -99,7 +99,7 @@ def _sent_with(inside: str, rank: int) -> Traffic:
 
 @experiment(
     "no-sync-speedup",
-    claim="no_sync leaves one all-reduce of k, so a window is (c + s) / (c + s/k) times faster, c being the computing and s the exposed communication of a micro-batch: never k times.",
+    claim="no_sync leaves one all-reduce of k. By arithmetic a window can then be at most (c + s) / (c + s/k) times faster, c being the computing and s the exposed communication of a micro-batch: never k times.",
     taught="no_sync: 40 s become 12 s; 2 GPUs twice, 4 GPUs three times, 8 GPUs four times as fast.",
 )
 def no_sync_speedup() -> Measured:
@@ -123,10 +123,6 @@ def no_sync_speedup() -> Measured:
         ),
         holds={
             "k all-reduces become one": (every, once) == (K, 1),
-            "which makes (c + s) / (c + s/k)": all(
-                abs(gain - (1 + s) / (1 + s / K)) < 1e-9
-                for s, gain in zip(shares, faster, strict=True)
-            ),
             "40 s to 12 s needs 14 times more communication than computing": abs(
                 faster[-1] - 40 / 12
             )
@@ -218,25 +214,35 @@ def _clip_norms(rank: int, world: int) -> tuple[float, float]:
     claim="Gradients accumulated under no_sync and sent once are those of the big batch of all ranks.",
 )
 def ddp_accumulation_averages() -> Measured:
-    error = on_ranks(_accumulated)[0]
+    sent, unsent = on_ranks(_accumulated)[0]
     return Measured(
-        sides={"two ranks, four micro-batches, against one process": {"gradient error": error}},
-        conclusion="the gradient of 2 ranks and 4 micro-batches is that of one big batch, to 1e-5"
-        if error < 1e-5
-        else f"the gradient is off by {error:g}",
-        holds={"the same gradient": error < 1e-5},
+        sides={
+            "sent with the last micro-batch": {"gradient error": sent},
+            "never sent": {"gradient error": unsent},
+        },
+        conclusion=(
+            "the gradient of 2 ranks and 4 micro-batches is that of one big batch, to 1e-5"
+            if sent < 1e-5
+            else f"the gradient is off by {sent:g}"
+        )
+        + f"; with the last one under no_sync as well it is {100 * unsent:.0f}% off",
+        holds={"the same gradient": sent < 1e-5, "not where nothing is sent": unsent > 0.05},
     )
 
 
-def _accumulated(rank: int, world: int) -> float:
-    """How far this rank's gradient is from that of all ranks' data in one batch."""
-    wrapped, whole = _Wrapped(rank), network()
-    for i in range(K):
-        with wrapped.ddp.no_sync() if i < K - 1 else nullcontext():
-            (wrapped.loss() / K).backward()
+def _accumulated(rank: int, world: int) -> tuple[float, float]:
+    """How far this rank's gradient is from that of all ranks' data in one batch: sent once, and never."""
     every = [batch for r in range(world) for batch in batches(r, 20)[:K]]
+    whole = network()
     mse(whole(torch.cat([x for x, _ in every])), torch.cat([y for _, y in every])).backward()
-    return off(gradient(wrapped.model), gradient(whole))
+    errors = []
+    for quiet in (K - 1, K):
+        wrapped = _Wrapped(rank)
+        for i in range(K):
+            with wrapped.ddp.no_sync() if i < quiet else nullcontext():
+                (wrapped.loss() / K).backward()
+        errors.append(off(gradient(wrapped.model), gradient(whole)))
+    return errors[0], errors[1]
 
 
 @experiment(

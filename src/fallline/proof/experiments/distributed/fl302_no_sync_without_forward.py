@@ -18,20 +18,23 @@ K = 4
     taught="Wrap backward() in no_sync() on all micro-batches but the last.",
 )
 def no_sync_without_forward() -> Measured:
-    plain, backward, both = (
-        on_ranks(partial(_sent, around=around))[0] for around in ("nothing", "backward", "both")
+    plain, backward, forward, both = (
+        on_ranks(partial(_sent, around=around))[0]
+        for around in ("nothing", "backward", "forward", "both")
     )
     return Measured(
         sides={
             "wrong": {"all-reduces for one update": backward[-1]},
             "right": {"all-reduces for one update": both[-1]},
             "no no_sync at all": {"all-reduces for one update": plain[-1]},
+            "around the forward pass alone": {"all-reduces for one update": forward[-1]},
         },
         conclusion=f"with {K} micro-batches, no_sync around backward alone makes {backward[-1]} all-reduces, as many as without it "
-        f"({plain[-1]}); around the forward pass too it makes {both[-1]}",
+        f"({plain[-1]}); around the forward pass too it makes {both[-1]}, around the forward pass alone {forward[-1]}",
         holds={
             "around backward alone it changes nothing": backward == plain,
             "around both only the last one is sent": both == [0, 0, 0, 1],
+            "the forward pass decides": forward == both,
         },
         curves={"wrong": backward, "right": both},
         axes=("micro-batch", "all-reduces so far"),
@@ -44,9 +47,9 @@ def _sent(rank: int, world: int, *, around: str) -> list[int]:
     sent = []
     for i, (x, y) in enumerate(batches(rank, K)):
         quiet = i + 1 < K
-        with model.no_sync() if quiet and around == "both" else nullcontext():
+        with model.no_sync() if quiet and around in ("forward", "both") else nullcontext():
             loss = mse(model(x), y) / K
-            with model.no_sync() if quiet and around == "backward" else nullcontext():
-                loss.backward()
+        with model.no_sync() if quiet and around in ("backward", "both") else nullcontext():
+            loss.backward()
         sent.append(traffic.all_reduces)
     return sent

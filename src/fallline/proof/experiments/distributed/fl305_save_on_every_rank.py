@@ -17,7 +17,7 @@ from fallline.proof.ranks import on_ranks
 
 @experiment(
     "FL305",
-    claim="Where every rank saves to one path, a rank that is done finds the file cut short by one that is still writing.",
+    claim="Where every rank saves to one path, a rank that is done can find the file cut short by one that is still writing.",
 )
 def save_on_every_rank() -> Measured:
     with tempfile.TemporaryDirectory() as folder:
@@ -35,12 +35,12 @@ def save_on_every_rank() -> Measured:
             },
         },
         conclusion=f"rank 0 had saved and found its file {wrong[0][1]}, because rank 1 was writing the same path again; saved by rank 0 alone it was "
-        f"{right[0][1]} on both ranks, with half the bytes written",
+        f"{right[0][1]} on both ranks, with about half the bytes written",
         holds={
             "saved everywhere, the finished file is broken again": wrong[0][1] != "complete",
             "saved once, both ranks can load it": {told for _, told in right} == {"complete"},
             "saved everywhere, it is written twice": sum(s for s, _ in wrong)
-            == 2 * sum(s for s, _ in right),
+            > 1.8 * sum(s for s, _ in right),
         },
     )
 
@@ -51,6 +51,7 @@ class _Paused(io.RawIOBase):
     def __init__(self, path: str, size: int) -> None:
         self.file = open(path, "wb", buffering=0)  # noqa: SIM115  closed below
         self.left = size // 2
+        self.written = 0
 
     def writable(self) -> bool:
         return True
@@ -58,6 +59,7 @@ class _Paused(io.RawIOBase):
     def write(self, data: object) -> int:
         block = bytes(data)  # type: ignore[call-overload]  # torch writes memory and bytes
         self.file.write(block)
+        self.written += len(block)
         if self.left > 0 >= self.left - len(block):
             dist.barrier()  # rank 0 reads now ...
             dist.barrier()  # ... and has read
@@ -70,19 +72,20 @@ class _Paused(io.RawIOBase):
 
 
 def _save_everywhere(rank: int, world: int, *, path: str) -> tuple[int, str]:
+    """The bytes this rank wrote, and what it found in the file when it was done."""
     state = network().state_dict()
-    size = _size(state)
     if rank == 0:
         torch.save(state, path)
+        size = os.path.getsize(path)
         dist.barrier()  # rank 1 is later, as one rank always is
         dist.barrier()
         told = _loads(path)
         dist.barrier()
         return size, told
     dist.barrier()
-    with _Paused(path, size) as slow:
+    with _Paused(path, os.path.getsize(path)) as slow:
         torch.save(state, slow)  # type: ignore[arg-type]  # it asks for write() alone
-    return size, _loads(path)
+    return slow.written, _loads(path)
 
 
 def _save_once(rank: int, world: int, *, path: str) -> tuple[int, str]:
@@ -90,13 +93,7 @@ def _save_once(rank: int, world: int, *, path: str) -> tuple[int, str]:
     if rank == 0:
         torch.save(state, path)
     dist.barrier()
-    return _size(state) if rank == 0 else 0, _loads(path)
-
-
-def _size(state: dict[str, torch.Tensor]) -> int:
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    return len(buffer.getvalue())
+    return os.path.getsize(path) if rank == 0 else 0, _loads(path)
 
 
 def _loads(path: str) -> str:

@@ -25,20 +25,23 @@ def rank_desync() -> Measured:
             "wrong": {
                 "ranks apart right after the change": wrong[0][CHANGED_AT + 1],
                 "ranks apart at the end": wrong[0][-1],
-                "gradient off by, percent": wrong[1],
+                "gradient off by, percent, for rank 0": wrong[1][0],
+                "gradient off by, percent, for rank 1": wrong[1][1],
             },
             "right": {
                 "ranks apart right after the change": right[0][CHANGED_AT + 1],
                 "ranks apart at the end": right[0][-1],
-                "gradient off by, percent": right[1],
+                "gradient off by, percent, for rank 0": right[1][0],
+                "gradient off by, percent, for rank 1": right[1][1],
             },
         },
         conclusion=f"one rank changed by 0.5 at update {CHANGED_AT}: {UPDATES - CHANGED_AT} synchronised updates later the ranks are still "
-        f"{wrong[0][-1]:.2f} apart, and the gradient they share is {wrong[1]:.0f}% off for the weights of rank 0",
+        f"{wrong[0][-1]:.2f} apart; at the change the gradient they share is {wrong[1][0]:.0f}% off for the weights of rank 0 and {wrong[1][1]:.0f}% for those of rank 1",
         holds={
             "before it the ranks are the same": wrong[0][CHANGED_AT] == 0,
             "synchronised updates do not mend it": wrong[0][-1] > 0.1,
-            "the shared gradient is not that of rank 0's weights": wrong[1] > 5,
+            "the shared gradient is right for neither rank's weights": min(wrong[1]) > 5,
+            "untouched, it is right for both": max(right[1]) < 0.01,
             "untouched ranks stay bit for bit the same": max(right[0]) == 0,
         },
         curves={"wrong": wrong[0], "right": right[0]},
@@ -46,11 +49,11 @@ def rank_desync() -> Measured:
     )
 
 
-def _train(rank: int, world: int, *, changed: bool) -> tuple[list[float], float]:
-    """How far apart the ranks are after each update, and how far the last shared gradient is from the right one."""
+def _train(rank: int, world: int, *, changed: bool) -> tuple[list[float], list[float]]:
+    """How far apart the ranks are after each update, and how far the gradient shared at the change is from each rank's right one."""
     model, _ = in_ddp(network())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    drift, off = [apart(model)], 0.0
+    drift, off = [apart(model)], [0.0]
     data = batches(rank, UPDATES)
     for update, (x, y) in enumerate(data):
         if changed and rank == 0 and update == CHANGED_AT:
@@ -60,15 +63,16 @@ def _train(rank: int, world: int, *, changed: bool) -> tuple[list[float], float]
         optimizer.zero_grad()
         mse(model(x), y).backward()
         if update == CHANGED_AT:
-            off = _off(model, before, rank, world)
+            off = [_off(model, before, owner, world) for owner in range(world)]
         optimizer.step()
         drift.append(apart(model))
     return drift, off
 
 
-def _off(model: torch.nn.Module, weights: torch.Tensor, rank: int, world: int) -> float:
-    """Percent by which the shared gradient misses the average over all ranks' data at rank 0's weights."""
-    dist.broadcast(weights, src=0)
+def _off(model: torch.nn.Module, weights: torch.Tensor, owner: int, world: int) -> float:
+    """Percent by which the shared gradient misses the average over all ranks' data at the owner's weights."""
+    weights = weights.clone()
+    dist.broadcast(weights, src=owner)
     truth = network()
     torch.nn.utils.vector_to_parameters(weights, truth.parameters())
     for other in range(world):

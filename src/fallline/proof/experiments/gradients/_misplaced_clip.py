@@ -45,6 +45,7 @@ class Comparison:
     def holds(self) -> dict[str, bool]:
         return {
             "the misplaced clip leaves every bit as without clipping": self.difference == 0,
+            "though the outlier is far above the threshold": self.wrong_norm > 10 * MAX_NORM,
             "in its place it bounds the outlier": self.right_norm <= MAX_NORM * 1.001,
         }
 

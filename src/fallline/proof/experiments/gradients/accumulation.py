@@ -27,7 +27,7 @@ K = 4
 
 @experiment(
     "token-weighted-accumulation",
-    claim="With unequal token counts, mean losses divided by k are not the big batch: short micro-batches count too much.",
+    claim="With unequal token counts, mean losses divided by k do not give the big batch's gradient; sums divided by all tokens of the window do.",
     taught="The divisor is always accumulation_steps, whatever the padding; it equals one large batch.",
 )
 def token_weighted_accumulation() -> Measured:
@@ -98,13 +98,19 @@ def equal_micro_batches_are_exact() -> Measured:
 def dividing_gradients_once_is_exact() -> Measured:
     error = _window_error((48,) * K, "mean", divide_at_end=K)
     by_loss = _window_error((48,) * K, "mean / k")
+    undivided = _window_error((48,) * K, "mean")
     return Measured(
         sides={
             "gradients divided once": {"gradient error": error},
             "each loss divided": {"gradient error": by_loss},
+            "nothing divided": {"gradient error": undivided},
         },
-        conclusion="gradients divided by k once before the step differ from loss / k by less than 1e-12",
-        holds={"the same gradient": error < 1e-12},
+        conclusion=f"gradients divided by k once before the step and losses divided by k both give the big batch's gradient to 1e-12; without a division it is {100 * undivided:.0f}% off",
+        holds={
+            "the gradients divided once are the big batch's": error < 1e-12,
+            "so are those of divided losses": by_loss < 1e-12,
+            "undivided ones are not": abs(undivided - (K - 1)) < 1e-6,
+        },
     )
 
 
@@ -209,12 +215,13 @@ def remainder_is_underscaled() -> Measured:
     shares = {}
     for r in (1, 2, 3, 4):
         torch.manual_seed(r)
-        by_k, by_r = nn.Linear(4, 1).double(), nn.Linear(4, 1).double()
-        by_r.load_state_dict(by_k.state_dict())
-        for x in torch.randn(r, 8, 4, dtype=torch.float64):
+        by_k, whole = nn.Linear(4, 1).double(), nn.Linear(4, 1).double()
+        whole.load_state_dict(by_k.state_dict())
+        left = torch.randn(r, 8, 4, dtype=torch.float64)
+        for x in left:
             (by_k(x).pow(2).mean() / K).backward()
-            (by_r(x).pow(2).mean() / r).backward()
-        shares[r] = float(gradient(by_k).norm() / gradient(by_r).norm())
+        whole(left).pow(2).mean().backward()  # the mean over all samples that are left
+        shares[r] = float(gradient(by_k).norm() / gradient(whole).norm())
     return Measured(
         sides={f"{r} of {K} micro-batches": {"gradient / true mean": s} for r, s in shares.items()},
         conclusion=f"with 1, 2, 3 of k = {K} leftover micro-batches the gradient is {shares[1]:.2f}, {shares[2]:.2f}, {shares[3]:.2f} of what it should be",
@@ -322,7 +329,10 @@ def missing_zero_grad_grows() -> Measured:
             "zero_grad": {"gradient at update 8, in true ones": right[-1]},
         },
         conclusion=f"with a constant gradient the eighth update holds {wrong[-1]:.0f} of them instead of {right[-1]:.0f}",
-        holds={"n times at update n": all(abs(w - n) < 1e-5 for n, w in enumerate(wrong, 1))},
+        holds={
+            "n times at update n": all(abs(w - n) < 1e-5 for n, w in enumerate(wrong, 1)),
+            "with zero_grad once at each": all(abs(r - 1) < 1e-5 for r in right),
+        },
         curves={"no zero_grad": wrong, "zero_grad": right},
         axes=("update", "gradient, in true ones"),
     )
@@ -340,7 +350,12 @@ def zero_grad_inside_window() -> Measured:
         t.optimizer.step()
         t.optimizer.zero_grad()
 
+    def last_alone(t: Trainee, window: Window) -> None:
+        plain(t, window[-1:])
+
     wrong, right = train(wiping, updates=1, k=K), train(plain, updates=1, k=K)
+    alone = train(last_alone, updates=1, k=K)
+    away = off(K * wrong.gradients[0], alone.gradients[0])
     share = wrong.norms[0] / right.norms[0]
     direction = cosine(wrong.gradients[0], right.gradients[0])
     return Measured(
@@ -354,10 +369,11 @@ def zero_grad_inside_window() -> Measured:
                 "cosine to the true gradient": 1.0,
             },
         },
-        conclusion=f"the gradient has {share:.2f} of the true length and a cosine of {direction:.2f} to it",
+        conclusion=f"the gradient is that of the last micro-batch over {K}: {share:.2f} of the true length, with a cosine of {direction:.2f} to the true one",
         holds={
-            "well under half of the length": share < 0.6,
-            "and another direction": direction < 0.99,
+            "it is the last micro-batch's, divided by k": away < 1e-5,
+            "far shorter than the true one": share < 0.6,
+            "and in another direction": direction < 0.99,
         },
     )
 
@@ -394,7 +410,8 @@ def clip_each_micro_batch() -> Measured:
         },
         conclusion=f"where it clips, the gradient is {100 * active[1]:.0f}% from the one clipped once; where it never clips, {idle[1]:g}",
         holds={
-            "active clipping distorts": active[1] > 0.05,
+            "active clipping turns the gradient": active[0] < 0.99,
+            "and changes it": active[1] > 0.05,
             "idle clipping does not": idle[1] == 0,
         },
     )

@@ -25,15 +25,17 @@ def clip_is_two_passes() -> Measured:
     model = _model()
     _forward_backward(model, tokens=16)
     clipped, idle = _passes(model, max_norm=1e-3), _passes(model, max_norm=1e6)
+    read = _elements(lambda: clip_grad_norm_(model.parameters(), 1e6, foreach=True))
     return Measured(
         sides={
             "norm over the threshold": {"operations on the gradients": ", ".join(clipped)},
             "norm under the threshold": {"operations on the gradients": ", ".join(idle)},
         },
-        conclusion=f"clipped or not, the same {len(idle)} operations on all gradients run: {', '.join(idle)}",
+        conclusion=f"clipped or not, the same {len(idle)} operations on all gradients run: {', '.join(idle)}; also where nothing is clipped each gradient is read {read:.0f} times",
         holds={
             "a norm pass and a multiplying pass": len(idle) == 2,
             "whether it clips or not": clipped == idle,
+            "and nothing else reads the gradients": abs(read - 2) < 0.01,
         },
     )
 

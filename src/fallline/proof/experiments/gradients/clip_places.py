@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
 from fallline.proof.experiment import Measured, experiment
-from fallline.proof.experiments._training import Trainee, Window, off, plain, train
+from fallline.proof.experiments._training import Trainee, Window, clipped, off, plain, train
 
 
 @experiment(
@@ -44,15 +45,25 @@ def clip_before_backward() -> Measured:
         t.loss(x, y).backward()
         t.optimizer.step()
 
-    clipped, free = train(early), train(plain)
-    difference = off(clipped.parameters, free.parameters)
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        misplaced = train(early)
+    free, placed = train(plain), train(clipped(0.1))
+    difference = off(misplaced.parameters, free.parameters)
+    effect = off(placed.parameters, free.parameters)
     return Measured(
         sides={
-            "clip before backward": {"loss after 40 updates": clipped.losses[-1]},
+            "clip before backward": {"loss after 40 updates": misplaced.losses[-1]},
             "no clipping": {"loss after 40 updates": free.losses[-1]},
+            "clip after backward": {"loss after 40 updates": placed.losses[-1]},
         },
-        conclusion=f"the weights differ from no clipping by {difference:g}, and the largest of {len(returned)} returned norms is {max(returned):g}",
-        holds={"no effect": difference == 0, "it returns 0 each time": max(returned) == 0},
+        conclusion=f"the weights differ from no clipping by {difference:g}, with a clip after backward by {100 * effect:.0f}%; the largest of {len(returned)} returned norms is {max(returned):g}, with {len(heard)} warnings",
+        holds={
+            "no effect": difference == 0,
+            "the same clip in its place has one": effect > 0.1,
+            "it returns 0 each time": max(returned) == 0,
+            "and nothing warns": not heard,
+        },
     )
 
 
@@ -77,50 +88,53 @@ def _keeping(t: Trainee, window: Window) -> None:
 
 @experiment(
     "noise-is-not-privacy",
-    claim="Noise of 1e-3 and then a clip of the whole gradient hides nobody; clipping each sample and then adding noise does.",
+    claim="Noise and then a clip of the whole gradient does not hide a sample with a large gradient; the same noise after clipping each sample does.",
     taught="Adding noise to gradients before clipping gives differential privacy.",
 )
 def noise_is_not_privacy() -> Measured:
     torch.manual_seed(0)
     others, one = torch.randn(20, 10), torch.randn(10)
 
-    def noise_then_clip(samples: Tensor, noise: float = 1e-3) -> Tensor:
-        mean: Tensor = samples.mean(0) + noise * torch.randn(10)
-        return mean.div(mean.norm().clamp_min(1))
+    def noise_then_clip(samples: Tensor, noise: float) -> Tensor:
+        total: Tensor = samples.sum(0).add(torch.randn(10), alpha=noise)
+        return total.div(total.norm().clamp_min(1))
 
-    def clip_then_noise(samples: Tensor, noise: float = 4.0) -> Tensor:
+    def clip_then_noise(samples: Tensor, noise: float) -> Tensor:
         clipped: Tensor = samples / samples.norm(dim=1, keepdim=True).clamp_min(1)
         return clipped.sum(0).add(torch.randn(10), alpha=noise)
 
-    naive = _attack(lambda s: noise_then_clip(s), lambda s: noise_then_clip(s, 0), others, one)
-    private = _attack(lambda s: clip_then_noise(s), lambda s: clip_then_noise(s, 0), others, one)
+    naive = _attack(noise_then_clip, others, 100 * one)
+    private = _attack(clip_then_noise, others, 100 * one)
+    ordinary = _attack(clip_then_noise, others, one)
+    little = _attack(noise_then_clip, others, one, noise=1e-3)
+    right = "attacker right about one person, percent"
     return Measured(
         sides={
-            "noise 1e-3, then clip": {"attacker right about one person, percent": 100 * naive},
+            "noise 4, then clip": {f"{right}, gradient of 300": 100 * naive},
             "clip each sample, then noise 4": {
-                "attacker right about one person, percent": 100 * private
+                f"{right}, gradient of 300": 100 * private,
+                f"{right}, gradient of 3": 100 * ordinary,
             },
+            "noise 1e-3, then clip": {f"{right}, gradient of 3": 100 * little},
         },
-        conclusion=f"whether one person's sample is in the batch is guessed right {100 * naive:.0f}% of the time after noise and clip, {100 * private:.0f}% after clip and noise",
+        conclusion=f"whether one person's large gradient is in the batch is guessed right {100 * naive:.0f}% of the time after noise and clip, {100 * private:.0f}% after clip and the same noise; with noise of 1e-3 before the clip an ordinary one {100 * little:.0f}%",
         holds={
-            "noise then clip hides nothing": naive > 0.99,
-            "clip then noise does": private < 0.65,
+            "noise then clip does not hide a large gradient": naive > 0.95,
+            "nor does little noise hide an ordinary one": little > 0.99,
+            "clip then noise hides both": max(private, ordinary) < 0.65,
         },
     )
 
 
 def _attack(
-    release: Callable[[Tensor], Tensor],
-    exact: Callable[[Tensor], Tensor],
-    others: Tensor,
-    one: Tensor,
+    release: Callable[[Tensor, float], Tensor], others: Tensor, one: Tensor, noise: float = 4.0
 ) -> float:
     """How often the nearer of the two noiseless gradients tells whether `one` was there."""
     batches = (others, torch.cat([others, one[None]]))
-    expected = [exact(batch) for batch in batches]
+    expected = [release(batch, 0.0) for batch in batches]
     right = 0
     for trial in range(1000):
-        seen = release(batches[trial % 2])
+        seen = release(batches[trial % 2], noise)
         guess = int((seen - expected[1]).norm() < (seen - expected[0]).norm())
         right += guess == trial % 2
     return right / 1000

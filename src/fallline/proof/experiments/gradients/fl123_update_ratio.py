@@ -21,7 +21,7 @@ RATIOS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.03, 0.1, 0.3, 0.5)
 
 @experiment(
     "FL123",
-    claim="Updates below a millionth of the weights change nothing; above a tenth they overwrite more and more of what was learned.",
+    claim="A hundred updates of a millionth of the weights leave the loss where it was; from a tenth on, updates overwrite more and more of what was learned.",
 )
 def update_ratio() -> Measured:
     runs = {ratio: train(_held_at(ratio), updates=UPDATES).losses for ratio in RATIOS}

@@ -23,18 +23,20 @@ K = 4
     claim="Lightning's Trainer(gradient_clip_val=1) clips once per window, between backward and step; under manual optimization it refuses.",
 )
 def frameworks_clip_for_you() -> Measured:
-    free, clipped = _norms(), _norms(gradient_clip_val=1.0)
+    calls: list[float] = []
+    free, clipped = _norms(), _norms(calls=calls, gradient_clip_val=1.0)
     manual = error_of(lambda: _norms(manual=True, gradient_clip_val=1.0))
     return Measured(
         sides={
             "no gradient_clip_val": {"steps": len(free), "largest norm at a step": max(free)},
             "gradient_clip_val=1": {"steps": len(clipped), "largest norm at a step": max(clipped)},
         },
-        conclusion=f"steps see norms of up to {max(free):,.0f} without and {max(clipped):.2f} with gradient_clip_val=1; manual optimization raises {manual}",
+        conclusion=f"steps see norms of up to {max(free):,.0f} without and {max(clipped):.2f} with gradient_clip_val=1, clipped {len(calls)} times in 8 batches and {len(clipped)} steps; manual optimization raises {manual}",
         holds={
             "without it norms are large": max(free) > 100,
             "with it every step is clipped": max(clipped) < 1.001,
             "one step per window of four": len(clipped) == 2,
+            "one clip per window, of its whole gradient": len(calls) == 2 and min(calls) > 100,
             "manual optimization refuses": manual == "MisconfigurationException",
         },
     )
@@ -63,8 +65,14 @@ def lightning_clip_override() -> Measured:
     )
 
 
-def _norms(*, manual: bool = False, override: bool = False, **trainer: Any) -> list[float]:
-    """The gradient norm each optimizer step sees, in a run of 8 batches with windows of 4."""
+def _norms(
+    *,
+    manual: bool = False,
+    override: bool = False,
+    calls: list[float] | None = None,
+    **trainer: Any,
+) -> list[float]:
+    """The gradient norm each optimizer step sees, in a run of 8 batches with windows of 4; `calls` gets the norms that Lightning clipped."""
     import lightning
 
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
@@ -90,6 +98,11 @@ def _norms(*, manual: bool = False, override: bool = False, **trainer: Any) -> l
 
         def train_dataloader(self) -> DataLoader[Tensor]:
             return DataLoader(torch.randint(20, (8, 32)), batch_size=None)  # type: ignore[arg-type]
+
+        def configure_gradient_clipping(self, *args: Any, **options: Any) -> None:
+            if calls is not None:
+                calls.append(float(gradient(self).norm()))
+            super().configure_gradient_clipping(*args, **options)
 
     class Overridden(Task):
         def configure_gradient_clipping(self, *_: Any, **__: Any) -> None:

@@ -19,7 +19,7 @@ SGD, Adam = torch.optim.SGD, torch.optim.Adam
 
 @experiment(
     "spikes-sgd-against-adam",
-    claim="A gradient a million times too large moves SGD a million times too far; Adam a few times, and then Adam hardly moves for long.",
+    claim="A gradient a million times too large moves SGD a million times too far and Adam at most a few times; but then Adam's steps are far too short for long.",
     taught="One spike of large gradients makes a large update and breaks training.",
 )
 def spikes_sgd_against_adam() -> Measured:
@@ -44,7 +44,7 @@ def spikes_sgd_against_adam() -> Measured:
         conclusion=f"SGD's step is {at['SGD']:.0e} times as long, Adam's {at['Adam']:.1f} times; 50 updates later Adam's is {1 / later['Adam']:.0f} times too short; clipped at 1, both steps stay within {max(at['SGD, clipped at 1'], at['Adam, clipped at 1']):.1f} times",
         holds={
             "SGD takes the whole spike": at["SGD"] > 1e5,
-            "Adam's step stays within 10 times": at["Adam"] < 10,
+            "Adam's step stays within 5 times": at["Adam"] < 5,
             "and is far too short afterwards": later["Adam"] < 0.1,
             "clipping prevents both": at["SGD, clipped at 1"] < 10
             and later["Adam, clipped at 1"] > 0.5,

@@ -83,7 +83,7 @@ def initialisation_before_activation() -> Measured:
 
 @experiment(
     "uniform-init-is-fine",
-    claim="He initialisation keeps the scale of gradients equally well with uniform and with normal numbers.",
+    claim="He initialisation keeps the scale of gradients with uniform as with normal numbers.",
     taught="Uniform initialisation scales gradients improperly.",
 )
 def uniform_init_is_fine() -> Measured:

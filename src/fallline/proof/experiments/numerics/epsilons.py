@@ -195,7 +195,7 @@ def log_of_zero_is_inf() -> Measured:
 
 @experiment(
     "relative-error-loss",
-    claim="((p - t) / (|p| + eps))² is 1e16 at p = 0 and has slopes of 1e23; with the target in the denominator it is tame.",
+    claim="((p - t) / (|p| + eps))² is 1e16 at p = 0 and has slopes of 1e23; with the target, here 1, in the denominator it is tame.",
     taught="((p - t) / (|p| + eps))² is a stable loss.",
 )
 def relative_error_loss() -> Measured:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 __all__ = ["OPERATIONS", "contrastive", "dispatched", "half_embeddings", "names", "ran"]
 
-# Each is given a square float16 matrix.
+# Each is given a square matrix.
 OPERATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "linear": lambda x: F.linear(x, x),
     "matmul": lambda x: x @ x,
@@ -42,17 +42,24 @@ OPERATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def dispatched(device: str, dtype: torch.dtype = torch.float16) -> dict[str, str]:
-    """The types under autocast as torch's dispatcher decides them, computed on fake tensors: no device is needed."""
+def dispatched(
+    device: str, dtype: torch.dtype = torch.float16, *, given: torch.dtype | None = None
+) -> dict[str, str]:
+    """The types under autocast as torch's dispatcher decides them, computed on fake tensors: no device is needed.
+
+    `given` is the type of the inputs, autocast's own unless told otherwise.
+    """
     with FakeTensorMode(), _enabled(device, dtype):
-        x = torch.empty(8, 8, device=device, dtype=dtype)
+        x = torch.empty(8, 8, device=device, dtype=given or dtype)
         return names({name: f(x) for name, f in OPERATIONS.items()})
 
 
-def ran(device: str, dtype: torch.dtype = torch.float16) -> dict[str, str]:
+def ran(
+    device: str, dtype: torch.dtype = torch.float16, *, given: torch.dtype | None = None
+) -> dict[str, str]:
     """The types under autocast of operations that really ran."""
     with torch.autocast(device, dtype):
-        x = torch.ones(8, 8, device=device, dtype=dtype)
+        x = torch.ones(8, 8, device=device, dtype=given or dtype)
         return names({name: f(x) for name, f in OPERATIONS.items()})
 
 

@@ -13,10 +13,14 @@ from fallline.proof.experiments._training import gradient, off
 
 @experiment(
     "FL205",
-    claim="Under autocast whatever a backward pass computes by itself is cast to half precision; torch's own layers give the same gradients either way.",
+    claim="Under autocast whatever a backward pass computes by itself is cast to half precision; Linear, LayerNorm, GELU and a Transformer layer give the same gradients either way.",
 )
 def backward_in_autocast() -> Measured:
-    own = _gradient_off(nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16)))
+    own = max(
+        _gradient_off(nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16))),
+        _gradient_off(nn.Sequential(nn.Linear(16, 32), nn.LayerNorm(32), nn.Linear(32, 16))),
+        _gradient_off(nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0)),
+    )
     function = _gradient_off(nn.Sequential(nn.Linear(16, 16), _HandWritten()))
     hook = _gradient_off(nn.Sequential(nn.Linear(16, 16), _Hooked()))
     inside, outside = _dtype_in_backward(inside=True), _dtype_in_backward(inside=False)

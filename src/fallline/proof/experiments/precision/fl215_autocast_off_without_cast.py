@@ -29,6 +29,8 @@ def autocast_off_without_cast() -> Measured:
         right = contrastive(features.float(), TEMPERATURE).item()
         off = names({name: OPERATIONS[name](torch.ones(8, 8).half()) for name in KEPT})
     under_autocast = dispatched("cuda")
+    # The loss with the type that CUDA autocast gives to exp.
+    finite = contrastive(features, TEMPERATURE, exp_in=getattr(torch, under_autocast["exp"]))
     on = {name: under_autocast[name] for name in KEPT}
     return Measured(
         sides={
@@ -42,6 +44,7 @@ def autocast_off_without_cast() -> Measured:
             "turned off without a cast the loss is NaN": wrong != wrong,
             "with .float() it is finite": 0 <= right < 1,
             "CUDA autocast would have used float32": set(on.values()) == {"float32"},
+            "in which the loss is finite without a cast": 0 <= finite.item() < 1,
             "turned off, float16 stays": set(off.values()) == {"float16"},
         },
     )

@@ -23,6 +23,14 @@ def _every(dtype: torch.dtype) -> Tensor:
     return values[values.isfinite()].sort().values
 
 
+def _smallest_normal(dtype: torch.dtype) -> float:
+    """The smallest number of a two-byte type with its full precision: the next one is at most 2^-bits away."""
+    positive = _every(dtype)
+    positive = positive[positive > 0].double()
+    gaps = positive.diff() / positive[:-1]
+    return float(positive[:-1][gaps <= torch.finfo(dtype).eps][0])
+
+
 def _largest_exp(dtype: torch.dtype) -> float:
     """The largest x of a type whose exp is finite: tried for each number of a two-byte type, else by bisection."""
     if dtype != FULL:
@@ -90,12 +98,9 @@ def half_ranges() -> Measured:
     for dtype in (HALF, BRAIN):
         positive = _every(dtype)
         positive = positive[positive > 0].double()
-        # Normal numbers are those with their full precision: the next one is at most 2^-bits away.
-        gaps = positive.diff() / positive[:-1]
-        normal = positive[:-1][gaps <= torch.finfo(dtype).eps][0]
         sides[NAMES[dtype]] = {
             "smallest (subnormal)": float(positive[0]),
-            "smallest at full precision (normal)": float(normal),
+            "smallest at full precision (normal)": _smallest_normal(dtype),
             "largest": float(positive[-1]),
         }
     half, brain = sides["float16"], sides["bfloat16"]
@@ -147,24 +152,28 @@ def half_mantissas() -> Measured:
 )
 def bf16_range_is_fp32() -> Measured:
     brain, full = float(_every(BRAIN).max()), torch.finfo(FULL).max
+    brain_normal, full_normal = _smallest_normal(BRAIN), torch.finfo(FULL).smallest_normal
     kept = torch.tensor([1e-37, 1e37]).to(BRAIN).float()
     lost = torch.tensor([1e-37, 1e37]).to(HALF).float()
     return Measured(
         sides={
             "bfloat16": {
                 "largest": brain,
+                "smallest normal number": brain_normal,
                 "1e-37 becomes": float(kept[0]),
                 "1e37 becomes": float(kept[1]),
             },
             "float16": {
-                "largest": 65504.0,
+                "largest": float(_every(HALF).max()),
+                "smallest normal number": _smallest_normal(HALF),
                 "1e-37 becomes": float(lost[0]),
                 "1e37 becomes": str(float(lost[1])),
             },
         },
-        conclusion=f"bfloat16's largest is {brain:.4e}, float32's {full:.4e}; 1e-37 and 1e37 survive in bfloat16 and become {lost[0]:g} and {lost[1]:g} in float16",
+        conclusion=f"bfloat16's largest is {brain:.4e}, float32's {full:.4e}, the smallest normal numbers {brain_normal:.4e} and {full_normal:.4e}; 1e-37 and 1e37 survive in bfloat16 and become {lost[0]:g} and {lost[1]:g} in float16",
         holds={
             "the largest is within half a percent": abs(brain / full - 1) < 0.005,
+            "the smallest normal number is the same": brain_normal == full_normal,
             "what float32 holds bfloat16 holds": bool((kept.isfinite() & (kept > 0)).all()),
             "float16 does not": float(lost[0]) == 0 and bool(lost[1].isinf()),
         },
@@ -173,7 +182,7 @@ def bf16_range_is_fp32() -> Measured:
 
 @experiment(
     "fp16-overflow-operations",
-    claim="Matrix products and hand-written variances of ordinary values overflow float16; bfloat16 holds them.",
+    claim="Matrix products, hand-written variances and sums of values that float16 holds can overflow it; bfloat16 holds them.",
 )
 def fp16_overflow_operations() -> Measured:
     def tried(dtype: torch.dtype) -> dict[str, float]:
@@ -192,7 +201,7 @@ def fp16_overflow_operations() -> Measured:
             "float16": {name: str(value) for name, value in half.items()},
             "bfloat16": {name: f"{value:.2g}" for name, value in brain.items()},
         },
-        conclusion=f"in float16 {infinite} of 3 ordinary results are inf, in bfloat16 none",
+        conclusion=f"in float16 {infinite} of 3 results from values it holds are inf, in bfloat16 none",
         holds={
             "all three overflow float16": infinite == 3,
             "none overflows bfloat16": all(abs(v) < float("inf") for v in brain.values()),
@@ -272,7 +281,7 @@ def normalize_in_fp16() -> Measured:
 
 @experiment(
     "layer-norm-in-fp16",
-    claim="F.layer_norm of float16 input is right at any scale, since its sums are float32; a hand-written one is not.",
+    claim="F.layer_norm of float16 values is right at sizes of 1e-4, 1 and 30,000; a hand-written one is wrong for the large ones.",
     taught="LayerNorm's denominators underflow in float16.",
 )
 def layer_norm_in_fp16() -> Measured:

@@ -39,6 +39,13 @@ class _Step:
         self.scaler.update()
 
 
+def _update_before_step() -> str:
+    """What update() raises after a scaled backward that nobody unscaled or stepped."""
+    step = _Step()
+    step.backward()
+    return error_of(step.scaler.update)
+
+
 @experiment(
     "loss-scale-schedule",
     claim="The scale starts at 65536, halves at each inf, and doubles only after 2000 clean steps in a row.",
@@ -123,7 +130,7 @@ def amp_order() -> Measured:
 
     with_scaler, without = train(scaled), train(unscaled)
     error = off(with_scaler.parameters, without.parameters)
-    early = error_of(_Step().scaler.update)
+    early = _update_before_step()
     return Measured(
         sides={
             "with a scaler": {"loss after 40 updates": with_scaler.losses[-1]},
@@ -132,7 +139,10 @@ def amp_order() -> Measured:
         conclusion="after 40 clipped updates the weights with and without a scaler are the same to 1e-6"
         if error < 1e-6
         else f"the weights differ by {error:g}",
-        holds={"the same training": error < 1e-6, "wrong order raises": early == "AssertionError"},
+        holds={
+            "the same training": error < 1e-6,
+            "update() before step raises": early == "AssertionError",
+        },
     )
 
 
@@ -208,7 +218,7 @@ def update_once_per_window() -> Measured:
     right, moved = window()
     mixed, moved_mixed = window(doubled_after=2)
     _, dropped = window(inf_at=1)
-    alone = error_of(_Step().scaler.update)
+    alone = _update_before_step()
     return Measured(
         sides={
             "one scale": {"length of the update": moved, "gradient error": 0.0},
