@@ -24,8 +24,10 @@ from fallline.verdict import merge, settle
 __all__ = ["called_names", "read_paths"]
 
 # From a word's first letter and never back into it: a picture in a notebook is one word of a megabyte.
-_CALLED = re.compile(rb"\b[A-Za-z_]\w*+(?=\()")
-_IMPORTED = re.compile(rb"^[ \t]*from .*?import[ \t]*(?:\(([^)]*)\)|(.*))$", re.M)
+_CALLED = re.compile(rb"(?<!\bdef )(?<!\bclass )(?:\b(\w++)\.|(\.))?\b([A-Za-z_]\w*+)(?=\()")
+_IMPORTED = re.compile(rb"^[ \t]*(?:from .*?)?import[ \t]*(?:\(([^)]*)\)|(.*))$", re.M)
+# `model.train()` in a file says nothing of a function `train` in another one; `engine.train()` does, where engine is imported.
+_METHODS = frozenset({b"train", b"eval", b"step", b"update", b"forward", b"backward"})
 _WORD = re.compile(rb"[A-Za-z_]\w*")
 
 
@@ -98,9 +100,13 @@ def called_names(data: bytes) -> set[bytes]:
     """What a file calls or imports by name; nothing where it cannot train."""
     if not any(token in data for token in TOKENS):
         return set()
-    words = set(_CALLED.findall(data))
+    words: set[bytes] = set()
     for several, one in _IMPORTED.findall(data):
         words.update(_WORD.findall(several or one))
+    called = set(_CALLED.findall(data))
+    words |= {
+        name for of, dot, name in called if name not in _METHODS or not (of or dot) or of in words
+    }
     return words
 
 

@@ -91,7 +91,7 @@ def read_module(
     deferred: set[str] = set()
 
     def wanted(root: Root) -> bool:
-        if root.name and defers(root.last):
+        if root.name and (defers(root.last) or not root.callers.isdisjoint(deferred)):
             deferred.add(root.name)
             return False
         return True

@@ -58,6 +58,7 @@ class Root:
 
     name: str
     run: Callable[[Machine], None]
+    callers: frozenset[str] = frozenset()  # functions of this file that call it by its name
 
     @property
     def last(self) -> str:
@@ -78,22 +79,32 @@ def roots_of(module: Module, reached: Container[tuple[str, str]]) -> Iterator[Ro
         yield Root("", lambda machine: _script(machine, module))
     for cls in module.classes.values():
         yield from _class_roots(module, cls, reached)
-    for function in _uncalled(module):
+    for function, callers in _uncalled(module):
         if (module.path, function.name) not in reached:
-            yield Root(function.name, partial(_function, module=module, node=function))
+            run = partial(_function, module=module, node=function)
+            yield Root(function.name, run, frozenset(callers))
 
 
-def _uncalled(module: Module) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Plain functions that matter; those that others in this file call come last."""
+def _uncalled(
+    module: Module,
+) -> list[tuple[ast.FunctionDef | ast.AsyncFunctionDef, set[str]]]:
+    """Plain functions that matter, and who in this file calls them; those that somebody calls come last.
+
+    `model.train()` calls no function `train`: only a call by the name itself counts, or the name handed over.
+    """
     plain = [
         f
         for name, f in module.functions.items()
         if module.class_(f) is None and module.function(f) is None and begins(module, f.body)
     ]
-    called: set[str] = set()
+    called: dict[str, set[str]] = {f.name: set() for f in plain}
     for function in plain:
-        called |= called_names(function) - {function.name}
-    return sorted(plain, key=lambda f: f.name in called)
+        for call in ast.walk(function):
+            if isinstance(call, ast.Call):
+                for name in (call.func, *call.args):
+                    if isinstance(name, ast.Name) and name.id in called:
+                        called[name.id].add(function.name)
+    return sorted(((f, called[f.name] - {f.name}) for f in plain), key=lambda found: bool(found[1]))
 
 
 def _script(machine: Machine, module: Module) -> None:
@@ -253,8 +264,8 @@ def _class_roots(
     ]
     called: set[str] = set()
     for method in wanted:
-        called |= called_names(method) - {method.name}
-    for method in sorted(wanted, key=lambda m: m.name in called):
+        called |= called_names(method) - {f"self.{method.name}"}
+    for method in sorted(wanted, key=lambda m: f"self.{m.name}" in called):
         if (module.path, f"{module.qualname(cls)}.{method.name}") not in reached:
             run = partial(_method, module=module, cls=cls, method=method)
             yield Root(f"{cls.name}.{method.name}", run)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
 from fallline.event import Kind, Location, Trace, Update
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
 from fallline.rules.gradients._specimens import SETUP
-from fallline.rules.gradients._windows import HABIT, steps_by_framework
+from fallline.rules.gradients._windows import is_habit, steps_by_framework
 
 __all__ = ["StepWithoutBackward"]
 
@@ -35,8 +34,10 @@ class StepWithoutBackward(Rule):
                 yield from self._never(trace, updates)
                 continue
             empty = [u for u in updates if _empty(u)]
-            total = Counter(str(u.step.at) for u in updates)
-            without = Counter(str(u.step.at) for u in empty)
+            without = {id(u) for u in empty}
+            places: dict[str, list[bool]] = {}
+            for update in updates:
+                places.setdefault(str(update.step.at), []).append(id(update) in without)
             # Before the first backward of a run a step may be there to please a scheduler, or the loop begins with
             # finishing the update before.
             first = next(u.index for u in updates if u.backwards)
@@ -44,7 +45,7 @@ class StepWithoutBackward(Rule):
                 place = str(update.step.at)
                 if _only_steps(updates, update):
                     continue
-                if update.index > first and without.pop(place, 0) / total[place] >= HABIT:
+                if update.index > first and is_habit(places.pop(place, [])):
                     yield self.finding(
                         update.step,
                         "Nothing has changed the gradients since the last step of this optimizer: the step repeats old gradients or uses none. "
@@ -65,6 +66,8 @@ class StepWithoutBackward(Rule):
                 e for e in update.all(Kind.FORWARD) if e.fact("grad") and e.fact("used") is False
             ]
             if not passes or not _empty(update) or any(e.fact("training") is False for e in passes):
+                return
+            if _another_backward(trace, update):
                 return
         yield self.finding(
             updates[0].step,
@@ -134,6 +137,25 @@ for epoch in range(2):
             parameter.grad = gradient
         optimizer.step()
 """,
+        # what the loss is made of was read from a file: the backward may well reach the temperature
+        SETUP
+        + """
+temperature = nn.Linear(1, 1)
+other = torch.optim.SGD(temperature.parameters(), lr=0.01)
+if resume:
+    temperature = torch.load("checkpoint.pt")["temperature"]
+for epoch in range(2):
+    for x, y in loader:
+        distance = loss_fn(model(x), y)
+        weight = temperature(x).mean()
+        other.zero_grad()
+        (-weight * distance).backward(retain_graph=True)
+        other.step()
+        optimizer.zero_grad()
+        distance.backward()
+        optimizer.step()
+        print(model(x))
+""",
         # one backward, two optimizers
         SETUP
         + """
@@ -177,6 +199,13 @@ def _only_steps(updates: list[Update], update: Update) -> bool:
         and not (update if other is before else other).all(Kind.FORWARD, Kind.BATCH)
         for other in (before, after)
     )
+
+
+def _another_backward(trace: Trace, update: Update) -> bool:
+    """A backward since this optimizer was cleared: it may reach what the optimizer holds in ways that were not seen."""
+    own = [e for e in update.all(Kind.ZERO_GRAD) if e.optimizer == update.optimizer]
+    since = (own[-1] if own else update.events[0]).order
+    return any(e.kind is Kind.BACKWARD for e in trace.events[since : update.step.order])
 
 
 def _empty(update: Update) -> bool:

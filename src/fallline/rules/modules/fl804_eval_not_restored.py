@@ -174,6 +174,35 @@ for epoch in range(2):
         loss.backward()
         optimizer.step()
 """,
+        """\
+import torch
+from torch import nn
+from models import build
+
+# The discriminator rests in eval mode while the segmenter, whose making is not seen, learns from it.
+torch.manual_seed(0)
+segmenter = build("unet")
+discriminator = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(segmenter.parameters(), lr=0.01)
+adversary = torch.optim.Adam(discriminator.parameters())
+loader = torch.utils.data.DataLoader(torch.randn(32, 4), batch_size=8)
+for epoch in range(2):
+    for x in loader:
+        segmenter.train()
+        discriminator.eval()
+        loss = discriminator(segmenter(x)).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        segmenter.eval()
+        discriminator.train()
+        with torch.no_grad():
+            made = segmenter(x)
+        loss = discriminator(made).pow(2).mean()
+        adversary.zero_grad()
+        loss.backward()
+        adversary.step()
+""",
     )
 
     def check(self, trace: Trace) -> Iterator[Finding]:
@@ -222,9 +251,16 @@ for epoch in range(2):
 
 
 def _steps(trace: Trace, step: Event, model: str) -> bool:
-    """Whether this step updates that model; unknown counts as yes, since its output reached a backward."""
+    """Whether this step updates that model.
+
+    Unknown counts as yes, since its output reached a backward, unless another optimizer is the one that holds it: a
+    critic rests in eval mode while its generator learns.
+    """
     optimizer = trace.object(step.optimizer)
     held = step.fact("parameters") or (
         optimizer.fact("parameters") if optimizer is not None else None
     )
-    return not held or model in held
+    if held:
+        return model in held
+    others = (trace.object(other) for other in trace.optimizers if other != step.optimizer)
+    return not any(o is not None and model in (o.fact("parameters") or ()) for o in others)
