@@ -114,6 +114,33 @@ def test_a_call_that_stays_away_is_noticed(tmp_path: Path) -> None:
     assert without and all(Kind.BACKWARD in s and Kind.FORWARD in s for s in without)
 
 
+def test_a_program_that_changes_its_ways_late_is_told_so(tmp_path: Path) -> None:
+    _, watch = watched(
+        tmp_path, lambda: Loop().train(LATE + 60, clear=lambda number: number < LATE)
+    )
+    assert "FL106" in {f.code for f in watch.findings}
+
+
+def test_an_odd_update_now_and_then_is_no_habit(tmp_path: Path) -> None:
+    def clears(number: int, loop: Loop) -> None:
+        if number % 50 == 7:  # as after a loss that the script itself found not to be finite
+            loop.optimizer.zero_grad()
+
+    _, watch = watched(tmp_path, lambda: Loop().train(LATE + 200, clears))
+    assert not watch.findings
+
+
+def test_a_second_phase_with_its_own_optimizer_is_judged(tmp_path: Path) -> None:
+    def phases() -> None:
+        loop = Loop()
+        loop.train(LATE)
+        loop.optimizer = torch.optim.SGD(loop.model.parameters(), lr=1e-4)
+        loop.train(60, clear=lambda number: False)
+
+    _, watch = watched(tmp_path, phases)
+    assert "FL106" in {f.code for f in watch.findings}
+
+
 def test_a_mode_that_is_left_late_is_found(tmp_path: Path) -> None:
     def evaluates(number: int, loop: Loop) -> None:
         if number == LATE:

@@ -14,7 +14,7 @@ from torch import nn
 import fallline
 from fallline.errors import UsageError
 from fallline.event import Event, Kind, Location
-from fallline.watcher.log import KEPT_UPDATES, MOST_EVENTS, EventLog
+from fallline.watcher.log import KEPT_AFTER, KEPT_UPDATES, MOST_EVENTS, EventLog
 from fallline.watcher.objects import Objects
 from fallline.watcher.taps_loss import facts_of
 
@@ -68,7 +68,7 @@ def test_a_million_like_updates_stay_few_events_and_a_new_one_is_kept() -> None:
         if i == 15_000:
             log.add(event(Kind.CLIP, 2))
         log.add(event(Kind.STEP, 3))
-    assert len(log.events) <= 2 * KEPT_UPDATES + 8
+    assert len(log.events) <= 2 * (KEPT_UPDATES + KEPT_AFTER) + 8
     clip = next(i for i, e in enumerate(log.events) if e.kind is Kind.CLIP)
     # the update before the new one stands before it
     assert [e.kind for e in log.events[clip - 3 : clip + 2]] == [

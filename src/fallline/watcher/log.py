@@ -1,7 +1,8 @@
 """The events of a run, bounded: everything at the start, later only what is new in kind.
 
 A run of a million updates repeats itself. After the first updates, an update whose events look like ones already kept
-is forgotten, and one that does not is kept together with the update before it.
+is forgotten, and one that does not is kept together with the update before it and some that follow: whether it was one
+odd update, or the program goes on like this now, only they can tell.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from fallline.event import Event, Kind
 __all__ = ["EventLog"]
 
 KEPT_UPDATES = 100
+KEPT_AFTER = 48  # updates that follow a new one
 MOST_EVENTS = 6_000
 # Facts that differ from update to update without meaning anything new.
 _PASSING = frozenset({"index", "norm", "site"})
@@ -31,6 +33,7 @@ class EventLog:
         self._looks: dict[Hashable, int] = {}
         self._last: dict[int, tuple[Event, int]] = {}  # by place: the last event, and its look
         self._forgotten: list[Event] = []
+        self._after = 0  # how many of the next updates are kept whatever they look like
 
     def add(self, event: Event) -> None:
         self.events.append(event)
@@ -45,7 +48,11 @@ class EventLog:
     def repeat(self, segment: list[Event]) -> None:
         """An update like this known one, which nobody told again."""
         self.updates += 1
-        self._forgotten = segment
+        if self._follows():
+            self.events += segment
+            self._start = len(self.events)
+        else:
+            self._forgotten = segment
 
     def _close(self) -> None:
         segment = self.events[self._start :]
@@ -59,12 +66,21 @@ class EventLog:
         elif new and len(self.events) < MOST_EVENTS:
             self.events[self._start : self._start] = self._forgotten
             self._forgotten = []
+            self._after = KEPT_AFTER
             self.structure += 1
-        else:
+        elif new or not self._follows():
             self.cut = self.cut or new
             del self.events[self._start :]
             self._forgotten = segment
         self._start = len(self.events)
+
+    def _follows(self) -> bool:
+        """Whether this update, not a new one, is kept because a new one came before it; half the room is not for these."""
+        if self._after == 0 or len(self.events) > MOST_EVENTS // 2:
+            return False
+        self._after -= 1
+        self.structure += self._after == 0  # now it can be judged
+        return True
 
     def _look(self, event: Event) -> int:
         """A number for how an event looks; the last one from the same line most likely looked the same."""

@@ -20,6 +20,7 @@ __all__ = [
     "first_of_each",
     "habits",
     "held",
+    "is_habit",
     "later",
     "measures_only",
     "misdirected",
@@ -34,6 +35,8 @@ __all__ = [
 # A finding about "every window" needs at least this share of an optimizer's updates to show it: a skipped batch, a
 # warm-up iteration or the remainder of an epoch is no habit.
 HABIT = 0.5
+# What began later is a habit once it has gone on for so many updates.
+CHANGED = 10
 
 
 @dataclass(slots=True)
@@ -229,17 +232,28 @@ def habits(
     seen: Iterable[tuple[Window, Event]], among: Iterable[Window]
 ) -> list[tuple[Window, Event]]:
     """Of what was seen in windows, the first of each place that shows in so many of them that it is the program's habit."""
-    total = Counter(w.update.optimizer for w in among)
-    times: Counter[tuple[str | None, str]] = Counter()
     first: dict[tuple[str | None, str], tuple[Window, Event]] = {}
-    last: dict[tuple[str | None, str], Window] = {}
+    shown: dict[tuple[str | None, str], set[int]] = {}
     for window, event in seen:
         key = (window.update.optimizer, str(event.at))
         first.setdefault(key, (window, event))
-        if last.get(key) is not window:
-            times[key] += 1
-            last[key] = window
-    return [found for key, found in first.items() if times[key] / total[key[0]] >= HABIT]
+        shown.setdefault(key, set()).add(id(window))
+    among = list(among)
+    return [
+        found
+        for key, found in first.items()
+        if is_habit([id(w) in shown[key] for w in among if w.update.optimizer == key[0]])
+    ]
+
+
+def is_habit(shows: list[bool], share: float = HABIT) -> bool:
+    """Whether this many of the updates show it: of all, or of all since the first that did, for a program may change its ways."""
+    if not any(shows):
+        return False
+    since = shows[shows.index(True) :]
+    return sum(shows) >= share * len(shows) or (
+        len(since) >= CHANGED and sum(since) >= share * len(since)
+    )
 
 
 @dataclass(frozen=True, slots=True)

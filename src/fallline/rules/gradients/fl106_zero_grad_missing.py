@@ -16,6 +16,7 @@ from fallline.rules.gradients._windows import (
     Window,
     clears,
     held,
+    is_habit,
     steps_by_framework,
     windows,
 )
@@ -46,8 +47,9 @@ class ZeroGradMissing(Rule):
         if trace.opaque:
             return
         for mine, carried in _carried(trace):
-            if carried < _NEVER:
+            if not is_habit(carried, _NEVER):
                 continue
+            mine = mine[carried.index(True) :]
             first, step = mine[0].alive[0], mine[0].update.step
             alone = len({str(w.update.step.at) for w in mine}) == 1
             at = seen_from(first, step)
@@ -61,7 +63,7 @@ class ZeroGradMissing(Rule):
     def denies(self, trace: Trace) -> Iterator[Location]:
         """Gradients that some setting clears are cleared on purpose in that one only."""
         for mine, carried in _carried(trace):
-            if carried < _NEVER:
+            if not is_habit(carried, _NEVER):
                 yield from {seen_from(b, w.update.step) for w in mine for b in w.alive}
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
@@ -168,16 +170,15 @@ for epoch in range(2):
     )
 
 
-def _carried(trace: Trace) -> Iterator[tuple[list[Window], float]]:
-    """For each optimizer its updates, and in which share of them old gradients are still there."""
+def _carried(trace: Trace) -> Iterator[tuple[list[Window], list[bool]]]:
+    """For each optimizer its updates, and whether the gradients of each are still there in the next."""
     for optimizer in trace.optimizers:
         mine = [w for w in windows(trace) if w.update.optimizer == optimizer and w.alive]
         closed = any(w.update.step.fact("closure") for w in mine)
         if len(mine) < 2 or closed or steps_by_framework(trace, optimizer):
             continue
         cleared = [e.order for e in trace.events if _may_clear(trace, e, optimizer)]
-        carried = sum(1 for u, v in pairwise(mine) if not _any_between(cleared, u, v))
-        yield mine, carried / (len(mine) - 1)
+        yield mine, [not _any_between(cleared, u, v) for u, v in pairwise(mine)]
 
 
 def _may_clear(trace: Trace, event: Event, optimizer: str | None) -> bool:
