@@ -116,6 +116,49 @@ def test_a_syntax_error_names_its_cell(project: Path, fallline: Callable) -> Non
     assert ran.out.startswith("nb.ipynb:cell 3:2:7: FL000 ")
 
 
+def test_a_cell_that_is_not_python_keeps_no_other_from_being_read(
+    project: Path, fallline: Callable
+) -> None:
+    cells = [("code", "print 'two'"), *CELLS, ("code", "x = <YOUR CODE>")]
+    (project / "nb.ipynb").write_text(json.dumps(notebook(cells)))
+    found = json.loads(fallline("check", ".", "--output-format", "json").out)
+    (unread,) = [f for f in found if f["code"] == "FL000"]
+    assert unread["severity"] == "error" and unread["evidence"]["cell"] == 1
+    assert "1 more cell could not be read" in unread["message"]
+    assert "FL803" in [f["code"] for f in found]
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "x = <YOUR CODE>",
+        "def f(x):\n    <predicted probabilities>\n    return y",
+        "for x in y:\n    # YOUR_CODE HERE\nprint(1)",
+        "x = # fill me in",
+    ],
+)
+def test_a_blank_to_fill_in_is_a_note(project: Path, fallline: Callable, cell: str) -> None:
+    cells = [
+        ("code", "import torch\noptimizer = torch.optim.SGD(p)\noptimizer.step()"),
+        ("code", cell),
+    ]
+    (project / "nb.ipynb").write_text(json.dumps(notebook(cells)))
+    ran = fallline("check", ".", "--output-format", "json")
+    assert ran.status == 0
+    assert [f["severity"] for f in json.loads(ran.out) if f["code"] == "FL000"] == ["info"]
+
+
+def test_lines_in_a_message_are_lines_of_cells(project: Path, fallline: Callable) -> None:
+    cells = [
+        ("code", "import torch\nfrom torch import nn\nprobabilities = nn.Softmax(dim=1)(logits)"),
+        ("code", "loss = nn.CrossEntropyLoss()(probabilities, targets)\nloss.backward()"),
+    ]
+    (project / "nb.ipynb").write_text(json.dumps(notebook(cells)))
+    found = json.loads(fallline("check", ".", "--output-format", "json").out)
+    (message,) = [f["message"] for f in found if f["code"] == "FL606"]
+    assert "(line 3 of cell 1)" in message
+
+
 def test_a_notebook_in_another_language_is_not_ours(project: Path, fallline: Callable) -> None:
     book = notebook([("code", "library(torch)\nx <- 1")])
     book["metadata"] = {"kernelspec": {"language": "R"}}

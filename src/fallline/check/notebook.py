@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -43,12 +44,25 @@ def localise(finding: Finding, source: Source) -> Finding:
         finding.code,
         finding.name,
         finding.severity,
-        finding.message,
+        finding.message if finding.code == "FL000" else _in_cells(finding.message, cell, source),
         at,
         fix,
         evidence,
         finding.related,
     )
+
+
+def _in_cells(message: str, here: Cell, source: Source) -> str:
+    """A message with the lines that it names counted inside their cells."""
+
+    def counted(found: re.Match[str]) -> str:
+        placed = source.cell_of(int(found[1]))
+        if placed is None:
+            return found[0]
+        of = "" if placed[0].number == here.number else f" of cell {placed[0].number}"
+        return f"line {placed[1]}{of}"
+
+    return re.sub(r"\bline (\d+)", counted, message)
 
 
 def _step(step: dict[str, Any], source: Source) -> dict[str, Any]:

@@ -65,6 +65,7 @@ def read_data(
     except UnreadableError as error:
         return Reading(path, [unreadable(path, error)])
     reading = read_module(module, rules, started + seconds, defers)
+    reading.findings[:0] = _unread_cells(module.source)
     reading.seconds = time.thread_time() - started
     return reading
 
@@ -213,11 +214,23 @@ def failure(what: str, path: str, error: Exception) -> str:
 
 
 def unreadable(path: str, error: UnreadableError) -> Finding:
-    """FL000: the file cannot be read or parsed."""
+    """FL000: the file, or a cell of it, cannot be read or parsed. A blank left for others to fill in is a note."""
     return Finding(
         "FL000",
         "unreadable",
-        Severity.ERROR,
-        error.message,
+        Severity.INFO if error.blank else Severity.ERROR,
+        f"{error.message}, at a blank to fill in" if error.blank else error.message,
         Location(path, error.line, error.column),
     )
+
+
+def _unread_cells(source: Source) -> list[Finding]:
+    """One finding for all cells that are not Python: the first that nobody left open on purpose, else the first."""
+    if not source.unread:
+        return []
+    first = min(source.unread, key=lambda error: error.blank)
+    finding = unreadable(source.path, first)
+    others = len(source.unread) - 1
+    if others:
+        finding.message += f"; {others} more cell{'s'[: others > 1]} could not be read either"
+    return [finding]

@@ -88,7 +88,7 @@ def roots_of(module: Module, reached: Container[tuple[str, str]]) -> Iterator[Ro
 def _uncalled(
     module: Module,
 ) -> list[tuple[ast.FunctionDef | ast.AsyncFunctionDef, set[str]]]:
-    """Plain functions that matter, and who in this file calls them; those that somebody calls come last.
+    """Plain functions that matter, and who in this file calls them; each comes after those who call it.
 
     `model.train()` calls no function `train`: only a call by the name itself counts, or the name handed over.
     """
@@ -97,19 +97,33 @@ def _uncalled(
         for name, f in module.functions.items()
         if module.class_(f) is None and module.function(f) is None and begins(module, f.body)
     ]
-    called: dict[str, set[str]] = {f.name: set() for f in plain}
+    named = {f.name: f for f in plain}
+    called: dict[str, set[str]] = {name: set() for name in named}
     for function in plain:
         for call in ast.walk(function):
             if isinstance(call, ast.Call):
                 for name in (call.func, *call.args):
                     if isinstance(name, ast.Name) and name.id in called:
                         called[name.id].add(function.name)
-    return sorted(((f, called[f.name] - {f.name}) for f in plain), key=lambda found: bool(found[1]))
+    ordered: dict[str, set[str]] = {}
+
+    def after_callers(name: str, waiting: tuple[str, ...] = ()) -> None:
+        if name in ordered or name in waiting:
+            return
+        for caller in sorted(called[name]):
+            after_callers(caller, (*waiting, name))
+        ordered[name] = called[name] - {name}
+
+    for name in sorted(named, key=lambda name: bool(called[name])):
+        after_callers(name)
+    return [(named[name], callers) for name, callers in ordered.items()]
 
 
 def _script(machine: Machine, module: Module) -> None:
     frame = machine.module_frame(module)
     frame.names["__name__"] = Const("__main__")
+    if module.source.unread:
+        machine.complete = False  # a cell that could not be read may hold what seems to be missing
     with machine.entered(frame):
         run_block(machine, module.tree.body)
 

@@ -20,14 +20,27 @@ _MAGIC = re.compile(r"^\s*(%|!|\?|[\w.*\[\]]+\?\??;?\s*$)")
 _ASSIGNED_MAGIC = re.compile(r"^(\s*[\w, ]+=\s*)[%!].*$")
 
 
-class UnreadableError(Exception):
-    """The file cannot be read or parsed; carries where and why in words."""
+# What course material leaves open: `x = <YOUR CODE>`, `x = # your code`, `def forward(self, ...)`.
+_BLANK = re.compile(
+    r"<\s*(\.\.\.|[a-z_][^<>=]*)>|=\s*#|#.*\b(your[ _](code|solution|answer)|todo)\b|\bdef \w+\([^)]*\.\.\.",
+    re.IGNORECASE,
+)
 
-    def __init__(self, message: str, line: int = 1, column: int = 1) -> None:
+
+class UnreadableError(Exception):
+    """The file, or a cell of it, cannot be read or parsed; carries where and why in words.
+
+    `blank`: it stops at a place that was left open on purpose, for somebody to fill in.
+    """
+
+    def __init__(
+        self, message: str, line: int = 1, column: int = 1, *, blank: bool = False
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.line = max(1, line)
         self.column = max(1, column)
+        self.blank = blank
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +54,16 @@ class Cell:
 
 @dataclass
 class Source:
-    """The text of one file. For a notebook, `text` is all code cells, magics commented out."""
+    """The text of one file. For a notebook, `text` is all code cells, magics commented out.
+
+    A cell that is not Python does not keep the others from running, nor from being read: it is commented out, and
+    `unread` says why.
+    """
 
     path: str
     text: str
     cells: tuple[Cell, ...] = field(default=())
+    unread: tuple[UnreadableError, ...] = field(default=())
 
     @classmethod
     def from_bytes(cls, path: str, data: bytes) -> Source:
@@ -104,20 +122,29 @@ class Source:
 
     def parse(self) -> ast.Module:
         """The syntax tree; raises `UnreadableError` with the reason in words."""
-        try:
-            with warnings.catch_warnings():
-                # invalid escapes in other people's strings are not our message to give
-                warnings.simplefilter("ignore")
-                return ast.parse(self.text, self.path, type_comments=False)
-        except SyntaxError as error:
-            reason = (error.msg or "invalid syntax").split("\n")[0]
-            raise UnreadableError(
-                f"syntax error: {reason}", error.lineno or 1, error.offset or 1
-            ) from None
-        except (RecursionError, MemoryError):
-            raise UnreadableError("the code is nested too deeply to be parsed") from None
-        except ValueError as error:
-            raise UnreadableError(f"cannot be parsed: {error}") from None
+        return _parse(self.text, self.path)
+
+
+def _parse(text: str, path: str = "") -> ast.Module:
+    try:
+        with warnings.catch_warnings():
+            # invalid escapes in other people's strings are not our message to give
+            warnings.simplefilter("ignore")
+            return ast.parse(text, path or "<cell>", type_comments=False)
+    except SyntaxError as error:
+        reason = (error.msg or "invalid syntax").split("\n")[0]
+        line = error.lineno or 1
+        around = text.split("\n")[max(0, line - 4) : line + 1]
+        raise UnreadableError(
+            f"syntax error: {reason}",
+            line,
+            error.offset or 1,
+            blank=any(map(_BLANK.search, around)),
+        ) from None
+    except (RecursionError, MemoryError):
+        raise UnreadableError("the code is nested too deeply to be parsed") from None
+    except ValueError as error:
+        raise UnreadableError(f"cannot be parsed: {error}") from None
 
 
 def _decode(data: bytes) -> str:
@@ -146,19 +173,26 @@ def _notebook(path: str, data: bytes) -> Source:
         )
         lines: list[str] = []
         cells: list[Cell] = []
+        unread: list[UnreadableError] = []
         for number, raw in enumerate(raw_cells, 1):
             if raw.get("cell_type") != "code":
                 continue
             body = raw.get("source", raw.get("input", ""))
             text = body if isinstance(body, str) else "".join(body)
             cell_lines = _without_magics(text.split("\n"))
+            try:
+                _parse("\n".join(cell_lines))
+            except UnreadableError as error:
+                error.line += len(lines)
+                unread.append(error)
+                cell_lines = ["# " + line for line in cell_lines]
             cells.append(Cell(number, len(lines) + 1, len(cell_lines)))
             lines += cell_lines
     except ValueError as error:
         raise UnreadableError(f"not a notebook that can be read: {error}") from None
     except (KeyError, TypeError, AttributeError):
         raise UnreadableError("not a notebook that can be read: it has no list of cells") from None
-    return Source(path, "\n".join(lines) + "\n", tuple(cells))
+    return Source(path, "\n".join(lines) + "\n", tuple(cells), tuple(unread))
 
 
 def _language(book: dict[str, Any]) -> str:
@@ -174,10 +208,8 @@ def _language(book: dict[str, Any]) -> str:
 
 def _is_python(text: str) -> bool:
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        _parse(text)
+    except UnreadableError:
         return False
     return True
 

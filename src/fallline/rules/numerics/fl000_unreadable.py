@@ -12,10 +12,11 @@ class Unreadable(Rule):
     code = "FL000"
     name = "unreadable"
     severity = Severity.ERROR
-    what = "Reports a file that cannot be read or parsed: missing, a syntax error, an unknown encoding, not text."
+    what = "Reports a file, or cells of a notebook, that cannot be read or parsed: missing, a syntax error, an unknown encoding, not text."
     why = (
-        "Nothing in the file was checked, so silence about it would mean nothing.\n"
-        "The other files are still read. Python parses the file as the Python that runs fallline does: code for a "
+        "Nothing in it was checked, so silence about it would mean nothing.\n"
+        "The other files are still read, and so are the other cells of a notebook. Course material that stops at a blank to fill in "
+        "(`x = <YOUR CODE>`) is a note. Python parses the file as the Python that runs fallline does: code for a "
         "newer version needs a newer interpreter."
     )
     instead = "Correct the syntax or the encoding, or leave the file out with `exclude` in `[tool.fallline]`."
