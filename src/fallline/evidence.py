@@ -13,7 +13,11 @@ from fallline.errors import RunError, UsageError
 from fallline.finding import Finding
 from fallline.triage.pasted import unfenced
 
-__all__ = ["code_in", "corrected", "gather", "lines_back"]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from fallline.watcher.series import Series
+
+__all__ = ["code_in", "corrected", "gather", "lines_back", "seen_in"]
 
 _FENCE = re.compile(r"```(?:py|python|python3)?[ \t]*\n(.*?)(?:```|\Z)", re.S)
 _LARGEST = 2_000_000
@@ -111,20 +115,46 @@ def _read(path: str) -> str:
 
 
 def _of_run(folder: Path) -> list[Finding]:
-    findings = folder / "findings.json"
-    if not findings.is_file():
-        if any(folder.glob("rank*.sqlite")):
-            from fallline.watcher.conclude import conclude
+    """What was found in a watched run. One in which nothing was watched is refused: it must not look like a healthy one."""
+    file = folder / "findings.json"
+    found = _recorded(file) if file.is_file() else []
+    if found:
+        return found
+    from fallline.watcher.conclude import findings_of
+    from fallline.watcher.series import read_run
 
-            return conclude(folder)[1]
-        raise RunError(
-            f"{folder} is no run folder: it has no findings.json. `fallline run --out {folder} train.py` makes one"
-        )
+    if folder.is_file():
+        raise RunError(f"{folder} is a file; --run takes the folder of a watched run")
+    series = read_run(folder)
+    return seen_in(series, findings_of(series), str(folder))
+
+
+def seen_in(series: Series, found: list[Finding], folder: str) -> list[Finding]:
+    """These findings, unless there are none because the run holds no update."""
+    if found or any(track.rows for track in series.tracks):
+        return found
+    raise RunError(
+        f"the run in {folder} holds no update: no optimizer stepped while it was watched, so it says nothing about the question. "
+        "Watch one that trains: `fallline run train.py`"
+    )
+
+
+def _recorded(file: Path) -> list[Finding]:
     try:
-        return [Finding.from_dict(d) for d in json.loads(findings.read_text(encoding="utf-8"))]
+        written = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(written, list):
+            raise TypeError("findings are a list")
+        return [Finding.from_dict(d) for d in written]
     except OSError as error:
-        raise RunError(f"{findings} cannot be read: {error.strerror or error}") from None
+        raise RunError(f"{file} cannot be read: {error.strerror or error}") from None
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise RunError(
-            f"{findings} is damaged: delete it, and `fallline report {folder}` writes it again"
-        ) from None
+        raise RunError(f"{file} is damaged: {_again(file.parent)}") from None
+
+
+def _again(folder: Path) -> str:
+    """How findings that are lost come back."""
+    if any(folder.glob("rank*.sqlite")):
+        return f"delete it, and `fallline report {folder}` writes it again"
+    return (
+        "nothing is left to write it again from; watch the run once more: `fallline run train.py`"
+    )

@@ -14,6 +14,8 @@ from fallline.specialists import SPECIALISTS
 from fallline.triage import answer, playbooks, recognise
 from fallline.triage.numbers import trends
 from fallline.triage.pasted import unfenced
+from fallline.watcher.recorder import UpdateRow
+from fallline.watcher.store import Store
 
 
 def ask(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -183,7 +185,8 @@ def test_what_was_asked_about_is_refused_first_and_no_command_stands_twice() -> 
     [
         (["   "], "there is no question"),
         (["nan", "--code", "missing.py"], "cannot be read"),
-        (["nan", "--run", "nowhere"], "no run folder"),
+        (["nan", "--run", "nowhere"], "not a run folder"),
+        (["nan", "--run", __file__], "is a file"),
         (["a\0b"], "NUL"),
     ],
 )
@@ -201,11 +204,58 @@ def test_a_damaged_findings_file_is_told_in_one_line(
 ) -> None:
     (tmp_path / "findings.json").write_text(content, encoding="latin-1")
     status, out, err = ask(capsys, "why did it diverge?", "--run", str(tmp_path))
-    if content == "{}":
-        assert status == 0  # nothing was found
-    else:
-        assert status == 2 and not out
-        assert "is damaged: delete it" in err and len(err.splitlines()) == 1
+    assert status == 2 and not out
+    assert "is damaged: nothing is left" in err and len(err.splitlines()) == 1
+    _run(tmp_path, updates=3)
+    status, out, err = ask(capsys, "why did it diverge?", "--run", str(tmp_path))
+    assert status == 2 and not out
+    assert "is damaged: delete it" in err and len(err.splitlines()) == 1
+
+
+def _run(folder: Path, *, updates: int) -> None:
+    """A watched run of so many updates, in which nothing was found."""
+    store = Store.create(folder, 0)
+    for i in range(updates):
+        store.update(UpdateRow(i, loss=1.0 / (i + 1)))
+    store.close()
+
+
+@pytest.mark.parametrize("question", ["my loss becomes NaN", "why did it diverge?"])
+@pytest.mark.parametrize("concluded", [True, False])
+def test_a_run_in_which_nothing_was_watched_is_no_evidence(
+    question: str, concluded: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _run(tmp_path, updates=0)
+    if concluded:
+        (tmp_path / "findings.json").write_text("[]")
+    status, out, err = ask(capsys, question, "--run", str(tmp_path))
+    assert status == 2 and not out
+    assert "holds no update" in err and len(err.splitlines()) == 1
+
+
+def test_a_run_that_was_watched_is_not_to_be_watched_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _run(tmp_path, updates=3)
+    before = sorted(tmp_path.iterdir())
+    status, out, _ = ask(
+        capsys, "my loss becomes NaN", "--run", str(tmp_path), "--output-format", "markdown"
+    )
+    first, _, verify = out.partition("## Then")
+    assert status == 0 and f"Nothing wrong was found in the run in {tmp_path}" in first
+    assert f"`fallline report {tmp_path}`" in first and "fallline run" not in first
+    assert "fallline run" in verify, "after a fix it is watched again"
+    assert sorted(tmp_path.iterdir()) == before, "asking writes nothing"
+
+
+def test_a_vague_question_with_a_run_is_about_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _run(tmp_path, updates=3)
+    status, out, _ = ask(capsys, "why did it diverge?", "--run", str(tmp_path))
+    told = " ".join(out.split())
+    assert status == 0 and "Nothing wrong was found in the run" in told
+    assert "does not look like a question" not in told
 
 
 def test_a_question_need_not_be_quoted(capsys: pytest.CaptureFixture[str]) -> None:

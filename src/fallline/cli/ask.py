@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     from fallline.triage.answer import answer
 
     findings, corrected = gather(question, args.code, args.run)
-    reply = answer(question, findings, corrected)
+    reply = answer(question, findings, corrected, args.run or "")
     if args.output_format == "json":
         print(json.dumps(reply.as_dict(), indent=2, default=str))
         return 0

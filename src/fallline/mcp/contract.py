@@ -12,6 +12,7 @@ from fallline.report.json import plain
 from fallline.rule import Rule
 from fallline.triage.answer import SURE, Answer
 from fallline.triage.evaluate import Complaint
+from fallline.triage.playbook import Avoid, Fixing, Statement, Step
 
 __all__ = [
     "AnswerObject",
@@ -173,46 +174,11 @@ class Route:
 
 
 @dataclass
-class StatementObject:
-    text: str
-    backs: list[str]
-
-
-@dataclass
-class StepObject:
-    """A measurement or a verification: what to run, and what the result tells."""
-
-    run: str
-    tells: str
-    backs: list[str]
-
-
-@dataclass
 class BranchObject:
     """From a measurement to its cause."""
 
     when: str
     then: str
-    backs: list[str]
-
-
-@dataclass
-class FixingObject:
-    """A fix; it applies only where `when` has been measured."""
-
-    title: str
-    when: str
-    code: str
-    because: str
-    costs: str
-    backs: list[str]
-
-
-@dataclass
-class AvoidObject:
-    advice: str
-    tempts: str
-    because: str
     backs: list[str]
 
 
@@ -234,12 +200,12 @@ class AnswerObject:
     routes: list[Route]
     cases: list[str]
     findings: list[FindingObject]
-    known: list[StatementObject]
-    measure: list[StepObject]
+    known: list[Statement]
+    measure: list[Step]
     tree: list[BranchObject]
-    fixes: list[FixingObject]
-    avoid: list[AvoidObject]
-    verify: list[StepObject]
+    fixes: list[Fixing]
+    avoid: list[Avoid]
+    verify: list[Step]
     measured: list[FactObject]  # what the names under `backs` stand for
     corrected: str | None  # the code with every fix that holds
 
@@ -252,12 +218,12 @@ class AnswerObject:
             routes=[Route(**route) for route in said["routes"]],
             cases=said["cases"],
             findings=findings,
-            known=[StatementObject(**s) for s in said["known"]],
-            measure=[StepObject(**s) for s in said["measure"]],
+            known=answer.known,
+            measure=answer.measure,
             tree=[BranchObject(**b) for b in said["tree"]],
-            fixes=[FixingObject(**f) for f in said["fixes"]],
-            avoid=[AvoidObject(**a) for a in said["avoid"]],
-            verify=[StepObject(**s) for s in said["verify"]],
+            fixes=answer.fixes,
+            avoid=answer.avoid,
+            verify=answer.verify,
             measured=[FactObject(**f) for f in said["measured"]],
             corrected=answer.corrected,
         )

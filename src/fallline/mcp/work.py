@@ -182,7 +182,7 @@ def known_rule(code: str) -> Rule:
 
 def ask(question: str, code: str, path: str, run: str, root: Root) -> AnswerObject:
     """An answer from the playbooks, with the evidence that came along."""
-    from fallline.evidence import code_in, corrected
+    from fallline.evidence import code_in, corrected, seen_in
     from fallline.triage.answer import answer
 
     if not bounded(question, "the question").strip():
@@ -203,8 +203,8 @@ def ask(question: str, code: str, path: str, run: str, root: Root) -> AnswerObje
         fixed = fixed or better
         shown |= {f.at.path: root.shown(f.at.path) for f in checked}
     if run:
-        findings += _of_run(run, root)[1]
-    reply = answer(question, findings, fixed)
+        findings += seen_in(*_of_run(run, root), run)
+    reply = answer(question, findings, fixed, run)
     return AnswerObject.of(
         reply, [FindingObject.of(f, shown.get(f.at.path)) for f in reply.findings]
     )

@@ -11,16 +11,17 @@ __all__ = ["markdown", "text"]
 _FEW = 3
 _WIDTH = 96
 
-_NOT_OURS = (
-    "This does not look like a question about PyTorch training, so there is no specialist for it. Say what the loop does and what you see: "
-    "an error message, the loss, the gradient norm, or the code (--code train.py). Questions are read in English; messages and code may stand beside any language."
+_SAY_MORE = (
+    "Say what the loop does and what you see: an error message, the loss, the gradient norm, or the code (--code train.py). "
+    "Questions are read in English; messages and code may stand beside any language."
 )
+_NOT_OURS = f"This does not look like a question about PyTorch training, so there is no specialist for it. {_SAY_MORE}"
 
 
 def text(answer: Answer, more: bool = False) -> str:
     """For a terminal."""
     if not answer.routes or answer.routes[0][1] < SURE:
-        return _wrapped(_NOT_OURS, "")
+        return _wrapped(_not_ours(answer), "")
     few = None if more else _FEW
     lines: list[str] = []
     who = ", ".join(f"{name} ({score:.2f})" for name, score in _answering(answer))
@@ -30,6 +31,8 @@ def text(answer: Answer, more: bool = False) -> str:
         for finding in answer.findings[:few]:
             lines.append(_wrapped(f"{finding.code} at {finding.at}: {finding.message}", "  ", "  "))
         lines.append("")
+    elif answer.run:
+        lines += [_wrapped(_clean(answer), ""), ""]
     if answer.corrected is not None:
         lines += [
             "The code, corrected (each fix was read again)",
@@ -84,6 +87,15 @@ def text(answer: Answer, more: bool = False) -> str:
     return "\n".join(lines).rstrip()
 
 
+def _not_ours(answer: Answer) -> str:
+    """No specialist knows the question; who brought a run is told what it holds."""
+    return f"{_clean(answer)} {_SAY_MORE}" if answer.run else _NOT_OURS
+
+
+def _clean(answer: Answer) -> str:
+    return f"Nothing wrong was found in the run in {answer.run}; `fallline report {answer.run}` shows its curves."
+
+
 def _answering(answer: Answer) -> list[tuple[str, float]]:
     """The specialists whose cases the answer holds, with their scores."""
     those = {case.specialist for case in answer.cases}
@@ -115,7 +127,7 @@ def _wrapped(words: str, first: str, rest: str = "") -> str:
 def markdown(answer: Answer) -> str:
     """For a page, a pull request, or an agent."""
     if not answer.routes or answer.routes[0][1] < SURE:
-        return _NOT_OURS
+        return _not_ours(answer)
     out = [f"# {'; '.join(c.title for c in answer.cases)}", ""]
     out += [f"*{name}* ({score:.2f})" for name, score in _answering(answer)]
     out.append("")
@@ -126,6 +138,8 @@ def markdown(answer: Answer) -> str:
             *(f"- **{f.code}** at `{f.at}`: {f.message}" for f in answer.findings),
             "",
         ]
+    elif answer.run:
+        out += [_clean(answer), ""]
     if answer.corrected is not None:
         out += ["## The code, corrected", "", "```python", answer.corrected.rstrip(), "```", ""]
     if answer.healthy:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fallline.finding import Finding
@@ -54,6 +54,7 @@ class Answer:
     verify: list[Step] = field(default_factory=list)
     corrected: str | None = None
     healthy: bool = False
+    run: str = ""  # the folder of a watched run that came along
 
     def branches(self, few: int | None) -> list[tuple[str, str, tuple[str, ...]]]:
         """The branches of the tree that the question is nearest to, in the tree's own order."""
@@ -108,8 +109,13 @@ class Answer:
         }
 
 
-def answer(question: str, findings: Sequence[Finding] = (), corrected: str | None = None) -> Answer:
-    """Answer a question, with whatever evidence came along."""
+def answer(
+    question: str,
+    findings: Sequence[Finding] = (),
+    corrected: str | None = None,
+    run: str = "",
+) -> Answer:
+    """Answer a question, with whatever evidence came along: findings, corrected code, the folder of a watched run."""
     serious = sorted((f for f in findings if f.severity != "info"), key=lambda f: f.severity.rank)
     matches = recognise(question, [f.code for f in serious])
     chosen = _chosen(matches)
@@ -119,13 +125,13 @@ def answer(question: str, findings: Sequence[Finding] = (), corrected: str | Non
         [m.case for m in chosen],
         sorted(findings, key=lambda f: f.severity.rank),
     )
-    reply.corrected = corrected
+    reply.corrected, reply.run = corrected, run
     doctors = any(m.case.specialist in _DOCTORS for m in chosen[:1])
     reply.healthy = doctors and not serious and _healthy(question)
     for match in chosen:
         case = match.case
         reply.known += case.knows
-        reply.measure += case.measure
+        reply.measure += [_looked_up(step, run) for step in case.measure]
         reply.tree += case.tree
         reply.fixes += [] if reply.healthy else case.fix
         reply.avoid += case.avoid
@@ -161,6 +167,13 @@ def _shared(advice: str, question: str) -> int:
     """How many words of an advice the question holds, endings aside: what was asked about is refused first."""
     asked = {word[:5] for word in tokens(question)}
     return len({word[:5] for word in tokens(advice) if len(word) > 3} & asked)
+
+
+def _looked_up(step: Step, run: str) -> Step:
+    """A measurement that a watched run has made already is in its report."""
+    if run and step.run.startswith("fallline run "):
+        return replace(step, run=f"fallline report {run}")
+    return step
 
 
 def _chosen(matches: list[Match]) -> list[Match]:

@@ -68,7 +68,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Fixing:
-    """A fix with the condition under which it applies."""
+    """A fix; it applies only where `when` has been measured."""
 
     title: str
     when: str

@@ -174,7 +174,9 @@ def read_run(folder: Path) -> Series:
             _read_rank(series, number, path)
         except sqlite3.DatabaseError as error:
             if len(files) == 1:
-                raise RunError(f"{path} cannot be read ({error})") from error
+                raise RunError(
+                    f"{path} cannot be read ({error}): nothing is left of this run; `fallline run train.py` watches it anew"
+                ) from error
             series.ranks.append(Rank(number, {"status": f"unreadable: {error}"}))
     return series
 
