@@ -127,6 +127,7 @@ def _repeat(
     jump: str | None = None
     index = 0
     backwards = machine.backwards
+    begun = len(machine.events)
     machine.begun.append((outer, len(machine.events)))
     try:
         while True:
@@ -171,6 +172,11 @@ def _repeat(
         if machine.backwards > backwards:
             machine.training_loops += index > 1
             machine.data_loops += stream.kind == "data"
+        elif stream.kind == "data" and machine.callers:
+            # a loop that trains for one caller and evaluates for this one
+            for event in machine.events[begun:]:
+                if event.facts.get("repeated") is False:
+                    event.facts["repeated"] = True
     if loader is not None and stream.kind == "data" and not endless and jump not in (BREAK, RETURN):
         machine.emit(
             Kind.EPOCH_END,

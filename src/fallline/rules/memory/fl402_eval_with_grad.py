@@ -89,8 +89,65 @@ for epoch in range(2):
         total += nn.functional.mse_loss(output, y).item()
     print(total)
 """,
+        # one function for both: training for one caller, evaluation for the other
+        """\
+import torch
+from torch import nn
+
+
+def epoch(model, loader, optimizer, train=True):
+    model.train() if train else model.eval()
+    total = 0.0
+    for x, y in loader:
+        loss = nn.functional.mse_loss(model(x), y)  # FL402
+        if train:
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        total += loss.item()
+    return total
+
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+data = torch.utils.data.TensorDataset(torch.randn(32, 4), torch.randn(32, 1))
+loader = torch.utils.data.DataLoader(data, batch_size=8)
+for _ in range(2):
+    epoch(model, loader, optimizer)
+    print(epoch(model, loader, optimizer, train=False))
+""",
     )
     right = (
+        """\
+import torch
+from torch import nn
+
+
+# One function for both: this caller evaluates under no_grad.
+def epoch(model, loader, optimizer, train=True):
+    model.train() if train else model.eval()
+    total = 0.0
+    for x, y in loader:
+        loss = nn.functional.mse_loss(model(x), y)
+        if train:
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        total += loss.item()
+    return total
+
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+data = torch.utils.data.TensorDataset(torch.randn(32, 4), torch.randn(32, 1))
+loader = torch.utils.data.DataLoader(data, batch_size=8)
+for _ in range(2):
+    epoch(model, loader, optimizer)
+    with torch.no_grad():
+        print(epoch(model, loader, optimizer, train=False))
+""",
         """\
 import torch
 from torch import nn
