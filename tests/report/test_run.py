@@ -12,8 +12,11 @@ from pathlib import Path
 import pytest
 
 from fallline.errors import RunError
-from fallline.watcher.recorder import Recorder
-from fallline.watcher.series import read_run
+from fallline.report.html import page
+from fallline.report.run import SHOWN, summary
+from fallline.report.terminal import Paint
+from fallline.watcher.recorder import Recorder, UpdateRow
+from fallline.watcher.series import Rank, Series, read_run
 
 
 @pytest.fixture
@@ -37,6 +40,17 @@ def test_the_summary_says_what_happened(run_folder: Path, fallline: Callable[...
     ):
         assert part in ran.out
     assert (run_folder / "report.html").stat().st_size > 10_000
+
+
+def test_a_search_over_settings_does_not_flood_the_terminal_or_the_page() -> None:
+    series = Series(ranks=[Rank(0)])
+    for trial in range(40):
+        for index in range(10):
+            series.append(UpdateRow(index, optimizer=f"optimizer#{trial + 1}", loss=1.0, lr=0.1))
+    text = summary(series, [], Paint(False))
+    assert text.count("learning rate") == SHOWN
+    assert "and 36 more optimizers with 360 updates together" in text
+    assert page(series, []).count("<details>") == 36
 
 
 def test_findings_json_is_written_where_it_is_missing_and_left_where_it_is(

@@ -13,7 +13,7 @@ from fallline.report.charts import number
 from fallline.report.html_findings import finding_cards
 from fallline.report.html_run import charts, ranks_table, time_breakdown
 from fallline.report.html_style import SCRIPT, STYLE
-from fallline.report.run import Overview, bytes_text, overview, seconds_text, verdict
+from fallline.report.run import SHOWN, Overview, bytes_text, overview, seconds_text, verdict
 from fallline.watcher.series import Series, Track
 
 __all__ = ["page", "write_page"]
@@ -39,10 +39,15 @@ def page(series: Series, findings: list[Finding]) -> str:
         body.append(f"<h2>Findings</h2>{finding_cards(series, findings)}")
     rank = min((t.rank for t in series.tracks), default=0)
     tracks = series.of_rank(rank)
-    for track in tracks:
+    for position, track in enumerate(tracks):
         name = f"{track.optimizer} · {track.type}" if track.type else track.optimizer
-        heading = "Over the updates" if len(tracks) == 1 else f"Over the updates: {name}"
-        body.append(f"<h2>{escape(heading)}</h2>{charts(track, findings)}")
+        heading = escape("Over the updates" if len(tracks) == 1 else f"Over the updates: {name}")
+        drawn = charts(track, findings)
+        body.append(
+            f"<h2>{heading}</h2>{drawn}"
+            if position < SHOWN
+            else f"<details><summary>{heading}</summary>{drawn}</details>"
+        )
     body.append(time_breakdown(series, rank))
     body.append(ranks_table(series))
     written = time.strftime("%Y-%m-%d %H:%M")

@@ -23,6 +23,7 @@ main{max-width:1180px;margin:0 auto;padding:28px 24px 56px}
 header{display:flex;flex-wrap:wrap;gap:6px 16px;align-items:baseline;margin-bottom:4px}
 h1{font-size:24px;line-height:1.25;margin:0;overflow-wrap:anywhere;letter-spacing:-.01em}
 h2{font-size:17px;margin:36px 0 12px;letter-spacing:-.005em}
+summary{font-size:17px;font-weight:700;margin:12px 0;letter-spacing:-.005em;cursor:pointer}
 h3{font-size:14px;margin:0;font-weight:600}
 p{margin:0}
 .brand{font-size:13px;font-weight:600;color:var(--soft);letter-spacing:.02em;margin:0 0 6px}

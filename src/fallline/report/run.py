@@ -12,7 +12,9 @@ from fallline.report.charts import number
 from fallline.report.terminal import SEVERITY_STYLE, Paint, counted
 from fallline.watcher.series import Series, Track
 
-__all__ = ["Excerpt", "Overview", "excerpt", "overview", "summary", "verdict"]
+__all__ = ["SHOWN", "Excerpt", "Overview", "excerpt", "overview", "summary", "verdict"]
+
+SHOWN = 4  # optimizers with all their numbers; a search over settings makes hundreds
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +122,13 @@ def summary(series: Series, findings: list[Finding], paint: Paint) -> str:
         seen.status,
     ]
     lines.append(paint("  " + " · ".join(part for part in about if part), "dim"))
-    for track in [t for t in series.tracks if t.rank == (main.rank if main else 0)]:
+    tracks = series.of_rank(main.rank if main else 0)
+    for track in tracks[:SHOWN]:
         lines += ["", *_track_lines(series, track, paint)]
+    if len(tracks) > SHOWN:
+        updates = sum(t.totals.get("updates", len(t.rows)) for t in tracks[SHOWN:])
+        more = counted(len(tracks) - SHOWN, "more optimizer")
+        lines += ["", f"  and {more} with {counted(updates, 'update')} together"]
     if main is None:
         lines += ["", "  The run made no update of an optimizer."]
     lines += ["", *_finding_lines(series, findings, paint)]
