@@ -12,7 +12,7 @@ from fallline.reader.call import Call
 from fallline.reader.contexts import decorated
 from fallline.reader.evaluate import HANDLERS, evaluate, merged
 from fallline.reader.machine import Frame, Machine
-from fallline.reader.relevance import acts, relevant
+from fallline.reader.relevance import acts, called_names, relevant
 from fallline.reader.statements import run_block
 from fallline.reader.values import (
     NONE,
@@ -279,8 +279,10 @@ def _passed_over(machine: Machine, function: Function, given: list[Value]) -> bo
     node = function.node
     large = getattr(node, "_large", None)
     if large is None:
-        large = sum(isinstance(n, ast.stmt) for n in ast.walk(node)) > _LARGE and not acts(
-            function.module, [node]
+        large = (
+            sum(isinstance(n, ast.stmt) for n in ast.walk(node)) > _LARGE
+            and called_names(node).isdisjoint(_MAKES)
+            and not acts(function.module, [node])
         )
         node._large = large  # type: ignore[union-attr]
     if not large:
@@ -293,6 +295,8 @@ def _passed_over(machine: Machine, function: Function, given: list[Value]) -> bo
     )
 
 
+# What a long function may make that its caller's loop goes over: without it nobody knows the sampler.
+_MAKES = frozenset({"DataLoader", "DistributedSampler"})
 _PROTOCOL = frozenset(
     {"model", "optimizer", "scaler", "scheduler", "accelerator", "fabric", "engine", "criterion"}
 )

@@ -338,7 +338,6 @@ def super_call(machine: Machine, me: Thing, name: str, call: Call) -> Value:
             True,
             model.sets if isinstance(model, Thing) else frozenset(),
             reduction="mean",
-            scalar=True,
         )
         wanted = call.kwargs.get("return_outputs")
         outputs = Tensor(True)

@@ -66,7 +66,6 @@ def _criterion(machine: Machine, thing: Thing, call: Call) -> Value:
         ragged=bool(thing.facts.get("ragged")),
         in_batch=compares_samples(machine, call),
         divided=False,
-        scalar=True,
         half=None,
         depth=len(machine.loops),
     )

@@ -176,9 +176,7 @@ def _attribute(machine: Machine, value: Tensor, name: str, node: ast.AST) -> Val
         )
     if name == "loss":
         # a framework model's own loss: a mean over its batch
-        return replace(
-            value, reduction=value.reduction or ("mean" if value.forwards else None), scalar=True
-        )
+        return replace(value, reduction=value.reduction or ("mean" if value.forwards else None))
     if name in {"shape", "device", "dtype", "ndim", "names"}:
         return Unknown(name)
     if name in {"logits", "T", "mT", "real", "imag", "last_hidden_state"}:
@@ -201,14 +199,12 @@ def reduce(machine: Machine, tensor: Tensor, name: str, call: Call) -> Tensor:
         return replace(
             result,
             reduction="mean",
-            scalar=True,
             divided=False if result.divided is None else result.divided,
         )
     if name == "sum":
         return replace(
             result,
             reduction=result.reduction if result.reduction == "mean" else "sum",
-            scalar=True,
             depth=len(machine.loops),
         )
     if name in {"div", "div_", "true_divide"}:

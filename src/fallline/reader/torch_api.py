@@ -100,7 +100,6 @@ def functional_loss(machine: Machine, call: Call, name: str) -> Tensor:
         ragged=pads(machine, call),
         in_batch=compares_samples(machine, call),
         divided=False,
-        scalar=True,
         half=None,
         depth=len(machine.loops),
     )

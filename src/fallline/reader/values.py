@@ -122,7 +122,6 @@ class Tensor(Value):
     length: int | None = None
     terms: int = 1
     leaf: bool = False
-    scalar: bool = False
     depth: int = 0  # how many loops were around when it was computed
     host: bool = False  # it is on the host already: nothing waits for it
     numbered: bool = False  # 0, 1, 2, ...: as targets, each sample's own place in the batch
