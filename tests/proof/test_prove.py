@@ -74,6 +74,10 @@ def test_what_needs_a_device_says_so_and_shows_the_record(
     ("given", "told"),
     [
         (("accumulation-unscald",), "Did you mean accumulation-unscaled"),
+        (("FL10",), "Did you mean FL101 or FL102 or FL103"),
+        (("batchnorm-alone",), "Did you mean batchnorm-alone-explodes"),
+        (("--list", "no-such-thing"), "no-such-thing"),
+        (("FL104", "--merge", "nothing.json"), "alone"),
         (("FL999",), "nothing called 'FL999'"),
         ((), "name a rule or a fact"),
         (("FL104", "--all"), "not both"),
@@ -149,6 +153,29 @@ def test_what_another_machine_measured_is_taken_over(fallline: Fallline, project
     assert [o.of for o in there] == ["first", "second"]
     page = (project / "docs/evidence.md").read_text()
     assert page.count("NVIDIA H200") == 1 and "Measured on CPU" in page
+
+
+@pytest.mark.parametrize("given", [("--all",), ("FL104",), ("--merge", "gpu.json")])
+def test_where_nothing_can_be_written_nothing_is_measured(
+    fallline: Fallline, project: Path, monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...]
+) -> None:
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("it measured")
+
+    monkeypatch.setattr("fallline.proof.measure.measure", never)
+    (project / "gpu.json").write_text(record.written([]))
+    (project / "taken").write_text("a file")
+    ran = fallline("prove", *given, "--out", "taken")
+    assert ran.status == 2 and "taken is no folder" in ran.err and not ran.out
+
+
+def test_a_part_of_the_list(fallline: Fallline) -> None:
+    ran = fallline("prove", "--list", "batchnorm-alone", "FL104")
+    assert ran.status == 0
+    assert [line.split()[0] for line in ran.out.splitlines()] == [
+        "FL104",
+        "batchnorm-alone-explodes",
+    ]
 
 
 def test_a_damaged_record_is_told(fallline: Fallline, project: Path) -> None:

@@ -35,7 +35,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "name", nargs="*", metavar="NAME", help="a rule's code or name, or a fact's name"
     )
-    parser.add_argument("--list", action="store_true", help="what there is to prove")
+    parser.add_argument(
+        "--list", action="store_true", help="what there is to prove, or what of it NAME occurs in"
+    )
     parser.add_argument(
         "--all", action="store_true", help="every experiment; writes evidence.md and evidence.json"
     )
@@ -64,15 +66,21 @@ def run(args: Namespace) -> int:
     if args.list:
         print(_listed(args))
         return 0
+    folder = Path(args.out or "docs")
     if args.merge:
-        return _merge(Path(args.merge), Path(args.out or "docs"))
+        if args.all or args.name:
+            raise UsageError("--merge takes over what was measured elsewhere: give it alone")
+        return _merge(Path(args.merge), folder)
     names = _names(args)
     _need_torch()
+    kept = bool(args.all or args.out)
+    if kept:
+        _need_room(folder)
+    # a record of one device's experiments is for --merge: it holds nothing else
+    before = _before(folder) if kept and not args.needs else {}
     outcomes = _measured(names, args)
-    if args.all or args.out:
-        # a record of one device's experiments is for --merge: it holds nothing else
-        before = {} if args.needs else _before(Path(args.out or "docs"))
-        _write(outcomes, before, Path(args.out or "docs"), whole=args.all)
+    if kept:
+        _write(outcomes, before, folder, whole=args.all)
     if args.output_format == "json":
         print(json.dumps([o.as_dict() for o in outcomes], indent=2, ensure_ascii=False))
     elif args.all:
@@ -129,7 +137,14 @@ def _called(given: str) -> list[str]:
             f"{rule.code} {rule.name} has no experiment: it is not about what training computes. `fallline rule {rule.code}` explains it"
         )
     words = [*there, *(r.name for r in all_rules() if r.code in there)]
-    near = get_close_matches(given.upper(), words, 2) or get_close_matches(given.lower(), words, 3)
+    asked = given.strip().lower()
+    within = [word for word in dict.fromkeys(words) if asked and asked in word.lower()]
+    near = (
+        [word for word in within if word.lower().startswith(asked)][:3]
+        or within[:3]
+        or get_close_matches(given.upper(), words, 2)
+        or get_close_matches(given.lower(), words, 3)
+    )
     hint = f"Did you mean {' or '.join(near)}?" if near else "`fallline prove --list` shows them."
     raise UsageError(f"there is nothing called '{given}' to prove. {hint}")
 
@@ -143,6 +158,8 @@ def _listed(args: Namespace) -> str:
     for name in sorted(where(), key=lambda n: (not n.startswith("FL"), n)):
         known, rule = recorded(name), rule_by_code(name)
         called = rule.name if rule and rule.code == name else name
+        if args.name and not any(g.lower() in f"{name} {called}".lower() for g in args.name):
+            continue
         rows.append(
             {
                 "of": name,
@@ -150,6 +167,10 @@ def _listed(args: Namespace) -> str:
                 "claim": known.claim if known else "",
                 "verdict": known.verdict if known else "not recorded",
             }
+        )
+    if not rows:
+        raise UsageError(
+            f"nothing to prove is called anything with '{' or '.join(args.name)}'; `fallline prove --list` shows all"
         )
     if args.output_format == "json":
         return json.dumps(rows, indent=2, ensure_ascii=False)
@@ -231,8 +252,8 @@ def _told(outcomes: list[Outcome]) -> str:
         parts.append(text(outcome, width, paint, plain=plain))
         before = recorded(outcome.of)
         if outcome.verdict == "unavailable" and before is not None and before.measured:
-            parts.append("What was recorded elsewhere:")
-            parts.append(text(before, width, paint, plain=plain))
+            told = text(before, width, paint, plain=plain)
+            parts.append(f"What was recorded on another machine:\n\n{told}")
     rule = ("-" if plain else "─") * width
     return f"\n\n{rule}\n\n".join(parts) if len(parts) > 1 else parts[0]
 
@@ -284,6 +305,19 @@ def _status(outcomes: list[Outcome]) -> int:
 # -- the record -----------------------------------------------------------------------------------------------------
 
 
+def _need_room(folder: Path) -> None:
+    """Before minutes of measuring, not after them: can the evidence be written here?"""
+    import tempfile
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except (FileExistsError, NotADirectoryError):
+        raise UsageError(f"{folder} is no folder, and evidence is several files") from None
+    except OSError as error:
+        raise UsageError(f"nothing can be written into {folder}: {error.strerror}") from None
+
+
 def _before(folder: Path) -> dict[str, Outcome]:
     """What was recorded in this folder, or else in the package."""
     from fallline.proof.record import all_recorded, read
@@ -313,6 +347,7 @@ def _merge(file: Path, folder: Path) -> int:
             f"{file} is not a file; `fallline prove --all --out DIR` writes DIR/evidence.json"
         )
     outcomes = [o for o in read(file) if o.measured]
+    _need_room(folder)
     _write(outcomes, _before(folder), folder, whole=False)
     print(f"took over {', '.join(o.of for o in outcomes) or 'nothing'}")
     return _status(outcomes)

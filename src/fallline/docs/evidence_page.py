@@ -9,6 +9,7 @@ from pathlib import Path
 from fallline.check.write import write_atomically
 from fallline.docs import rule_page
 from fallline.errors import UsageError
+from fallline.proof.experiment import where
 from fallline.proof.figure import figure
 from fallline.proof.record import Outcome, written
 from fallline.proof.text import table
@@ -24,7 +25,10 @@ _HEAD = """\
 
 Every rule about what training computes, and every fact that the advice rests on, is a small seeded experiment: the mistake and its absence side by
 side, and conditions that must hold. `fallline prove NAME` repeats one on your machine, `fallline prove --all` all of them; [prove.md](prove.md) says how to read them.
-This page is written by `fallline prove --all`, never by hand."""
+This page is written by `fallline prove --all`, never by hand.
+
+The models are small and the data made up, so a number here is the size of an effect there, not on your model; a claim rests on the conditions below its figure, which leave room for another
+machine. The last line names the module to read."""
 
 
 def files(outcomes: Iterable[Outcome]) -> dict[str, str]:
@@ -101,6 +105,8 @@ def _entry(outcome: Outcome, here: tuple[str, str]) -> str:
         parts.append(f"**Measured:** {outcome.says}")
     parts.append(_sides(outcome))
     parts.append(f"![{outcome.of}]({_FIGURES}/{outcome.of}.svg)")
+    if outcome.verdict == "proved":
+        parts.append(f"**Held:** {'; '.join(outcome.holds)}.")
     if outcome.verdict == "refuted":
         broken = "; ".join(words for words, held in outcome.holds.items() if not held)
         parts.append(f"**Refuted:** not so: {broken}.")
@@ -120,6 +126,8 @@ def _sides(outcome: Outcome) -> str:
 def _foot(outcome: Outcome, here: tuple[str, str]) -> str:
     """How to repeat it, how long that takes, and where it was measured if not where the others were."""
     parts = [f"`fallline prove {outcome.of}`", f"{outcome.seconds:.1f} s"]
+    if outcome.of in where():
+        parts.append(f"`{where()[outcome.of]}`")
     if (outcome.machine, outcome.torch) != here:
         parts.append(f"{outcome.machine}, torch {outcome.torch}")
     rule = rule_by_code(outcome.of)

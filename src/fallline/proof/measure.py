@@ -147,6 +147,8 @@ def _outcome(name: str, module: str) -> Outcome:
         importlib.import_module(module)
         found = experiment.registered(name)
         assert found is not None, f"{module} has no experiment of this name"
+    except ModuleNotFoundError as error:
+        return _without(_blank(name, module), error)
     except Exception:
         return replace(_blank(name, module), problem=traceback.format_exc())
     known = Outcome(
@@ -162,11 +164,7 @@ def _outcome(name: str, module: str) -> Outcome:
     try:
         measured = found.measure()
     except ModuleNotFoundError as error:
-        return replace(
-            known,
-            verdict="unavailable",
-            problem=f"it needs the package {error.name}, which is not installed here",
-        )
+        return _without(known, error)
     except Exception:
         return replace(known, problem=traceback.format_exc())
     return replace(
@@ -179,6 +177,14 @@ def _outcome(name: str, module: str) -> Outcome:
         axes=tuple(measured.axes),
         positions=[float(x) for x in measured.positions],
         seconds=time.perf_counter() - start,
+    )
+
+
+def _without(known: Outcome, error: ModuleNotFoundError) -> Outcome:
+    return replace(
+        known,
+        verdict="unavailable",
+        problem=f"it needs the package {error.name}, which is not installed here",
     )
 
 
