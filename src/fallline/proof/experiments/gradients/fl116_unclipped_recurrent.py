@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf, isfinite
+
 import torch
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
@@ -11,47 +13,41 @@ from fallline.proof.experiments._training import beyond
 
 STEPS = 100
 UPDATES = 40
-SHRINKS, ENLARGES = 0.5, 1.3  # the size of the recurrent weights at the start
+NOTHING_LEARNED = 0.9  # the variance of the targets, three times the mean of ten normal numbers
 
 
 @experiment(
     "FL116",
-    claim="Backpropagation through time multiplies gradients: where the recurrence enlarges them, SGD loses the run without clipping and learns with it; where it shrinks them, SGD keeps the run without clipping.",
+    claim="Backpropagation through time multiplies gradients; an RNN with recurrent weights of 1.3, trained by SGD with a rate of 0.2, is lost without clipping and learns with it.",
 )
 def unclipped_recurrent() -> Measured:
     shrinks, keeps, grows = (_through_time(radius) for radius in (0.9, 1.0, 1.1))
-    wrong, wrong_norm = _train(ENLARGES, max_norm=float("inf"))
-    right, right_norm = _train(ENLARGES, max_norm=1.0)
-    shrinking, _ = _train(SHRINKS, max_norm=float("inf"))
-    others = [_train(ENLARGES, max_norm=limit, seed=1)[0] for limit in (float("inf"), 1.0)]
+    # Two seeds: such a run is chaotic, and how far it is thrown differs from machine to machine.
+    runs = [(_train(max_norm=float("inf"), seed=s), _train(max_norm=0.5, seed=s)) for s in (0, 1)]
+    (wrong, wrong_norm), (right, right_norm) = runs[0]
+    thrown = min(_highest(unclipped) for (unclipped, _), _ in runs)
+    learned = max(sum(clipped[-10:]) / 10 for _, (clipped, _) in runs)
     return Measured(
         sides={
             "wrong": {
                 "gradient of 1 after 100 steps, radius 0.9": shrinks,
                 "gradient of 1 after 100 steps, radius 1.1": grows,
-                "largest norm in the first 10 updates": wrong_norm,
-                "loss after 40 updates": beyond(wrong[-1], 1e6),
+                "largest norm": beyond(wrong_norm, 1e6),
+                "highest loss, the lower of two runs": beyond(thrown, 1e6),
             },
             "right": {
                 "gradient of 1 after 100 steps, radius 1.0": keeps,
-                "largest norm in the first 10 updates": right_norm,
-                "loss after 40 updates": right[-1],
-                "loss after 40 updates, a recurrence that shrinks, unclipped": shrinking[-1],
+                "largest norm": right_norm,
+                "mean of the last 10 losses, the higher of two runs": learned,
             },
         },
-        conclusion=f"over {STEPS} steps a gradient of 1 becomes {shrinks:.1e}, {keeps:.1f} or {grows:.1e} for a spectral radius of 0.9, 1.0 or 1.1; an RNN that SGD "
-        f"trains to a loss of {right[-1]:.1f} with clipping ends at {beyond(wrong[-1], 1e6)} without; with recurrent weights of {SHRINKS:g} instead of {ENLARGES:g} it ends at {shrinking[-1]:.1f} without",
+        conclusion=f"over {STEPS} steps a gradient of 1 becomes {shrinks:.1e}, {keeps:.1f} or {grows:.1e} for a spectral radius of 0.9, 1.0 or 1.1; an RNN whose loss goes to "
+        f"{beyond(thrown, 1e6)} without clipping ends under {NOTHING_LEARNED:g}, what guessing the mean costs, with it",
         holds={
             "a radius of 0.9 shrinks it": shrinks < 1e-4,
             "a radius of 1.1 multiplies it": grows > 1e4,
-            "without clipping the run is lost": not wrong[-1] < 1e6,
-            "with clipping it learns": right[-1] < 0.5 * right[0],
-            "with another seed it is the same": not others[0][-1] < 1e6
-            and others[1][-1] < 0.5 * others[1][0],
-            "where the recurrence shrinks gradients, nothing is lost without clipping": shrinking[
-                -1
-            ]
-            < shrinking[0],
+            "without clipping both runs are lost": thrown > 1e6,
+            "with clipping both learn": learned < 0.8 * NOTHING_LEARNED,
         },
         curves={"wrong": wrong, "right": right},
         axes=("update", "loss"),
@@ -70,13 +66,17 @@ def _through_time(radius: float) -> float:
     return float(start.grad.norm())
 
 
-def _train(size: float, *, max_norm: float, seed: int = 0) -> tuple[list[float], float]:
-    """Losses of an RNN that learns the mean of its last ten inputs, and its largest early norm."""
+def _highest(losses: list[float]) -> float:
+    return max(loss if isfinite(loss) else inf for loss in losses)
+
+
+def _train(*, max_norm: float, seed: int) -> tuple[list[float], float]:
+    """Losses of an RNN that learns the mean of its last ten inputs, and its largest norm."""
     torch.manual_seed(seed)
     rnn, head = nn.RNN(2, 32, batch_first=True), nn.Linear(32, 1)
-    nn.init.orthogonal_(dict(rnn.named_parameters())["weight_hh_l0"], gain=size)
+    nn.init.orthogonal_(dict(rnn.named_parameters())["weight_hh_l0"], gain=1.3)
     parameters = [*rnn.parameters(), *head.parameters()]
-    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    optimizer = torch.optim.SGD(parameters, lr=0.2)
     losses, norms = [], []
     for _ in range(UPDATES):
         x = torch.randn(32, 60, 2)
@@ -86,4 +86,4 @@ def _train(size: float, *, max_norm: float, seed: int = 0) -> tuple[list[float],
         norms.append(clip_grad_norm_(parameters, max_norm).item())
         optimizer.step()
         losses.append(loss.item())
-    return losses, max(norms[:10])
+    return losses, _highest(norms)
