@@ -30,7 +30,9 @@ from torch import nn
 Step = Callable[[], None]
 # Watched before anything is compared: fallline looks more closely at the first updates.
 FIRST = 40
-WELL_KNOWN = 300  # updates after which those that go like the others are only compared
+WELL_KNOWN = (
+    600  # updates after which those that go like the others are only compared, and samples are few
+)
 HEAP = {
     "MALLOC_TRIM_THRESHOLD_": "2000000000",
     "MALLOC_MMAP_THRESHOLD_": "2000000000",
@@ -93,33 +95,53 @@ def many_tensors_job(layers: int = 75, width: int = 8) -> Job:
     return Job(model, lambda: (inputs, targets))
 
 
+def hollow_job(modules: int) -> Job:
+    """As many modules, and nothing to compute."""
+    model = nn.Sequential(nn.Linear(1, 2), *(nn.Identity() for _ in range(modules)))
+    inputs, targets = torch.ones(1, 1), torch.zeros(1, dtype=torch.long)
+    return Job(model, lambda: (inputs, targets))
+
+
 # -- the tools ---------------------------------------------------------------------------------------------------
 
 Switch = tuple[Callable[[], None], Callable[[], None]]  # on, off
 
 
 @contextlib.contextmanager
-def fallline(job: Job, budget: float = 0.01) -> Iterator[Switch]:
+def session_of(budget: float = 0.01) -> Iterator[Any]:
+    """A watcher that watches nothing yet."""
     from fallline.watcher.session import Options, Session
-    from fallline.watcher.taps import Taps
-    from fallline.watcher.taps_grad import PROBED_UPDATES
 
     with tempfile.TemporaryDirectory() as folder:
         session = Session(Options(Path(folder) / "run", budget=budget))
-
-        def on() -> None:
-            session.taps = Taps(session)
-            session.taps.install(rebind=True)
-            if session.steps > PROBED_UPDATES and not session.by_hand.seen:
-                session.by_hand.remove()  # as it goes away by itself in a run
-            now = time.perf_counter()
-            session.guard._last = now  # bare steps earn no budget
-            for _, numbers in session._numbers.values():
-                numbers.resume()
-
-        yield on, lambda: session.taps.remove()
+        yield session
         session.finish()
         assert session.failed is None, session.failed
+
+
+def install(session: Any) -> None:
+    from fallline.watcher.taps import Taps
+    from fallline.watcher.taps_grad import PROBED_UPDATES
+
+    session.taps = Taps(session)
+    session.taps.install(rebind=True)
+    if session.steps > PROBED_UPDATES and not session.by_hand.seen:
+        session.by_hand.remove()  # as it goes away by itself in a run
+    resume(session)
+
+
+def resume(session: Any) -> None:
+    """What was not watched until now earns no budget."""
+    session.off = False
+    session.guard._last = time.perf_counter()
+    for _, numbers in session._numbers.values():
+        numbers.resume()
+
+
+@contextlib.contextmanager
+def fallline(job: Job, budget: float = 0.01) -> Iterator[Switch]:
+    with session_of(budget) as session:
+        yield lambda: install(session), lambda: session.taps.remove()
 
 
 @contextlib.contextmanager
@@ -308,13 +330,59 @@ def _row(name: str, found: dict[str, float]) -> str:
     return f"| {name} | {found['ratio']:.3f} ({found['low']:.3f} - {found['high']:.3f}) | {found['mean']:.3f} | {found['wall']:.2f} | {found['first']:.2f} |"
 
 
-def after_the_first(job: Job, blocks: int, steps: int) -> dict[str, float]:
-    """Bare and watched, in updates that are like many before."""
-    with fallline(job) as (on, off):
-        on()
+Estimate = tuple[float, float]  # seconds an update, and the standard error
+
+
+def turns(
+    job: Job, on: Callable[[], None], off: Callable[[], None], rounds: int, first: int, steps: int
+) -> tuple[Estimate, float]:
+    """What `on` adds to an update, from many short turns: seconds, and those of an update with it off.
+
+    After each switch `first` updates are not counted. Of the differences the smallest and the largest twentieth are left
+    out: another program on the machine makes one turn ten times as long as the next.
+    """
+    added, bare = [], []
+    for number in range(rounds):
+        found = {}
+        for watched in (True, False) if number % 2 else (False, True):
+            (on if watched else off)()
+            for _ in range(first):
+                job.step()
+            found[watched] = cpu(job.step, steps)[0]
+        added.append(found[True] - found[False])
+        bare.append(found[False])
+    off()
+    cut = rounds // 20
+    kept = sorted(added)[cut : rounds - cut]
+    error = statistics.pstdev(kept) / len(kept) ** 0.5
+    return (statistics.fmean(kept), error), statistics.median(bare)
+
+
+def well_known(job: Job, rounds: int) -> tuple[Estimate, Estimate, float]:
+    """Updates that are like many before: what watching adds, what taps that let everything pass add, and a bare update.
+
+    Taps stay in place from the beginning of a run to its end, and Python has learnt the way through them. Putting them
+    in place and taking them away makes it forget that for dozens of updates. So watching is switched on and off with the
+    taps in place, in turns of four updates. What the taps cost then is measured by itself, in long turns, with a model
+    of as many modules that computes nothing: in a real one it is lost in the noise.
+    """
+    with session_of() as session:
+        install(session)
         for _ in range(WELL_KNOWN):
             job.step()
-        return paired(job, on, off, blocks, steps)
+
+        def rest() -> None:
+            session.off = True
+
+        def silent() -> None:
+            install(session)
+            session.off = True
+
+        watched, bare = turns(job, lambda: resume(session), rest, rounds, 1, 3)
+        hollow = hollow_job(sum(1 for _ in job.model.modules()))
+        taps, _ = turns(hollow, silent, lambda: session.taps.remove(), rounds // 6, 100, 200)
+        session.off = False
+    return watched, taps, bare
 
 
 def at_first(job: Job, blocks: int = 40) -> float:
@@ -333,26 +401,30 @@ def at_first(job: Job, blocks: int = 40) -> float:
         return statistics.median(found)
 
 
-def fixed_cost(blocks: int = 100, steps: int = 30) -> str:
-    found = after_the_first(many_tensors_job(), blocks, steps)
+def fixed_cost(rounds: int = 600) -> str:
+    watched, taps, bare = well_known(many_tensors_job(), rounds)
     first = at_first(many_tensors_job())
     return (
-        f"Fixed cost of an update with 150 tensors of 8 x 8 or 8 values (a bare step takes {1000 * found['bare']:.2f} ms of CPU), {blocks} pairs of {steps}: "
-        f"**{1e6 * found['added']:.0f} µs** of CPU, background threads included (bar: 300 µs); {1e6 * first:.0f} µs in the first hundred updates, which are told in full."
+        f"Fixed cost of an update with 150 tensors of 8 x 8 or 8 values (a bare step takes {1000 * bare:.2f} ms of CPU): "
+        f"**{1e6 * (watched[0] + taps[0]):.0f} µs** of CPU, background threads included (bar: 300 µs): {_us(watched)} for watching, {_us(taps)} for taps "
+        f"that let everything pass; {rounds} pairs of 3 updates, {rounds // 6} of 200. {1e6 * first:.0f} µs in the first hundred updates, which are told in full."
     )
 
 
-def short_steps(blocks: int = 120, steps: int = 10) -> str:
+def short_steps(rounds: int = 600) -> str:
     job = short_step_job()
-    found = after_the_first(job, blocks, steps)
+    watched, taps, bare = well_known(job, rounds)
     nothing: Switch = (lambda: None, lambda: None)
-    noise = paired(short_step_job(), *nothing, blocks // 2, steps)
+    noise, _ = turns(short_step_job(), *nothing, rounds // 2, 1, 3)
     return (
-        f"Steps of {1e3 * found['bare']:.1f} ms of CPU (2 layers, d = 128, {len(list(job.model.parameters()))} tensors), {blocks} pairs of {steps}: "
-        f"**{found['ratio']:.4f}** of bare (quartiles {found['low']:.4f} - {found['high']:.4f}; bare against bare {noise['ratio']:.4f}, "
-        f"quartiles {noise['low']:.4f} - {noise['high']:.4f}), "
-        f"{1e6 * found['added']:.0f} µs an update (bar: 1.01)."
+        f"Steps of {1e3 * bare:.1f} ms of CPU (2 layers, d = 128, {len(list(job.model.parameters()))} tensors): "
+        f"**{1 + (watched[0] + taps[0]) / bare:.4f}** of bare (bar: 1.01): {_us(watched)} for watching, {_us(taps)} for taps that let everything pass; "
+        f"{rounds} pairs of 3 updates, {rounds // 6} of 200. Bare against bare: {_us(noise)}."
     )
+
+
+def _us(estimate: Estimate) -> str:
+    return f"{1e6 * estimate[0]:.0f} ± {1e6 * estimate[1]:.0f} µs"
 
 
 def memory(updates: int = 1_000_000) -> str:
@@ -411,10 +483,10 @@ def main() -> int:
         parts.append(memory(100_000 if args.quick else 1_000_000))
         print(parts[-1], flush=True)
     if args.only in (None, "fixed"):
-        parts.append(fixed_cost(20 if args.quick else 100))
+        parts.append(fixed_cost(120 if args.quick else 600))
         print(parts[-1], flush=True)
     if args.only in (None, "short"):
-        parts.append(short_steps(30 if args.quick else 120))
+        parts.append(short_steps(60 if args.quick else 600))
         print(parts[-1], flush=True)
     if args.only in (None, "table"):
         parts.insert(0, "\n".join(table(args.blocks, args.steps, tools)))

@@ -158,10 +158,9 @@ def test_all_gradients_are_looked_at_where_that_fits_half_the_budget(
 def test_a_look_that_is_too_dear_is_made_now_and_then_and_a_few_gradients_always(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks, applied = rationed(tmp_path, monkeypatch, 0.1, "first.bias")
+    looks, applied = rationed(tmp_path, monkeypatch, 0.1, "first.weight")
     assert looks[: guards.FIRST] == list(range(guards.FIRST))
     later = [i for i in looks if i >= guards.FIRST and i != 100]
-    assert (
-        6 <= len(later) <= 11
-    )  # a tenth of a millisecond for each update, a millisecond for each look
+    # 1 ms is the budget, 0.2 ms are for the taps, 0.3 of the rest for looks: 0.24 ms an update, 1 ms a look
+    assert 18 <= len(later) <= 23
     assert [i for i, done in enumerate(applied) if not done] == [100]

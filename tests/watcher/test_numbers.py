@@ -143,10 +143,12 @@ def test_samples_become_rarer_when_they_are_expensive(monkeypatch: pytest.Monkey
     monkeypatch.setattr(watched, "_measure", slow)
     taken = 0
     for index in range(2_000):
-        clock[0] += 0.1  # a step of 100 ms: a tenth of a millisecond is for samples
+        clock[0] += (
+            0.1  # a step of 100 ms: 1 ms is the budget, 0.2 are for taps, 0.3 of the rest for samples
+        )
         taken += sampled(watched, index=index).sample is not None
-    assert 20 <= taken <= 35
-    assert watched.spent <= 0.0014 * clock[0]
+    assert 45 <= taken <= 58
+    assert watched.spent <= 0.003 * clock[0]
 
 
 def test_a_budget_of_nothing_measures_nothing() -> None:

@@ -188,3 +188,46 @@ def test_a_late_nan_is_still_told_with_its_operation(tmp_path: Path) -> None:
     found = next(f for f in watch.findings if f.code == "FL621")
     assert found.evidence["step"] == LATE + 5 and "sqrt" in str(found.evidence).lower()
     assert session.guard.skipped == 1
+
+
+@pytest.mark.parametrize("differs", ("autocast", "retain_graph"))
+def test_what_only_the_surroundings_show_is_told_too(tmp_path: Path, differs: str) -> None:
+    """The same instruction calls the backward; what is around it is another."""
+    rare = LATE + 7
+
+    def train() -> None:
+        loop = Loop()
+        for number, (x, y) in enumerate(loop.loader):
+            loss = loop.criterion(loop.model(x), y)
+            loop.optimizer.zero_grad()
+            on = number == rare
+            with torch.autocast("cpu", enabled=on and differs == "autocast"):
+                loss.backward(retain_graph=on and differs == "retain_graph")
+            loop.optimizer.step()
+            if number == rare + 3:
+                return
+
+    session, _ = watched(tmp_path, train)
+    backwards = [e.facts for e in session.log.events if e.kind is Kind.BACKWARD]
+    assert any(facts.get(differs) for facts in backwards)
+
+
+def test_parameters_added_late_are_watched(tmp_path: Path) -> None:
+    def grows() -> None:
+        loop = Loop()
+        more = nn.Linear(4, 1)
+        for number, (x, y) in enumerate(loop.loader):
+            if number == LATE + 3:
+                loop.optimizer.add_param_group({"params": more.parameters()})
+            loop.optimizer.zero_grad()
+            loss = nn.functional.mse_loss(loop.model(x) + more(x), y)
+            loss.backward()
+            loop.optimizer.step()
+            if number == LATE + 5:
+                return
+
+    session, _ = watched(tmp_path, grows)
+    steps = [e.facts["parameters"] for e in session.log.events if e.kind is Kind.STEP]
+    assert (
+        len(session.objects.members(steps[-1])) == 6 and len(session.objects.members(steps[0])) == 4
+    )

@@ -5,6 +5,7 @@ torch is not imported here before the script does it: it may have something to s
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -67,13 +68,14 @@ class _AtBackward(Observer):
         if self.capture is None or self.capture.over:
             self.capture, self.random = Capture(None), rng.capture()
         if len(self.capture.calls) < _MOST_CALLS:
-            self.capture.add(model, args, kwargs, device_of(list(model.parameters())))
+            device = device_of(list(model.parameters()))
+            self.capture.add(model, args, kwargs, device, sys._getframe())
 
     def backward_begins(self, loss: Any) -> None:
         if not self.now or self.capture is None:
             return
         from fallline.instruments.micro_batch import MicroBatch
 
-        self.capture.end()
+        self.capture.end(sys._getframe())
         self.found.append(self.measure(MicroBatch(self.capture, self.random)))
         self.capture = None

@@ -37,5 +37,10 @@ def ranges(entry: dict[str, Any]) -> str:
     for given in (entry.get("inputs") or ())[:2]:
         if "min" in given:
             name = given.get("name", "input")
-            parts.append(f"{name} from {given['min']:.4g} to {given['max']:.4g}")
+            besides = "".join(
+                f", {given[kind]:,} {word}"
+                for kind, word in (("inf", "infinite"), ("nan", "NaN"))
+                if kind in given
+            )
+            parts.append(f"{name} from {given['min']:.4g} to {given['max']:.4g}{besides}")
     return "; ".join(parts)

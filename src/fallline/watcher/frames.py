@@ -28,6 +28,7 @@ __all__ = [
     "name_cells",
     "place",
     "shown_path",
+    "user_chain",
     "user_frames",
 ]
 
@@ -157,7 +158,7 @@ def locate(code: CodeType, instruction: int, line: int) -> Location:
         span = next(islice(code.co_positions(), instruction // 2, None), (None,) * 4)
         first, last, begin, end = span
         if first is None or begin is None or end is None:
-            known = Location(path, line, function=function)
+            known = Location(path, first or line, function=function)
         else:
             # columns are byte offsets here; they are characters only where the line is ASCII, which is good enough
             known = Location(path, first, begin + 1, last, end + 1, function)
@@ -207,6 +208,23 @@ def from_torch(depth: int = 1) -> bool:
     while frame is not None and frame.f_code.co_filename.startswith(_HERE):
         frame = frame.f_back
     return frame is not None and _TORCH in frame.f_code.co_filename
+
+
+def user_chain(frame: FrameType | None) -> list[tuple[int, CodeType, int]]:
+    """The user's frames from this one outwards, as (id, code, instruction): nothing is kept alive, and no line is counted."""
+    found = []
+    known = _user.get
+    while frame is not None:
+        code = frame.f_code
+        users = known(code.co_filename)
+        if users is None:
+            users = is_user_file(code.co_filename)
+        if users:
+            found.append((id(frame), code, frame.f_lasti))
+        elif code.co_filename == _BOTTOM:
+            break
+        frame = frame.f_back
+    return found
 
 
 def user_frames(depth: int = 1) -> list[FrameType]:

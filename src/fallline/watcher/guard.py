@@ -5,8 +5,8 @@ every optimizer takes as "nothing to do", and the gradients are put back afterwa
 touched at all.
 
 Looking costs one pass over the gradients (`_foreach_norm`), and nothing where clipping has just measured their norm. Where
-that pass takes more than half the budget, a few small tensors are looked at before every step, where a NaN from
-nearly any operation arrives as well, and all of them as often as a tenth of the budget allows. On a CUDA device the answer is waited
+that pass takes more than half of what is left of the budget, a few small tensors are looked at before every step, where a NaN from
+nearly any operation arrives as well, and all of them as often as the guard's share allows. On a CUDA device the answer is waited
 for once per step, except for fused optimizers, which take the flag on the device and skip by themselves; that a flag was
 raised is noticed an update later, and from then on the answer is waited for, so that the next one can be replayed.
 """
@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from fallline.errors import FalllineError
+from fallline.watcher.budget import FLOOR_SECONDS, SHARE, left_for_looks
 from fallline.watcher.finite import Plan, norm_of
 
 if TYPE_CHECKING:
@@ -31,12 +32,14 @@ if TYPE_CHECKING:
 __all__ = ["Guard", "GuardStop"]
 
 ALWAYS_BELOW = 65_536  # elements: a pass over so many is too short to ration
+ALWAYS_WITHIN = 0.5  # of what is left of the budget
 FIRST = 32  # passes that are made before they are rationed
-SHARE_OF_BUDGET = 1 / 10  # for passes that have to be rationed
-FEW = 4
+FEW = 3
 SMALL = 4_096  # elements
 # Reading `.grad` this way goes past taps on it, and past the bytecode of a loop.
 _gradient: Any = vars(torch._C.TensorBase)["grad"].__get__
+_sum, _item = Tensor.sum, Tensor.item
+_NOTHING: list[Tensor] = []
 
 
 class GuardStop(FalllineError, FloatingPointError):
@@ -54,6 +57,7 @@ class Guard:
         self.norm: float | None = None
         self.recent: float | None = None  # the last norm that was measured
         self._held: dict[int, list[tuple[Tensor, Tensor]]] = {}
+        self._looked_at: list[Tensor] = _NOTHING
         self._measured: tuple[Tensor, int] | None = None  # what a clip has just measured
         self._plans: dict[int, Plan] = {}  # by set of parameters
         self.flag: Tensor | None = None  # on the device: whether the step in progress is skipped
@@ -88,8 +92,12 @@ class Guard:
         plan = self._plans.get(held)
         if plan is not None and not self._affordable(plan):
             groups = optimizer.param_groups
-            few = [g for i, j in plan.few if (g := _gradient(groups[i]["params"][j])) is not None]
-            if few and math.isfinite(math.hypot(*map(Tensor.item, torch._foreach_norm(few)))):
+            total = None  # of finite numbers; else it is not finite either
+            for i, j in plan.few:
+                gradient = _gradient(groups[i]["params"][j])
+                if gradient is not None:
+                    total = _item(_sum(gradient)) + (total or 0.0)
+            if total is not None and math.isfinite(total):
                 return
         # each look at .grad makes a Python object: one look for the whole check
         gradients = [
@@ -100,6 +108,8 @@ class Guard:
         ]
         if not gradients:
             return
+        # the step looks at .grad as well, and finds the objects that were made here
+        self._looked_at = gradients
         if self._fine(optimizer, index, gradients, held):
             if self.flag is None and gradients[0].is_cuda:
                 self.session.origin.waited()  # so the loss can be looked at, too
@@ -120,6 +130,7 @@ class Guard:
 
     def release(self, optimizer: torch.optim.Optimizer) -> bool:
         """After the step: give held-back gradients their place again. Whether the step was held back."""
+        self._looked_at = _NOTHING
         if self.flag is not None and getattr(optimizer, "found_inf", None) is self.flag:
             del optimizer.found_inf  # type: ignore[attr-defined]
         held = self._held.pop(id(optimizer), None)
@@ -157,10 +168,11 @@ class Guard:
         if plan.elements <= ALWAYS_BELOW or plan.looks < FIRST or not plan.few:
             return True
         now = time.perf_counter()
-        earned, self._last = self.session.options.budget * (now - self._last), now
-        if plan.seconds <= 0.5 * earned:
+        left = left_for_looks(self.session.options.budget, now - self._last)
+        self._last = now
+        if plan.seconds <= ALWAYS_WITHIN * left:
             return True
-        self._credit = min(self._credit + SHARE_OF_BUDGET * earned, 1.0)
+        self._credit = min(self._credit + max(SHARE * left, FLOOR_SECONDS), 1.0)
         if self._credit < plan.seconds:
             return False
         self._credit -= plan.seconds

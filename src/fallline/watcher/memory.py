@@ -1,13 +1,13 @@
 """How much memory a run holds, and how many autograd graphs of the past it keeps alive.
 
-A loss kept after its backward holds few bytes and a whole graph of nodes. So graphs are counted directly: each
-graph's last node carries a small token, which dies with the node.
+A loss kept after its backward holds few bytes and a whole graph of nodes. So graphs are counted directly: the last node of
+each refers to one and the same object, and how many do is that object's number of references.
 """
 
 from __future__ import annotations
 
 import os
-import weakref
+import sys
 from typing import Any
 
 __all__ = ["LiveGraphs", "live_bytes"]
@@ -15,31 +15,24 @@ __all__ = ["LiveGraphs", "live_bytes"]
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
-class _Token:
-    __slots__ = ("__weakref__",)
-
-
 class LiveGraphs:
     """Counts autograd graphs that are still alive. `note` each loss before its backward, each output of a model."""
 
     def __init__(self) -> None:
-        self._tokens: weakref.WeakSet[_Token] = weakref.WeakSet()
+        self._anchor = object()
+        self._others = sys.getrefcount(self._anchor)
 
     def note(self, tensor: Any) -> None:
         """Remember the graph that this tensor ends."""
         node = getattr(tensor, "grad_fn", None)
         if node is None:
             return
-        metadata = node.metadata
-        if "fallline" not in metadata:
-            token = _Token()
-            metadata["fallline"] = token
-            self._tokens.add(token)
+        node.metadata["fallline"] = self._anchor
 
     @property
     def alive(self) -> int:
         """How many of them there are now."""
-        return len(self._tokens)
+        return sys.getrefcount(self._anchor) - self._others
 
 
 def live_bytes() -> int | None:

@@ -7,7 +7,7 @@
     numbers.after_step(row)                 # fills row.sample and row.fingerprint when they are due
 
 A sample costs a few passes over the gradients. How often one is taken adapts so that the measured cost stays
-within a tenth of `budget` (a share of the time between steps; the rest is for the taps, the guard and the recorder) or,
+within its share of `budget` (of the time between steps; the rest is for the taps, the guard and the recorder) or,
 for very short steps, within a small fixed allowance. Between samples not even a clock is read.
 """
 
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from fallline.watcher.budget import FLOOR_SECONDS, SHARE, left_for_looks
 from fallline.watcher.samples import FROZEN, WIDTH, WITH, WITHOUT, Layout, ParameterInfo, Sample
 
 if TYPE_CHECKING:
@@ -27,14 +28,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Numbers", "describe_parameters", "fingerprint_due", "gradient_sample"]
 
-# Seconds that may be spent per update even when the budget is smaller: keeps tiny models observable. More of them in
-# the first updates, where most mistakes show.
-FLOOR_SECONDS = 10e-6
+# Seconds that may be spent per update even when the budget is smaller, in the first updates, where most mistakes show.
 EARLY_FLOOR_SECONDS = 50e-6
 EARLY_UPDATES = 500
 # Seconds that may be spent at the very start.
 HEAD_START_SECONDS = 0.06
-SHARE_OF_BUDGET = 1 / 10
 LONGEST_REST = 64  # updates without a look at the clock
 # Elements per parameter that stand for it in weight norms, update ratios, fingerprints and float16 ranges.
 PROBE = 1024
@@ -104,6 +102,11 @@ class Numbers:
         """Whether this update is one to look at at all."""
         return index >= self._rests_until or (self.fingerprints and fingerprint_due(index))
 
+    @property
+    def waits(self) -> bool:
+        """Whether something was begun before the step that has to be ended after it."""
+        return self._sample is not None or self._fingerprint is not None
+
     def before_step(self, index: int, scale: float = 1.0, scaled: bool = False) -> None:
         """Gradients are complete. `scale`: the loss scale of the backward; `scaled`: they still carry it."""
         try:
@@ -136,7 +139,8 @@ class Numbers:
         now, started = self._clock(), time.thread_time()
         floor = EARLY_FLOOR_SECONDS if index < EARLY_UPDATES else FLOOR_SECONDS
         updates = max(index - self._looked, 1)
-        earned = max(self.budget * SHARE_OF_BUDGET * (now - self._last) / updates, floor)
+        left = left_for_looks(self.budget, (now - self._last) / updates)
+        earned = max(SHARE * left, floor)
         self._credit = min(self._credit + earned * updates, max(HEAD_START_SECONDS, 2 * self._cost))
         self._last, self._looked = now, index
         self._cost = max(self._cost, self._device.seconds())

@@ -242,4 +242,6 @@ class Objects:
 def learning_rate(optimizer: torch.optim.Optimizer) -> float | None:
     """Of the first group, where it is a plain number."""
     rate = optimizer.param_groups[0].get("lr") if optimizer.param_groups else None
+    if rate.__class__ is float:
+        return rate
     return float(rate) if isinstance(rate, int | float) else None

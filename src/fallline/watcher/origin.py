@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from fallline.event import Event, Kind, Location
 from fallline.watcher.frames import is_user_file, shown_path, user_frames
-from fallline.watcher.objects import learning_rate, unwrap
+from fallline.watcher.objects import unwrap
 from fallline.watcher.origin_graph import from_graph
 from fallline.watcher.origin_trace import (
     BackwardTrace,
@@ -66,7 +66,7 @@ class Origin:
         self._loss: tuple[Tensor, Event] | None = None
         self._backward: Event | None = None
         self._last_step: Location | None = None
-        self._window_lost = False
+        self.window_lost = False  # a loss of the update in progress was not finite
         self._guard_follows = False  # in updates that go like the last one
         self._lost = (
             False  # the loss of the last backward was not finite: its gradients are not news
@@ -80,33 +80,42 @@ class Origin:
 
     # -- what is kept, and what is looked at -------------------------------------------------------------------
 
-    def before_forward(self, module: nn.Module, args: Any, kwargs: Any, event: Event) -> None:
+    def before_forward(
+        self, module: nn.Module, args: Any, kwargs: Any, event: Event, frame: FrameType
+    ) -> None:
+        """A model is called, from this frame."""
         capture = self.capture
         if capture is None or capture.over:
             capture = self.capture = Capture(self._randomness.before())
         if len(capture.calls) < 64:
-            device = self.session.device_of(event.model or "")
-            capture.add(module, args, kwargs, device)
+            device = self.session.devices.get(event.model or "", "cpu")
+            capture.add(module, args, kwargs, device, frame)
 
-    def before_backward(self, loss: Tensor, value: float | Tensor | None, event: Event) -> None:
+    def before_backward(
+        self, loss: Tensor, value: float | Tensor | None, event: Event, frame: FrameType
+    ) -> None:
         """`value`: of the loss, where it is one number; a tensor on an accelerator."""
-        if self.capture is not None:
-            if not self.capture.over:
-                self._randomness.after(self.capture.random)
-            self.capture.end()
+        capture = self.capture
+        if capture is not None:
+            if not capture.over and capture.random is not None:
+                self._randomness.after(capture.random)
+            capture.end(frame)
         self._backward, self._lost = event, False
         if isinstance(value, float):
             if not math.isfinite(value):
-                self._lost = self._window_lost = True
+                self._lost = self.window_lost = True
                 self.loss_bad(loss, event)
         elif value is not None:
             self._loss = (value, event)
 
+    @property
+    def leaves_it_to_guard(self) -> bool:
+        """The guard's look comes next, in an update that goes like the last one."""
+        return self._guard_follows and self.session.routine.resting
+
     def after_backward(self, event: Event) -> None:
         """A look at one or two small gradients: a NaN from any operation arrives there, and the frame is still alive."""
         if event.facts.get("scaled") or self._lost or self._replays >= MOST_REPLAYS:
-            return
-        if self._guard_follows and self.session.routine.resting:
             return
         for probe in self._probe():
             gradient = probe.grad
@@ -148,26 +157,27 @@ class Origin:
         chosen = known[1][:1] if self.session.micro_batches == 1 else known[1]
         return [p for ref in chosen if (p := ref()) is not None]
 
-    def after_step(self, optimizer: torch.optim.Optimizer, index: int, event: Event) -> None:
+    def after_step(
+        self, optimizer: torch.optim.Optimizer, index: int, event: Event, rate: float | None
+    ) -> None:
         """Remember the learning rate, and the update after which a parameter was no longer finite."""
         self._last_step = event.at
         name = event.optimizer or ""
-        rate = learning_rate(optimizer)
-        rates = self._rates.setdefault(name, deque(maxlen=16))
+        rates = self._rates.get(name)
+        if rates is None:
+            rates = self._rates[name] = deque(maxlen=16)
         if rate is not None and (not rates or rates[-1][1] != rate):
             rates.append((index, rate))
-        if self._made_bad or self._harmless(rate):
+        norm = self.session.guard.recent
+        if norm is not None and norm < ORDINARY and rate is not None and rate < ORDINARY:
+            return  # finite gradients of an ordinary size have not carried a parameter out of its range
+        if self._made_bad:
             return
         probes = self._parameter_probes(name, optimizer)
         if any(not math.isfinite(p.sum().item()) for p in probes):
             for p in (p for g in optimizer.param_groups for p in g["params"]):
                 if not bool(torch.isfinite(p.detach()).all()):
                     self._made_bad[id(p)] = (index, event.at, name)
-
-    def _harmless(self, rate: float | None) -> bool:
-        """Finite gradients of an ordinary size cannot have carried a parameter out of its range."""
-        norm = self.session.guard.recent
-        return norm is not None and norm < ORDINARY and rate is not None and rate < ORDINARY
 
     def _parameter_probes(self, name: str, optimizer: torch.optim.Optimizer) -> list[Tensor]:
         """A few parameters that are looked at after every step: those of small tensors, on the CPU."""
@@ -188,10 +198,6 @@ class Origin:
                 small[:1] + small[1:][-1:],
             )
         return known[1]
-
-    def window_over(self) -> None:
-        """The step has been taken or skipped."""
-        self._window_lost = False
 
     def gradients_bad(self, optimizer: torch.optim.Optimizer, index: int) -> None:
         """The guard has found a gradient that is not finite."""
@@ -308,7 +314,7 @@ class Origin:
     def clip_spread(self, event: Event, norm: float) -> None:
         """FL127: clipping has met a non-finite norm and made every gradient useless."""
         # after a loss that was not finite there is nothing left to spread to
-        if ("clip", event.at.line) not in self._told and not self._window_lost:
+        if ("clip", event.at.line) not in self._told and not self.window_lost:
             self._told.add(("clip", event.at.line))
             self._observe(
                 "FL127", event, {"norm": str(norm), "threshold": event.facts.get("threshold")}
@@ -369,8 +375,13 @@ class Origin:
         number = event.facts.get("parameters")
         if isinstance(number, int):
             reached = session.objects.members(number)
-            for name, held in session.objects.optimizer_sets.items():
-                if reached & session.objects.members(held):
+            sets = session.objects.optimizer_sets
+            # a generator's loss reaches the critic as well: the one that has not been stepped for longest comes next. What
+            # was never stepped may be one that a framework has wrapped into another.
+            stepped = {sets[name] for name in session.counts}
+            new = [n for n, held in sets.items() if n not in session.counts and held not in stepped]
+            for name in (*new, *session.counts):
+                if reached & session.objects.members(sets[name]):
                     return session.counts.get(name, 0)
         return max(session.counts.values(), default=0)
 

@@ -39,6 +39,9 @@ _PLAIN = {
     "_fused_rms_norm": "rms_norm", "convolution": "conv", "embedding_dense": "embedding", "_embedding_bag": "embedding_bag",
     "_foreach_norm": "norm", "native_norm": "norm", "_weight_norm_interface": "weight_norm",
 }  # fmt: skip
+_REDUCTIONS = frozenset(
+    {"logsumexp", "sum", "mean", "amax", "amin", "max", "min", "nll_loss_forward", "nll_loss"}
+)
 _MEANT = frozenset(
     {
         "masked_fill",
@@ -232,8 +235,10 @@ class ForwardTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.stories[key] = first
             return
         deliberate = bool(told) or plain_base(name) in _MEANT or _infinite_scalar(arguments)
+        # a mask is there to be swallowed: where a reduction still gives an infinity, it has taken everything
+        swallows = bool(told) and plain_base(name) in _REDUCTIONS
         story = Story("", None, None, order=self._count)
-        if deliberate and not bool(torch.isnan(output).any()):
+        if deliberate and not swallows and not bool(torch.isnan(output).any()):
             story.meant = True
         self._place(story, name, before, output)
         self.stories[key] = story

@@ -31,8 +31,8 @@ class Randomness:
         self._quiet += 1
         return None
 
-    def after(self, before: State | None) -> None:
-        if before is None or self._draws:
+    def after(self, before: State) -> None:
+        if self._draws:
             return
         cpu, devices = state_now()
         same = torch.equal(cpu, before[0]) and len(devices) == len(before[1])

@@ -113,10 +113,20 @@ class Recorder:
         """Record one update. Tensors on a device are copied there; nothing waits."""
         if not row.time:
             row.time = time.time()
-        row.loss, row.scale = _hold(row.loss), _hold(row.scale)
-        row.clip_norm, row.grad_norm = _hold(row.clip_norm), _hold(row.grad_norm)
-        row.skipped = _hold(row.skipped)
-        self._put("update", row)
+        if row.loss.__class__ is not float:
+            row.loss = _hold(row.loss)
+        if row.grad_norm.__class__ is not float:
+            row.grad_norm = _hold(row.grad_norm)
+        if row.clip_norm is not None:
+            row.clip_norm = _hold(row.clip_norm)
+        if row.scale is not None:
+            row.scale = _hold(row.scale)
+        if row.skipped.__class__ is not bool:
+            row.skipped = _hold(row.skipped)
+        if self._closed or self._queue.qsize() >= QUEUE_LIMIT:
+            self._put("update", row)  # which counts it
+        else:
+            self._queue.put(("update", row))
 
     def event(self, event: Event) -> None:
         """Record one event, so that a killed run can still be judged."""

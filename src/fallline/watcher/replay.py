@@ -16,13 +16,13 @@ import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 import fallline
-from fallline.watcher.frames import is_user_file, user_frames
+from fallline.watcher.frames import is_user_file, locate, user_chain, user_frames
 from fallline.watcher.objects import unwrap, wrapper_of
 from fallline.watcher.randomness import State, restore, state_now
 from fallline.watcher.replay_region import region
@@ -34,7 +34,16 @@ _BETWEEN = tuple(
 )
 
 
-_direct: dict[tuple[int, int], bool] = {}  # by place in the user's code
+# By place in the user's code: whether its line calls the model itself, and whether a framework called the function it is in.
+# The code is held, so that its id stays its own.
+_autocast_enabled = torch.is_autocast_enabled
+_sites: dict[tuple[int, int], tuple[bool, bool, CodeType]] = {}
+
+Chain = list[tuple[int, CodeType, int]]  # frames: id, code, instruction
+
+
+def line_of(code: CodeType, instruction: int) -> int:
+    return locate(code, instruction, code.co_firstlineno).line
 
 
 class Reached(BaseException):
@@ -45,16 +54,20 @@ class Reached(BaseException):
         self.loss = loss
 
 
-@dataclass(slots=True)
-class Call:
+class Call(NamedTuple):
     """One call of a model. Results of other computations are held weakly: the graph must die when the user lets it."""
 
     module: weakref.ref[nn.Module]
     args: Any
     kwargs: Any
     autocast: tuple[str, torch.dtype] | None
-    frames: list[tuple[int, CodeType, int]]
+    chain: Chain
     training: bool = True
+
+    @property
+    def frames(self) -> list[tuple[int, CodeType, int]]:
+        """The user's frames it was called from, the innermost first: id, code, line."""
+        return [(key, code, line_of(code, lasti)) for key, code, lasti in self.chain]
 
 
 @dataclass(slots=True)
@@ -66,33 +79,50 @@ class Capture:
     function: tuple[CodeType, tuple[Any, ...]] | None = None
     direct: bool = True  # the user's own line calls the model: `model(x).sum().backward()`, not `trainer.train()`
     over: bool = False
-    # where the backward was called from: id(frame) → (code, line)
-    end_frames: dict[int, tuple[CodeType, int]] = field(default_factory=dict)
+    end_chain: Chain = field(default_factory=list)  # where the backward was called from
 
-    def add(self, module: nn.Module, args: Any, kwargs: Any, device: str) -> None:
-        frames = user_frames(4)
-        if not self.calls and frames:
-            self.function = called_by_framework(frames[0])
-            site = (id(frames[0].f_code), frames[0].f_lasti)
-            direct = _direct.get(site)
-            if direct is None:
-                direct = _direct[site] = _called_by(frames[0])
-            self.direct = direct
-        self.calls.append(
-            Call(
-                weakref.ref(module),
-                hold(args),
-                hold(kwargs),
-                autocast_now(device),
-                [(id(f), f.f_code, f.f_lineno) for f in frames],
-                module.training,
-            )
-        )
+    def add(self, module: nn.Module, args: Any, kwargs: Any, device: str, frame: FrameType) -> None:
+        """A model is called, from this frame."""
+        chain = user_chain(frame)
+        if not self.calls and chain:
+            site = (id(chain[0][1]), chain[0][2])
+            known = _sites.get(site)
+            if known is None or known[1]:
+                known = self._meet(site, frame)
+            self.direct = known[0]
+        for value in args:
+            if value.__class__ is not Tensor or value.grad_fn is not None:
+                args = hold(args)
+                break
+        if kwargs:
+            kwargs = hold(kwargs)
+        try:
+            autocast = _autocast_enabled(device)
+        except RuntimeError:  # a device without it
+            autocast = False
+        half = (device, torch.get_autocast_dtype(device)) if autocast else None
+        self.calls.append(Call(weakref.ref(module), args, kwargs, half, chain, module.training))
 
-    def end(self) -> None:
-        """The backward has come."""
-        self.over = True
-        self.end_frames = {id(f): (f.f_code, f.f_lineno) for f in user_frames(4)}
+    def _meet(self, site: tuple[int, int], frame: FrameType | None) -> tuple[bool, bool, CodeType]:
+        """The first call of a micro-batch from a place that is new, or in a function that a framework calls."""
+        while frame is not None and not is_user_file(frame.f_code.co_filename):
+            frame = frame.f_back
+        assert frame is not None
+        self.function = called_by_framework(frame)
+        known = _sites.get(site)
+        if known is None:
+            framework = self.function is not None
+            known = _sites[site] = (_called_by(frame), framework, frame.f_code)
+        return known
+
+    def end(self, frame: FrameType) -> None:
+        """The backward has come, from this frame."""
+        self.over, self.end_chain = True, user_chain(frame)
+
+    @property
+    def end_frames(self) -> dict[int, tuple[CodeType, int]]:
+        """The user's frames it came from: id → code, line."""
+        return {key: (code, line_of(code, lasti)) for key, code, lasti in self.end_chain}
 
     @property
     def models(self) -> list[nn.Module]:
@@ -122,15 +152,6 @@ class Weak:
 
     def __init__(self, tensor: Tensor) -> None:
         self.ref = weakref.ref(tensor)
-
-
-def autocast_now(device: str) -> tuple[str, torch.dtype] | None:
-    """The autocast in force, to be entered again by a replay."""
-    try:
-        on = torch.is_autocast_enabled(device)
-        return (device, torch.get_autocast_dtype(device)) if on else None
-    except RuntimeError:  # a device without autocast
-        return None
 
 
 def hold(thing: Any) -> Any:

@@ -46,7 +46,10 @@ class Routine:
             frame = sys._getframe(depth)
         except ValueError:  # called from no Python at all
             frame = sys._getframe()
-        key = (kind._value_, id(thing), id(frame.f_code), frame.f_lasti, *also)
+        return self.compare((kind._value_, id(thing), id(frame.f_code), frame.f_lasti, *also))
+
+    def compare(self, key: Key) -> Event | None:
+        """The same for a call that is described already: kind, object, code and instruction, and what else makes a difference."""
         if self.resting:
             at = self._at
             if at < len(self._keys) and self._keys[at] == key:

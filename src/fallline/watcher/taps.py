@@ -19,6 +19,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from fallline.event import Kind
 from fallline.watcher.patches import Patches, Wrapped
 from fallline.watcher.replay import Reached
 
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from fallline.watcher.session import Session
 
 __all__ = ["Taps"]
+
+# What comes after the tensors in `tensor.backward(...)` and in `torch.autograd.backward(tensors, ...)`.
+_METHOD = ("gradient", "retain_graph", "create_graph", "inputs")
+_FUNCTION = ("grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
 
 
 class Taps(Patches):
@@ -61,9 +66,7 @@ class Taps(Patches):
                     raise Reached(self)
                 if session.off:
                     return original(self, *args, **kwargs)
-                names = ("gradient", "retain_graph", "create_graph", "inputs")
-                named = dict(zip(names, args, strict=False)) | kwargs if args else kwargs
-                return session.backward(lambda: original(self, *args, **kwargs), self, named)
+                return session.backward(original, _METHOD, self, self, args, kwargs)
 
             return backward
 
@@ -75,10 +78,8 @@ class Taps(Patches):
                     )
                 if session.off or session.in_backward:
                     return original(tensors, *args, **kwargs)
-                names = ("grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
-                named = dict(zip(names, args, strict=False)) | kwargs
                 first = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
-                return session.backward(lambda: original(tensors, *args, **kwargs), first, named)
+                return session.backward(original, _FUNCTION, tensors, first, args, kwargs)
 
             return backward
 
@@ -102,13 +103,11 @@ class Taps(Patches):
         def before(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
             if session.forked:
                 session.safely(session.wake)
-            if not session.off:
-                return session.safely(session.before_step, optimizer, args, kwargs)
-            return None
+            return None if session.off else session.before_step(optimizer, args, kwargs)
 
         def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
             if not session.off:
-                session.safely(session.after_step, optimizer)
+                session.after_step(optimizer)
 
         self._undo.append(register_optimizer_step_pre_hook(before).remove)
         self._undo.append(register_optimizer_step_post_hook(after).remove)
@@ -117,7 +116,7 @@ class Taps(Patches):
             def zero_grad(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
                 if session.replaying:
                     return None
-                if not session.off:
+                if not session.off and not session.routine.expected(Kind.ZERO_GRAD, self, 2):
                     session.safely(session.zero_grad, self)
                 return original(self, *args, **kwargs)
 
@@ -131,7 +130,17 @@ class Taps(Patches):
 
             return __init__
 
+        def add_param_group(original: Wrapped) -> Wrapped:
+            # the constructor calls it, too
+            def add_param_group(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
+                if not session.off:
+                    session.safely(session.parameters_added)
+                return original(self, *args, **kwargs)
+
+            return add_param_group
+
         self.patch(Optimizer, "zero_grad", zero_grad)
+        self.patch(Optimizer, "add_param_group", add_param_group)
         self.patch(Optimizer, "__init__", init)
 
     # -- clipping ----------------------------------------------------------------------------------------------
@@ -216,7 +225,8 @@ class Taps(Patches):
         def unscale(original: Wrapped) -> Wrapped:
             def unscale_(self: Any, optimizer: Any) -> Any:
                 # told first: torch raises on a second unscale_, and that is what the finding is about
-                if not session.off and self._enabled and session.scaler_stepping is None:
+                told = not session.off and self._enabled and session.scaler_stepping is None
+                if told and not session.routine.expected(Kind.UNSCALE, self, 2):
                     session.safely(session.unscale, self, optimizer)
                 return original(self, optimizer)
 
@@ -238,7 +248,8 @@ class Taps(Patches):
             def update(self: Any, *args: Any, **kwargs: Any) -> Any:
                 if session.replaying:
                     return None
-                if not session.off and self._enabled:
+                told = not session.off and self._enabled
+                if told and not session.routine.expected(Kind.SCALER_UPDATE, self, 2):
                     session.safely(session.scaler_update, self)
                 return original(self, *args, **kwargs)
 
@@ -265,7 +276,8 @@ class Taps(Patches):
                     return original(self, *args, **kwargs)
                 session.in_scheduler = True
                 try:
-                    session.safely(session.scheduler_step, self, args, kwargs)
+                    if not session.routine.expected(Kind.SCHEDULER_STEP, self, 2):
+                        session.safely(session.scheduler_step, self, args, kwargs)
                     return original(self, *args, **kwargs)
                 finally:
                     session.in_scheduler = False

@@ -81,7 +81,7 @@ class Teller(DataTeller, ModeTeller):
         self._last_backward: Event | None = None
         self._lock = threading.Lock()
         self._half: dict[int, bool] = {}
-        self._devices: dict[str, str] = {}  # of models; they stay where they train
+        self.devices: dict[str, str] = {}  # of models; they stay where they train
         self._wrapped: dict[int, weakref.ref[nn.Module]] = {}
         self._without: dict[int, weakref.ref[nn.Module]] = {}  # modules that hold no parameters
         self._met: dict[int, tuple[weakref.ref[nn.Module], str, str | None]] = {}
@@ -159,11 +159,9 @@ class Teller(DataTeller, ModeTeller):
         _, model, wrapper = met
         held = module if wrapper else self._ddp_around(module)
         sync = getattr(held, "require_backward_grad_sync", None) if held is not None else None
-        device = self._devices.get(model)
+        device = self.devices.get(model)
         if device is None or self.steps < 2:
-            device = self._devices[model] = next(
-                (p.device.type for p in module.parameters()), "cpu"
-            )
+            device = self.devices[model] = next((p.device.type for p in module.parameters()), "cpu")
         return self.emit(
             Kind.FORWARD,
             where,
@@ -202,9 +200,6 @@ class Teller(DataTeller, ModeTeller):
         reference = self._wrapped.get(id(module))
         around = reference() if reference is not None else None
         return around if around is not None and getattr(around, "module", None) is module else None
-
-    def device_of(self, model: str) -> str:
-        return self._devices.get(model, "cpu")
 
     def wrapped(self, around: nn.Module) -> None:
         """A model was put into DDP or FSDP1."""
@@ -364,13 +359,10 @@ class Teller(DataTeller, ModeTeller):
         )
 
     def optimizer_made(self, optimizer: torch.optim.Optimizer) -> None:
-        self.routine.forget()
         where = place(3)
         self.objects.optimizer(optimizer, where.at if where else None)
 
     def zero_grad(self, optimizer: torch.optim.Optimizer) -> None:
-        if self.routine.expected(Kind.ZERO_GRAD, optimizer, 4) is not None:
-            return
         name = self.objects.optimizer(optimizer)
         self.emit(
             Kind.ZERO_GRAD,
@@ -381,8 +373,6 @@ class Teller(DataTeller, ModeTeller):
         )
 
     def zero_grad_of_model(self, module: nn.Module) -> None:
-        if self.routine.expected(Kind.ZERO_GRAD, module, 4) is not None:
-            return
         known = self.objects.known(unwrap(module))
         number = self.objects.parameters(module.parameters())
         self.emit(Kind.ZERO_GRAD, place(3), model=known, clears="grad", parameters=number)
@@ -439,8 +429,6 @@ class Teller(DataTeller, ModeTeller):
         return self.objects.name("scaler", scaler, enabled=bool(scaler._enabled))
 
     def unscale(self, scaler: Any, optimizer: Any) -> None:
-        if self.routine.expected(Kind.UNSCALE, scaler, 4) is not None:
-            return
         self.emit(
             Kind.UNSCALE,
             place(3),
@@ -449,13 +437,9 @@ class Teller(DataTeller, ModeTeller):
         )
 
     def scaler_update(self, scaler: Any) -> None:
-        if self.routine.expected(Kind.SCALER_UPDATE, scaler, 4) is not None:
-            return
         self.emit(Kind.SCALER_UPDATE, place(3), scaler=self.scaler_id(scaler))
 
     def scheduler_step(self, scheduler: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self.routine.expected(Kind.SCHEDULER_STEP, scheduler, 4) is not None:
-            return
         name = self.objects.name("scheduler", scheduler, type=type(scheduler).__name__)
         optimizer = getattr(scheduler, "optimizer", None)
         held = self.objects.optimizer(inner_of(optimizer)) if optimizer is not None else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +21,6 @@ __all__ = [
     "inner_of",
     "length_of",
     "modules_in",
-    "now",
     "passed_on",
 ]
 
@@ -150,10 +148,6 @@ def modules_in(function: Callable[..., Any]) -> list[nn.Module]:
         if isinstance(value, nn.Module):
             found.append(value)
     return found
-
-
-def now() -> float:
-    return time.perf_counter()
 
 
 class HalfWatch(TorchFunctionMode):

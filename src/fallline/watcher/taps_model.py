@@ -9,6 +9,8 @@ import torch
 import torch.utils.checkpoint
 from torch import nn
 
+from fallline.event import Kind
+
 if TYPE_CHECKING:
     from fallline.watcher.session import Session
     from fallline.watcher.taps import Taps
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["install"]
 
 Wrapped = Callable[..., Any]
+_CHOICE = ("_compiled_call_impl", "_call_impl")
 
 
 def install(taps: Taps) -> None:
@@ -47,14 +50,23 @@ def install(taps: Taps) -> None:
 
 
 def _call(session: Session, original: Wrapped) -> Wrapped:
-    # Called for every module of every forward pass: the way past it must stay a few hundred nanoseconds.
+    # Called for every module of every forward pass: the way past it must stay as short as it can be. in_backward: a
+    # checkpointed block is computed again.
     def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        # in_backward: a checkpointed block is computed again
         if session.inside or session.off or session.in_backward:
             return original(self, *args, **kwargs)
         return session.forward(original, self, args, kwargs)
 
-    return __call__
+    def instead(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if session.inside or session.off or session.in_backward:
+            if self._compiled_call_impl is not None:
+                return self._compiled_call_impl(*args, **kwargs)
+            return self._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
+        return session.forward(original, self, args, kwargs)
+
+    # torch's own __call__ only chooses between these two: doing that here saves calling it
+    code = getattr(original, "__code__", None)
+    return instead if code is not None and code.co_names == _CHOICE else __call__
 
 
 def _wrap(session: Session, original: Wrapped) -> Wrapped:
@@ -72,7 +84,8 @@ def _train(session: Session, original: Wrapped) -> Wrapped:
             return original(self, mode)  # type: ignore[no-any-return]
         session.in_mode = True
         try:
-            session.safely(session.mode, self, mode)
+            if not session.routine.expected(Kind.MODE, self, 2, mode):
+                session.safely(session.mode, self, mode)
             return original(self, mode)  # type: ignore[no-any-return]
         finally:
             session.in_mode = False
@@ -84,7 +97,7 @@ def _zero_grad(session: Session, original: Wrapped) -> Wrapped:
     def zero_grad(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if session.replaying:
             return None
-        if not session.off:
+        if not session.off and not session.routine.expected(Kind.ZERO_GRAD, self, 2):
             session.safely(session.zero_grad_of_model, self)
         return original(self, *args, **kwargs)
 
