@@ -195,5 +195,6 @@ def test_evidence_reads_as_words_not_as_json() -> None:
 
     tensor = {"shape": [8, 1], "dtype": "float32", "min": 0.0}
     assert _value([tensor, tensor]) == "; ".join(["shape 8×1, dtype float32, min 0"] * 2)
+    assert _value({"shape": [], "inf": 1}) == "shape scalar, inf 1"
     assert _value(["a", 2]) == "a, 2"
     assert _value(list(range(10))) == "0, 1, 2, 3, 4, 5, 6, 7 and 2 more"

@@ -50,7 +50,9 @@ def test_a_search_over_settings_does_not_flood_the_terminal_or_the_page() -> Non
     text = summary(series, [], Paint(False))
     assert text.count("learning rate") == SHOWN
     assert "and 36 more optimizers with 360 updates together" in text
-    assert page(series, []).count("<details>") == 36
+    written = page(series, [])
+    assert written.count("<details>") == 36
+    assert "of optimizer#1</small>" in written, "the numbers at the top are those of one optimizer"
 
 
 def test_findings_json_is_written_where_it_is_missing_and_left_where_it_is(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -267,6 +268,23 @@ def test_environment_set_before_torch_still_counts(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(text)
     environment = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
     assert fallline(tmp_path, "program.py", env=environment).stdout == "1\n"
+
+
+def test_a_full_disk_costs_one_warning_and_no_finding(tmp_path: Path) -> None:
+    def no_room() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))  # of any file
+
+    late = TRAIN.replace("UPDATES", "6").replace(
+        "optimizer.step()",
+        "optimizer.step()\n    nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+    )
+    (tmp_path / "train.py").write_text(late + "print(loss.item())\n")
+    whole = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}  # not half a module for the next test
+    watched = fallline(tmp_path, "--out", "run", "train.py", preexec_fn=no_room, env=whole)
+    assert watched.returncode == 0
+    assert watched.stdout == plain(tmp_path, "train.py").stdout
+    assert watched.stderr.count("fallline: ") == 1 and "cannot write the run" in watched.stderr
+    assert "FL101 clip-after-step" in watched.stderr
 
 
 def test_a_read_only_place_costs_one_warning(tmp_path: Path) -> None:

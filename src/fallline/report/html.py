@@ -90,7 +90,7 @@ def _head(series: Series, script: str, findings: list[Finding]) -> str:
         + (f'<span class="facts">{escape(arguments)}</span>' if arguments else "")
         + f'</header><p class="facts">{escape(" · ".join(f for f in facts if f))}</p>'
         f'<div class="verdict" style="--c:var(--{colour})"><strong>{escape(says[0].upper() + says[1:])}</strong><span>{hint}</span></div>'
-        f"{_tiles(seen, main)}"
+        f"{_tiles(series, seen, main)}"
     )
 
 
@@ -101,12 +101,15 @@ def _versions(series: Series) -> str:
     return ", ".join(versions)
 
 
-def _tiles(seen: Overview, track: Track | None) -> str:
+def _tiles(series: Series, seen: Overview, track: Track | None) -> str:
     if track is None:
         return '<p class="facts">The run made no update of an optimizer.</p>'
-    skipped = f"<small> {seen.skipped:,} skipped</small>" if seen.skipped else ""
+    notes = [f"{seen.skipped:,} skipped"] if seen.skipped else []
+    if len(series.of_rank(track.rank)) > 1:
+        notes.append(f"of {escape(track.optimizer)}")
+    note = f"<small> {', '.join(notes)}</small>" if notes else ""
     tiles = [
-        ("Updates", f"{seen.updates:,}{skipped}"),
+        ("Updates", f"{seen.updates:,}{note}"),
         (
             "Loss, at the end",
             f"{number(seen.last_loss)}<small> from {number(seen.first_loss)}</small>",

@@ -95,7 +95,7 @@ def _value(value: Any) -> str:
 
 
 def _part(name: str, value: Any) -> str:
-    return "×".join(map(str, value)) if name == "shape" else _value(value)
+    return "×".join(map(str, value)) or "scalar" if name == "shape" else _value(value)
 
 
 def _prose(text: str) -> str:

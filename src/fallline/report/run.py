@@ -12,7 +12,16 @@ from fallline.report.charts import number
 from fallline.report.terminal import SEVERITY_STYLE, Paint, counted
 from fallline.watcher.series import Series, Track
 
-__all__ = ["SHOWN", "Excerpt", "Overview", "excerpt", "overview", "summary", "verdict"]
+__all__ = [
+    "SHOWN",
+    "Excerpt",
+    "Overview",
+    "excerpt",
+    "finding_lines",
+    "overview",
+    "summary",
+    "verdict",
+]
 
 SHOWN = 4  # optimizers with all their numbers; a search over settings makes hundreds
 
@@ -131,7 +140,7 @@ def summary(series: Series, findings: list[Finding], paint: Paint) -> str:
         lines += ["", f"  and {more} with {counted(updates, 'update')} together"]
     if main is None:
         lines += ["", "  The run made no update of an optimizer."]
-    lines += ["", *_finding_lines(series, findings, paint)]
+    lines += ["", *finding_lines(series, findings, paint)]
     return "\n".join(lines) + "\n"
 
 
@@ -189,7 +198,8 @@ def _shares(track: Track) -> str:
     )
 
 
-def _finding_lines(series: Series, findings: list[Finding], paint: Paint) -> list[str]:
+def finding_lines(series: Series, findings: list[Finding], paint: Paint) -> list[str]:
+    """The verdict, then each finding with its line, the worst first."""
     lines = [f"  {paint(verdict(findings).capitalize() + '.', 'bold')}"]
     for finding in sorted(findings, key=lambda f: f.severity.rank):
         code = paint(finding.code, SEVERITY_STYLE[finding.severity.value])

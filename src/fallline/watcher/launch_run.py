@@ -113,7 +113,7 @@ def _end(settings: dict[str, Any], status: str) -> None:
             session.finish(status)
             if session.recorder is not None:
                 if session.rank == 0 and rank_files(session.recorder.folder):
-                    found = _conclude(session.recorder.folder)
+                    found = _concluded(session, session.recorder.folder)
                     if session.loggers is not None:
                         session.loggers.close(found)
                 return
@@ -142,6 +142,23 @@ def _spawned_run(folder: Path, started: float) -> Path | None:
         if mark.exists() and mark.stat().st_mtime >= started:
             return candidate
     return None
+
+
+def _concluded(session: Session, folder: Path) -> list[Finding]:
+    """What the folder shows; where the disk was full, and stderr has said so, what is still known here."""
+    try:
+        return _conclude(folder)
+    except (FalllineError, OSError):
+        if session.recorder is None or not session.recorder._warned:
+            raise
+    if not _is_child:
+        from fallline.report.run import finding_lines
+        from fallline.report.terminal import Paint, wants_colour
+        from fallline.watcher.series import Series
+
+        paint = Paint(wants_colour("auto", sys.stderr))
+        print("\n" + "\n".join(finding_lines(Series(), session.findings, paint)), file=sys.stderr)
+    return session.findings
 
 
 def _conclude(folder: Path) -> list[Finding]:
