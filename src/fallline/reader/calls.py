@@ -30,6 +30,7 @@ from fallline.reader.values import (
     kind_by_name,
     replace,
 )
+from fallline.syntax.module import children
 
 __all__ = ["call", "call_function", "call_value", "derived"]
 
@@ -343,7 +344,7 @@ def _generates(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
             if not isinstance(
                 here, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
             ):
-                stack += ast.iter_child_nodes(here)
+                stack += children(here)
         node._generates = known  # type: ignore[union-attr]
     return bool(known)
 

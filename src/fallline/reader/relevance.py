@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterable
 
 from fallline.syntax import Module
+from fallline.syntax.module import children
 
 __all__ = [
     "TOKENS",
@@ -55,7 +56,7 @@ def called_names(node: ast.AST) -> frozenset[str]:
             if inner is not node and isinstance(inner, ast.stmt):
                 found |= called_names(inner)  # asked for at every depth, walked once
                 continue
-            stack += ast.iter_child_nodes(inner)
+            stack += children(inner)
             if isinstance(inner, ast.Call):
                 if isinstance(inner.func, ast.Name):
                     found.add(inner.func.id)
@@ -68,7 +69,7 @@ def called_names(node: ast.AST) -> frozenset[str]:
                         and "scal" in ast.unparse(inner.func.value).lower()
                     ):
                         found.add("scaler.update")
-                for argument in inner.args:
+                for argument in () if _only_asks(inner.func) else inner.args:
                     # a closure or step function handed to something that will call it
                     if isinstance(argument, ast.Name):
                         found.add(argument.id)
@@ -81,6 +82,14 @@ def called_names(node: ast.AST) -> frozenset[str]:
         known = frozenset(found)
         node._called = known  # type: ignore[attr-defined]
     return known
+
+
+# Functions that look at what they are given and call none of it: `isinstance(model, Trainer)` trains nothing.
+_ASKS = frozenset("isinstance issubclass hasattr callable len type id str repr print super".split())
+
+
+def _only_asks(function: ast.expr) -> bool:
+    return isinstance(function, ast.Name) and function.id in _ASKS
 
 
 def relevant(module: Module, nodes: Iterable[ast.AST], wanted: frozenset[str] = TRIGGERS) -> bool:

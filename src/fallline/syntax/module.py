@@ -14,7 +14,7 @@ from fallline.syntax.source import Source
 if TYPE_CHECKING:
     from fallline.syntax.project import Project
 
-__all__ = ["Function", "Module"]
+__all__ = ["Function", "Module", "children"]
 
 Node = TypeVar("Node", bound=ast.AST)
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -29,6 +29,26 @@ _PLAIN = frozenset({type(None), str, int, float, complex, bool, bytes, type(...)
 _FIELDS: dict[type, tuple[str, ...]] = {ast.Constant: ()}
 # Files that gather hundreds of others with `import *` are not followed: all would be parsed for one name.
 MOST_STARS = 8
+
+
+def children(node: ast.AST) -> list[ast.AST]:
+    """The nodes right below one, without those that have no place; `ast.iter_child_nodes` takes three times as long."""
+    kind = node.__class__
+    if kind not in _FIELDS:
+        _FIELDS[kind] = _fields(kind)
+    found: list[ast.AST] = []
+    for name in _FIELDS[kind]:
+        value: Any = getattr(node, name, None)
+        if value.__class__ is list:
+            found += [item for item in value if item.__class__ not in _PLAIN]
+        elif value.__class__ not in _PLAIN:
+            found.append(value)
+    return found
+
+
+def _fields(kind: type[ast.AST]) -> tuple[str, ...]:
+    # reversed, so that nodes of one type come off a stack in source order
+    return tuple(f for f in reversed(kind._fields) if f not in _NO_NODES)
 
 
 class Module:
@@ -61,8 +81,7 @@ class Module:
             if known is None:
                 by_type[kind] = [node]
                 if kind not in fields:
-                    # reversed, so that nodes of one type come out in source order
-                    fields[kind] = tuple(f for f in reversed(kind._fields) if f not in _NO_NODES)
+                    fields[kind] = _fields(kind)
             else:
                 known.append(node)
             for name in fields[kind]:
