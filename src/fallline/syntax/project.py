@@ -37,6 +37,8 @@ class Project:
         self._text = 0
         self._dropped = 0
         self._found: dict[tuple[str, str], str | None] = {}
+        self._folders: dict[str, str] = {}
+        self._meant: dict[tuple[str, str], tuple[Module, ast.AST] | None] = {}
 
     def add(self, source: Source, tree: ast.Module | None = None) -> Module:
         """Parse one file and keep it. Raises `UnreadableError`."""
@@ -45,6 +47,8 @@ class Project:
             source, tree if tree is not None else source.parse(), self, self._name(path)
         )
         known = self._modules.pop(path, None)
+        if known is not None:
+            self._meant.clear()  # what was found there is no part of the new tree
         self._text += len(source.text) - (len(known.source.text) if known is not None else 0)
         self._modules[path] = module
         return module
@@ -55,6 +59,7 @@ class Project:
             if self._text <= _MOST_TEXT:
                 break
             dropped = self._modules.pop(old)
+            self._meant.clear()
             if dropped is not None:
                 self._text -= len(dropped.source.text)
                 self._dropped += len(dropped.source.text)
@@ -79,7 +84,9 @@ class Project:
     def module_at(self, path: str) -> Module | None:
         """The module of a file, parsed once; None where it cannot be read."""
         full = os.path.abspath(path)
-        if full not in self._modules:
+        if full in self._modules:
+            self._modules[full] = self._modules.pop(full)  # asked for last: dropped last
+        else:
             self._modules[full] = None
             try:
                 if full in self._given or os.path.getsize(full) <= _LARGEST:
@@ -102,18 +109,24 @@ class Project:
         """The project file that `import dotted` in `near` means, if it is one of the project's."""
         if dotted.partition(".")[0] in _FOREIGN:
             return None
-        here = os.path.abspath(near.path)
-        key = (dotted, os.path.dirname(here))
+        folder = self._folder(near)
+        key = (dotted, folder)
         if key not in self._found:
-            self._found[key] = self._search(dotted, os.path.dirname(here))
+            self._found[key] = self._search(dotted, folder)
         path = self._found[key]
         return self.module_at(path) if path else None
+
+    def _folder(self, module: Module) -> str:
+        found = self._folders.get(module.path)
+        if found is None:
+            found = self._folders[module.path] = os.path.dirname(os.path.abspath(module.path))
+        return found
 
     def may_hold(self, dotted: str, near: Module, tokens: tuple[bytes, ...]) -> bool:
         """Whether the file a dotted name leads to is worth parsing: it holds one of the tokens, or passes names on."""
         if dotted.partition(".")[0] in _FOREIGN:
             return False
-        folder = os.path.dirname(os.path.abspath(near.path))
+        folder = self._folder(near)
         for name in (dotted, dotted.rpartition(".")[0]):
             if not name:
                 continue
@@ -170,13 +183,18 @@ class Project:
                 found.append(other)
         return found
 
-    def find(
-        self, dotted: str, near: Module, passed: frozenset[str] = frozenset()
-    ) -> tuple[Module, ast.AST] | None:
-        """The function, class or assignment a dotted name means: follows re-exports a few times.
+    def find(self, dotted: str, near: Module) -> tuple[Module, ast.AST] | None:
+        """The function, class or assignment a dotted name means: follows re-exports a few times."""
+        key = (dotted, self._folder(near))
+        if key not in self._meant:
+            found = self._find(dotted, near, frozenset())
+            self._meant[key] = found  # last: parsing on the way may have forgotten everything
+        return self._meant[key]
 
-        `passed` are files already searched: two files may import everything from each other.
-        """
+    def _find(
+        self, dotted: str, near: Module, passed: frozenset[str]
+    ) -> tuple[Module, ast.AST] | None:
+        """`passed` are files already searched: two files may import everything from each other."""
         for _ in range(6):
             head, _, last = dotted.rpartition(".")
             if not head:
@@ -199,7 +217,7 @@ class Project:
             if module.path in passed or len(passed) + len(module.star_imports) > MOST_STARS:
                 return None
             for star in module.star_imports:
-                found = self.find(f"{star}.{last}", module, passed | {module.path})
+                found = self._find(f"{star}.{last}", module, passed | {module.path})
                 if found is not None:
                     return found
             bound = module.bindings(last, None)
