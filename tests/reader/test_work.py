@@ -6,12 +6,18 @@ import time
 
 import pytest
 
-from fallline.reader import execute
+from fallline.reader import execute, read_text
 from fallline.reader.execute import traces_of
 from fallline.reader.machine import Machine
 from fallline.reader.project import called_names
+from fallline.reader.relevance import acts
 from fallline.syntax import Project, Source
 
+_HEAD = """import torch
+from torch import nn
+model = nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+"""
 _LOOP = """
 for x, y in loader:
     optimizer.zero_grad()
@@ -40,8 +46,25 @@ def executions(text: str, monkeypatch: pytest.MonkeyPatch) -> list[Machine]:
 def test_a_choice_that_changes_nothing_is_flipped_once(monkeypatch: pytest.MonkeyPatch) -> None:
     flags = "abcdefgh"
     idle = "".join(f"if args.{f}:\n    scheduler_name_{f} = 'cosine'\n" for f in flags)
-    head = "import torch\nfrom torch import nn\nmodel = nn.Linear(4, 4)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
-    assert len(executions(head + idle + _LOOP, monkeypatch)) == 1 + len(flags)
+    assert len(executions(_HEAD + idle + _LOOP, monkeypatch)) == 1 + len(flags) + 1
+
+
+def test_choices_that_stand_in_for_each_other_are_flipped_together() -> None:
+    text = f"""{_HEAD}
+sync = False
+if args.first:
+    sync = True
+if args.second:
+    sync = True
+for x, y in loader:
+    if sync:
+        optimizer.zero_grad()
+    nn.functional.mse_loss(model(x), y).backward()
+    if not sync:
+        optimizer.zero_grad()
+    optimizer.step()
+"""
+    assert "FL105" in {finding.code for finding in read_text(text)}
 
 
 def test_the_blocks_of_a_model_are_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,6 +93,78 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         return sum(machine.work for machine in executions(text, monkeypatch))
 
     assert work(7) - work(2) == 5  # the loop's own statement, and none of the block's
+
+
+_ACCUMULATES = """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for i, (x, y) in enumerate(loader):
+    loss = model(x, y)
+    loss.backward()
+    if (i + 1) % 4 == 0 or i + 1 == len(loader):
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_a_block_whose_size_decides_is_built_again() -> None:
+    text = f"""import torch
+from torch import nn
+
+def norm(i):
+    if i > 0:
+        return nn.BatchNorm1d(4)
+    return nn.Identity()
+
+class Block(nn.Module):
+    def __init__(self, i):
+        super().__init__()
+        self.norm = norm(i)
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        for i in range(3):
+            self.block = Block(i)
+
+model = Net()
+{_ACCUMULATES}"""
+    assert "FL128" in {finding.code for finding in read_text(text)}
+
+
+def test_a_choice_in_a_model_that_scales_the_loss_is_tried_both_ways() -> None:
+    text = f"""import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(4, 4)
+
+    def forward(self, x, y):
+        loss = nn.functional.mse_loss(self.out(x), y)
+        return loss / 4 if args.scaled else loss
+
+model = Net()
+{_ACCUMULATES}"""
+    assert "FL104" in {finding.code for finding in read_text(text)}
+
+
+def test_asking_what_something_is_does_not_call_it() -> None:
+    text = """from torch import nn
+
+class Net(nn.Module):
+    def check(self):
+        self.eval()
+
+def save(model):
+    return isinstance(model, Net)
+
+def build():
+    return Net()
+"""
+    module = Project().add(Source.from_bytes("save.py", text.encode()))
+    assert not acts(module, [module.functions["save"]])
+    assert acts(module, [module.functions["build"]])
 
 
 def test_the_shape_of_a_model_is_no_reason_for_another_execution(

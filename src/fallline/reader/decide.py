@@ -50,7 +50,7 @@ def _way(machine: Machine, node: ast.If | ast.IfExp) -> tuple[bool, int]:
         else:
             matters = 1 if acts(machine.module, branches) else 0
     else:
-        matters = 2 if acts_here([node]) else 1
+        matters = 2 if acts_here([node]) or _scales(node.body) or _scales(node.orelse) else 1
     return not guard or (bool(orelse) and not isinstance(body[-1], ast.Raise)), matters
 
 
@@ -69,13 +69,7 @@ def _binds(body: list[ast.stmt]) -> bool:
         if isinstance(statement, ast.Assign | ast.AugAssign):
             targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
             for target in targets:
-                last = (
-                    target.attr
-                    if isinstance(target, ast.Attribute)
-                    else target.id
-                    if isinstance(target, ast.Name)
-                    else ""
-                )
+                last = _last(target)
                 if _MADE.search(last.lower()) or (
                     last.lower().endswith("loss")
                     and isinstance(
@@ -84,6 +78,23 @@ def _binds(body: list[ast.stmt]) -> bool:
                 ):
                     return True
     return False
+
+
+def _last(node: ast.expr) -> str:
+    """The last word of a name."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _scales(node: ast.expr) -> bool:
+    """`loss / k`: one way of a choice that says how the loss is scaled."""
+    return (
+        isinstance(node, ast.BinOp)
+        and isinstance(node.op, ast.Div | ast.Mult)
+        and isinstance(node.left, ast.Name | ast.Attribute)
+        and _last(node.left).lower().endswith("loss")
+    )
 
 
 def truth(
@@ -130,6 +141,7 @@ def _truthy(
 ) -> tuple[bool, bool]:
     value = machine.settled(found)
     if isinstance(value, Const):
+        machine.compared += _is_number(value)
         return bool(value.value), value.varying
     if isinstance(value, Sequence):
         return bool(value.items) or value.open, False
@@ -216,6 +228,10 @@ def _varies(value: Value) -> bool:
     return isinstance(value, Const) and value.varying
 
 
+def _is_number(value: Const) -> bool:
+    return isinstance(value.value, int | float) and not isinstance(value.value, bool)
+
+
 def _is_none(
     machine: Machine, value: Value, node: ast.expr, usual: bool, matters: int
 ) -> tuple[bool, bool]:
@@ -251,6 +267,7 @@ def _computed_here(machine: Machine, node: ast.expr) -> bool:
 
 def _both_known(machine: Machine, op: ast.cmpop, left: Const, right: Const) -> bool | None:
     a, b = left.value, right.value
+    machine.compared += _is_number(left) or _is_number(right)
     if isinstance(a, int) and isinstance(b, int) and left.varying != right.varying:
         # a counter against a literal: literals shrink as they do in loops and modulo
         a, b = (a, machine.small(b)) if left.varying else (machine.small(a), b)

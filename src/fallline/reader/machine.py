@@ -103,6 +103,7 @@ class Machine:
             tuple[int, int], Value
         ] = {}  # of calls that only compute: (function, call) → result
         self.parts: dict[object, Thing] = {}  # parts of models by who built them, and of what
+        self.compared = 0  # tests decided so far by known numbers
         self._module_frames: dict[str, Frame] = {}
         self._numbers: dict[str, int] = {}
         self.pending = 0  # backward passes since the last step

@@ -108,29 +108,46 @@ def _from_class(machine: Machine, thing: Thing, name: str, node: ast.AST) -> Val
     if method is not None:
         home, function = method
         value = Function(function, home, None, thing)
-        if any(
-            isinstance(d, ast.Name) and d.id in {"property", "cached_property"}
-            for d in function.decorator_list
-        ):
+        how = _decoration(function)
+        if how == "property":
             from fallline.reader.calls import call_function
 
             return call_function(machine, value, [], {}, node)
-        if any(isinstance(d, ast.Name) and d.id == "staticmethod" for d in function.decorator_list):
+        if how == "static":
             value.me = None
         return value
-    for item in cls.body:
-        if isinstance(item, ast.Assign) and any(
-            isinstance(t, ast.Name) and t.id == name for t in item.targets
-        ):
-            return _class_level(machine, module, item.value)
-        if (
-            isinstance(item, ast.AnnAssign)
-            and isinstance(item.target, ast.Name)
-            and item.target.id == name
-            and item.value is not None
-        ):
-            return _class_level(machine, module, item.value)
-    return None
+    assigned = _assigned(cls).get(name)
+    return _class_level(machine, module, assigned) if assigned is not None else None
+
+
+def _decoration(function: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    """Whether a method is a property or static; kept on the node, since every attribute asks."""
+    known: str | None = getattr(function, "_decoration", None)
+    if known is None:
+        names = {d.id for d in function.decorator_list if isinstance(d, ast.Name)}
+        known = "static" if "staticmethod" in names else ""
+        known = "property" if names & {"property", "cached_property"} else known
+        function._decoration = known  # type: ignore[union-attr]
+    return known
+
+
+def _assigned(cls: ast.ClassDef) -> dict[str, ast.expr]:
+    """What the body of a class assigns, the first of each name; kept on the class."""
+    known: dict[str, ast.expr] | None = getattr(cls, "_assigned", None)
+    if known is None:
+        known = cls._assigned = {}  # type: ignore[attr-defined]
+        for item in cls.body:
+            if isinstance(item, ast.Assign):
+                for target in item.targets:
+                    if isinstance(target, ast.Name):
+                        known.setdefault(target.id, item.value)
+            elif (
+                isinstance(item, ast.AnnAssign)
+                and isinstance(item.target, ast.Name)
+                and item.value is not None
+            ):
+                known.setdefault(item.target.id, item.value)
+    return known
 
 
 def _class_level(machine: Machine, module: Module, value: ast.expr) -> Value:
@@ -204,16 +221,13 @@ def construct(
         kind = "criterion"
     thing = machine.make(kind, node)
     thing.cls = (cls.module, cls.node)
-    same = (
-        (id(cls.node), id(node), *map(_look, args), *map(_look, kwargs.values()))
-        if kind == "model" and machine.inside_model
-        else None
-    )
+    same = _recipe(machine, cls, args, kwargs, node) if kind == "model" else None
     if same in machine.parts:
         # the next block of a model: built by the line that built the one before, of the same things
         thing.facts |= {**machine.parts[same].facts, "parameters": thing.facts["parameters"]}
         thing.attrs = dict(machine.parts[same].attrs)
         return thing
+    compared = machine.compared
     begun = len(machine.events)
     thing.facts["type"] = cls.node.name
     if kind == "model":
@@ -233,15 +247,29 @@ def construct(
     finally:
         machine.inside_model = inside
     if same is not None and len(machine.events) == begun:
+        if machine.compared > compared and not getattr(cls.node, "_compares", False):
+            cls.node._compares = True  # type: ignore[attr-defined]
+            same = _recipe(machine, cls, args, kwargs, node)
         machine.parts[same] = thing
     return thing
 
 
-def _look(value: Value) -> object:
-    """What an argument is, as far as the shape of a model can depend on it: sizes are not told apart."""
+def _recipe(
+    machine: Machine, cls: Class, args: list[Value], kwargs: dict[str, Value], node: ast.AST
+) -> tuple[object, ...] | None:
+    """Who builds this part of a model, and of what; sizes are told apart where building it compares numbers."""
+    if not machine.inside_model:
+        return None
+    exact = getattr(cls.node, "_compares", False)
+    given = [*args, *kwargs.values()]
+    return (id(cls.node), id(node), *(_look(value, exact) for value in given))
+
+
+def _look(value: Value, exact: bool) -> object:
+    """What an argument is, as far as the shape of a model can depend on it."""
     if isinstance(value, Const):
         sized = isinstance(value.value, int | float) and not isinstance(value.value, bool)
-        return "number" if sized else repr(value.value)
+        return "number" if sized and not exact else repr(value.value)
     if isinstance(value, Class | Function):
         return id(value.node)
     if isinstance(value, External):

@@ -76,7 +76,7 @@ def explore(first: Settings) -> Iterator[Settings]:
     """Settings to try: the usual one, each choice flipped alone, then in pairs, and so on; bounded.
 
     The caller runs a trace with each and lets it fill in `met`, `matter` and `outline`. A choice that changed nothing
-    when it was flipped is not flipped again together with others.
+    when it was flipped is flipped once more, with all others like it (each may stand in for another), and not in pairs.
     """
     yield first
     queue: list[tuple[Settings, frozenset[str]]] = [(first, frozenset())]
@@ -100,6 +100,12 @@ def explore(first: Settings) -> Iterator[Settings]:
                 idle |= {key}
             else:
                 children.append(settings)
+        alike = {k: _other(k, base.met[k]) for k in choices if k in idle and base.matter[k] > 1}
+        if base is first and len(alike) > 1 and produced < _MOST_TRACES:
+            seen.add(_key(alike))
+            children.append(Settings(alike, flipped=base.flipped))
+            yield children[-1]
+            produced += 1
         queue += [(child, idle) for child in children]
 
 
