@@ -236,7 +236,7 @@ def _content(path: str, given: dict[str, bytes], before: _Content | None) -> _Co
         data = Sources(given).data(path)
     except OSError:
         return _Content(None)
-    return _Content(state, frozenset(called_names(data)), frozenset(_DEFINED.findall(data)))
+    return _Content(state, called_names(data), frozenset(_DEFINED.findall(data)))
 
 
 def as_bytes(text: str) -> bytes:

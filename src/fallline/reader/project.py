@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from hashlib import blake2b
 
 from fallline.reader.read import SECONDS_PER_FILE, Reading, read_data, read_deferred, unreadable
 from fallline.reader.relevance import TOKENS
@@ -24,7 +25,7 @@ from fallline.verdict import merge, settle
 __all__ = ["called_names", "read_paths"]
 
 # From a word's first letter and never back into it: a picture in a notebook is one word of a megabyte.
-_CALLED = re.compile(rb"(?<!\bdef )(?<!\bclass )(?:\b(\w++)\.|(\.))?\b([A-Za-z_]\w*+)(?=\()")
+_CALLED = re.compile(rb"(?<![\w.])(def |class )?([\w.]++)\(")
 _IMPORTED = re.compile(rb"^[ \t]*(?:from .*?)?import[ \t]*(?:\(([^)]*)\)|(.*))$", re.M)
 # `model.train()` in a file says nothing of a function `train` in another one; `engine.train()` does, where engine is imported.
 _METHODS = frozenset({b"train", b"eval", b"step", b"update", b"forward", b"backward"})
@@ -96,18 +97,32 @@ def _callers(paths: Sequence[str], project: Project) -> dict[bytes, tuple[str, .
     return {name: tuple(sorted(files)) for name, files in found.items()}
 
 
-def called_names(data: bytes) -> set[bytes]:
+_MOST_KNOWN = 4096
+_known: dict[bytes, frozenset[bytes]] = {}  # by content: an editor asks again with every keystroke
+
+
+def called_names(data: bytes) -> frozenset[bytes]:
     """What a file calls or imports by name; nothing where it cannot train."""
     if not any(token in data for token in TOKENS):
-        return set()
+        return frozenset()
+    key = blake2b(data, digest_size=16).digest()
+    if key not in _known:
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
+        _known[key] = frozenset(_called_names(data))
+    return _known[key]
+
+
+def _called_names(data: bytes) -> set[bytes]:
     words: set[bytes] = set()
     for several, one in _IMPORTED.findall(data):
         words.update(_WORD.findall(several or one))
-    called = set(_CALLED.findall(data))
-    words |= {
-        name for of, dot, name in called if name not in _METHODS or not (of or dot) or of in words
-    }
-    return words
+    called = set()
+    for defined, dotted in set(_CALLED.findall(data)):
+        of, dot, name = dotted.rpartition(b".")
+        if not defined and (name not in _METHODS or not dot or of.rpartition(b".")[2] in words):
+            called.add(name)
+    return words | called
 
 
 def _finish(
