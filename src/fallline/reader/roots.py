@@ -102,9 +102,9 @@ def _uncalled(
     for function in plain:
         for call in ast.walk(function):
             if isinstance(call, ast.Call):
-                for name in (call.func, *call.args):
-                    if isinstance(name, ast.Name) and name.id in called:
-                        called[name.id].add(function.name)
+                for used in (call.func, *call.args):
+                    if isinstance(used, ast.Name) and used.id in called:
+                        called[used.id].add(function.name)
     ordered: dict[str, set[str]] = {}
 
     def after_callers(name: str, waiting: tuple[str, ...] = ()) -> None:
