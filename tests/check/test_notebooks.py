@@ -135,6 +135,9 @@ def test_a_cell_that_is_not_python_keeps_no_other_from_being_read(
         "def f(x):\n    <predicted probabilities>\n    return y",
         "for x in y:\n    # YOUR_CODE HERE\nprint(1)",
         "x = # fill me in",
+        "x = <>",
+        "entropy = <YOUR CODE: H = -sum(p*log_p), don't forget the sign!>",
+        "policy, Q = control(env, ?, ?)",
     ],
 )
 def test_a_blank_to_fill_in_is_a_note(project: Path, fallline: Callable, cell: str) -> None:
@@ -146,6 +149,20 @@ def test_a_blank_to_fill_in_is_a_note(project: Path, fallline: Callable, cell: s
     ran = fallline("check", ".", "--output-format", "json")
     assert ran.status == 0
     assert [f["severity"] for f in json.loads(ran.out) if f["code"] == "FL000"] == ["info"]
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "pip install -q transformers",
+        "! python a.py \\\r\n    --data train \\\r\n    --out b",
+        "cd src",
+    ],
+)
+def test_what_ipython_runs_is_read(project: Path, fallline: Callable, cell: str) -> None:
+    (project / "nb.ipynb").write_text(json.dumps(notebook([*CELLS, ("code", cell)])))
+    found = json.loads(fallline("check", ".", "--output-format", "json").out)
+    assert found and "FL000" not in [f["code"] for f in found]
 
 
 def test_lines_in_a_message_are_lines_of_cells(project: Path, fallline: Callable) -> None:

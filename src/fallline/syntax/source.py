@@ -16,13 +16,17 @@ from fallline.event import Location
 
 __all__ = ["Cell", "Source", "UnreadableError"]
 
-_MAGIC = re.compile(r"^\s*(%|!|\?|[\w.*\[\]]+\?\??;?\s*$)")
+_MAGIC = re.compile(
+    r"^\s*(%|!|\?|[\w.*\[\]]+\?\??;?\s*$|(pip|conda|cd|ls|cat|cp|mv|mkdir|rm|matplotlib|load_ext|autoreload|run|timeit?) +[\w./~-])"
+)
 _ASSIGNED_MAGIC = re.compile(r"^(\s*[\w, ]+=\s*)[%!].*$")
 
 
-# What course material leaves open: `x = <YOUR CODE>`, `x = # your code`, `def forward(self, ...)`.
+# What course material leaves open: `x = <YOUR CODE>`, `x = # your code`, `f(x, ?)`, `def forward(self, ...)`. No
+# expression begins with `<`.
 _BLANK = re.compile(
-    r"<\s*(\.\.\.|[a-z_][^<>=]*)>|=\s*#|#.*\b(your[ _](code|solution|answer)|todo)\b|\bdef \w+\([^)]*\.\.\.",
+    r"(^|[=(,:]|\b(return|in))\s*<[^<>]*>|<\s*(\.\.\.|[a-z_][^<>=]*)>|=\s*#|[(,]\s*\?\s*[,)]"
+    r"|#.*\b(your[ _](code|solution|answer)|todo)\b|\bdef \w+\([^)]*\.\.\.",
     re.IGNORECASE,
 )
 
@@ -179,7 +183,7 @@ def _notebook(path: str, data: bytes) -> Source:
                 continue
             body = raw.get("source", raw.get("input", ""))
             text = body if isinstance(body, str) else "".join(body)
-            cell_lines = _without_magics(text.split("\n"))
+            cell_lines = _without_magics(text.replace("\r\n", "\n").split("\n"))
             try:
                 _parse("\n".join(cell_lines))
             except UnreadableError as error:

@@ -124,35 +124,6 @@ import torch
 from torch import nn
 
 
-# One function for both: this caller evaluates under no_grad.
-def epoch(model, loader, optimizer, train=True):
-    model.train() if train else model.eval()
-    total = 0.0
-    for x, y in loader:
-        loss = nn.functional.mse_loss(model(x), y)
-        if train:
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-        total += loss.item()
-    return total
-
-
-torch.manual_seed(0)
-model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-data = torch.utils.data.TensorDataset(torch.randn(32, 4), torch.randn(32, 1))
-loader = torch.utils.data.DataLoader(data, batch_size=8)
-for _ in range(2):
-    epoch(model, loader, optimizer)
-    with torch.no_grad():
-        print(epoch(model, loader, optimizer, train=False))
-""",
-        """\
-import torch
-from torch import nn
-
-
 @torch.no_grad()
 def evaluate(model, loader):
     model.eval()
@@ -208,6 +179,35 @@ for x in torch.utils.data.DataLoader(torch.randn(32, 4), batch_size=8):
     loss = nn.functional.mse_loss(model(x), teacher(x))
     loss.backward()
     optimizer.step()
+""",
+        """\
+import torch
+from torch import nn
+
+
+# One function for both: this caller evaluates under no_grad.
+def epoch(model, loader, optimizer, train=True):
+    model.train() if train else model.eval()
+    total = 0.0
+    for x, y in loader:
+        loss = nn.functional.mse_loss(model(x), y)
+        if train:
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        total += loss.item()
+    return total
+
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+data = torch.utils.data.TensorDataset(torch.randn(32, 4), torch.randn(32, 1))
+loader = torch.utils.data.DataLoader(data, batch_size=8)
+for _ in range(2):
+    epoch(model, loader, optimizer)
+    with torch.no_grad():
+        print(epoch(model, loader, optimizer, train=False))
 """,
     )
 
