@@ -171,7 +171,7 @@ def _shared(advice: str, question: str) -> int:
 
 def _looked_up(step: Step, run: str) -> Step:
     """A measurement that a watched run has made already is in its report."""
-    if run and step.run.startswith("fallline run "):
+    if run and step.run == "fallline run train.py":
         return replace(step, run=f"fallline report {run}")
     return step
 
