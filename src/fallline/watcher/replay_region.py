@@ -72,6 +72,7 @@ def region(
         if isinstance(node, ast.Yield | ast.YieldFrom | ast.Await | ast.AsyncFor | ast.AsyncWith):
             return Region(None, missing="the code between model call and backward yields")
     slicer = _Slicer(set(calls), last, names)
+    slicer.counters = _counters(chosen, names)
     if wanted:
         slicer.needed, slicer.ends_at = {wanted}, 0
     kept = slicer.block(chosen)
@@ -123,6 +124,7 @@ class _Slicer:
         self.names = names
         self.ends_at = last  # the statement of this line is always kept
         self.needed: set[str] = set()
+        self.counters: set[str] = set()
         self.refused = ""
 
     def block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
@@ -152,6 +154,10 @@ class _Slicer:
             writes = {statement.name}
         if not (ends or calls or writes & self.needed or self._in_place(statement)):
             return None
+        if not (ends or calls) and _counts(statement) in self.counters:
+            return (
+                None  # it holds already what it came to: counting again would make it one too many
+            )
         self._needs(statement)
         return statement
 
@@ -218,6 +224,39 @@ class _Slicer:
         }
         if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
             self.needed.add(node.target.id)
+
+
+def _counters(statements: list[ast.stmt], names: dict[str, Any]) -> set[str]:
+    """Plain numbers that are only ever counted on here: `n += 1`, `self.step += 1`."""
+    found: set[str] = set()
+    written: set[str] = set()
+    for node in (n for s in statements for n in ast.walk(s)):
+        counted = _counts(node)
+        if counted:
+            found.add(counted)
+        elif isinstance(node, ast.Assign | ast.AnnAssign | ast.For | ast.NamedExpr | ast.withitem):
+            written |= {
+                ast.unparse(n)
+                for n in ast.walk(node)
+                if isinstance(n, ast.Name | ast.Attribute) and isinstance(n.ctx, ast.Store)
+            }
+    return {name for name in found - written if isinstance(_value(name, names), int | float)}
+
+
+def _counts(node: ast.AST) -> str:
+    """The name or attribute that an augmented assignment writes; empty for anything else."""
+    if not isinstance(node, ast.AugAssign) or not isinstance(node.target, ast.Name | ast.Attribute):
+        return ""
+    return ast.unparse(node.target)
+
+
+def _value(name: str, names: dict[str, Any]) -> Any:
+    """What a name, or an attribute of one, holds; only what is stored there, so that no property is run."""
+    root, *attributes = name.split(".")
+    value = names.get(root)
+    for attribute in attributes:
+        value = getattr(value, "__dict__", {}).get(attribute)
+    return value
 
 
 def _attribute_roots(statement: ast.stmt) -> set[str]:
