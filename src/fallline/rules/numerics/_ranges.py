@@ -356,6 +356,8 @@ def _clamp(module: Module, node: ast.Call, of: ast.expr | None, depth: int) -> R
     high = range_of(module, ceiling, depth) if ceiling is not None and name != "clamp_min" else None
     if floor is not None and low is None and not isinstance(floor, ast.Constant):
         return None
+    if low is not None and low.source != "constant":
+        return None  # a floor that is computed was meant to be one
     if inner is None:
         if low is None:
             return None

@@ -179,6 +179,22 @@ def pooling_loss(hidden, attention_mask, target):
 
 pooling_loss(torch.randn(2, 3, 4, requires_grad=True), torch.ones(2, 3), torch.randn(2, 4)).backward()
 """,
+        # a floor that is computed: 0 only for a batch of one, which has no negatives to compare with
+        """\
+import math
+
+import torch
+
+
+class Contrast(torch.nn.Module):
+    def forward(self, positive, negative):
+        batch_size, _ = positive.size()
+        negatives = torch.clamp(negative, min=(batch_size - 1) * math.e**-2)
+        return (positive / negatives).mean()
+
+
+Contrast()(torch.randn(4, 2, requires_grad=True), torch.randn(4, 2)).backward()
+""",
     )
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
