@@ -82,37 +82,34 @@ def nan_loss_has_many_sources() -> Measured:
 
     losses = {f"NaN in {where}": loss(where) for where in ("a parameter", "an input", "a target")}
     healthy = loss("nothing")
-    first_weight, first_nan, end = _divergence()
+    first_nan, end = _divergence()
     return Measured(
         sides={
             "nothing wrong": {"loss": f"{healthy:.2f}"},
             **{name: {"loss": f"{value:g}"} for name, value in losses.items()},
             "learning rate far too high": {"loss": f"{end:g}"},
         },
-        conclusion=f"one NaN in a parameter, an input or a target makes plain MSE NaN; a diverging run has broken weights at update {first_weight} and a NaN loss at {first_nan}",
+        conclusion=f"one NaN in a parameter, an input or a target makes plain MSE NaN; a run that diverges has a NaN loss at update {first_nan}, from finite weights and data at its start",
         holds={
             "each source gives NaN": all(value != value for value in losses.values()),
             "without one the loss is finite": healthy < INF,
-            "a diverging run's weights break before its loss is NaN": first_weight < first_nan,
+            "a run that diverges comes to NaN, but not at once": first_nan > 0 and end != end,
         },
     )
 
 
-def _divergence() -> tuple[int, int, float]:
-    """A run that diverges: the first updates with a weight that is not finite and with a NaN loss, and that loss."""
+def _divergence() -> tuple[int, float]:
+    """A run that diverges: the first update with a NaN loss, and that loss."""
     torch.manual_seed(0)
     model, x, y = nn.Linear(4, 1), torch.randn(8, 4), torch.randn(8, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e6)
-    broken: list[int] = []
     for update in range(100):
         loss = F.mse_loss(model(x), y)
         if loss.isnan():
-            return broken[0], update, loss.item()
+            return update, loss.item()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        if not model.weight.isfinite().all():
-            broken.append(update)
     raise AssertionError("the run did not diverge")
 
 

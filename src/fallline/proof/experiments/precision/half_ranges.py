@@ -299,10 +299,11 @@ def layer_norm_in_fp16() -> Measured:
             f"values of {scale:g}": {"F.layer_norm is off by": a, "by hand is off by": b}
             for scale, (a, b) in found.items()
         },
-        conclusion=f"F.layer_norm is off by at most {max(a for a, _ in found.values()):.0e}; by hand it is off by {found[3e4][1]:.1f} for values of 30,000",
+        conclusion=f"F.layer_norm is off by at most {max(a for a, _ in found.values()):.0e}; by hand values of 30,000 come out {'NaN' if found[3e4][1] != found[3e4][1] else f'wrong by {found[3e4][1]:.1f}'}",
         holds={
             "F.layer_norm is right at each scale": all(a < 0.01 for a, _ in found.values()),
-            "by hand it is not for large values": found[3e4][1] > 0.5,
+            "by hand it is not for large values": not found[3e4][1]
+            < 0.5,  # NaN is not right either
         },
     )
 
