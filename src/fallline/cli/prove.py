@@ -306,16 +306,18 @@ def _status(outcomes: list[Outcome]) -> int:
 
 
 def _need_room(folder: Path) -> None:
-    """Before minutes of measuring, not after them: can the evidence be written here?"""
+    """Before minutes of measuring, not after them: can the evidence be written here? The folder is made only then."""
     import tempfile
 
+    there = next(
+        place for place in (folder.absolute(), *folder.absolute().parents) if place.exists()
+    )
+    if not there.is_dir():
+        raise UsageError(f"{there} is no folder, and evidence is several files")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except (FileExistsError, NotADirectoryError):
-        raise UsageError(f"{folder} is no folder, and evidence is several files") from None
+        tempfile.TemporaryFile(dir=there).close()
     except OSError as error:
-        raise UsageError(f"nothing can be written into {folder}: {error.strerror}") from None
+        raise UsageError(f"nothing can be written into {there}: {error.strerror}") from None
 
 
 def _before(folder: Path) -> dict[str, Outcome]:
