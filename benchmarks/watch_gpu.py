@@ -1,6 +1,6 @@
 """The watcher on a CUDA device: planted faults, the same bits, fused optimizers that skip, and what it costs.
 
-    PYTHONPATH=src python benchmarks/watch_gpu.py [--out FILE]
+    PYTHONPATH=src python benchmarks/watch_gpu.py [--only planted|bits|fused|cost] [--out FILE]
 
 Needs a machine with an accelerator, torch and triton; nothing else. The scripts are those of tests/watcher, with the device
 as torch's default.
@@ -148,33 +148,38 @@ def same_bits(name: str, folder: Path) -> tuple[str, bool, str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", default="")
-    parser.add_argument("--cost", action="store_true", help="also what it costs (minutes)")
+    parts = ("planted", "bits", "fused", "cost")
+    parser.add_argument("--only", choices=parts, action="append", help="cost takes minutes")
     args = parser.parse_args()
     import torch
 
     if not torch.cuda.is_available():
         print("no CUDA device here: nothing to measure")
         return 0
+    wanted = args.only or parts
     result: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
     with tempfile.TemporaryDirectory() as home, ThreadPoolExecutor(8) as pool:
         folder = Path(home)
         for title, work, names in (("planted", planted, FAULTS), ("bits", same_bits, SCRIPTS)):
+            if title not in wanted:
+                continue
             rows = list(pool.map(lambda name, work=work: work(name, folder), names))
             result[title] = rows
             print(f"{title}: {sum(ok for _, ok, _ in rows)} of {len(rows)}")
             for name, ok, why in rows:
                 if not ok:
                     print(f"  {name}: {why}")
-        print(run("fused", FUSED, folder, watched=True))
-        found = findings("fused", folder)
-        result["fused"] = [
-            {k: f.get(k) for k in ("code", "line", "message")} | {"evidence": f["evidence"]}
-            for f in found
-        ]
-        print("fused:", json.dumps(result["fused"])[:1500])
+        if "fused" in wanted:
+            print(run("fused", FUSED, folder, watched=True))
+            found = findings("fused", folder)
+            result["fused"] = [
+                {k: f.get(k) for k in ("code", "line", "message")} | {"evidence": f["evidence"]}
+                for f in found
+            ]
+            print("fused:", json.dumps(result["fused"])[:1500])
         cost = []
-        sizes = (("512", "6"), ("1024", "12"), ("1024", "12", "fused")) if args.cost else ()
-        for width, layers, *fused in sizes:
+        sizes = (("512", "6"), ("1024", "12"), ("1024", "12", "fused"))
+        for width, layers, *fused in sizes if "cost" in wanted else ():
             seconds: dict[bool, list[float]] = {False: [], True: []}
             for turn in range(2):
                 for watched in (False, True) if turn % 2 else (True, False):
