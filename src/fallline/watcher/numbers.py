@@ -36,7 +36,7 @@ HEAD_START_SECONDS = 0.06
 LONGEST_REST = 64  # updates without a look at the clock
 # Elements per parameter that stand for it in weight norms, update ratios, fingerprints and float16 ranges.
 PROBE = 1024
-# Fingerprints are taken before updates 0, 1, 2, 4, 8, ... and then every this many, on all ranks alike.
+# Fingerprints are taken before updates 0, 1, 2, 3, 4, 6, 8, 12, 16, ... and then every this many, on all ranks alike.
 FINGERPRINT_EVERY = 1024
 SMALLEST_NORMAL_HALF = 2.0**-14
 
@@ -54,9 +54,9 @@ def describe_parameters(model: torch.nn.Module) -> dict[int, ParameterInfo]:
 
 def fingerprint_due(index: int) -> bool:
     """Whether parameters are compared before this update: the same on every rank, whatever its speed."""
-    return index % FINGERPRINT_EVERY == 0 or (
-        index < FINGERPRINT_EVERY and index & (index - 1) == 0
-    )
+    if index >= FINGERPRINT_EVERY:
+        return index % FINGERPRINT_EVERY == 0
+    return index < 4 or not index & ((1 << index.bit_length() - 2) - 1)
 
 
 class Numbers:

@@ -339,13 +339,15 @@ class Origin:
     ) -> None:
         session = self.session
         at = at or facts.pop("at", None) or event.at
+        optimizer, update = self._update(event)
+        facts.setdefault("optimizer", optimizer)
         seen = {
             "code": code,
             "path": at.path,
             "line": at.line,
             "column": at.column,
             "function": at.function,
-            "step": facts.pop("step", None) if "step" in facts else self._update(event),
+            "step": facts.pop("step", None) if "step" in facts else update,
             "rank": session.rank,
             "backward": f"{event.at.path}:{event.at.line}",
             **{k: v for k, v in facts.items() if v is not None},
@@ -369,8 +371,8 @@ class Origin:
         self.observed.append(seen | facts)
         self.session.open().describe("observed", self.observed)
 
-    def _update(self, event: Event) -> int:
-        """The update in progress, counted from 0, of the optimizer that this loss belongs to."""
+    def _update(self, event: Event) -> tuple[str | None, int]:
+        """The optimizer that this loss belongs to, and its update in progress, counted from 0."""
         session = self.session
         number = event.facts.get("parameters")
         if isinstance(number, int):
@@ -382,8 +384,8 @@ class Origin:
             new = [n for n, held in sets.items() if n not in session.counts and held not in stepped]
             for name in (*new, *session.counts):
                 if reached & session.objects.members(sets[name]):
-                    return session.counts.get(name, 0)
-        return max(session.counts.values(), default=0)
+                    return name, session.counts.get(name, 0)
+        return None, max(session.counts.values(), default=0)
 
     def _rate_jump(self) -> dict[str, Any] | None:
         """The learning rate was raised a hundredfold or more lately."""
@@ -451,7 +453,7 @@ class Origin:
             return None, "", replay.missing
         try:
             with as_it_was(self.capture, self.session):
-                modules = Modules(unwrap(m) for m in self.capture.models)
+                modules = self._modules(self.capture)
                 trace = ForwardTrace(modules, replay.names)
                 with modules.followed(), trace:
                     loss = replay.run()
@@ -461,13 +463,17 @@ class Origin:
             return None, replay.way, f"the replay failed: {type(error).__name__}: {error}"
         return _worst(trace, loss), replay.way, replay.missing
 
+    def _modules(self, capture: Capture) -> Modules:
+        known = [m for _, m in self.session.objects.models()]
+        return Modules.around(list(map(unwrap, capture.models)), known + capture.holders)
+
     def _replay_backward(self) -> tuple[Story | None, str, str]:
         replay = self._prepared()
         if replay.run is None or self.capture is None:
             return None, "", replay.missing
         if replay.way == "modules":
             return None, "", replay.missing
-        modules = Modules(unwrap(m) for m in self.capture.models)
+        modules = self._modules(self.capture)
         try:
             with as_it_was(self.capture, self.session):
                 with modules.followed(), torch.autograd.set_detect_anomaly(True, check_nan=False):

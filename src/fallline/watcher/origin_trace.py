@@ -121,6 +121,17 @@ class Modules:
         self._stack: list[tuple[int, int]] = []
         self._spans: list[tuple[int, int, str]] = []
 
+    @classmethod
+    def around(cls, called: list[nn.Module], known: list[nn.Module]) -> Modules:
+        """Paths as in the whole model, also where only its parts are called, as Lightning's `training_step` does."""
+        parts = set(map(id, called))
+        whole = [
+            model
+            for model in known
+            if any(id(part) in parts and part is not model for part in model.modules())
+        ]
+        return cls((*whole, *called))
+
     @contextmanager
     def followed(self) -> Iterator[None]:
         handles = [

@@ -130,6 +130,13 @@ class Capture:
         return list({id(m): m for m in found if m is not None}.values())
 
     @property
+    def holders(self) -> list[nn.Module]:
+        """Modules whose methods call models: `self` of the function that a framework called, and of the user's frames now."""
+        selves = list(self.function[1][:1]) if self.function is not None else []
+        selves += [f.f_locals.get("self") for f in user_frames(2)]
+        return [s for s in selves if isinstance(s, nn.Module)]
+
+    @property
     def sharded(self) -> bool:
         """Models whose forward pass talks to other ranks cannot be run again by one of them."""
         return any((wrapper_of(m) or "").startswith("fsdp") for m in self.models)

@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import get_ident
 from time import perf_counter as now
 from typing import Any
 
@@ -26,6 +27,7 @@ from fallline.watcher.guard import Guard
 from fallline.watcher.live import LiveLine
 from fallline.watcher.log import EventLog
 from fallline.watcher.origin import Origin
+from fallline.watcher.owner import Owner
 from fallline.watcher.recorder import Recorder
 from fallline.watcher.routine import Routine
 from fallline.watcher.taps import Taps
@@ -69,6 +71,7 @@ class Session(Updates):
         self.failed: str | None = None
         self.forked = False
         self._unscaled: Any = None
+        self._opening = threading.Lock()
         self._judge = _Judge(self)
 
     # -- life --------------------------------------------------------------------------------------------------
@@ -88,7 +91,7 @@ class Session(Updates):
         self.pid = os.getpid()
         self.log = EventLog()
         self.routine = Routine(self)
-        self._lock = threading.Lock()
+        self._lock, self._opening, self.owner = threading.Lock(), threading.Lock(), Owner()
         self._judge = _Judge(self)
         self.recorder = self.live = self.loggers = None
         self.counts, self._numbers, self._known, self.steps = {}, {}, {}, 0
@@ -117,6 +120,8 @@ class Session(Updates):
 
     def safely(self, handler: Callable[..., Any], *args: Any) -> Any:
         """Run our own part. When it fails the taps fall silent, stderr says so once, and training goes on."""
+        if self.owner.ident != get_ident() and self.owner.keeps_out():
+            return None
         try:
             return handler(*args)
         except GuardStop:
@@ -137,6 +142,10 @@ class Session(Updates):
 
     def open(self) -> Recorder:
         """The recorder; made at the first update, so that a program that trains nothing leaves nothing behind."""
+        with self._opening:
+            return self._open()
+
+    def _open(self) -> Recorder:
         if self.recorder is None:
             self.rank, self.world = rank_and_world()
             self.recorder = Recorder(
@@ -162,6 +171,8 @@ class Session(Updates):
     ) -> Any:
         # a loss, or another module without parameters: what it calls may be a model
         if id(module) in self._without and self.holds_nothing(module):
+            return original(module, *args, **kwargs)
+        if self.owner.ident != get_ident() and self.owner.keeps_out():
             return original(module, *args, **kwargs)
         self.inside = True
         told, event = False, None
@@ -209,6 +220,11 @@ class Session(Updates):
         kwargs: dict[str, Any],
     ) -> Any:
         """`names`: of the arguments after `tensors`, of which `loss` is the first."""
+        if self.owner.ident != get_ident():
+            if self.owner.ident is None:
+                self.trainer_known()
+            elif self.owner.keeps_out(backward=True):
+                return original(tensors, *args, **kwargs)
         event = None
         try:
             frame = caller(3)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from fallline.event import Event, Kind, Location
 from fallline.watcher.frames import Place, from_torch, place
 from fallline.watcher.log import EventLog
 from fallline.watcher.objects import Objects, unwrap, wrapper_of
+from fallline.watcher.owner import Owner
 from fallline.watcher.routine import Routine
 from fallline.watcher.taps_data_events import DataTeller
 from fallline.watcher.taps_facts import (
@@ -80,6 +82,8 @@ class Teller(DataTeller, ModeTeller):
         self._window: list[Event] = []  # forward passes since the last backward
         self._last_backward: Event | None = None
         self._lock = threading.Lock()
+        self.owner = Owner()
+        self._early: list[tuple[int, Event]] = []  # before it is known who trains
         self._half: dict[int, bool] = {}
         self.devices: dict[str, str] = {}  # of models; they stay where they train
         self._wrapped: dict[int, weakref.ref[nn.Module]] = {}
@@ -117,7 +121,20 @@ class Teller(DataTeller, ModeTeller):
         self.record(event)
         return event
 
+    def trainer_known(self) -> None:
+        """This thread trains: what others have done until now is not its doing."""
+        self.owner.ident = get_ident()
+        others = {id(event) for ident, event in self._early if ident != self.owner.ident}
+        self._early = []
+        if others:
+            with self._lock:
+                self.log.events[:] = [e for e in self.log.events if id(e) not in others]
+            self._window = [e for e in self._window if id(e) not in others]
+
     def record(self, event: Event) -> None:
+        if self.owner.ident is None:
+            self._early.append((get_ident(), event))
+            del self._early[:-1000]
         self.routine.tell(event)
         self._keep(event)
 

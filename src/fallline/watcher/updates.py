@@ -7,6 +7,7 @@ caches hold the user's tensors, and each function that is called has to be fetch
 from __future__ import annotations
 
 from sys import _getframe
+from threading import get_ident
 from time import perf_counter as now
 from time import time
 from types import FrameType
@@ -64,12 +65,14 @@ class Updates(Teller):
         self._clip: tuple[Any, float | None] = NO_CLIP
         self._scale: Any = None
         self._step_started = 0.0
+        self._in_closure = 0.0  # seconds: what the closure of a step does has its own place
         self._closure = False
         self._stepped = False
         self._memory: int | None = None
 
     def before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
-        self._step_started = now()
+        if self.owner.ident != get_ident() and self.owner.keeps_out():
+            return None
         self._closure = False
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if closure is None or not callable(closure):
@@ -79,7 +82,10 @@ class Updates(Teller):
                 raise
             except Exception as error:
                 self.fail(error)
+            self._step_started, self._in_closure = now(), 0.0  # our own part is not the step
             return None
+        self._step_started = now()
+        self._in_closure = 0.0
         return self._with_closure(optimizer, closure, args, kwargs)
 
     def _with_closure(
@@ -95,13 +101,14 @@ class Updates(Teller):
             with self._lock:
                 if len(self.log.events) > first and self.in_closure is None:
                     del self.log.events[first:]
-            self.in_closure = True
+            self.in_closure, started = True, now()
             try:
                 result = closure()
             finally:
                 self.in_closure = None
             if not self.off:
                 self.safely(self._gradients_ready, optimizer)
+            self._in_closure += now() - started
             return result
 
         if len(args) > 1:
@@ -133,6 +140,12 @@ class Updates(Teller):
         self.guard.check(optimizer, index, held)
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
+        if self.owner.ident != get_ident() and self.owner.keeps_out():
+            return
+        if self._step_started:
+            seconds = self.seconds
+            seconds["step"] += now() - self._step_started
+            seconds["step"] -= self._in_closure
         self._stepped = True
         self.in_closure = False
         try:
@@ -162,7 +175,6 @@ class Updates(Teller):
         rate = learning_rate(optimizer)
         if not skipped:
             self.origin.after_step(optimizer, index, event, rate)
-        self.seconds["step"] += now() - self._step_started if self._step_started else 0.0
         if self.steps % MEMORY_EVERY == 1:
             self._memory = live_bytes()
         self.micro_batches = max(1, len(self._losses))
