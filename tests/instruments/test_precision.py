@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 import math
@@ -21,6 +22,7 @@ from torch.nn import functional
 
 import fallline
 from fallline.errors import UsageError
+from fallline.instruments.precision.probe import _reached_by
 from fallline.instruments.precision.report import PrecisionReport
 from fallline.instruments.precision.table import autocast_table
 
@@ -367,6 +369,19 @@ def test_torch_is_imported_by_the_script_which_may_have_something_to_set_first(
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     assert (tmp_path / "m" / f"{verb}.json").exists()
+
+
+def test_the_device_is_that_of_what_the_code_names_and_not_of_all_there_is() -> None:
+    bystander = nn.Linear(500, 500)  # such as an average kept on another device
+    model, x = nn.Linear(8, 8), torch.randn(2, 8)
+    wanted = {id(x), *map(id, model.parameters())}
+    for code in (
+        lambda: model(x).mean(),
+        functools.partial(nn.Module.__call__, model, x),
+        functools.partial(lambda given: model(given).mean(), x),
+    ):
+        assert {id(t) for t in _reached_by(code)} == wanted
+    assert {id(t) for t in _reached_by(bystander.forward)} == set(map(id, bystander.parameters()))
 
 
 @pytest.mark.gpu

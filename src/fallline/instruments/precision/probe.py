@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from fallline.errors import UsageError
@@ -42,7 +44,9 @@ def precision_probe(
         raise UsageError(
             f"precision_probe needs a function or module to run, not {type(fn).__name__}: precision_probe(loss_fn, inputs)"
         )
-    return probe_run(lambda: fn(*inputs, **named), (inputs, named), timing=timing)
+    given = [t for t in tree_leaves((inputs, named)) if isinstance(t, Tensor)]
+    near = given or _reached_by(fn)
+    return probe_run(lambda: fn(*inputs, **named), near, timing=timing)
 
 
 def probe_run(
@@ -104,6 +108,29 @@ def _shapes(report: PrecisionReport) -> None:
     report.matmuls = matmuls(best.operations)
     if report.device == "cuda" and best.format.half is not None:
         time_padding(report.matmuls, best.format.half)
+
+
+def _reached_by(fn: Any) -> list[Tensor]:
+    """Tensors that a function without inputs names: it may use one model of many in the process, on another device than most."""
+    if isinstance(fn, functools.partial):
+        return _reached_by(fn.func) + _tensors_of((fn.args, fn.keywords))
+    code = getattr(fn, "__code__", None)
+    named = getattr(fn, "__globals__", {})
+    values = [named[name] for name in (code.co_names if code is not None else ()) if name in named]
+    for cell in getattr(fn, "__closure__", None) or ():
+        with contextlib.suppress(ValueError):  # a name without a value yet
+            values.append(cell.cell_contents)
+    return _tensors_of((fn, getattr(fn, "__self__", None), values))
+
+
+def _tensors_of(things: Any) -> list[Tensor]:
+    found: list[Tensor] = []
+    for thing in tree_leaves(things):
+        if isinstance(thing, nn.Module):
+            found += thing.parameters()
+        elif isinstance(thing, Tensor):
+            found.append(thing)
+    return found
 
 
 def _device(world: World, near: Any) -> str:
