@@ -161,6 +161,6 @@ def test_a_look_that_is_too_dear_is_made_now_and_then_and_a_few_gradients_always
     looks, applied = rationed(tmp_path, monkeypatch, 0.1, "first.weight")
     assert looks[: guards.FIRST] == list(range(guards.FIRST))
     later = [i for i in looks if i >= guards.FIRST and i != 100]
-    # 1 ms is the budget, 0.2 ms are for the taps, 0.3 of the rest for looks: 0.24 ms an update, 1 ms a look
-    assert 18 <= len(later) <= 23
+    # 1 ms is the budget, 0.25 ms are for the taps, 0.3 of the rest for looks: 0.22 ms an update, 1 ms a look
+    assert 16 <= len(later) <= 22
     assert [i for i, done in enumerate(applied) if not done] == [100]

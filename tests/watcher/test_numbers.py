@@ -144,10 +144,10 @@ def test_samples_become_rarer_when_they_are_expensive(monkeypatch: pytest.Monkey
     taken = 0
     for index in range(2_000):
         clock[0] += (
-            0.1  # a step of 100 ms: 1 ms is the budget, 0.2 are for taps, 0.3 of the rest for samples
+            0.1  # a step of 100 ms: 1 ms is the budget, 0.25 are for taps, 0.3 of the rest for samples
         )
         taken += sampled(watched, index=index).sample is not None
-    assert 45 <= taken <= 58
+    assert 42 <= taken <= 55
     assert watched.spent <= 0.003 * clock[0]
 
 
@@ -174,23 +174,8 @@ def test_a_tensor_that_cannot_be_measured_ends_the_measuring_only(
 
 
 def test_fingerprints_are_taken_at_the_same_updates_everywhere() -> None:
-    assert [i for i in range(5_000) if fingerprint_due(i)] == [
-        0,
-        1,
-        2,
-        4,
-        8,
-        16,
-        32,
-        64,
-        128,
-        256,
-        512,
-        1024,
-        2048,
-        3072,
-        4096,
-    ]
+    early = [0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768]
+    assert [i for i in range(5_000) if fingerprint_due(i)] == [*early, 1024, 2048, 3072, 4096]
 
 
 def test_fingerprints_tell_parameters_apart() -> None:
@@ -274,4 +259,4 @@ def test_a_fingerprint_is_of_one_update() -> None:
             watched.before_step(index)
         rows.append(UpdateRow(index))
         watched.after_step(rows[-1])
-    assert [r.index for r in rows if r.fingerprint is not None] == [0, 1, 2, 4]
+    assert [r.index for r in rows if r.fingerprint is not None] == [0, 1, 2, 3, 4]

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Guard", "GuardStop"]
 
-ALWAYS_BELOW = 65_536  # elements: a pass over so many is too short to ration
+# Elements and tensors: a pass over so few is too short to ration.
+ALWAYS_BELOW = 65_536
+ALWAYS_TENSORS = 64
 ALWAYS_WITHIN = 0.5  # of what is left of the budget
 FIRST = 32  # passes that are made before they are rationed
 FEW = 3
@@ -165,7 +167,9 @@ class Guard:
 
     def _affordable(self, plan: Plan) -> bool:
         """Whether all gradients are looked at before this step."""
-        if plan.elements <= ALWAYS_BELOW or plan.looks < FIRST or not plan.few:
+        if plan.elements <= ALWAYS_BELOW and plan.count <= ALWAYS_TENSORS:
+            return True
+        if plan.looks < FIRST or not plan.few:
             return True
         now = time.perf_counter()
         left = left_for_looks(self.session.options.budget, now - self._last)
