@@ -36,7 +36,7 @@ ALWAYS_BELOW = 65_536
 ALWAYS_TENSORS = 64
 ALWAYS_WITHIN = 0.5  # of what is left of the budget
 FIRST = 32  # passes that are made before they are rationed
-FEW = 3
+FEW = 2
 SMALL = 4_096  # elements
 # Reading `.grad` this way goes past taps on it, and past the bytecode of a loop.
 _gradient: Any = vars(torch._C.TensorBase)["grad"].__get__

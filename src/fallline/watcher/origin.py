@@ -67,7 +67,7 @@ class Origin:
         self._backward: Event | None = None
         self._last_step: Location | None = None
         self.window_lost = False  # a loss of the update in progress was not finite
-        self._guard_follows = False  # in updates that go like the last one
+        self.guard_follows = False  # in updates that go like the last one
         self._lost = (
             False  # the loss of the last backward was not finite: its gradients are not news
         )
@@ -108,13 +108,10 @@ class Origin:
         elif value is not None:
             self._loss = (value, event)
 
-    @property
-    def leaves_it_to_guard(self) -> bool:
-        """The guard's look comes next, in an update that goes like the last one."""
-        return self._guard_follows and self.session.routine.resting
-
     def after_backward(self, event: Event) -> None:
         """A look at one or two small gradients: a NaN from any operation arrives there, and the frame is still alive."""
+        if self.session.off:
+            return
         if event.facts.get("scaled") or self._lost or self._replays >= MOST_REPLAYS:
             return
         for probe in self._probe():
@@ -129,7 +126,7 @@ class Origin:
         """Learn whether the guard's look comes while the frame of the only backward is still there: then it is enough."""
         capture = self.capture
         frame = next(iter(capture.end_frames), None) if capture is not None else None
-        self._guard_follows = (
+        self.guard_follows = (
             frame is not None
             and self.session.micro_batches == 1
             and any(id(f) == frame for f in user_frames())

@@ -31,7 +31,7 @@ __all__ = ["Recorder", "UpdateRow"]
 # A queue this long means that the writer cannot keep up (a stalled disk); further rows are counted, not kept.
 QUEUE_LIMIT = 20_000
 # How long a killed run may be behind, at most.
-FLUSH_SECONDS = 0.5
+FLUSH_SECONDS = 1.0
 _NUMBERS = (int, float)  # a union type made anew at each look is slow
 
 

@@ -70,6 +70,9 @@ class Call(NamedTuple):
         return [(key, code, line_of(code, lasti)) for key, code, lasti in self.chain]
 
 
+_call: Any = functools.partial(tuple.__new__, Call)  # past the function that names its arguments
+
+
 @dataclass(slots=True)
 class Capture:
     """One micro-batch: the model calls since the last backward."""
@@ -101,7 +104,7 @@ class Capture:
         except RuntimeError:  # a device without it
             autocast = False
         half = (device, torch.get_autocast_dtype(device)) if autocast else None
-        self.calls.append(Call(weakref.ref(module), args, kwargs, half, chain, module.training))
+        self.calls.append(_call((weakref.ref(module), args, kwargs, half, chain, module.training)))
 
     def _meet(self, site: tuple[int, int], frame: FrameType | None) -> tuple[bool, bool, CodeType]:
         """The first call of a micro-batch from a place that is new, or in a function that a framework calls."""

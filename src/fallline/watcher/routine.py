@@ -10,6 +10,7 @@ divisor, are looked at in one update of 128.
 from __future__ import annotations
 
 import sys
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from fallline.event import Event, Kind
@@ -46,18 +47,31 @@ class Routine:
             frame = sys._getframe(depth)
         except ValueError:  # called from no Python at all
             frame = sys._getframe()
-        return self.compare((kind._value_, id(thing), id(frame.f_code), frame.f_lasti, *also))
-
-    def compare(self, key: Key) -> Event | None:
-        """The same for a call that is described already: kind, object, code and instruction, and what else makes a difference."""
+        key = (kind._value_, id(thing), id(frame.f_code), frame.f_lasti, get_ident(), *also)
         if self.resting:
             at = self._at
             if at < len(self._keys) and self._keys[at] == key:
                 self._at = at + 1
                 return self._events[at]
+        self.differs(key)
+        return None
+
+    def comes_again(self, key: Key) -> Event | None:
+        """The same for a call that is described already: kind, object, code, instruction, thread, and what else counts."""
+        if self.resting:
+            at = self._at
+            if at < len(self._keys) and self._keys[at] == key:
+                self._at = at + 1
+                return self._events[at]
+        return None
+
+    def differs(self, key: Key) -> None:
+        """This call has to be told."""
+        if self._teller.owner.ident != get_ident() and self._teller.owner.keeps_out():
+            return  # of a thread that is not watched
+        if self.resting:
             self.wake()
         self._call = key
-        return None
 
     def tell(self, event: Event) -> None:
         """This event is told. It may be of a kind that is never expected."""

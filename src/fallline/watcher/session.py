@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from sys import _getframe
 from threading import get_ident
 from time import perf_counter as now
 from typing import Any
@@ -32,7 +33,7 @@ from fallline.watcher.recorder import Recorder
 from fallline.watcher.routine import Routine
 from fallline.watcher.taps import Taps
 from fallline.watcher.taps_facts import inner_of
-from fallline.watcher.updates import Updates, caller
+from fallline.watcher.updates import Updates
 
 __all__ = ["Options", "Session"]
 
@@ -172,26 +173,30 @@ class Session(Updates):
         # a loss, or another module without parameters: what it calls may be a model
         if id(module) in self._without and self.holds_nothing(module):
             return original(module, *args, **kwargs)
-        if self.owner.ident != get_ident() and self.owner.keeps_out():
+        try:
+            frame = _getframe(2)
+        except ValueError:  # called from no Python at all
+            frame = _getframe()
+        key = (
+            "forward",
+            id(module),
+            id(frame.f_code),
+            frame.f_lasti,
+            get_ident(),
+            module.training,
+            torch.is_grad_enabled(),
+            _autocast(),
+        )
+        event = self.routine.comes_again(key)
+        told = event is None
+        if told and self.owner.ident != key[4] and self.owner.keeps_out():
             return original(module, *args, **kwargs)
         self.inside = True
-        told, event = False, None
         try:
             try:
-                frame = caller(3)
-                event = self.routine.compare(
-                    (
-                        "forward",
-                        id(module),
-                        id(frame.f_code),
-                        frame.f_lasti,
-                        module.training,
-                        torch.is_grad_enabled(),
-                        _autocast(),
-                    )
-                )
                 if event is None:
-                    told, event = True, self.forward_event(module)
+                    self.routine.differs(key)
+                    event = self.forward_event(module)
                 if event is not None and event.facts["grad"]:
                     self.origin.before_forward(module, args, kwargs, event, frame)
             except Exception as error:
@@ -220,24 +225,27 @@ class Session(Updates):
         kwargs: dict[str, Any],
     ) -> Any:
         """`names`: of the arguments after `tensors`, of which `loss` is the first."""
-        if self.owner.ident != get_ident():
+        try:
+            frame = _getframe(2)
+        except ValueError:
+            frame = _getframe()
+        key = (
+            "backward",
+            kwargs.get("retain_graph") if kwargs else None,
+            id(frame.f_code),
+            frame.f_lasti,
+            get_ident(),
+            _autocast(),
+        )
+        event = self.routine.comes_again(key)
+        if event is None and self.owner.ident != key[4]:
             if self.owner.ident is None:
                 self.trainer_known()
             elif self.owner.keeps_out(backward=True):
                 return original(tensors, *args, **kwargs)
-        event = None
         try:
-            frame = caller(3)
-            event = self.routine.compare(
-                (
-                    "backward",
-                    kwargs.get("retain_graph") if kwargs else None,
-                    id(frame.f_code),
-                    frame.f_lasti,
-                    _autocast(),
-                )
-            )
             if event is None:
+                self.routine.differs(key)
                 event = self.backward_event(loss, dict(zip(names, args, strict=False)) | kwargs)
             self._loss_at = event.at
             if isinstance(loss, Tensor):
@@ -255,7 +263,8 @@ class Session(Updates):
         finally:
             self.in_backward = outer
             self.seconds["backward"] += now() - started
-            if event is not None and not self.off and not self.origin.leaves_it_to_guard:
+            # in an update that goes like the last one the guard's look may come next
+            if event is not None and not (self.origin.guard_follows and self.routine.resting):
                 self.safely(self.origin.after_backward, event)
 
     def _value_of(self, loss: Tensor, event: Event) -> float | Tensor | None:

@@ -10,7 +10,6 @@ from sys import _getframe
 from threading import get_ident
 from time import perf_counter as now
 from time import time
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from fallline.watcher.origin import Origin
     from fallline.watcher.session import Options
 
-__all__ = ["NO_CLIP", "Updates", "caller"]
+__all__ = ["Updates"]
 
 MEMORY_EVERY = 16
 NO_CLIP = (None, None)  # the norm that was measured, and the threshold
@@ -71,8 +70,6 @@ class Updates(Teller):
         self._memory: int | None = None
 
     def before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
-        if self.owner.ident != get_ident() and self.owner.keeps_out():
-            return None
         self._closure = False
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if closure is None or not callable(closure):
@@ -86,6 +83,8 @@ class Updates(Teller):
             return None
         self._step_started = now()
         self._in_closure = 0.0
+        if self.owner.ident != get_ident() and self.owner.keeps_out():
+            return None
         return self._with_closure(optimizer, closure, args, kwargs)
 
     def _with_closure(
@@ -120,6 +119,8 @@ class Updates(Teller):
             return  # a step that is being recorded into a CUDA graph: nothing may be waited for
         known = self._known.get(id(optimizer)) if self.routine.resting else None
         if known is None:
+            if self.owner.ident != get_ident() and self.owner.keeps_out():
+                return
             name = self.objects.optimizer(optimizer)
             numbers = self._numbers_of(name, optimizer)
             known = self._known[id(optimizer)] = (
@@ -140,8 +141,9 @@ class Updates(Teller):
         self.guard.check(optimizer, index, held)
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
-        if self.owner.ident != get_ident() and self.owner.keeps_out():
-            return
+        if self._known.get(id(optimizer)) is None and self.owner.ident != get_ident():
+            if self.owner.keeps_out():
+                return
         if self._step_started:
             seconds = self.seconds
             seconds["step"] += now() - self._step_started
@@ -161,9 +163,14 @@ class Updates(Teller):
     def _step_done(self, optimizer: torch.optim.Optimizer, skipped: bool) -> None:
         again = None
         if not skipped:
-            frame = caller(5)
-            key = ("step", id(optimizer), id(frame.f_code), frame.f_lasti)
-            again = self.routine.compare(key)
+            try:
+                frame = _getframe(4)
+            except ValueError:  # called from no Python at all
+                frame = _getframe()
+            key = ("step", id(optimizer), id(frame.f_code), frame.f_lasti, get_ident())
+            again = self.routine.comes_again(key)
+            if again is None:
+                self.routine.differs(key)
         self.steps += 1
         event = again or self.step_event(optimizer, skipped, self._closure)
         self.routine.stepped()
@@ -272,14 +279,6 @@ class Updates(Teller):
             (p.device.type for g in optimizer.param_groups for p in g["params"]), None
         )
         self.open().describe(name, facts)
-
-
-def caller(depth: int) -> FrameType:
-    """The frame that calls torch; any, where it is called from no Python at all."""
-    try:
-        return _getframe(depth)
-    except ValueError:
-        return _getframe()
 
 
 def mean_of(losses: list[Any]) -> Any:
