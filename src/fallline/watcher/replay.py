@@ -33,10 +33,9 @@ _BETWEEN = tuple(
     os.path.dirname(os.path.abspath(f)) + os.sep for f in (torch.__file__, fallline.__file__)
 )
 
-
+_autocast_enabled = torch.is_autocast_enabled
 # By place in the user's code: whether its line calls the model itself, and whether a framework called the function it is in.
 # The code is held, so that its id stays its own.
-_autocast_enabled = torch.is_autocast_enabled
 _sites: dict[tuple[int, int], tuple[bool, bool, CodeType]] = {}
 
 Chain = list[tuple[int, CodeType, int]]  # frames: id, code, instruction

@@ -48,13 +48,10 @@ class Routine:
         except ValueError:  # called from no Python at all
             frame = sys._getframe()
         key = (kind._value_, id(thing), id(frame.f_code), frame.f_lasti, get_ident(), *also)
-        if self.resting:
-            at = self._at
-            if at < len(self._keys) and self._keys[at] == key:
-                self._at = at + 1
-                return self._events[at]
-        self.differs(key)
-        return None
+        event = self.comes_again(key)
+        if event is None:
+            self.differs(key)
+        return event
 
     def comes_again(self, key: Key) -> Event | None:
         """The same for a call that is described already: kind, object, code, instruction, thread, and what else counts."""

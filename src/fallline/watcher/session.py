@@ -183,7 +183,7 @@ class Session(Updates):
             id(frame.f_code),
             frame.f_lasti,
             get_ident(),
-            module.training,
+            getattr(module, "training", None),
             torch.is_grad_enabled(),
             _autocast(),
         )

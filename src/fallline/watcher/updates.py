@@ -145,9 +145,7 @@ class Updates(Teller):
             if self.owner.keeps_out():
                 return
         if self._step_started:
-            seconds = self.seconds
-            seconds["step"] += now() - self._step_started
-            seconds["step"] -= self._in_closure
+            self.seconds["step"] += now() - self._step_started - self._in_closure
         self._stepped = True
         self.in_closure = False
         try:
