@@ -255,8 +255,7 @@ def test_a_fingerprint_is_of_one_update() -> None:
     watched = of(weight, fingerprints=True)
     rows = []
     for index in range(6):
-        if watched.due(index):
-            watched.before_step(index)
+        watched.before_step(index)
         rows.append(UpdateRow(index))
         watched.after_step(rows[-1])
     assert [r.index for r in rows if r.fingerprint is not None] == [0, 1, 2, 3, 4]

@@ -30,6 +30,7 @@ class Plan:
         self.count = len(gradients)
         self.few: list[tuple[int, int]] = []  # where a few of them are found, if all are too many
         self.elements = sum(map(Tensor.numel, gradients))
+        self.rests = 0  # steps before which a few have to do
         self.looks = 0
         self.seconds = 0.0  # that a look takes, more or less
         self._plain = all(

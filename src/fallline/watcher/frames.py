@@ -210,8 +210,11 @@ def from_torch(depth: int = 1) -> bool:
     return frame is not None and _TORCH in frame.f_code.co_filename
 
 
-def user_chain(frame: FrameType | None) -> list[tuple[int, CodeType, int]]:
-    """The user's frames from this one outwards, as (id, code, instruction): nothing is kept alive, and no line is counted."""
+def user_chain(frame: FrameType | None, most: int | None = None) -> list[tuple[int, CodeType, int]]:
+    """The user's frames from this one outwards, as (id, code, instruction): nothing is kept alive, and no line is counted.
+
+    `most`: so many of them are enough.
+    """
     found = []
     known = _user.get
     while frame is not None:
@@ -221,6 +224,8 @@ def user_chain(frame: FrameType | None) -> list[tuple[int, CodeType, int]]:
             users = is_user_file(code.co_filename)
         if users:
             found.append((id(frame), code, frame.f_lasti))
+            if len(found) == most:
+                break
         elif code.co_filename == _BOTTOM:
             break
         frame = frame.f_back

@@ -37,6 +37,7 @@ ALWAYS_TENSORS = 64
 ALWAYS_WITHIN = 0.5  # of what is left of the budget
 FIRST = 32  # passes that are made before they are rationed
 FEW = 2
+MOST_RESTS = 1_000
 SMALL = 4_096  # elements
 # Reading `.grad` this way goes past taps on it, and past the bytecode of a loop.
 _gradient: Any = vars(torch._C.TensorBase)["grad"].__get__
@@ -58,6 +59,7 @@ class Guard:
         # of all gradients of the update in progress, where it was measured
         self.norm: float | None = None
         self.recent: float | None = None  # the last norm that was measured
+        self.holds = False  # something that has to be let go after the step
         self._held: dict[int, list[tuple[Tensor, Tensor]]] = {}
         self._looked_at: list[Tensor] = _NOTHING
         self._measured: tuple[Tensor, int] | None = None  # what a clip has just measured
@@ -65,8 +67,8 @@ class Guard:
         self.flag: Tensor | None = None  # on the device: whether the step in progress is skipped
         self._flags: deque[tuple[int, Tensor, torch.cuda.Event]] = deque()  # on their way here
         self._waits = False  # a flag was raised: look before the step from now on
-        self._credit = 0.0
         self._last = time.perf_counter()
+        self._rested = 0  # steps since then
 
     def clipped(self, norm: Tensor, event: Event) -> None:
         number = event.facts.get("parameters")
@@ -92,7 +94,9 @@ class Guard:
         if measured is not None and self._measured_by_clip(measured, held):
             return
         plan = self._plans.get(held)
-        if plan is not None and not self._affordable(plan):
+        if plan is not None and plan.rests > 0:
+            plan.rests -= 1
+            self._rested += 1
             groups = optimizer.param_groups
             total = None  # of finite numbers; else it is not finite either
             for i, j in plan.few:
@@ -111,7 +115,7 @@ class Guard:
         if not gradients:
             return
         # the step looks at .grad as well, and finds the objects that were made here
-        self._looked_at = gradients
+        self._looked_at, self.holds = gradients, True
         if self._fine(optimizer, index, gradients, held):
             if self.flag is None and gradients[0].is_cuda:
                 self.session.origin.waited()  # so the loss can be looked at, too
@@ -132,7 +136,7 @@ class Guard:
 
     def release(self, optimizer: torch.optim.Optimizer) -> bool:
         """After the step: give held-back gradients their place again. Whether the step was held back."""
-        self._looked_at = _NOTHING
+        self._looked_at, self.holds = _NOTHING, False
         if self.flag is not None and getattr(optimizer, "found_inf", None) is self.flag:
             del optimizer.found_inf  # type: ignore[attr-defined]
         held = self._held.pop(id(optimizer), None)
@@ -163,24 +167,19 @@ class Guard:
         fine, self.norm = plan.norm_if_finite(gradients)
         self.recent = self.norm
         plan.took(time.perf_counter() - started)
+        plan.rests = self._rests(plan)
         return fine
 
-    def _affordable(self, plan: Plan) -> bool:
-        """Whether all gradients are looked at before this step."""
+    def _rests(self, plan: Plan) -> int:
+        """All gradients were looked at: before how many steps from now on a few have to do."""
+        now, steps = time.perf_counter(), self._rested + 1
+        left = left_for_looks(self.session.options.budget, (now - self._last) / steps)
+        self._last, self._rested = now, 0
         if plan.elements <= ALWAYS_BELOW and plan.count <= ALWAYS_TENSORS:
-            return True
-        if plan.looks < FIRST or not plan.few:
-            return True
-        now = time.perf_counter()
-        left = left_for_looks(self.session.options.budget, now - self._last)
-        self._last = now
-        if plan.seconds <= ALWAYS_WITHIN * left:
-            return True
-        self._credit = min(self._credit + max(SHARE * left, FLOOR_SECONDS), 1.0)
-        if self._credit < plan.seconds:
-            return False
-        self._credit -= plan.seconds
-        return True
+            return 0
+        if plan.looks < FIRST or not plan.few or plan.seconds <= ALWAYS_WITHIN * left:
+            return 0
+        return min(int(plan.seconds / max(SHARE * left, FLOOR_SECONDS)), MOST_RESTS)
 
     def _on_device(self, optimizer: Any, gradients: list[Tensor], index: int) -> bool:
         """A fused optimizer applies nothing where `found_inf` is set; nobody has to wait for the answer."""

@@ -80,7 +80,7 @@ class Numbers:
         self._last = 0.0
         self._last_index = -1
         self._looked = -1  # the update at which the clock was last read
-        self._rests_until = 0
+        self.rests_until = 0  # the next update that is one to look at
         self._taken = 0
         self._layouts = 0
         self._sample: Callable[[], Sample] | None = None
@@ -97,10 +97,6 @@ class Numbers:
         self.half = self.half or any(p.dtype is torch.float16 for p in self.parameters)
         self.layout = Layout(self._layouts, [info for info, _ in pairs])
         self._layouts += 1
-
-    def due(self, index: int) -> bool:
-        """Whether this update is one to look at at all."""
-        return index >= self._rests_until or (self.fingerprints and fingerprint_due(index))
 
     @property
     def waits(self) -> bool:
@@ -134,7 +130,7 @@ class Numbers:
             return
         if self.fingerprints and fingerprint_due(index):
             self._fingerprint = _fingerprint(_probes(self.parameters))
-        if index < self._rests_until:
+        if index < self.rests_until:
             return
         now, started = self._clock(), time.thread_time()
         floor = EARLY_FLOOR_SECONDS if index < EARLY_UPDATES else FLOOR_SECONDS
@@ -151,7 +147,7 @@ class Numbers:
             self._sample = self._measure(scale, scaled)
             self._cost = time.thread_time() - started
         elif self._taken > 1:
-            self._rests_until = index + self._rest(index, earned)
+            self.rests_until = index + self._rest(index, earned)
         self._pay(started)
 
     def _after_step(self, row: UpdateRow) -> None:

@@ -81,7 +81,13 @@ class Origin:
     # -- what is kept, and what is looked at -------------------------------------------------------------------
 
     def before_forward(
-        self, module: nn.Module, args: Any, kwargs: Any, event: Event, frame: FrameType
+        self,
+        module: nn.Module,
+        args: Any,
+        kwargs: Any,
+        event: Event,
+        frame: FrameType,
+        told: bool = True,
     ) -> None:
         """A model is called, from this frame."""
         capture = self.capture
@@ -89,17 +95,34 @@ class Origin:
             capture = self.capture = Capture(self._randomness.before())
         if len(capture.calls) < 64:
             device = self.session.devices.get(event.model or "", "cpu")
-            capture.add(module, args, kwargs, device, frame)
+            capture.add(module, args, kwargs, device, frame, told)
+
+    def forward_again(
+        self, module: nn.Module, args: Any, kwargs: Any, event: Event, frame: FrameType
+    ) -> None:
+        """The same in an update that goes like the ones before it."""
+        capture, random = self.capture, self._randomness
+        if capture is not None and capture.random is None and capture.function is None:
+            if random.rests or not capture.over:
+                random.rests -= capture.over  # one for each micro-batch
+                if capture.again(module, args, kwargs, frame):
+                    return
+        self.before_forward(module, args, kwargs, event, frame, False)
 
     def before_backward(
-        self, loss: Tensor, value: float | Tensor | None, event: Event, frame: FrameType
+        self,
+        loss: Tensor,
+        value: float | Tensor | None,
+        event: Event,
+        frame: FrameType,
+        told: bool,
     ) -> None:
         """`value`: of the loss, where it is one number; a tensor on an accelerator."""
         capture = self.capture
         if capture is not None:
             if not capture.over and capture.random is not None:
                 self._randomness.after(capture.random)
-            capture.end(frame)
+            capture.end(frame, told)
         self._backward, self._lost = event, False
         if isinstance(value, float):
             if not math.isfinite(value):

@@ -18,18 +18,19 @@ State = tuple[Tensor, list[Tensor]]  # of the CPU, of each CUDA device
 
 
 class Randomness:
-    """`before` each micro-batch, `after` it."""
+    """`before` each micro-batch, `after` it where there was a state."""
 
     def __init__(self) -> None:
+        self.rests = 0  # micro-batches that need no state
         self._draws = False
         self._quiet = 0
 
     def before(self) -> State | None:
         """The state now; None where micro-batches draw nothing, so that any state will do."""
-        if self._draws or self._quiet < LEARNED or self._quiet % AGAIN == 0:
-            return state_now()
-        self._quiet += 1
-        return None
+        if self.rests:
+            self.rests -= 1
+            return None
+        return state_now()
 
     def after(self, before: State) -> None:
         if self._draws:
@@ -38,6 +39,7 @@ class Randomness:
         same = torch.equal(cpu, before[0]) and len(devices) == len(before[1])
         if same and all(map(torch.equal, devices, before[1])):
             self._quiet += 1
+            self.rests = AGAIN - 1 if self._quiet >= LEARNED else 0
         else:
             self._draws = True
 

@@ -7,16 +7,15 @@ the program that trains: when the disk is full or read-only, training goes on an
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from fallline.event import Event, Location
@@ -26,7 +25,7 @@ from fallline.watcher.store import Store, claim_folder
 if TYPE_CHECKING:
     from fallline.watcher.samples import Sample
 
-__all__ = ["Recorder", "UpdateRow"]
+__all__ = ["Recorder", "UpdateRow", "as_it_is"]
 
 # A queue this long means that the writer cannot keep up (a stalled disk); further rows are counted, not kept.
 QUEUE_LIMIT = 20_000
@@ -81,7 +80,7 @@ class Recorder:
         self.rank, self.world = rank, world
         self.dropped = 0
         self._listen = listen
-        self._queue: SimpleQueue[tuple[str, Any]] = SimpleQueue()
+        self._queue: deque[tuple[str, Any]] = deque()  # both ends of which are safe between threads
         self._pid = os.getpid()
         self._closed = False
         self._wake = threading.Event()
@@ -113,20 +112,16 @@ class Recorder:
         """Record one update. Tensors on a device are copied there; nothing waits."""
         if not row.time:
             row.time = time.time()
-        if row.loss.__class__ is not float:
-            row.loss = _hold(row.loss)
-        if row.grad_norm.__class__ is not float:
-            row.grad_norm = _hold(row.grad_norm)
-        if row.clip_norm is not None:
-            row.clip_norm = _hold(row.clip_norm)
-        if row.scale is not None:
-            row.scale = _hold(row.scale)
-        if row.skipped.__class__ is not bool:
-            row.skipped = _hold(row.skipped)
-        if self._closed or self._queue.qsize() >= QUEUE_LIMIT:
-            self._put("update", row)  # which counts it
+        for name in ("loss", "grad_norm", "clip_norm", "scale", "skipped"):
+            setattr(row, name, as_it_is(getattr(row, name)))
+        self._put("update", row)
+
+    def note(self, fields: tuple[Any, ...]) -> None:
+        """The same, of what a row is made of, as it is now: the background thread makes it."""
+        if self._closed or len(self._queue) >= QUEUE_LIMIT:
+            self._put("fields", fields)  # which counts it
         else:
-            self._queue.put(("update", row))
+            self._queue.append(("fields", fields))
 
     def event(self, event: Event) -> None:
         """Record one event, so that a killed run can still be judged."""
@@ -158,10 +153,10 @@ class Recorder:
         # a forked child (a loader's worker) has this object but not its thread, and must not touch the file
         if self._closed or os.getpid() != self._pid:
             return
-        if self._queue.qsize() >= QUEUE_LIMIT:
+        if len(self._queue) >= QUEUE_LIMIT:
             self.dropped += 1
             return
-        self._queue.put((what, thing))
+        self._queue.append((what, thing))
 
     def _work(self, meta: dict[str, Any]) -> None:
         self._guarded(lambda: self._open(meta))
@@ -186,9 +181,11 @@ class Recorder:
 
     def _drain(self) -> list[tuple[str, Any]]:
         batch: list[tuple[str, Any]] = []
-        with contextlib.suppress(Empty):
-            while len(batch) < QUEUE_LIMIT:
-                batch.append(self._queue.get_nowait())
+        while self._queue and len(batch) < QUEUE_LIMIT:
+            what, thing = self._queue.popleft()
+            if what == "fields":
+                what, thing = "update", UpdateRow(*thing)
+            batch.append((what, thing))
         for what, thing in batch:
             if what == "update":
                 _resolve(thing)
@@ -258,7 +255,7 @@ class Recorder:
             )
 
 
-def _hold(value: Any) -> Any:
+def as_it_is(value: Any) -> Any:
     """The value as it is now: scripts change losses in place, and the background thread reads later."""
     if value is None or isinstance(value, _NUMBERS):
         return value

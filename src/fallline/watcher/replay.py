@@ -37,8 +37,18 @@ _autocast_enabled = torch.is_autocast_enabled
 # By place in the user's code: whether its line calls the model itself, and whether a framework called the function it is in.
 # The code is held, so that its id stays its own.
 _sites: dict[tuple[int, int], tuple[bool, bool, CodeType]] = {}
+# By place that calls a model or backward: how many of the user's frames have to be kept, as far as updates that were told
+# have shown: up to the one that calls both.
+_depths: dict[tuple[int, int], int] = {}
+_codes: dict[int, CodeType] = {}
 
 Chain = list[tuple[int, CodeType, int]]  # frames: id, code, instruction
+
+
+def _deepen(chain: Chain, depth: int) -> None:
+    site = (id(chain[0][1]), chain[0][2])
+    _codes[site[0]] = chain[0][1]
+    _depths[site] = max(depth, _depths.get(site, 0))
 
 
 def line_of(code: CodeType, instruction: int) -> int:
@@ -82,28 +92,62 @@ class Capture:
     direct: bool = True  # the user's own line calls the model: `model(x).sum().backward()`, not `trainer.train()`
     over: bool = False
     end_chain: Chain = field(default_factory=list)  # where the backward was called from
+    # calls that may come again: model, code, instruction, mode; no more than one frame of each is kept
+    _known: list[tuple[weakref.ref[nn.Module], CodeType, int, bool]] = field(default_factory=list)
 
-    def add(self, module: nn.Module, args: Any, kwargs: Any, device: str, frame: FrameType) -> None:
-        """A model is called, from this frame."""
-        chain = user_chain(frame)
+    def add(
+        self,
+        module: nn.Module,
+        args: Any,
+        kwargs: Any,
+        device: str,
+        frame: FrameType,
+        told: bool = True,
+    ) -> None:
+        """A model is called, from this frame. `told`: not in an update that goes like the ones before it."""
+        most = None if told else _depths.get((id(frame.f_code), frame.f_lasti))
+        chain = user_chain(frame, most)
         if not self.calls and chain:
             site = (id(chain[0][1]), chain[0][2])
             known = _sites.get(site)
             if known is None or known[1]:
                 known = self._meet(site, frame)
             self.direct = known[0]
+        try:
+            autocast = _autocast_enabled(device)
+        except RuntimeError:  # a device without it
+            autocast = False
+        half = (device, torch.get_autocast_dtype(device)) if autocast else None
+        module_, training = weakref.ref(module), module.training
+        if most == 1 and half is None and len(self._known) == len(self.calls):
+            self._known.append((module_, chain[0][1], chain[0][2], training))
+        self.calls.append(Call(module_, hold(args), hold(kwargs), half, chain, training))
+
+    def again(self, module: nn.Module, args: Any, kwargs: Any, frame: FrameType) -> bool:
+        """The same call as at this point of the last micro-batch, as far as it was known then; else `add` it."""
+        if self.over:
+            self.calls, self.over = [], False
+        at = len(self.calls)
+        if at >= len(self._known):
+            return False
+        module_, code, instruction, training = self._known[at]
+        if (
+            code is not frame.f_code
+            or instruction != frame.f_lasti
+            or module_() is not module
+            or training is not module.training
+        ):
+            del self._known[at:]
+            return False
         for value in args:
             if value.__class__ is not Tensor or value.grad_fn is not None:
                 args = hold(args)
                 break
         if kwargs:
             kwargs = hold(kwargs)
-        try:
-            autocast = _autocast_enabled(device)
-        except RuntimeError:  # a device without it
-            autocast = False
-        half = (device, torch.get_autocast_dtype(device)) if autocast else None
-        self.calls.append(_call((weakref.ref(module), args, kwargs, half, chain, module.training)))
+        chain = [(id(frame), code, instruction)]
+        self.calls.append(_call((module_, args, kwargs, None, chain, training)))
+        return True
 
     def _meet(self, site: tuple[int, int], frame: FrameType | None) -> tuple[bool, bool, CodeType]:
         """The first call of a micro-batch from a place that is new, or in a function that a framework calls."""
@@ -117,9 +161,26 @@ class Capture:
             known = _sites[site] = (_called_by(frame), framework, frame.f_code)
         return known
 
-    def end(self, frame: FrameType) -> None:
+    def end(self, frame: FrameType, told: bool = True) -> None:
         """The backward has come, from this frame."""
-        self.over, self.end_chain = True, user_chain(frame)
+        self.over = True
+        if told:
+            self.end_chain = user_chain(frame)
+            self._learn()
+            return
+        code, instruction = frame.f_code, frame.f_lasti
+        most = _depths.get((id(code), instruction))
+        only = most == 1
+        self.end_chain = [(id(frame), code, instruction)] if only else user_chain(frame, most)
+
+    def _learn(self) -> None:
+        """How far out the frame is that calls both."""
+        ends = {key: depth for depth, (key, _, _) in enumerate(self.end_chain, 1)}
+        for call in self.calls:
+            depth = next((d for d, (key, _, _) in enumerate(call.chain, 1) if key in ends), 0)
+            if depth:
+                _deepen(call.chain, depth)
+                _deepen(self.end_chain, ends[call.chain[depth - 1][0]])
 
     @property
     def end_frames(self) -> dict[int, tuple[CodeType, int]]:

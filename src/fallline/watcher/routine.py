@@ -9,11 +9,11 @@ divisor, are looked at in one update of 128.
 
 from __future__ import annotations
 
-import sys
+from sys import _getframe
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from fallline.event import Event, Kind
+from fallline.event import Event
 from fallline.watcher.log import KEPT_UPDATES
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ IN_FULL = 128  # then every so many are
 MOST = 256  # ways that updates of one program go
 
 Key = tuple[Any, ...]
+_NONE: Key = ()
 
 
 class Routine:
@@ -34,32 +35,27 @@ class Routine:
     def __init__(self, teller: Teller) -> None:
         self._teller = teller
         self.resting = False  # so far nothing in this update was new
-        self._events: list[Event] = []  # of the update that is expected now
-        self._keys: list[Key] = []  # its calls
-        self._at = 0  # how many of them have come
+        self.events: list[Event] = []  # of the update that is expected now
+        self.keys: list[Key] = [_NONE]  # its calls, and what no call is like
+        self.at = 0  # how many of them have come
         self._told: list[tuple[Key, Event]] = []  # of the update in progress, where it is told
         self._call: Key = ()
         self._often: dict[tuple[Key, ...], int] = {}
 
-    def expected(self, kind: Kind, thing: Any, depth: int, *also: Any) -> Event | None:
-        """The event that this call was the last time; None where it has to be told. `depth`: of the frame that calls torch."""
-        try:
-            frame = sys._getframe(depth)
-        except ValueError:  # called from no Python at all
-            frame = sys._getframe()
-        key = (kind._value_, id(thing), id(frame.f_code), frame.f_lasti, get_ident(), *also)
-        event = self.comes_again(key)
-        if event is None:
-            self.differs(key)
-        return event
+    def expected(self, kind: str, thing: Any, depth: int, also: Any = None) -> Event | None:
+        """The event that this call was the last time; None where it has to be told. `depth`: of the frame that calls torch.
 
-    def comes_again(self, key: Key) -> Event | None:
-        """The same for a call that is described already: kind, object, code, instruction, thread, and what else counts."""
-        if self.resting:
-            at = self._at
-            if at < len(self._keys) and self._keys[at] == key:
-                self._at = at + 1
-                return self._events[at]
+        What describes a call: its kind, the object, code, instruction, thread, and what else counts.
+        """
+        try:
+            frame = _getframe(depth)
+        except ValueError:  # called from no Python at all
+            frame = _getframe()
+        key = (kind, id(thing), id(frame.f_code), frame.f_lasti, get_ident(), also)
+        if self.resting and self.keys[self.at] == key:
+            self.at += 1
+            return self.events[self.at - 1]
+        self.differs(key)
         return None
 
     def differs(self, key: Key) -> None:
@@ -84,26 +80,27 @@ class Routine:
     def wake(self) -> None:
         """The update does not go on like the ones before: what was let pass is told after all."""
         self.resting = False
-        passed = self._events[: self._at]
-        self._told = list(zip(self._keys, passed, strict=False))
-        self._at = 0
+        passed = self.events[: self.at]
+        self._told = list(zip(self.keys, passed, strict=False))
+        self.at = 0
         self._teller.passed(passed)
 
     def stepped(self) -> None:
         """A step ends the update."""
         if self.resting:
-            self._teller.log.repeat(self._events)
+            self._teller.log.repeat(self.events)
         else:
             self._know()
-        self._told, self._at = [], 0
-        self.resting = bool(self._keys) and self._teller.steps % IN_FULL != 0
+            self._told = []
+        self.at = 0
+        self.resting = bool(self.events) and self._teller.steps % IN_FULL != 0
 
     def forget(self) -> None:
         """New objects have come: what looks like the old ones may not be."""
         if self.resting:
             self.wake()
         self._often.clear()
-        self._keys, self._events = [], []
+        self.keys, self.events = [_NONE], []
 
     def _know(self) -> None:
         """An update was told in full."""
@@ -116,7 +113,7 @@ class Routine:
         often = self._often[calls] = self._often.get(calls, 0) + 1
         if often < OFTEN or self._teller.log.updates < KEPT_UPDATES or not _plain(events):
             return
-        self._keys, self._events = list(calls), events
+        self.keys, self.events = [*calls, _NONE], events
 
 
 def _plain(events: list[Event]) -> bool:

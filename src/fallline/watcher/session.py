@@ -187,18 +187,24 @@ class Session(Updates):
             torch.is_grad_enabled(),
             _autocast(),
         )
-        event = self.routine.comes_again(key)
-        told = event is None
+        routine = self.routine
+        told = not routine.resting or routine.keys[routine.at] != key
         if told and self.owner.ident != key[4] and self.owner.keeps_out():
             return original(module, *args, **kwargs)
         self.inside = True
         try:
+            event = None
             try:
-                if event is None:
-                    self.routine.differs(key)
+                if told:
+                    routine.differs(key)
                     event = self.forward_event(module)
-                if event is not None and event.facts["grad"]:
-                    self.origin.before_forward(module, args, kwargs, event, frame)
+                    if event is not None and key[6]:
+                        self.origin.before_forward(module, args, kwargs, event, frame)
+                else:
+                    event = routine.events[routine.at]
+                    routine.at += 1
+                    if key[6]:
+                        self.origin.forward_again(module, args, kwargs, event, frame)
             except Exception as error:
                 self.fail(error)
                 event = None
@@ -237,23 +243,27 @@ class Session(Updates):
             get_ident(),
             _autocast(),
         )
-        event = self.routine.comes_again(key)
-        if event is None and self.owner.ident != key[4]:
+        routine, event = self.routine, None
+        told = not routine.resting or routine.keys[routine.at] != key
+        if told and self.owner.ident != key[4]:
             if self.owner.ident is None:
                 self.trainer_known()
             elif self.owner.keeps_out(backward=True):
                 return original(tensors, *args, **kwargs)
         try:
-            if event is None:
-                self.routine.differs(key)
+            if told:
+                routine.differs(key)
                 event = self.backward_event(loss, dict(zip(names, args, strict=False)) | kwargs)
+            else:
+                event = routine.events[routine.at]
+                routine.at += 1
             self._loss_at = event.at
             if isinstance(loss, Tensor):
                 self.graphs.note(loss)
                 number = self._value_of(loss, event)
                 if number is not None:
                     self._losses.append(number)
-                self.origin.before_backward(loss, number, event, frame)
+                self.origin.before_backward(loss, number, event, frame, told)
         except Exception as error:
             self.fail(error)
         started = now()
@@ -264,7 +274,7 @@ class Session(Updates):
             self.in_backward = outer
             self.seconds["backward"] += now() - started
             # in an update that goes like the last one the guard's look may come next
-            if event is not None and not (self.origin.guard_follows and self.routine.resting):
+            if event is not None and not (self.origin.guard_follows and routine.resting):
                 self.safely(self.origin.after_backward, event)
 
     def _value_of(self, loss: Tensor, event: Event) -> float | Tensor | None:

@@ -19,7 +19,6 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from fallline.event import Kind
 from fallline.watcher.patches import Patches, Wrapped
 from fallline.watcher.replay import Reached
 
@@ -100,23 +99,14 @@ class Taps(Patches):
     def _optimizer(self) -> None:
         session = self.session
 
-        def before(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
-            if session.forked:
-                session.safely(session.wake)
-            return None if session.off else session.before_step(optimizer, args, kwargs)
-
-        def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-            if not session.off:
-                session.after_step(optimizer)
-
-        self._undo.append(register_optimizer_step_pre_hook(before).remove)
-        self._undo.append(register_optimizer_step_post_hook(after).remove)
+        self._undo.append(register_optimizer_step_pre_hook(session.before_step).remove)
+        self._undo.append(register_optimizer_step_post_hook(session.after_step).remove)
 
         def zero_grad(original: Wrapped) -> Wrapped:
             def zero_grad(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
                 if session.replaying:
                     return None
-                if not session.off and not session.routine.expected(Kind.ZERO_GRAD, self, 2):
+                if not session.off and not session.routine.expected("zero_grad", self, 2):
                     session.safely(session.zero_grad, self)
                 return original(self, *args, **kwargs)
 
@@ -226,7 +216,7 @@ class Taps(Patches):
             def unscale_(self: Any, optimizer: Any) -> Any:
                 # told first: torch raises on a second unscale_, and that is what the finding is about
                 told = not session.off and self._enabled and session.scaler_stepping is None
-                if told and not session.routine.expected(Kind.UNSCALE, self, 2):
+                if told and not session.routine.expected("unscale", self, 2):
                     session.safely(session.unscale, self, optimizer)
                 return original(self, optimizer)
 
@@ -249,7 +239,7 @@ class Taps(Patches):
                 if session.replaying:
                     return None
                 told = not session.off and self._enabled
-                if told and not session.routine.expected(Kind.SCALER_UPDATE, self, 2):
+                if told and not session.routine.expected("scaler_update", self, 2):
                     session.safely(session.scaler_update, self)
                 return original(self, *args, **kwargs)
 
@@ -276,7 +266,7 @@ class Taps(Patches):
                     return original(self, *args, **kwargs)
                 session.in_scheduler = True
                 try:
-                    if not session.routine.expected(Kind.SCHEDULER_STEP, self, 2):
+                    if not session.routine.expected("scheduler_step", self, 2):
                         session.safely(session.scheduler_step, self, args, kwargs)
                     return original(self, *args, **kwargs)
                 finally:

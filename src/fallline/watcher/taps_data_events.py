@@ -73,7 +73,7 @@ class DataTeller:
         name = self.loader_id(loader)
         length = self.objects.described[name].facts.get("length")
         last = None if length is None else index + 1 == length
-        if self.routine.expected(Kind.BATCH, loader, 5, last) is not None:
+        if self.routine.expected("batch", loader, 5, last) is not None:
             return
         self.emit(
             Kind.BATCH,

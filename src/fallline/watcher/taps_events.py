@@ -395,7 +395,7 @@ class Teller(DataTeller, ModeTeller):
         self.emit(Kind.ZERO_GRAD, place(3), model=known, clears="grad", parameters=number)
 
     def clip_event(self, parameters: Any, how: str, threshold: Any) -> Event:
-        again = self.routine.expected(Kind.CLIP, None, 5, how)
+        again = self.routine.expected("clip", None, 5, how)
         if again is not None:
             return again
         where = place(4)

@@ -9,8 +9,6 @@ import torch
 import torch.utils.checkpoint
 from torch import nn
 
-from fallline.event import Kind
-
 if TYPE_CHECKING:
     from fallline.watcher.session import Session
     from fallline.watcher.taps import Taps
@@ -84,7 +82,7 @@ def _train(session: Session, original: Wrapped) -> Wrapped:
             return original(self, mode)  # type: ignore[no-any-return]
         session.in_mode = True
         try:
-            if not session.routine.expected(Kind.MODE, self, 2, mode):
+            if not session.routine.expected("mode", self, 2, mode):
                 session.safely(session.mode, self, mode)
             return original(self, mode)  # type: ignore[no-any-return]
         finally:
@@ -97,7 +95,7 @@ def _zero_grad(session: Session, original: Wrapped) -> Wrapped:
     def zero_grad(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if session.replaying:
             return None
-        if not session.off and not session.routine.expected(Kind.ZERO_GRAD, self, 2):
+        if not session.off and not session.routine.expected("zero_grad", self, 2):
             session.safely(session.zero_grad_of_model, self)
         return original(self, *args, **kwargs)
 

@@ -6,6 +6,7 @@ caches hold the user's tensors, and each function that is called has to be fetch
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from sys import _getframe
 from threading import get_ident
 from time import perf_counter as now
@@ -20,7 +21,7 @@ from fallline.watcher.guard import Guard, GuardStop
 from fallline.watcher.memory import LiveGraphs, live_bytes
 from fallline.watcher.numbers import Numbers, describe_parameters
 from fallline.watcher.objects import learning_rate
-from fallline.watcher.recorder import Recorder, UpdateRow
+from fallline.watcher.recorder import Recorder, UpdateRow, as_it_is
 from fallline.watcher.samples import ParameterInfo
 from fallline.watcher.taps_events import Teller
 from fallline.watcher.taps_facts import autocast_dtype
@@ -38,6 +39,16 @@ MEMORY_EVERY = 16
 NO_CLIP = (None, None)  # the norm that was measured, and the threshold
 
 
+@dataclass(slots=True)
+class Known:
+    """An optimizer, while updates are well known."""
+
+    name: str
+    held: int  # its set of parameters
+    numbers: Numbers
+    on_device: bool
+
+
 class Updates(Teller):
     """What happens around an optimizer's step. Not on its own: a part of `Session`."""
 
@@ -46,7 +57,9 @@ class Updates(Teller):
     origin: Origin
     recorder: Recorder | None
     world: int
+    forked: bool
     open: Callable[[], Recorder]
+    wake: Callable[[], None]
     safely: Callable[..., Any]
     fail: Callable[[Exception], None]
     _judge: Judge
@@ -57,8 +70,7 @@ class Updates(Teller):
         self.counts: dict[str, int] = {}  # updates by optimizer
         self.micro_batches = 0  # of the last update
         self._numbers: dict[str, tuple[int, Numbers]] = {}
-        # by id, while updates are well known: an optimizer's name, parameter set and numbers
-        self._known: dict[int, tuple[str, int, Numbers]] = {}
+        self._known: dict[int, Known] = {}  # by id of the optimizer
         self._losses: list[Any] = []
         self._loss_at: Location | None = None
         self._clip: tuple[Any, float | None] = NO_CLIP
@@ -70,19 +82,39 @@ class Updates(Teller):
         self._memory: int | None = None
 
     def before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
-        self._closure = False
-        closure = args[1] if len(args) > 1 else kwargs.get("closure")
-        if closure is None or not callable(closure):
-            try:
-                self._gradients_ready(optimizer)
-            except GuardStop:
-                raise
-            except Exception as error:
-                self.fail(error)
-            self._step_started, self._in_closure = now(), 0.0  # our own part is not the step
+        """A hook of torch, in front of every step."""
+        if self.off and not self._woken():
             return None
-        self._step_started = now()
-        self._in_closure = 0.0
+        closure = args[1] if len(args) > 1 else kwargs.get("closure") if kwargs else None
+        self._closure = closure is not None and callable(closure)
+        if self._closure:
+            return self._before_closure(optimizer, closure, args, kwargs)
+        try:
+            known = self._known.get(id(optimizer))
+            if known is None or not self.routine.resting or known.on_device:
+                self._gradients_ready(optimizer)
+            else:
+                index = self.counts[known.name]
+                if index >= known.numbers.rests_until or known.numbers.fingerprints:
+                    self._sample(optimizer, index, known.numbers)
+                self.guard.check(optimizer, index, known.held)
+        except GuardStop:
+            raise
+        except Exception as error:
+            self.fail(error)
+        self._step_started, self._in_closure = now(), 0.0  # our own part is not the step
+        return None
+
+    def _woken(self) -> bool:
+        """In a forked child, that it trains is news; it is watched from now on."""
+        if self.forked:
+            self.safely(self.wake)
+        return not self.off
+
+    def _before_closure(
+        self, optimizer: torch.optim.Optimizer, closure: Any, args: Any, kwargs: Any
+    ) -> Any:
+        self._step_started, self._in_closure = now(), 0.0
         if self.owner.ident != get_ident() and self.owner.keeps_out():
             return None
         return self._with_closure(optimizer, closure, args, kwargs)
@@ -91,8 +123,6 @@ class Updates(Teller):
         self, optimizer: torch.optim.Optimizer, closure: Any, args: Any, kwargs: Any
     ) -> Any:
         # gradients are made inside: look at them when the closure has run
-        self._closure = True
-
         first = len(self.log.events)
 
         def watched() -> Any:
@@ -115,33 +145,46 @@ class Updates(Teller):
         return args, {**kwargs, "closure": watched}
 
     def _gradients_ready(self, optimizer: torch.optim.Optimizer) -> None:
-        if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():  # type: ignore[no-untyped-call]
-            return  # a step that is being recorded into a CUDA graph: nothing may be waited for
         known = self._known.get(id(optimizer)) if self.routine.resting else None
         if known is None:
-            if self.owner.ident != get_ident() and self.owner.keeps_out():
+            known = self._meet_optimizer(optimizer)
+            if known is None:
                 return
-            name = self.objects.optimizer(optimizer)
-            numbers = self._numbers_of(name, optimizer)
-            known = self._known[id(optimizer)] = (
-                name,
-                self.objects.optimizer_sets[name],
-                numbers,
-            )
-            self.origin.step_comes()
-        name, held, numbers = known
-        index = self.counts.get(name, 0)
-        if numbers.due(index):
-            scale = self._scale_value()
-            fused = (
-                getattr(optimizer, "found_inf", None) is not None
-                and getattr(optimizer, "grad_scale", None) is not None
-            )
-            numbers.before_step(index, scale if scale is not None else 1.0, fused)
-        self.guard.check(optimizer, index, held)
+        if known.on_device and torch.cuda.is_current_stream_capturing():
+            return  # a step that is being recorded into a CUDA graph: nothing may be waited for
+        index = self.counts.get(known.name, 0)
+        self._sample(optimizer, index, known.numbers)
+        self.guard.check(optimizer, index, known.held)
 
-    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
-        if self._known.get(id(optimizer)) is None and self.owner.ident != get_ident():
+    def _sample(self, optimizer: torch.optim.Optimizer, index: int, numbers: Numbers) -> None:
+        scale = self._scale_value()
+        fused = (
+            getattr(optimizer, "found_inf", None) is not None
+            and getattr(optimizer, "grad_scale", None) is not None
+        )
+        numbers.before_step(index, scale if scale is not None else 1.0, fused)
+
+    def _meet_optimizer(self, optimizer: torch.optim.Optimizer) -> Known | None:
+        """In an update that is told: what is known of this optimizer. None where it is another thread's."""
+        if self.owner.ident != get_ident() and self.owner.keeps_out():
+            return None
+        on_device = torch.cuda.is_initialized() and any(  # type: ignore[no-untyped-call]
+            p.is_cuda for g in optimizer.param_groups for p in g["params"]
+        )
+        if on_device and torch.cuda.is_current_stream_capturing():
+            return None
+        name = self.objects.optimizer(optimizer)
+        numbers = self._numbers_of(name, optimizer)
+        known = Known(name, self.objects.optimizer_sets[name], numbers, on_device)
+        self._known[id(optimizer)] = known
+        self.origin.step_comes()
+        return known
+
+    def after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        """A hook of torch, behind every step."""
+        if self.off:
+            return
+        if id(optimizer) not in self._known and self.owner.ident != get_ident():
             if self.owner.keeps_out():
                 return
         if self._step_started:
@@ -149,7 +192,7 @@ class Updates(Teller):
         self._stepped = True
         self.in_closure = False
         try:
-            held_back = self.guard.release(optimizer)
+            held_back = self.guard.holds and self.guard.release(optimizer)
             if self.scaler_stepping is not None:
                 found = getattr(optimizer, "found_inf", None)
                 if isinstance(found, Tensor) and found.device.type == "cpu":
@@ -159,19 +202,22 @@ class Updates(Teller):
             self.fail(error)
 
     def _step_done(self, optimizer: torch.optim.Optimizer, skipped: bool) -> None:
+        routine = self.routine
         again = None
         if not skipped:
             try:
-                frame = _getframe(4)
+                frame = _getframe(3)
             except ValueError:  # called from no Python at all
                 frame = _getframe()
             key = ("step", id(optimizer), id(frame.f_code), frame.f_lasti, get_ident())
-            again = self.routine.comes_again(key)
-            if again is None:
-                self.routine.differs(key)
+            if routine.resting and routine.keys[routine.at] == key:
+                again = routine.events[routine.at]
+                routine.at += 1
+            else:
+                routine.differs(key)
         self.steps += 1
         event = again or self.step_event(optimizer, skipped, self._closure)
-        self.routine.stepped()
+        routine.stepped()
         name = event.optimizer or ""
         index = self.counts.get(name, 0)
         if len(self.counts) > 1:
@@ -182,19 +228,22 @@ class Updates(Teller):
             self.origin.after_step(optimizer, index, event, rate)
         if self.steps % MEMORY_EVERY == 1:
             self._memory = live_bytes()
-        self.micro_batches = max(1, len(self._losses))
         losses = self._losses
-        row = UpdateRow(
+        self.micro_batches = max(1, len(losses))
+        loss = losses[0] if len(losses) == 1 else mean_of(losses)
+        (norm, threshold), scale, flag = self._clip, self._scale, self.guard.flag
+        fields = (
             index,
             name,
             event.at,
             self._loss_at,
             time(),
-            losses[0] if len(losses) == 1 else mean_of(losses),
+            loss if loss.__class__ is float else as_it_is(loss),
             rate,
-            self._scale,
-            skipped if self.guard.flag is None else self.guard.flag,
-            *self._clip,
+            None if scale is None else as_it_is(scale),
+            skipped if flag is None else as_it_is(flag),
+            None if norm is None else as_it_is(norm),
+            threshold,
             self.guard.norm,
             self.seconds,
             self._memory,
@@ -202,13 +251,17 @@ class Updates(Teller):
             self.micro_batches,
             self.all_reduces if self.world > 1 else None,
         )
+        recorder = self.recorder or self.open()
         entry = self._numbers.get(name)
-        if entry is not None and entry[1].waits:
+        if entry is None or not entry[1].waits:
+            recorder.note(fields)
+        else:
+            row = UpdateRow(*fields)
             if skipped:
                 entry[1].skipped()
             else:
                 entry[1].after_step(row)
-        (self.recorder or self.open()).update(row)
+            recorder.update(row)
         self.seconds = {"data": 0.0, "forward": 0.0, "backward": 0.0, "step": 0.0}
         self._losses, self._clip, self._scale = [], NO_CLIP, None
         self._step_started, self.all_reduces = 0.0, 0
