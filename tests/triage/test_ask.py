@@ -216,7 +216,7 @@ def _run(folder: Path, *, updates: int) -> None:
     """A watched run of so many updates, in which nothing was found."""
     store = Store.create(folder, 0)
     for i in range(updates):
-        store.update(UpdateRow(i, loss=1.0 / (i + 1)))
+        store.updates([UpdateRow(i, loss=1.0 / (i + 1))])
     store.close()
 
 

@@ -224,7 +224,7 @@ def test_disk_and_memory_are_bounded_and_spikes_stay(
         update = row(
             index, loss=99.0 if index == 1234 else 1.0, grad_norm=0.0 if index == 2345 else 1.0
         )
-        kept.update(update)
+        kept.updates([update])
         live.append(update)
     kept.close()
     track = read_run(tmp_path).tracks[0]

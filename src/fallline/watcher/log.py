@@ -48,7 +48,7 @@ class EventLog:
     def repeat(self, segment: list[Event]) -> None:
         """An update like this known one, which nobody told again."""
         self.updates += 1
-        if self._follows():
+        if self._after and self._follows():
             self.events += segment
             self._start = len(self.events)
         else:

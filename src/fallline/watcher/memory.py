@@ -19,20 +19,20 @@ class LiveGraphs:
     """Counts autograd graphs that are still alive. `note` each loss before its backward, each output of a model."""
 
     def __init__(self) -> None:
-        self._anchor = object()
-        self._others = sys.getrefcount(self._anchor)
+        self.anchor = object()
+        self._others = sys.getrefcount(self.anchor)
 
     def note(self, tensor: Any) -> None:
         """Remember the graph that this tensor ends."""
         node = getattr(tensor, "grad_fn", None)
         if node is None:
             return
-        node.metadata["fallline"] = self._anchor
+        node.metadata["fallline"] = self.anchor
 
     @property
     def alive(self) -> int:
         """How many of them there are now."""
-        return sys.getrefcount(self._anchor) - self._others
+        return sys.getrefcount(self.anchor) - self._others
 
 
 def live_bytes() -> int | None:

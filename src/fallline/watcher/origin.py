@@ -64,11 +64,11 @@ class Origin:
         self._replays = 0
         self._told: set[Any] = set()
         self._loss: tuple[Tensor, Event] | None = None
-        self._backward: Event | None = None
+        self.latest: Event | None = None  # the last backward
         self._last_step: Location | None = None
         self.window_lost = False  # a loss of the update in progress was not finite
         self.guard_follows = False  # in updates that go like the last one
-        self._lost = (
+        self.lost = (
             False  # the loss of the last backward was not finite: its gradients are not news
         )
         self._probes: dict[int, tuple[int, list[weakref.ref[Tensor]]]] = {}
@@ -123,10 +123,10 @@ class Origin:
             if not capture.over and capture.random is not None:
                 self._randomness.after(capture.random)
             capture.end(frame, told)
-        self._backward, self._lost = event, False
+        self.latest, self.lost = event, False
         if isinstance(value, float):
             if not math.isfinite(value):
-                self._lost = self.window_lost = True
+                self.lost = self.window_lost = True
                 self.loss_bad(loss, event)
         elif value is not None:
             self._loss = (value, event)
@@ -135,7 +135,7 @@ class Origin:
         """A look at one or two small gradients: a NaN from any operation arrives there, and the frame is still alive."""
         if self.session.off:
             return
-        if event.facts.get("scaled") or self._lost or self._replays >= MOST_REPLAYS:
+        if event.facts.get("scaled") or self.lost or self._replays >= MOST_REPLAYS:
             return
         for probe in self._probe():
             gradient = probe.grad
@@ -226,7 +226,7 @@ class Origin:
             if not bool(torch.isfinite(loss)):  # the guard has waited for the device already
                 self.loss_bad(loss, event)
                 return
-        if self._lost:
+        if self.lost:
             return
         bad = next(
             (
@@ -237,15 +237,15 @@ class Origin:
             ),
             None,
         )
-        if self._backward is not None and bad is not None:
-            self.gradient_bad(self._backward, bad)
+        if self.latest is not None and bad is not None:
+            self.gradient_bad(self.latest, bad)
 
     def waited(self) -> None:
         """The device has been waited for and its gradients are fine: the loss may still not be."""
         if self._loss is not None:
             (loss, event), self._loss = self._loss, None
             if not math.isfinite(loss.item()):
-                self._lost = True
+                self.lost = True
                 self.loss_bad(loss, event)
 
     @property
@@ -255,11 +255,11 @@ class Origin:
 
     def noticed_late(self, index: int, finite_loss: bool) -> None:
         """A fused optimizer has skipped an earlier update; what that micro-batch was is gone."""
-        if self._backward is not None and ("late", self._backward.at.line) not in self._told:
-            self._told.add(("late", self._backward.at.line))
+        if self.latest is not None and ("late", self.latest.at.line) not in self._told:
+            self._told.add(("late", self.latest.at.line))
             why = "the fused step was not waited for; from here on it is, and the next one is replayed"
             code = "FL621" if finite_loss else "FL620"
-            self._observe(code, self._backward, {"step": index, "missing": why})
+            self._observe(code, self.latest, {"step": index, "missing": why})
 
     # -- what is said ------------------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ __all__ = ["Recorder", "UpdateRow", "as_it_is"]
 # A queue this long means that the writer cannot keep up (a stalled disk); further rows are counted, not kept.
 QUEUE_LIMIT = 20_000
 # How long a killed run may be behind, at most.
-FLUSH_SECONDS = 1.0
+FLUSH_SECONDS = 2.0
 _NUMBERS = (int, float)  # a union type made anew at each look is slow
 
 
@@ -208,14 +208,13 @@ class Recorder:
         store = self._store
         if store is None:
             return
+        store.updates([thing for what, thing in batch if what == "update"])
         for what, thing in batch:
-            if what == "update":
-                store.update(thing)
-            elif what == "event":
+            if what == "event":
                 store.event(thing)
             elif what == "finding":
                 store.finding(thing)
-            else:
+            elif what == "meta":
                 store.meta(*thing)
         if self.dropped:
             store.meta("dropped", self.dropped)
@@ -271,7 +270,7 @@ def _resolve(row: UpdateRow) -> None:
     """Turn the row's tensors into numbers. Waits for the device; runs in the background thread only."""
     for name in ("loss", "scale", "clip_norm", "grad_norm"):
         value = getattr(row, name)
-        if value is not None and not isinstance(value, float | int):
+        if value is not None and not isinstance(value, _NUMBERS):
             try:
                 setattr(row, name, float(value))
             except Exception:

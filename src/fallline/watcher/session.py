@@ -12,10 +12,12 @@ import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
 from sys import _getframe
 from threading import get_ident
 from time import perf_counter as now
+from types import FrameType
 from typing import Any
 
 import torch
@@ -258,7 +260,7 @@ class Session(Updates):
                 event = routine.events[routine.at]
                 routine.at += 1
             self._loss_at = event.at
-            if isinstance(loss, Tensor):
+            if isinstance(loss, Tensor) and (told or not self._goes_again(loss, event, frame)):
                 self.graphs.note(loss)
                 number = self._value_of(loss, event)
                 if number is not None:
@@ -276,6 +278,26 @@ class Session(Updates):
             # in an update that goes like the last one the guard's look may come next
             if event is not None and not (self.origin.guard_follows and routine.resting):
                 self.safely(self.origin.after_backward, event)
+
+    def _goes_again(self, loss: Tensor, event: Event, frame: FrameType) -> bool:
+        """What `backward` does for a finite loss of a CPU in a well-known update, in one place."""
+        origin = self.origin
+        capture, node = origin.capture, loss.grad_fn
+        if capture is None or capture.random is not None or node is None:
+            return False
+        if self._unscaled is not None or not loss.is_cpu:
+            return False
+        try:
+            number = loss.item()
+        except RuntimeError:  # several numbers
+            return False
+        if number.__class__ is not float or not isfinite(number):
+            return False
+        node.metadata["fallline"] = self.graphs.anchor  # type: ignore[index]
+        self._losses.append(number)
+        capture.end(frame, False)
+        origin.latest, origin.lost = event, False
+        return True
 
     def _value_of(self, loss: Tensor, event: Event) -> float | Tensor | None:
         """Of a loss that is one number: on an accelerator it stays there."""

@@ -62,6 +62,8 @@ create table events(id integer primary key, body text);
 create table findings(code, path, line, body text, primary key(code, path, line));
 """
 
+_INSERT_UPDATE = f"insert into updates values({','.join('?' * len(UPDATE_COLUMNS))})"
+
 
 def rank_files(folder: Path) -> dict[int, Path]:
     """The files of a run folder by rank."""
@@ -163,31 +165,31 @@ class Store:
             "insert or replace into meta values(?, ?)", (key, json.dumps(value, default=str))
         )
 
-    def update(self, row: UpdateRow) -> None:
-        seconds = row.seconds
-        self._db.execute(
-            f"insert into updates values({','.join('?' * len(UPDATE_COLUMNS))})",
-            [
-                row.index, row.optimizer, self._place(row.at), self._place(row.loss_at), row.time, _encode(row.loss),
-                _encode(row.lr), _encode(row.scale), int(row.skipped), _encode(row.clip_norm),
-                _encode(row.clip_threshold), _encode(row.grad_norm), seconds.get("data"), seconds.get("forward"),
-                seconds.get("backward"), seconds.get("step"), row.memory, row.graphs, row.micro_batches,
-                row.all_reduces,
-            ],
-        )  # fmt: skip
-        self._count(row)
-        if row.sample is not None:
-            self._sample(row.optimizer, row.index, row.sample)
-        if row.fingerprint is not None:
-            self._db.execute(
-                "insert into fingerprints values(?, ?, ?)",
-                (row.optimizer, row.index, array("d", row.fingerprint).tobytes()),
-            )
-        self._updates += 1
+    def updates(self, rows: list[UpdateRow]) -> None:
+        self._db.executemany(_INSERT_UPDATE, map(self._columns, rows))
+        for row in rows:
+            self._count(row)
+            if row.sample is not None:
+                self._sample(row.optimizer, row.index, row.sample)
+            if row.fingerprint is not None:
+                self._db.execute(
+                    "insert into fingerprints values(?, ?, ?)",
+                    (row.optimizer, row.index, array("d", row.fingerprint).tobytes()),
+                )
+        self._updates += len(rows)
         if self._updates > MAX_UPDATES:
             self._updates -= self._thin(
                 "updates", self._updates // 2, "loss", "coalesce(clip_norm, grad_norm)"
             )
+
+    def _columns(self, row: UpdateRow) -> tuple[Any, ...]:
+        seconds = row.seconds.get
+        return (
+            row.index, row.optimizer, self._place(row.at), self._place(row.loss_at), row.time, _encode(row.loss),
+            _encode(row.lr), row.scale, int(row.skipped), _encode(row.clip_norm), row.clip_threshold,
+            _encode(row.grad_norm), seconds("data"), seconds("forward"), seconds("backward"), seconds("step"),
+            row.memory, row.graphs, row.micro_batches, row.all_reduces,
+        )  # fmt: skip
 
     def event(self, event: Event) -> None:
         body = {"kind": event.kind.value, "facts": event.facts, "at": _location(event.at)}
@@ -243,10 +245,11 @@ class Store:
         if at is None:
             return None
         key = (at.path, at.line, at.function)
-        if key not in self._places:
-            self._places[key] = len(self._places) + 1
-            self._db.execute("insert into places values(?, ?, ?, ?)", (self._places[key], *key))
-        return self._places[key]
+        known = self._places.get(key)
+        if known is None:
+            known = self._places[key] = len(self._places) + 1
+            self._db.execute("insert into places values(?, ?, ?, ?)", (known, *key))
+        return known
 
     def _sample(self, optimizer: str, index: int, sample: Sample) -> None:
         if (optimizer, sample.layout.id) not in self._layouts:
@@ -312,7 +315,7 @@ def _size(value: Any) -> float:
 
 def _encode(value: Any) -> Any:
     """SQLite would store NaN as NULL, which here means "not measured"."""
-    return "nan" if isinstance(value, float) and math.isnan(value) else value
+    return "nan" if value != value else value
 
 
 def decode(value: Any) -> float | None:
