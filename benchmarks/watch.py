@@ -18,8 +18,10 @@ import os
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +84,7 @@ def transformer_job() -> Job:
 def short_step_job() -> Job:
     """The same in small: a step of about 20 ms, the shortest that the bar of one percent is about."""
     torch.manual_seed(0)
-    tokens = torch.randint(0, 512, (64, 8, 64))
+    tokens = torch.randint(0, 512, (64, 6, 64))
     model = Transformer(layers=2, width=128)
     return Job(model, lambda: (tokens[torch.randint(0, 64, ())], tokens[0]))
 
@@ -127,15 +129,28 @@ def install(session: Any) -> None:
     session.taps.install(rebind=True)
     if session.steps > PROBED_UPDATES and not session.by_hand.seen:
         session.by_hand.remove()  # as it goes away by itself in a run
-    resume(session)
-
-
-def resume(session: Any) -> None:
-    """What was not watched until now earns no budget."""
     session.off = False
-    session.guard._last = time.perf_counter()
+    session.guard._last = time.perf_counter()  # what was not watched until now earns no budget
     for _, numbers in session._numbers.values():
         numbers.resume()
+
+
+def pauses(session: Any) -> Switch:
+    """Watching on and off with the taps in place. The time in between earns no budget, and loses none."""
+    begun = [time.perf_counter(), time.process_time()]
+
+    def on() -> None:
+        session.off = False
+        session.guard._last += time.perf_counter() - begun[0]
+        for _, numbers in session._numbers.values():
+            numbers._last += time.process_time() - begun[1]
+
+    def off() -> None:
+        if not session.off:
+            session.off = True
+            begun[:] = time.perf_counter(), time.process_time()
+
+    return on, off
 
 
 @contextlib.contextmanager
@@ -336,10 +351,11 @@ Estimate = tuple[float, float]  # seconds an update, and the standard error
 def turns(
     job: Job, on: Callable[[], None], off: Callable[[], None], rounds: int, first: int, steps: int
 ) -> tuple[Estimate, float]:
-    """What `on` adds to an update, from many short turns: seconds, and those of an update with it off.
+    """What `on` adds to an update in the thread that trains: CPU seconds, and those of an update with it off.
 
-    After each switch `first` updates are not counted. Of the differences the smallest and the largest twentieth are left
-    out: another program on the machine makes one turn ten times as long as the next.
+    Turns are short, and each pair is in the other order than the one before: how fast this machine is changes within
+    seconds. After each switch `first` updates are not counted. Of the differences the smallest and the largest twentieth
+    are left out: another program makes one update ten times as long as the next.
     """
     added, bare = [], []
     for number in range(rounds):
@@ -348,41 +364,80 @@ def turns(
             (on if watched else off)()
             for _ in range(first):
                 job.step()
-            found[watched] = cpu(job.step, steps)[0]
+            begun = time.thread_time()
+            for _ in range(steps):
+                job.step()
+            found[watched] = (time.thread_time() - begun) / steps
         added.append(found[True] - found[False])
         bare.append(found[False])
     off()
     cut = rounds // 20
     kept = sorted(added)[cut : rounds - cut]
-    error = statistics.pstdev(kept) / len(kept) ** 0.5
+    # of a mean without its tails (Tukey and McLaughlin): those count as much as where the cut is
+    winsorized = [kept[0]] * cut + kept + [kept[-1]] * cut
+    error = statistics.pstdev(winsorized) / (1 - 2 * cut / rounds) / rounds**0.5
     return (statistics.fmean(kept), error), statistics.median(bare)
 
 
-def well_known(job: Job, rounds: int) -> tuple[Estimate, Estimate, float]:
-    """Updates that are like many before: what watching adds, what taps that let everything pass add, and a bare update.
+def background() -> float:
+    """CPU seconds of all threads but this one."""
+    return sum(
+        time.clock_gettime(time.pthread_getcpuclockid(t.ident))
+        for t in threading.enumerate()
+        if t.ident is not None and t is not threading.current_thread()
+    )
+
+
+def well_known(job: Job, rounds: int) -> Cost:
+    """What watching costs updates that are like many before.
 
     Taps stay in place from the beginning of a run to its end, and Python has learnt the way through them. Putting them
     in place and taking them away makes it forget that for dozens of updates. So watching is switched on and off with the
-    taps in place, in turns of four updates. What the taps cost then is measured by itself, in long turns, with a model
-    of as many modules that computes nothing: in a real one it is lost in the noise.
+    taps in place, at every update. Threads of our own work in both turns, so they have their own clock. What taps
+    that let everything pass cost is measured by itself, in long turns, with a model of as many modules that computes
+    nothing: in a real one it is lost in the noise.
     """
     with session_of() as session:
         install(session)
         for _ in range(WELL_KNOWN):
             job.step()
 
-        def rest() -> None:
-            session.off = True
-
         def silent() -> None:
             install(session)
             session.off = True
 
-        watched, bare = turns(job, lambda: resume(session), rest, rounds, 1, 3)
-        hollow = hollow_job(sum(1 for _ in job.model.modules()))
-        taps, _ = turns(hollow, silent, lambda: session.taps.remove(), rounds // 6, 100, 200)
+        before, updates = background(), session.steps
+        watched, bare = turns(job, *pauses(session), rounds, 0, 1)
         session.off = False
-    return watched, taps, bare
+        job.step()
+        time.sleep(2.5)  # what is still to be written
+        threads = (background() - before) / (session.steps - updates)
+        hollow = hollow_job(sum(1 for _ in job.model.modules()))
+        taps, _ = turns(hollow, silent, lambda: session.taps.remove(), 100, 100, 200)
+        session.off = False
+    return Cost(rounds, bare, watched, taps, threads)
+
+
+@dataclass
+class Cost:
+    """Of one update, in CPU seconds."""
+
+    rounds: int
+    bare: float
+    watched: Estimate
+    taps: Estimate
+    threads: float
+
+    @property
+    def total(self) -> float:
+        return self.watched[0] + self.taps[0] + self.threads
+
+    @property
+    def parts(self) -> str:
+        return (
+            f"{_us(self.watched)} for watching, {_us(self.taps)} for taps that let everything pass, "
+            f"{1e6 * self.threads:.0f} µs in threads of our own; {self.rounds} pairs of updates"
+        )
 
 
 def at_first(job: Job, blocks: int = 40) -> float:
@@ -401,25 +456,24 @@ def at_first(job: Job, blocks: int = 40) -> float:
         return statistics.median(found)
 
 
-def fixed_cost(rounds: int = 600) -> str:
-    watched, taps, bare = well_known(many_tensors_job(), rounds)
+def fixed_cost(rounds: int) -> str:
+    cost = well_known(many_tensors_job(), rounds)
     first = at_first(many_tensors_job())
     return (
-        f"Fixed cost of an update with 150 tensors of 8 x 8 or 8 values (a bare step takes {1000 * bare:.2f} ms of CPU): "
-        f"**{1e6 * (watched[0] + taps[0]):.0f} µs** of CPU, background threads included (bar: 300 µs): {_us(watched)} for watching, {_us(taps)} for taps "
-        f"that let everything pass; {rounds} pairs of 3 updates, {rounds // 6} of 200. {1e6 * first:.0f} µs in the first hundred updates, which are told in full."
+        f"Fixed cost of an update with 150 tensors of 8 x 8 or 8 values (a bare step takes {1000 * cost.bare:.2f} ms of CPU): "
+        f"**{1e6 * cost.total:.0f} µs** of CPU (bar: 300 µs): {cost.parts}. "
+        f"{1e6 * first:.0f} µs in the first hundred updates, which are told in full."
     )
 
 
-def short_steps(rounds: int = 600) -> str:
+def short_steps(rounds: int) -> str:
     job = short_step_job()
-    watched, taps, bare = well_known(job, rounds)
+    cost = well_known(job, rounds)
     nothing: Switch = (lambda: None, lambda: None)
-    noise, _ = turns(short_step_job(), *nothing, rounds // 2, 1, 3)
+    noise, _ = turns(short_step_job(), *nothing, rounds // 2, 0, 1)
     return (
-        f"Steps of {1e3 * bare:.1f} ms of CPU (2 layers, d = 128, {len(list(job.model.parameters()))} tensors): "
-        f"**{1 + (watched[0] + taps[0]) / bare:.4f}** of bare (bar: 1.01): {_us(watched)} for watching, {_us(taps)} for taps that let everything pass; "
-        f"{rounds} pairs of 3 updates, {rounds // 6} of 200. Bare against bare: {_us(noise)}."
+        f"Steps of {1e3 * cost.bare:.1f} ms of CPU (2 layers, d = 128, {len(list(job.model.parameters()))} tensors): "
+        f"**{1 + cost.total / cost.bare:.4f}** of bare (bar: 1.01): {cost.parts}. Bare against bare: {_us(noise)}."
     )
 
 
@@ -451,7 +505,7 @@ def memory(updates: int = 1_000_000) -> str:
             if index % 100 == 0:
                 row.sample = Sample(layout, lambda: (numbers, 0.0), index=index)
             recorder.update(row)
-            while recorder._queue.qsize() > 5_000:
+            while len(recorder._queue) > 5_000:
                 time.sleep(0.01)
         recorder.close()
         size = sum(f.stat().st_size for f in recorder.folder.iterdir()) / 2**20
@@ -483,10 +537,10 @@ def main() -> int:
         parts.append(memory(100_000 if args.quick else 1_000_000))
         print(parts[-1], flush=True)
     if args.only in (None, "fixed"):
-        parts.append(fixed_cost(120 if args.quick else 600))
+        parts.append(fixed_cost(500 if args.quick else 8_000))
         print(parts[-1], flush=True)
     if args.only in (None, "short"):
-        parts.append(short_steps(60 if args.quick else 600))
+        parts.append(short_steps(200 if args.quick else 4_000))
         print(parts[-1], flush=True)
     if args.only in (None, "table"):
         parts.insert(0, "\n".join(table(args.blocks, args.steps, tools)))

@@ -158,12 +158,12 @@ def test_where_nothing_can_be_written_training_goes_on(
 def test_a_full_disk_costs_one_warning(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(self: store.Store, row: UpdateRow) -> None:
+    def full(self: store.Store, rows: list[UpdateRow]) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
     recorder = Recorder(tmp_path)
     recorder.update(row(0))
-    monkeypatch.setattr(store.Store, "update", full)
+    monkeypatch.setattr(store.Store, "updates", full)
     for index in range(1, 50):
         recorder.update(row(index))
         time.sleep(0.001)
