@@ -78,7 +78,7 @@ def test_the_first_updates_are_told_and_later_ones_pass(
     session, watch = watched(tmp_path, lambda: loop.train(900))
     assert session.steps == session.log.updates == 900
     steps = told.count(Kind.STEP)
-    assert 100 <= steps <= 125  # about a hundred at first, and one of 128 of the others
+    assert 100 <= steps <= 125  # about a hundred at first, and one of 256 of the others
     assert {told.count(k) for k in (Kind.FORWARD, Kind.BACKWARD, Kind.ZERO_GRAD)} == {steps}
     assert watch.series is not None and len(watch.series.tracks[0].rows) == 900
     assert all(row.loss is not None for row in watch.series.tracks[0].rows)

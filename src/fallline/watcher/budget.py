@@ -9,8 +9,8 @@ from __future__ import annotations
 
 __all__ = ["FLOOR_SECONDS", "SHARE", "left_for_looks"]
 
-TAPS_SECONDS = 250e-6  # of an update with one micro-batch: benchmarks/watch.py
-FLOOR_SECONDS = 10e-6
+TAPS_SECONDS = 180e-6  # of an update with one micro-batch: benchmarks/watch.py
+FLOOR_SECONDS = 5e-6
 SHARE = 0.3  # of what is left, for each of the two
 
 

@@ -83,6 +83,7 @@ class Numbers:
         self.rests_until = 0  # the next update that is one to look at
         self._taken = 0
         self._layouts = 0
+        self.waits = False  # something was begun before the step that has to be ended after it
         self._sample: Callable[[], Sample] | None = None
         self._fingerprint: Tensor | None = None
         self._direction: Tensor | None = None
@@ -98,15 +99,11 @@ class Numbers:
         self.layout = Layout(self._layouts, [info for info, _ in pairs])
         self._layouts += 1
 
-    @property
-    def waits(self) -> bool:
-        """Whether something was begun before the step that has to be ended after it."""
-        return self._sample is not None or self._fingerprint is not None
-
     def before_step(self, index: int, scale: float = 1.0, scaled: bool = False) -> None:
         """Gradients are complete. `scale`: the loss scale of the backward; `scaled`: they still carry it."""
         try:
             self._before_step(index, scale, scaled)
+            self.waits = self._sample is not None or self._fingerprint is not None
         except (
             Exception
         ) as error:  # a tensor subclass that cannot be measured must not stop the training
@@ -114,6 +111,7 @@ class Numbers:
 
     def after_step(self, row: UpdateRow) -> None:
         """Fill in what is due at this update."""
+        self.waits = False
         try:
             self._after_step(row)
         except Exception as error:
@@ -122,6 +120,7 @@ class Numbers:
     def give_up(self, error: Exception) -> None:
         """Measure no more; `failure` says why."""
         self.failure, self.budget, self.fingerprints = repr(error), 0.0, False
+        self.waits = False
         self._sample = self._fingerprint = None
 
     def _before_step(self, index: int, scale: float, scaled: bool) -> None:
@@ -167,6 +166,7 @@ class Numbers:
 
     def skipped(self) -> None:
         """The step was not taken: there is no update to measure."""
+        self.waits = False
         self._sample = self._fingerprint = None
 
     def _clock(self) -> float:

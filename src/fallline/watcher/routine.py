@@ -4,7 +4,7 @@ Telling an event means walking the stack, reading facts off graphs and objects, 
 update, for what the log then throws away because it knows it. So once an update has been told often enough, each call is
 only compared with the one that came at this point before (what kind, on which object, from which instruction). The first
 call that differs wakes us: what was let pass is told after all, and this one in full. Facts that no call shows, such as a
-divisor, are looked at in one update of 128.
+divisor, are looked at in one update of 256.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Routine"]
 
 OFTEN = 32  # times that an update was told in full
-IN_FULL = 128  # then every so many are
+IN_FULL = 256  # then every so many are
 MOST = 256  # ways that updates of one program go
 
 Key = tuple[Any, ...]

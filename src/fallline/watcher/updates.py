@@ -7,7 +7,6 @@ caches hold the user's tensors, and each function that is called has to be fetch
 from __future__ import annotations
 
 from dataclasses import dataclass
-from sys import _getframe
 from threading import get_ident
 from time import perf_counter as now
 from time import time
@@ -75,6 +74,7 @@ class Updates(Teller):
         self._loss_at: Location | None = None
         self._clip: tuple[Any, float | None] = NO_CLIP
         self._scale: Any = None
+        self._last_step: tuple[Any, float | None] = (None, None)  # and its learning rate
         self._step_started = 0.0
         self._in_closure = 0.0  # seconds: what the closure of a step does has its own place
         self._closure = False
@@ -205,11 +205,7 @@ class Updates(Teller):
         routine = self.routine
         again = None
         if not skipped:
-            try:
-                frame = _getframe(3)
-            except ValueError:  # called from no Python at all
-                frame = _getframe()
-            key = ("step", id(optimizer), id(frame.f_code), frame.f_lasti, get_ident())
+            key = ("step", id(optimizer), get_ident())
             if routine.resting and routine.keys[routine.at] == key:
                 again = routine.events[routine.at]
                 routine.at += 1
@@ -224,7 +220,9 @@ class Updates(Teller):
             self.counts.pop(name, None)  # the one stepped last comes last
         self.counts[name] = index + 1
         rate = learning_rate(optimizer)
-        if not skipped:
+        last, last_rate = self._last_step
+        if not skipped and (event is not last or rate != last_rate or self.guard.norm is not None):
+            self._last_step = (event, rate)
             self.origin.after_step(optimizer, index, event, rate)
         if self.steps % MEMORY_EVERY == 1:
             self._memory = live_bytes()
