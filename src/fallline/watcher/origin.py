@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from fallline.event import Event, Kind, Location
-from fallline.watcher.frames import is_user_file, shown_path, user_frames
+from fallline.watcher.frames import is_user_file, locate, user_frames
 from fallline.watcher.objects import unwrap
 from fallline.watcher.origin_graph import from_graph
 from fallline.watcher.origin_trace import (
@@ -272,7 +272,7 @@ class Origin:
         frames: list[tuple[FrameType, int]] = []
         while trace is not None:
             if is_user_file(trace.tb_frame.f_code.co_filename):
-                frames.append((trace.tb_frame, trace.tb_lineno))
+                frames.append((trace.tb_frame, trace.tb_lasti))
             trace = trace.tb_next
         if capture is None or capture.over or not frames or self.observed:
             return
@@ -280,8 +280,8 @@ class Origin:
         if replay.run is None:
             return
         story, way, missing = self._forward_story(replay)
-        frame, line = frames[-1]
-        at = Location(shown_path(frame.f_code.co_filename), line)
+        frame, instruction = frames[-1]
+        at = locate(frame.f_code, instruction, frame.f_lineno)
         facts = self._facts(story) if story is not None else {"missing": missing}
         code = _CODES.get(story.leaf or "", "FL620") if story is not None else "FL620"
         seen = Event(Kind.BACKWARD, at)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import linecache
 import os
 import sys
 import weakref
@@ -25,7 +26,7 @@ import fallline
 from fallline.watcher.frames import is_user_file, locate, user_chain, user_frames
 from fallline.watcher.objects import unwrap, wrapper_of
 from fallline.watcher.randomness import State, restore, state_now
-from fallline.watcher.replay_region import region
+from fallline.watcher.replay_region import Spot, region
 
 __all__ = ["Capture", "Reached", "Replay"]
 
@@ -45,6 +46,14 @@ def line_of(code: CodeType, instruction: int) -> int:
     return locate(code, instruction, code.co_firstlineno).line
 
 
+def spot_of(code: CodeType, instruction: int) -> Spot:
+    at = locate(code, instruction, code.co_firstlineno)
+    if at.end_column is None:  # PYTHONNODEBUGRANGES: the first statement of that line
+        text = linecache.getline(code.co_filename, at.line)
+        return at.line, len(text) - len(text.lstrip()) + 1
+    return at.line, at.column
+
+
 class Reached(BaseException):
     """The replay has come to the backward; carries the loss. Not an Exception: user code must not catch it."""
 
@@ -62,11 +71,6 @@ class Call(NamedTuple):
     autocast: tuple[str, torch.dtype] | None
     chain: Chain
     training: bool = True
-
-    @property
-    def frames(self) -> list[tuple[int, CodeType, int]]:
-        """The user's frames it was called from, the innermost first: id, code, line."""
-        return [(key, code, line_of(code, lasti)) for key, code, lasti in self.chain]
 
 
 _call: Any = functools.partial(tuple.__new__, Call)  # past the function that names its arguments
@@ -220,13 +224,7 @@ def prepare(capture: Capture) -> Replay:
     if here is not None:
         frame, first, last = here
         names = dict(frame.f_locals)
-        lines = {
-            line
-            for c in capture.calls
-            for key, code, line in c.frames
-            if key == id(frame) and code is frame.f_code
-        }
-        found = region(frame.f_code.co_filename, first, last, lines, names)
+        found = region(frame.f_code.co_filename, first, last, _spots(capture, frame), names)
         if found.code is not None:
             scope = {**frame.f_globals, **{k: _copied(v) for k, v in names.items()}}
             return Replay(lambda: _execute(found, scope), "statements", names=_named(names))
@@ -248,18 +246,21 @@ def prepare(capture: Capture) -> Replay:
 def prepare_crashed(capture: Capture, frames: list[tuple[FrameType, int]]) -> Replay:
     """After an exception between model call and backward, such as the script's own check for NaN: its frames are all there is."""
     first = (
-        {(key, code): line for key, code, line in capture.calls[0].frames} if capture.calls else {}
+        {(key, code): spot_of(code, i) for key, code, i in capture.calls[0].chain}
+        if capture.calls
+        else {}
     )
-    for frame, last in reversed(frames):
+    for frame, instruction in reversed(frames):
         begin = first.get((id(frame), frame.f_code))
         if begin is None:
             continue
+        last = spot_of(frame.f_code, instruction)
         names = dict(frame.f_locals)
         wanted = next((n for n, v in names.items() if _bad_loss(v)), None)
         if wanted is None or capture.sharded:
             break
-        lines = {line for c in capture.calls for key, code, line in c.frames if key == id(frame)}
-        found = region(frame.f_code.co_filename, begin, last, lines, names, wanted)
+        spots = _spots(capture, frame)
+        found = region(frame.f_code.co_filename, begin, last, spots, names, wanted)
         if found.code is None:
             return Replay(None, missing=found.missing)
         scope = {**frame.f_globals, **{k: _copied(v) for k, v in names.items()}}
@@ -279,19 +280,30 @@ def _bad_loss(value: Any) -> bool:
     )
 
 
-def _common_frame(capture: Capture) -> tuple[FrameType, int, int] | None:
+def _spots(capture: Capture, frame: FrameType) -> set[Spot]:
+    """Where in this frame the models were called."""
+    return {
+        spot_of(code, instruction)
+        for c in capture.calls
+        for key, code, instruction in c.chain
+        if key == id(frame) and code is frame.f_code
+    }
+
+
+def _common_frame(capture: Capture) -> tuple[FrameType, Spot, Spot] | None:
     """The innermost frame of the user's code that called both the model and, now, the backward."""
-    first = {key: (code, line) for key, code, line in capture.calls[0].frames}
+    calls = {key: (code, spot_of(code, i)) for key, code, i in capture.calls[0].chain}
+    ends = {key: (code, spot_of(code, i)) for key, code, i in capture.end_chain}
     for frame in user_frames(2):
-        known = first.get(id(frame))
-        last = capture.end_frames.get(id(frame))
-        if known is None or last is None:
+        known, end = calls.get(id(frame)), ends.get(id(frame))
+        if known is None or end is None:
             continue
-        if known[0] is frame.f_code and last[0] is frame.f_code:
-            same_call = known[1] == last[1] and not (
-                capture.direct and capture.calls[0].frames[0][0] == id(frame)
+        if known[0] is frame.f_code and end[0] is frame.f_code:
+            first, last = known[1], end[1]
+            same_call = first[0] == last[0] and not (
+                capture.direct and capture.calls[0].chain[0][0] == id(frame)
             )
-            return None if same_call else (frame, known[1], max(last[1], known[1]))
+            return None if same_call else (frame, first, max(first, last))
     return None
 
 
