@@ -54,6 +54,10 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--needs", choices=("cuda",), help="only the experiments that need this device"
     )
     parser.add_argument(
+        "--seed", type=int, default=0, metavar="N",
+        help="move every seed by N: do the claims hold with other random numbers? writes nothing",
+    )  # fmt: skip
+    parser.add_argument(
         "--output-format", choices=("text", "json"), default="text", help="text (default) or json"
     )
 
@@ -63,6 +67,12 @@ def run(args: Namespace) -> int:
         raise UsageError("--jobs is a number of processes, 1 or more")
     if args.needs and not args.all:
         raise UsageError("--needs chooses among all experiments: give it with --all")
+    if args.seed < 0:
+        raise UsageError("--seed is what is added to every seed, 0 or more")
+    if args.seed and args.out:
+        raise UsageError(
+            "the record is of the seeds as they are written: leave out --seed or --out"
+        )
     if args.list:
         print(_listed(args))
         return 0
@@ -73,7 +83,7 @@ def run(args: Namespace) -> int:
         return _merge(Path(args.merge), folder)
     names = _names(args)
     _need_torch()
-    kept = bool(args.all or args.out)
+    kept = bool(args.all or args.out) and not args.seed
     if kept:
         _need_room(folder)
     # a record of one device's experiments is for --merge: it holds nothing else
@@ -200,7 +210,9 @@ def _measured(names: list[str], args: Namespace) -> list[Outcome]:
     jobs = args.jobs or min(len(names), _cores())
     progress = _Progress(len(names)) if args.all else None
     try:
-        return measure(names, jobs=jobs, done=progress.tick if progress else lambda _: None)
+        return measure(
+            names, jobs=jobs, seeds_by=args.seed, done=progress.tick if progress else lambda _: None
+        )
     finally:
         if progress:
             progress.close()
