@@ -20,6 +20,7 @@ from fallline.event import Event, Kind, Location
 from fallline.watcher.frames import is_user_file, locate, user_frames
 from fallline.watcher.objects import unwrap
 from fallline.watcher.origin_graph import from_graph
+from fallline.watcher.origin_parameter import ORDINARY, blame
 from fallline.watcher.origin_trace import (
     BackwardTrace,
     ForwardTrace,
@@ -48,7 +49,6 @@ __all__ = ["Origin"]
 # A run that has gone bad goes bad at every update: these many are looked into.
 MOST_REPLAYS = 3
 PROBE_ELEMENTS = 4_096
-ORDINARY = 1e12  # norms and learning rates below this make no infinity in one step
 # What was not finite before any operation of the forward pass.
 _CODES = {"parameter": "FL622", "buffer": "FL622", "input": "FL623"}
 
@@ -65,7 +65,7 @@ class Origin:
         self._told: set[Any] = set()
         self._loss: tuple[Tensor, Event] | None = None
         self._backward: Event | None = None
-        self._last_step: Location | None = None
+        self._last_step: Event | None = None
         self.window_lost = False  # a loss of the update in progress was not finite
         self.guard_follows = False  # in updates that go like the last one
         self._lost = (
@@ -76,7 +76,7 @@ class Origin:
             int, tuple[int, Location, str]
         ] = {}  # parameter → (update, line, optimizer)
         self._step_probes: dict[str, tuple[int, list[Tensor]]] = {}
-        self._rates: dict[str, deque[tuple[int, float]]] = {}
+        self.rates: dict[str, deque[tuple[int, float]]] = {}
 
     # -- what is kept, and what is looked at -------------------------------------------------------------------
 
@@ -158,11 +158,11 @@ class Origin:
         self, optimizer: torch.optim.Optimizer, index: int, event: Event, rate: float | None
     ) -> None:
         """Remember the learning rate, and the update after which a parameter was no longer finite."""
-        self._last_step = event.at
+        self._last_step = event
         name = event.optimizer or ""
-        rates = self._rates.get(name)
+        rates = self.rates.get(name)
         if rates is None:
-            rates = self._rates[name] = deque(maxlen=16)
+            rates = self.rates[name] = deque(maxlen=16)
         if rate is not None and (not rates or rates[-1][1] != rate):
             rates.append((index, rate))
         norm = self.session.guard.recent
@@ -386,7 +386,7 @@ class Origin:
 
     def _rate_jump(self) -> dict[str, Any] | None:
         """The learning rate was raised a hundredfold or more lately."""
-        for rates in self._rates.values():
+        for rates in self.rates.values():
             for (_, before), (index, after) in zip(list(rates)[:-1], list(rates)[1:], strict=True):
                 if before > 0 and after / before >= 100:
                     return {"update": index, "from": before, "to": after}
@@ -414,17 +414,13 @@ class Origin:
             "result": describe(parameter),
         }
         made = self._made_bad.get(id(parameter))
+        steps = max(self.session.counts.values(), default=0)
         if made is not None:
             facts |= {"step": made[0], "at": made[1], "op": "step", "optimizer": made[2]}
-        elif (steps := max(self.session.counts.values(), default=0)) == 0:
+        elif steps == 0 or self._last_step is None:
             facts |= {"step": 0, "op": "init", "note": "it was there before the first update"}
         else:
-            facts |= {
-                "at": self._last_step,
-                "step": steps - 1,
-                "op": "step",
-                "note": "the last update before it was noticed",
-            }
+            facts |= blame(self, parameter, self._last_step, steps)
         return facts
 
     def _name_of(self, parameter: Tensor) -> str | None:
