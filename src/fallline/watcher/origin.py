@@ -20,6 +20,7 @@ from fallline.event import Event, Kind, Location
 from fallline.watcher.frames import is_user_file, locate, user_frames
 from fallline.watcher.objects import unwrap
 from fallline.watcher.origin_graph import from_graph
+from fallline.watcher.origin_hooks import Hooks
 from fallline.watcher.origin_parameter import ORDINARY, blame
 from fallline.watcher.origin_trace import (
     BackwardTrace,
@@ -28,6 +29,7 @@ from fallline.watcher.origin_trace import (
     Story,
     describe,
     first_bad,
+    storage,
     tensors_in,
 )
 from fallline.watcher.randomness import Randomness
@@ -323,7 +325,7 @@ class Origin:
             "module": story.module or "",
             "inputs": story.inputs,
         }
-        facts["result"] = story.result
+        facts |= {"result": story.result, "hook": story.hook}
         if story.leaf is not None:
             facts |= {"tensor": story.name, "index": story.index, "kind": story.leaf}
         if story.leaf in ("parameter", "buffer") and story.name:
@@ -403,7 +405,7 @@ class Origin:
                     and p.layout is torch.strided
                     and not bool(torch.isfinite(p.detach()).all())
                 ):
-                    return self._poisoned_facts(name, p)
+                    return self._poisoned_facts(self._name_of(p) or name, p)
         return None
 
     def _poisoned_facts(self, name: str, parameter: Tensor) -> dict[str, Any]:
@@ -424,11 +426,14 @@ class Origin:
         return facts
 
     def _name_of(self, parameter: Tensor) -> str | None:
-        for _, model in self.session.objects.models():
-            for name, p in model.named_parameters():
-                if p is parameter:
-                    return name
-        return None
+        if self.capture is not None:
+            known = self._modules(self.capture).tensors.get(storage(parameter))
+            if known is not None:
+                return known[1]
+        return next(
+            iter(self.session.objects.parameter_names([self.session.objects.serial(parameter)])),
+            None,
+        )
 
     # -- replays -----------------------------------------------------------------------------------------------
 
@@ -458,7 +463,9 @@ class Origin:
 
     def _modules(self, capture: Capture) -> Modules:
         known = [m for _, m in self.session.objects.models()]
-        return Modules.around(list(map(unwrap, capture.models)), known + capture.holders)
+        named = [v for f in user_frames() for v in f.f_locals.values() if isinstance(v, nn.Module)]
+        called = list(map(unwrap, capture.models))
+        return Modules.around(called, known + capture.holders, list(map(unwrap, named)))
 
     def _replay_backward(self) -> tuple[Story | None, str, str]:
         replay = self._prepared()
@@ -467,17 +474,16 @@ class Origin:
         if replay.way == "modules":
             return None, "", replay.missing
         modules = self._modules(self.capture)
+        hooks = Hooks(modules)
         try:
-            with as_it_was(self.capture, self.session):
+            with as_it_was(self.capture, self.session), hooks.followed(self.capture.models):
                 with modules.followed(), torch.autograd.set_detect_anomaly(True, check_nan=False):
                     loss = replay.run()
                 if not isinstance(loss, Tensor) or loss.grad_fn is None:
                     return None, replay.way, "the replay gave no loss"
-                return (
-                    BackwardTrace(modules, saved=not self.session.checkpoints).run(loss),
-                    replay.way,
-                    "",
-                )
+                saved, ended = not self.session.checkpoints, lambda: hooks.found is not None
+                story = BackwardTrace(modules, saved=saved, ended=ended).run(loss)
+                return story or hooks.found, replay.way, ""
         except Gone:
             return None, replay.way, "an input of the model is no longer there"
         except (Exception, Reached) as error:

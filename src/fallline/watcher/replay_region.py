@@ -211,8 +211,10 @@ class _Slicer:
         return all(_listlike(self.names.get(n)) for n in names)
 
     def _in_place(self, statement: ast.stmt) -> bool:
-        """`loss.mul_(0.5)`: changes something that is needed."""
-        if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
+        """`loss.mul_(0.5)`, `hidden.register_hook(f)`: changes something that is needed."""
+        if not isinstance(statement, ast.Expr | ast.Assign) or not isinstance(
+            statement.value, ast.Call
+        ):
             return False
         func = statement.value.func
         if (
@@ -222,6 +224,8 @@ class _Slicer:
         ):
             if func.attr in ("append", "extend"):
                 return True  # losses collected in a list; the replay works on copies of lists
+            if func.attr == "register_hook":
+                return True
             return (
                 func.attr.endswith("_") and not func.attr.startswith("_") and func.attr != "zero_"
             )

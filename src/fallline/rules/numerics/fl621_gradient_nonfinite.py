@@ -38,6 +38,11 @@ class GradientNonfinite(Rule):
             return f"A gradient is not finite at update {entry.get('step')} although the loss is. Which operation made it could not be found: {missing}.{reached}"
         inside = f" in module {entry['module']}" if entry.get("module") else ""
         given = ranges(entry)
+        if entry.get("hook"):
+            return (
+                f"The loss is finite at update {entry.get('step')}, and the backward hook {entry['hook']}{inside} makes a finite gradient "
+                f"non-finite: {entry['op']}{f' ({given})' if given else ''}.{reached}"
+            )
         return (
             f"The loss is finite at update {entry.get('step')} and the backward of {entry['op']}{inside} is not"
             f"{f' ({given})' if given else ''}.{reached}"
