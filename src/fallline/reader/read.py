@@ -225,11 +225,17 @@ def unreadable(path: str, error: UnreadableError) -> Finding:
 
 
 def _unread_cells(source: Source) -> list[Finding]:
-    """One finding for all cells that are not Python: the first that nobody left open on purpose, else the first."""
+    """One finding for all cells that are not Python: the first that nobody left open on purpose, else the first.
+
+    A note where others could be read: course notebooks leave blanks in endless forms, and a cell that is wrong says so
+    the first time it is run.
+    """
     if not source.unread:
         return []
     first = min(source.unread, key=lambda error: error.blank)
     finding = unreadable(source.path, first)
+    if len(source.unread) < len(source.cells):
+        finding.severity = Severity.INFO
     others = len(source.unread) - 1
     if others:
         finding.message += f"; {others} more cell{'s'[: others > 1]} could not be read either"

@@ -10,6 +10,8 @@ from fallline.event import Event, Kind, Trace
 
 __all__ = ["on_every_iteration"]
 
+_STEPS = (Kind.STEP, Kind.OPAQUE)  # what cannot be seen into may step
+
 
 def on_every_iteration(trace: Trace, events: Iterable[Event]) -> bool:
     """Whether these events fall into each of several training iterations in a row: a log every 100 steps does not."""
@@ -19,7 +21,12 @@ def on_every_iteration(trace: Trace, events: Iterable[Event]) -> bool:
 
 
 def _iterations(trace: Trace) -> list[tuple[int, int]]:
-    """Spans of event order from one batch (or backward, where no loader is seen) to the next, with a backward inside."""
+    """Spans of event order from one batch (or backward, where no loader is seen) to the next, with a backward inside.
+
+    Gradients that nothing steps with are looked at, plotted or attacked with: nobody trains.
+    """
+    if not any(e.kind in _STEPS or e.fact("what") == "use" for e in trace.events):
+        return []
     backwards = [e.order for e in trace.all(Kind.BACKWARD)]
     starts = [e.order for e in trace.all(Kind.BATCH)] or backwards
     spans = []
