@@ -38,10 +38,12 @@ from fallline.watcher.replay import (
     Gone,
     Reached,
     Replay,
+    arguments,
     as_it_was,
     prepare,
     prepare_crashed,
 )
+from fallline.watcher.replay_once import Once
 
 if TYPE_CHECKING:
     from fallline.watcher.session import Session
@@ -70,13 +72,10 @@ class Origin:
         self._last_step: Event | None = None
         self.window_lost = False  # a loss of the update in progress was not finite
         self.guard_follows = False  # in updates that go like the last one
-        self._lost = (
-            False  # the loss of the last backward was not finite: its gradients are not news
-        )
+        self._lost = False  # the loss of the last backward was not finite: no news in its gradients
         self._probes: dict[int, tuple[int, list[weakref.ref[Tensor]]]] = {}
-        self._made_bad: dict[
-            int, tuple[int, Location, str]
-        ] = {}  # parameter → (update, line, optimizer)
+        # parameter → update, line, optimizer
+        self._made_bad: dict[int, tuple[int, Location, str]] = {}
         self._step_probes: dict[str, tuple[int, list[Tensor]]] = {}
         self.rates: dict[str, deque[tuple[int, float]]] = {}
 
@@ -449,15 +448,15 @@ class Origin:
     def _forward_story(self, replay: Replay) -> tuple[Story | None, str, str]:
         if replay.run is None or self.capture is None:
             return None, "", replay.missing
+        trace = ForwardTrace(arguments(self.capture) | replay.names)
         try:
-            with as_it_was(self.capture, self.session):
-                modules = self._modules(self.capture)
-                trace = ForwardTrace(modules, replay.names)
-                with modules.followed(), trace:
+            with as_it_was(self.capture, self.session, trace.same):
+                trace.modules = self._modules(self.capture)  # with the buffers of the replay
+                with trace.modules.followed(), trace:
                     loss = replay.run()
         except Gone:
             return None, replay.way, "an input of the model is no longer there"
-        except (Exception, Reached) as error:
+        except (Exception, Once, Reached) as error:
             return None, replay.way, f"the replay failed: {type(error).__name__}: {error}"
         return _worst(trace, loss), replay.way, replay.missing
 
@@ -486,7 +485,7 @@ class Origin:
                 return story or hooks.found, replay.way, ""
         except Gone:
             return None, replay.way, "an input of the model is no longer there"
-        except (Exception, Reached) as error:
+        except (Exception, Once, Reached) as error:
             return None, replay.way, f"the replay failed: {type(error).__name__}: {error}"
 
 

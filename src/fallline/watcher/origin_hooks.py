@@ -54,7 +54,7 @@ class Hooks:
         def watched(*args: Any) -> Any:
             if self.found is not None or not all(map(is_finite, tensors_in(args))):
                 return hook(*args)
-            trace = ForwardTrace(self.modules, {})
+            trace = ForwardTrace({}, self.modules)
             with trace:
                 result = hook(*args)
             # it may also have changed what it was given

@@ -180,9 +180,9 @@ class Modules:
 class ForwardTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Looks at the result of every operation and tells each non-finite tensor's story."""
 
-    def __init__(self, modules: Modules, inputs: dict[int, str]) -> None:
+    def __init__(self, inputs: dict[int, str], modules: Modules | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.modules = modules
+        self.modules = modules or Modules(())
         self.inputs = inputs  # storage → what the user calls it
         self.stories: dict[int, Story | None] = {}
         self._count = 0
@@ -196,6 +196,12 @@ class ForwardTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if _numeric(output):
                 self._judge(func, output, given, known, before, (args, kwargs))
         return result
+
+    def same(self, made: Tensor, had: Tensor) -> None:
+        """What the replay computes and what the run had computed: other noise may lie between, the story is one."""
+        story = self.story(made)
+        if story is not None and storage(made) != storage(had) and not is_finite(had):
+            self.stories[storage(had)] = story
 
     def story(self, tensor: Tensor) -> Story | None:
         return self.stories.get(storage(tensor))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import io
 import linecache
 import os
@@ -25,7 +26,9 @@ from torch import Tensor, nn
 import fallline
 from fallline.watcher.frames import is_user_file, locate, user_chain, user_frames
 from fallline.watcher.objects import unwrap, wrapper_of
+from fallline.watcher.origin_trace import tensors_in
 from fallline.watcher.randomness import State, restore, state_now
+from fallline.watcher.replay_once import streams_kept
 from fallline.watcher.replay_region import Spot, region
 
 __all__ = ["Capture", "Reached", "Replay"]
@@ -224,7 +227,8 @@ def prepare(capture: Capture) -> Replay:
     if here is not None:
         frame, first, last = here
         names = dict(frame.f_locals)
-        found = region(frame.f_code.co_filename, first, last, _spots(capture, frame), names)
+        spots, outside = _spots(capture, frame), frame.f_globals
+        found = region(frame.f_code.co_filename, first, last, spots, names, outside=outside)
         if found.code is not None:
             scope = {**frame.f_globals, **{k: _copied(v) for k, v in names.items()}}
             return Replay(lambda: _execute(found, scope), "statements", names=_named(names))
@@ -260,7 +264,7 @@ def prepare_crashed(capture: Capture, frames: list[tuple[FrameType, int]]) -> Re
         if wanted is None or capture.sharded:
             break
         spots = _spots(capture, frame)
-        found = region(frame.f_code.co_filename, begin, last, spots, names, wanted)
+        found = region(frame.f_code.co_filename, begin, last, spots, names, wanted, frame.f_globals)
         if found.code is None:
             return Replay(None, missing=found.missing)
         scope = {**frame.f_globals, **{k: _copied(v) for k, v in names.items()}}
@@ -360,6 +364,22 @@ def _copied(value: Any) -> Any:
     return value.copy() if type(value) in (list, dict, set) else value
 
 
+def arguments(capture: Capture) -> dict[int, str]:
+    """Storage → the argument of a model's forward pass, for tensors that the user gave no name."""
+    found: dict[int, str] = {}
+    for call in capture.calls:
+        module = call.module()
+        with contextlib.suppress(Gone, TypeError, ValueError):
+            model = unwrap(module) if module is not None else None
+            bound = inspect.signature(model.forward).bind_partial(  # type: ignore[union-attr]
+                *take(call.args), **take(call.kwargs)
+            )
+            for name, value in bound.arguments.items():
+                for key, text in _named({name: value}).items():
+                    found.setdefault(key, f"{text} of {type(model).__name__}.forward")
+    return found
+
+
 def _named(values: dict[str, Any]) -> dict[int, str]:
     """Storage → what the user calls the tensor."""
     found: dict[int, str] = {}
@@ -381,8 +401,13 @@ def _named(values: dict[str, Any]) -> dict[int, str]:
 
 
 @contextlib.contextmanager
-def as_it_was(capture: Capture, session: Any) -> Iterator[None]:
-    """Randomness, buffers and output set aside; taps silent; models called with what they were called with."""
+def as_it_was(
+    capture: Capture, session: Any, same: Callable[[Tensor, Tensor], None] | None = None
+) -> Iterator[None]:
+    """Randomness, buffers and output set aside; taps silent; models called with what they were called with.
+
+    `same` is told of each tensor that was computed for a model call, and of the one that it really had.
+    """
     random_now = state_now()
     buffers = [
         (m, name, b)
@@ -403,13 +428,14 @@ def as_it_was(capture: Capture, session: Any) -> Iterator[None]:
         for module, name, buffer in buffers:
             # swapped, not changed: a graph that waits for its backward may have saved the original
             module._buffers[name] = buffer.clone()
-        nn.Module.__call__ = _replayed_call(call, capture)  # type: ignore[method-assign]
+        nn.Module.__call__ = _replayed_call(call, capture, same)  # type: ignore[method-assign]
         quiet = io.StringIO()
         with (
             contextlib.redirect_stdout(quiet),
             contextlib.redirect_stderr(quiet),
             stance,
             _quiet_frameworks(),
+            streams_kept(),
             torch.enable_grad(),
         ):
             yield
@@ -421,7 +447,7 @@ def as_it_was(capture: Capture, session: Any) -> Iterator[None]:
         session.off, session.replaying = off, replaying
 
 
-def _replayed_call(original: Any, capture: Capture) -> Any:
+def _replayed_call(original: Any, capture: Capture, same: Any) -> Any:
     """Models get the inputs they really had; a DDP model runs without its wrapper, which would talk to other ranks."""
     waiting = list(capture.calls)
     depth = [0]
@@ -433,7 +459,11 @@ def _replayed_call(original: Any, capture: Capture) -> Any:
         if call.module() is self:
             waiting.pop(0)
             with contextlib.suppress(Gone):
-                args, kwargs = take(call.args), take(call.kwargs)
+                had = take(call.args), take(call.kwargs)
+                for pair in zip(tensors_in((args, kwargs)), tensors_in(had), strict=False):
+                    if same is not None:
+                        same(*pair)
+                args, kwargs = had
             if wrapper_of(self) == "ddp":
                 self = unwrap(self)
             depth[0] += 1

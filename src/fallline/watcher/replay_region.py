@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import ast
 import linecache
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
+
+from fallline.watcher.replay_once import once_only
 
 __all__ = ["Region", "Spot", "region"]
 
@@ -56,8 +59,9 @@ def region(
     calls: Iterable[Spot],
     names: dict[str, Any],
     wanted: str = "",
+    outside: dict[str, Any] | None = None,
 ) -> Region:
-    """From the statement at `first` to the one at `last`; `calls` are the model calls.
+    """From the statement at `first` to the one at `last`; `calls` are the model calls, `outside` holds the global names.
 
     With `wanted`: what that name needs, without the last statement itself.
     """
@@ -75,8 +79,14 @@ def region(
     for node in (n for s in chosen for n in ast.walk(s)):
         if isinstance(node, ast.Yield | ast.YieldFrom | ast.Await | ast.AsyncFor | ast.AsyncWith):
             return Region(None, missing="the code between model call and backward yields")
-    slicer = _Slicer(set(calls), last, names)
+    slicer = _Slicer(set(calls), last, names, outside or {})
     slicer.counters = _counters(chosen, names)
+    slicer.written = Counter(
+        n.id
+        for s in chosen
+        for n in ast.walk(s)
+        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+    )
     if wanted:
         slicer.needed, slicer.ends_at = {wanted}, (0, 0)
     kept = slicer.block(chosen)
@@ -129,8 +139,13 @@ def _common_block(tree: ast.Module, first: Spot, last: Spot) -> list[ast.stmt] |
 class _Slicer:
     """Keeps what the last statement needs, walking backwards."""
 
-    def __init__(self, calls: set[Spot], last: Spot, names: dict[str, Any]) -> None:
+    def __init__(
+        self, calls: set[Spot], last: Spot, names: dict[str, Any], outside: dict[str, Any]
+    ) -> None:
         self.calls = calls
+        self.scope = {**outside, **names}
+        self.loops = 0  # around the statement in question
+        self.written: Counter[str] = Counter()  # how often each name is
         self.last = last
         self.names = names
         self.ends_at = last  # the statement that stands here is always kept
@@ -169,6 +184,14 @@ class _Slicer:
             return (
                 None  # it holds already what it came to: counting again would make it one too many
             )
+        once = once_only(statement, self.scope)
+        if once:
+            if not (ends or calls or self.loops) and all(self.written[n] == 1 for n in writes):
+                return None  # what it took is still there
+            self.refused = (
+                self.refused or f"{once} between model call and backward must not be done twice"
+            )
+            return None
         self._needs(statement)
         return statement
 
@@ -181,12 +204,14 @@ class _Slicer:
                 )
                 return None
         kept = False
+        self.loops += isinstance(statement, ast.For | ast.While)
         for name in reversed(_BLOCKS):
             block = getattr(statement, name, None)
             if isinstance(block, list):
                 found = self.block(block)
                 kept = kept or bool(found)
                 setattr(statement, name, found)
+        self.loops -= isinstance(statement, ast.For | ast.While)
         if not kept:
             return None
         if not statement.body:
