@@ -13,9 +13,10 @@ from fallline.reader.execute import traces_of
 from fallline.reader.roots import Root
 from fallline.rule import Rule, all_rules
 from fallline.syntax import Module, Project, Source, UnreadableError
+from fallline.syntax.project import Question
 from fallline.verdict import denied, judge, merge, settle
 
-__all__ = ["Reading", "read_data", "read_text", "unreadable"]
+__all__ = ["Reading", "Rest", "read_data", "read_text", "unreadable"]
 
 SECONDS_PER_FILE = (
     10.0  # of processor time: what is found must not depend on how busy the machine is
@@ -34,7 +35,22 @@ class Reading:
         default=frozenset()
     )  # functions that ran, by path and name
     deferred: frozenset[str] = field(default=frozenset())  # roots left to the files that call them
+    # of the names of its roots, whether other files call them
+    called: dict[str, bool] = field(default_factory=dict)
+    # what files asked of the project for the first time (`Project.take_asked`)
+    asked: dict[str, set[Question]] = field(default_factory=dict)
     failures: tuple[str, ...] = ()  # what went wrong in fallline itself
+    first: list[Finding] = field(default_factory=list)  # the findings without those of `rest`
+    rest: Rest | None = None
+
+
+@dataclass
+class Rest:
+    """What was left to other files and none of them reached, begun on its own."""
+
+    names: tuple[str, ...]
+    reached: frozenset[str]  # functions of the file that had run by then
+    reading: Reading
 
 
 def read_text(
@@ -130,6 +146,7 @@ def read_deferred(
     reached: set[tuple[str, str]],
 ) -> Reading:
     """The findings of roots that were left to other files and that none of them reached."""
+    started = time.thread_time()
     failures: list[str] = []
     touched: set[str] = set()
     left = frozenset(names)
@@ -147,6 +164,7 @@ def read_deferred(
         module.path,
         settle(merge(found), one_trace=False),
         frozenset(touched - {module.path}),
+        time.thread_time() - started,
         failures=tuple(failures),
     )
 
