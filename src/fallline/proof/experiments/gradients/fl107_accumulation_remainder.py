@@ -44,7 +44,7 @@ def accumulation_remainder() -> Measured:
         conclusion=f"with r = {LEFT} left over of k = {K}: carried over, the next update's norm is {carried / alone:.2f} times too large on average; dropped, the same "
         f"{dropped.count(0.0)} of 6 micro-batches are never learned from; divided by k, 1, 2 and 3 of them count {', '.join(f'{s:.2f}' for s in shares)}",
         holds={
-            "carried over, the next update is too heavy": 1.2 < carried / alone < 1.6,
+            "carried over, the next update is too heavy": 1.2 < carried / alone < 1.8,
             "divided by k, they count r / k": all(
                 abs(share - r / K) < 1e-5 for r, share in zip((1, 2, 3), shares, strict=True)
             ),
