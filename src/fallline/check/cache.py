@@ -48,7 +48,14 @@ class Cache:
         self._states: dict[str, str | None] = {}
         # paths are told from the working directory, so that another one is another matter
         self._tool = f"{_tool_signature()}-{_hash(os.fsencode(os.getcwd()))}"
-        self._files, self._kept = self._holding(self._load())
+        stored = self._stored(self.file)
+        own = stored is not None
+        stored = stored if stored is not None else self._newest_other()
+        self._files, self._kept = self._holding(stored)
+        # what is read of these files is what was read of them the last time
+        self.unchanged = (
+            own and len(self._files) == len(stored["files"]) and len(self.readings()) == len(among)
+        )
 
     def readings(self) -> dict[str, Reading]:
         """The readings of files of this check that rest on nothing that has changed."""
@@ -74,8 +81,6 @@ class Cache:
                             files.setdefault(other, {})
             if _worth_keeping(reading):
                 entries[os.path.abspath(reading.path)] = _frozen_reading(reading)
-        if files == self._files and entries == self._kept and os.path.exists(self.file):
-            return
         table = {
             path: [self._state(path), [[*question, *told] for question, told in answers.items()]]
             for path, answers in files.items()
@@ -108,10 +113,6 @@ class Cache:
                 changed += asked_by.get(path, ())
         readings = stored.get("readings", {})
         return files, {path: entry for path, entry in readings.items() if path in files}
-
-    def _load(self) -> dict[str, Any]:
-        stored = self._stored(self.file)
-        return stored if stored is not None else self._newest_other()
 
     def _newest_other(self) -> dict[str, Any]:
         try:

@@ -68,7 +68,13 @@ def _read(
 
     cache = Cache(cache_dir, root, paths)
     readings = read_paths(
-        paths, roots=[root], jobs=jobs, on_file=lambda _: on_file(), known=cache.readings()
+        paths,
+        roots=[root],
+        jobs=jobs,
+        on_file=lambda _: on_file(),
+        known=cache.readings(),
+        unchanged=cache.unchanged,
     )
-    cache.save(readings)
+    if not cache.unchanged:
+        cache.save(readings)
     return readings

@@ -15,6 +15,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
+from functools import cached_property
 from hashlib import blake2b
 from itertools import chain
 
@@ -51,17 +52,22 @@ def read_paths(
     among: Sequence[str] = (),
     given: Mapping[str, bytes] | None = None,
     known: Mapping[str, Reading] | None = None,
+    unchanged: bool = False,
 ) -> list[Reading]:
     """The readings of these files as one project, in the order given.
 
     `among` are all files of the project, if more; `given` is what files hold that are not on disk so, read in this process.
-    `known` are earlier readings of some of `paths`, before `_finish`: used again unless other files call them otherwise now.
+    `known` are earlier readings of some of `paths`, before `_finish`: used again unless other files call them otherwise now,
+    which is not asked where `unchanged` says that they are all of `paths` and no file is other than it was.
     """
-    chosen = tuple(rules) if rules is not None else all_rules()
     project = Project(roots or [os.getcwd()], given)
-    callers = _callers(among or paths, project)
-    worker = _Worker(project, chosen, callers)
-    readings = {path: r for path, r in (known or {}).items() if worker.calls(path, r.called)}
+    callers = _callers(among or paths, project) if not unchanged else {}
+    worker = _Worker(project, rules, callers)
+    readings = {
+        path: reading
+        for path, reading in (known or {}).items()
+        if unchanged or worker.calls(path, reading.called)
+    }
     left = [path for path in paths if path not in readings]
 
     def gathered(fresh: Iterable[Reading]) -> list[Reading]:
@@ -75,7 +81,7 @@ def read_paths(
     if jobs <= 1 or given:
         with _no_collection():
             return _finish(gathered(map(worker.read, left)), worker.deferred)
-    codes = tuple(rule.code for rule in chosen)
+    codes = tuple(rule.code for rule in worker.rules)
     with ProcessPoolExecutor(
         jobs, initializer=_start, initargs=(tuple(roots), codes, callers)
     ) as pool:
@@ -179,11 +185,19 @@ class _Worker:
     """Reads files of one project in one process."""
 
     def __init__(
-        self, project: Project, rules: tuple[Rule, ...], callers: dict[bytes, tuple[str, ...]]
+        self,
+        project: Project,
+        rules: Iterable[Rule] | None,
+        callers: dict[bytes, tuple[str, ...]],
     ) -> None:
         self.project = project
-        self.rules = rules
         self.callers = callers
+        self._given_rules = rules
+
+    @cached_property
+    def rules(self) -> tuple[Rule, ...]:
+        """Those given, else all, which are not even imported where there is nothing to read."""
+        return tuple(self._given_rules) if self._given_rules is not None else all_rules()
 
     def calls(self, path: str, before: Mapping[str, bool]) -> bool:
         """Whether other files call these names, or do not, as they did before."""
