@@ -226,6 +226,8 @@ start = time.time()
 _ = torch.matmul(x, x)
 end = time.time()
 print(end - start)
+model = torch.nn.Linear(2, 3).to("cuda")
+_ = print(model)
 """
     assert [(f.code, f.severity) for f in read_text(text)] == [("FL503", "info")]
 

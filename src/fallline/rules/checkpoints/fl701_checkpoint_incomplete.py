@@ -187,6 +187,7 @@ def train(model, loader):
         # two classes, each with a `save` of its own: the other one's second optimizer is not this one's
         """\
 import torch
+import wandb
 
 
 class GanTrainer:
@@ -195,6 +196,7 @@ class GanTrainer:
             discriminator_optimizer.step()
         self.optimizer.step()
         self.save("gan.pt")
+        wandb.save("gan.pt")
 
     def save(self, path):
         optimizers = {name: o.state_dict() for name, o in self.discriminator_optimizers()}
@@ -323,7 +325,12 @@ def _mentions(
     for node in ast.walk(home):
         if isinstance(node, ast.Name) and node.id == saving.name:
             return True
-        if isinstance(node, ast.Attribute) and node.attr == saving.name:
+        # not `wandb.save`
+        if (
+            isinstance(node, ast.Attribute)
+            and node.attr == saving.name
+            and module.resolve(node) is None
+        ):
             own = isinstance(node.value, ast.Name) and node.value.id == "self"
             if not (own and owner is not None and here is not owner):
                 return True

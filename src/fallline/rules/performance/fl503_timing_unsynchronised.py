@@ -294,7 +294,7 @@ def _on_device(module: Module, block: list[ast.stmt], statements: list[ast.stmt]
         if _MOVES.search(module.segment(here)):
             return True
         for name in (n for n in ast.walk(here) if isinstance(n, ast.Name)):
-            if name.id in seen or name.id in module.imports:
+            if isinstance(name.ctx, ast.Store) or name.id in seen or name.id in module.imports:
                 continue
             seen.add(name.id)
             bound = module.bindings(name.id, module.scope(name)) or module.bindings(name.id, None)
