@@ -43,13 +43,17 @@ def blame(origin: Origin, parameter: Tensor, step: Event, steps: int) -> dict[st
     session = origin.session
     name, optimizer = _owner(session, parameter)
     updates = session.counts.get(name, steps)
+    ordinary = _ordinary(origin, name)
     off, session.off = session.off, True
     try:
-        made = step_made_it(optimizer, parameter, _ordinary(origin, name))
+        made = step_made_it(optimizer, parameter, ordinary)
     finally:
         session.off = off
     facts: dict[str, Any] = {"optimizer": name or None}
     if made:
+        eps = optimizer.param_groups[0].get("eps") if optimizer is not None else None
+        if ordinary and isinstance(eps, int | float):
+            facts["eps"] = eps
         return facts | {"step": updates - 1, "at": step.at, "op": "step"}
     chain = origin.capture.calls[0].chain if origin.capture and origin.capture.calls else []
     call = locate(chain[0][1], chain[0][2], 0) if chain else None

@@ -326,6 +326,9 @@ class BackwardTrace:
                     continue
                 if isinstance(value, Tensor) and _numeric(value):
                     saved.append({"name": name.removeprefix("_saved_"), **describe(value)})
+        if self.saved and isinstance(node, torch.autograd.function.BackwardCFunction):
+            kept = [t for t in node.saved_tensors if isinstance(t, Tensor) and _numeric(t)]
+            saved += [{"name": "saved tensor", **describe(t)} for t in kept]
         bad = next(g for g in made if isinstance(g, Tensor) and not is_finite(g))
         return Story(
             plain_name(node.name(), next((g for g in given if isinstance(g, Tensor)), None)),

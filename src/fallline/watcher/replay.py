@@ -28,6 +28,7 @@ from fallline.watcher.frames import is_user_file, locate, user_chain, user_frame
 from fallline.watcher.objects import unwrap, wrapper_of
 from fallline.watcher.origin_trace import tensors_in
 from fallline.watcher.randomness import State, restore, state_now
+from fallline.watcher.replay_kept import nothing_changed
 from fallline.watcher.replay_once import streams_kept
 from fallline.watcher.replay_region import Spot, region
 
@@ -434,7 +435,7 @@ def as_it_was(
             contextlib.redirect_stdout(quiet),
             contextlib.redirect_stderr(quiet),
             stance,
-            _quiet_frameworks(),
+            nothing_changed(capture.models),
             streams_kept(),
             torch.enable_grad(),
         ):
@@ -474,21 +475,3 @@ def _replayed_call(original: Any, capture: Capture, same: Any) -> Any:
         return original(self, *args, **kwargs)
 
     return __call__
-
-
-@contextlib.contextmanager
-def _quiet_frameworks() -> Iterator[None]:
-    """Lightning's self.log must not log the replayed batch a second time."""
-    patched: list[tuple[Any, str, Any]] = []
-    for name in ("lightning.pytorch.core.module", "pytorch_lightning.core.module"):
-        module = sys.modules.get(name)
-        cls = getattr(module, "LightningModule", None)
-        if cls is not None:
-            for method in ("log", "log_dict"):
-                patched.append((cls, method, cls.__dict__[method]))
-                setattr(cls, method, lambda self, *args, **kwargs: None)
-    try:
-        yield
-    finally:
-        for cls, method, original in patched:
-            setattr(cls, method, original)

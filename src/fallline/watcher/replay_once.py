@@ -23,9 +23,20 @@ from fallline.watcher.source import parsed
 
 __all__ = ["Once", "once_only", "streams_kept"]
 
-# Of an environment, a queue, a connection, an optimizer.
+# Of an environment, a queue, a connection, a file, an optimizer.
 _METHODS = frozenset(
-    {"step", "reset", "popleft", "popitem", "get_nowait", "recv", "readline", "put"}
+    {
+        "step",
+        "reset",
+        "popleft",
+        "popitem",
+        "get_nowait",
+        "recv",
+        "readline",
+        "put",
+        "write",
+        "writerow",
+    }
 )
 _DEPTH = 4  # of the user's functions that call each other
 _TEMPORARY = (lambda it: sys.getrefcount(it))(
@@ -48,7 +59,9 @@ def once_only(node: ast.AST, names: dict[str, Any], depth: int = 0) -> str:
             if call.args and isinstance(call.args[0], ast.Name | ast.Attribute):
                 return f"next({ast.unparse(call.args[0])})"
         elif isinstance(func, ast.Attribute) and func.attr in _METHODS:
-            return f"{ast.unparse(func)}()"
+            written = ast.unparse(func)
+            if not written.startswith("sys.std"):  # which is silent meanwhile
+                return f"{written}()"
         else:
             function = _function(func, names)
             body = _body(function) if function is not None and depth < _DEPTH else None

@@ -41,6 +41,11 @@ class ParameterNonfinite(Rule):
             return f"{name} is not finite and was not before the first update: it was made or loaded so."
         if entry.get("between"):
             return f"{_between(name, entry)}{cause}"
+        if "eps" in entry:
+            cause += (
+                " Gradients and learning rate of that step were ordinary: the optimizer's own division made it "
+                f"(eps = {entry['eps']:g}, too small for a gradient of zero in this type)."
+            )
         return f"{name} is not finite since update {entry.get('step')}; everything computed with it is lost.{cause}"
 
 
