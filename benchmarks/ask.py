@@ -3,7 +3,7 @@
     python benchmarks/ask.py [--write]
 
 `phrasings.toml` and `phrasings_last.toml` were held out while recognition was made, `phrasings_tired_fresh.toml` was written after it had been tuned on
-`phrasings_dev.toml` and `phrasings_tired.toml`. The first two night sets were measured untouched, then tuned on; `phrasings_last_night.toml` came last, and nothing
+`phrasings_dev.toml` and `phrasings_tired.toml`. The first two night sets and the short ones were measured untouched, then tuned on; `phrasings_last_night.toml` came last, and nothing
 was changed for it.
 """
 
@@ -28,6 +28,8 @@ HELD = (
 TUNED = (
     "phrasings_night.toml",
     "phrasings_night_fresh.toml",
+    "phrasings_short.toml",
+    "phrasings_short_fresh.toml",
     "phrasings_tired.toml",
     "phrasings_dev.toml",
 )

@@ -21,7 +21,7 @@ Facts by kind (all optional):
                     divisor: float    by how much the whole of it, where that is a number; not what the framework divides by
                     divided_by: str   the text of the divisor ("args.accumulation_steps"), reader only
                     normalised: str   "accelerate" | "lightning" | "deepspeed" | "transformers" | "fabric":
-                                      a framework divides by the accumulation count itself
+                                      a framework divides by the accumulation count itself; "perhaps": it may
                     window: int       that count, where it is known
                     driver: str       "transformers": its Trainer calls it, and takes the loss for divided
                     reduction: str    "mean" | "sum" | "none"   how the loss reduces over the batch

@@ -95,13 +95,50 @@ def denied(trace: Trace, rules: Iterable[Rule]) -> set[tuple[str, str, int]]:
 
 
 def merge(findings: Iterable[Finding]) -> list[Finding]:
-    """One finding for one code at one line, the worst first seen; in order of place."""
+    """One finding for one code at one line, the worst first seen, and one for one cause; in order of place."""
     by_key: dict[tuple[str, str, int], Finding] = {}
     for finding in findings:
         known = by_key.get(finding.key)
         if known is None or finding.severity.rank < known.severity.rank:
             by_key[finding.key] = finding
-    return sorted(by_key.values(), key=lambda f: (f.at.path, f.at.line, f.at.column, f.code))
+    found = sorted(by_key.values(), key=lambda f: (f.at.path, f.at.line, f.at.column, f.code))
+    return _once(found)
+
+
+def _once(findings: list[Finding]) -> list[Finding]:
+    """Findings of one code and one cause in one function are told where the first is; the others are counted.
+
+    They come from different settings: a function that calls its model in one of seven ways forgets `no_grad` once.
+    """
+    told: dict[tuple[object, ...], Finding] = {}
+    dropped: set[int] = set()
+    for finding in sorted(findings, key=lambda f: f.severity.rank):
+        cause = finding.related.get("cause")
+        if cause is None:
+            continue
+        known = told.setdefault(
+            (finding.code, cause, finding.at.path, finding.at.function), finding
+        )
+        if known is not finding:
+            dropped.add(id(finding))
+            before = known.evidence.setdefault("also", [])
+            base = known.message.removesuffix(_more(len(before)))
+            before += [
+                n for n in (finding.at.line, *finding.evidence.get("also", ())) if n not in before
+            ]
+            known.message = base + _more(len(before))
+    return [f for f in findings if id(f) not in dropped]
+
+
+def _more(count: int) -> str:
+    if not count:
+        return ""
+    calls = (
+        "1 more call in this function does"
+        if count == 1
+        else f"{count} more calls in this function do"
+    )
+    return f" {calls} the same."
 
 
 def settle(findings: list[Finding], *, one_trace: bool = True) -> list[Finding]:

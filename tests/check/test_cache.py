@@ -7,14 +7,61 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fallline.check.cache import Cache
-from fallline.reader import Reading, read_paths
+from fallline.reader import Reading
+from fallline.reader.read import read_data
 
 WRONG = "import torch\n\nmodel = torch.nn.Linear(1, 1)\ny = model.forward(torch.ones(1))\n"
 RIGHT = WRONG.replace("model.forward(", "model(")
+TRAIN = """\
+import torch
+from helper import update
+
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in loader:
+    loss = torch.nn.functional.mse_loss(model(x), y)
+    update(loss, model, optimizer)
+"""
+HELPER = """\
+import torch
+
+
+def update(loss, model, optimizer):
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+"""
+HELPER_RIGHT = """\
+import torch
+
+
+def update(loss, model, optimizer):
+    optimizer.zero_grad()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+"""
+SCRIPT = """\
+import torch
+
+
+def main():
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in loader:
+        torch.nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+
+
+if __name__ == "__main__":
+    main()
+"""
 
 
 @pytest.fixture
@@ -22,11 +69,11 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files that were really read."""
     seen: list[str] = []
 
-    def spy(paths: list[str], **options: object) -> list[Reading]:
-        seen.extend(paths)
-        return read_paths(paths, **options)  # type: ignore[arg-type]
+    def spy(path: str, *args: Any, **options: Any) -> Reading:
+        seen.append(path)
+        return read_data(path, *args, **options)
 
-    monkeypatch.setattr("fallline.reader.read_paths", spy)
+    monkeypatch.setattr("fallline.reader.project.read_data", spy)
     # the tool's own files may change while its tests run; the cache is right to notice
     monkeypatch.setattr("fallline.check.cache._tool_signature", lambda: "fallline-under-test")
     return seen
@@ -52,25 +99,58 @@ def test_a_changed_file_is_read_again(project: Path, fallline: Callable, read: l
     assert read == ["a.py"] * 3
 
 
-def test_a_new_neighbour_can_give_an_import_a_meaning(
+def test_a_new_file_can_give_an_import_a_meaning(
+    project: Path, fallline: Callable, read: list[str]
+) -> None:
+    (project / "train.py").write_text(TRAIN)
+    (project / "other.py").write_text(WRONG)
+    fallline("check", "train.py", "other.py")
+    (project / "helper.py").write_text(HELPER)
+    assert fallline("check", "train.py", "other.py").status == 1
+    assert read == ["train.py", "other.py", "train.py"]
+
+
+def test_what_was_not_there_counts(project: Path, fallline: Callable, read: list[str]) -> None:
+    (project / "train.py").write_text(TRAIN)
+    (project / "helper.py").write_text("import torch\n")
+    fallline("check", "train.py")
+    (project / "helper.py").write_text(HELPER)
+    fallline("check", "train.py")
+    assert read == ["train.py", "train.py"]
+
+
+def test_what_is_behind_the_file_that_was_looked_into_counts(
+    project: Path, fallline: Callable
+) -> None:
+    (project / "train.py").write_text(TRAIN)
+    (project / "helper.py").write_text("from deep import update\n")
+    (project / "deep.py").write_text(HELPER)
+    assert fallline("check", ".").status == 1
+    (project / "deep.py").write_text(HELPER_RIGHT)
+    assert fallline("check", ".") == fallline("check", ".", "--no-cache")
+
+
+def test_a_change_costs_only_what_rests_on_it(
+    project: Path, fallline: Callable, read: list[str]
+) -> None:
+    """Scripts that each call a `main` of their own know nothing of each other."""
+    for name in "abc":
+        (project / f"{name}.py").write_text(SCRIPT)
+    fallline("check", ".")
+    read.clear()
+    (project / "b.py").write_text(SCRIPT + "# a comment\n")
+    assert fallline("check", ".") == fallline("check", ".", "--no-cache")
+    assert read == ["b.py", "a.py", "b.py", "c.py"]
+
+
+def test_a_new_file_costs_only_what_rests_on_it(
     project: Path, fallline: Callable, read: list[str]
 ) -> None:
     (project / "a.py").write_text(WRONG)
-    fallline("check", "a.py")
-    (project / "helper.py").write_text("")
-    fallline("check", "a.py")
-    assert read == ["a.py", "a.py"]
-
-
-def test_what_was_looked_into_counts(project: Path) -> None:
-    (project / "a.py").write_text(WRONG)
-    (project / "helper.py").write_text("one")
-    cache = Cache(".cache", str(project), ["a.py"])
-    cache.put(Reading("a.py", [], frozenset({"helper.py"})))
-    cache.save()
-    assert Cache(".cache", str(project), ["a.py"]).get("a.py") is not None
-    (project / "helper.py").write_text("two")
-    assert Cache(".cache", str(project), ["a.py"]).get("a.py") is None
+    fallline("check", ".")
+    (project / "b.py").write_text(WRONG)
+    fallline("check", ".")
+    assert read == ["a.py", "b.py"]
 
 
 def test_no_cache_reads_and_leaves_nothing(
@@ -114,13 +194,11 @@ def test_several_at_once(project: Path) -> None:
     (project / "a.py").write_text(WRONG)
 
     def one(number: int) -> None:
-        cache = Cache(".cache", str(project), ["a.py"])
-        cache.put(Reading("a.py", []))
-        cache.save()
+        Cache(".cache", str(project), ["a.py"]).save([Reading("a.py", [])])
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(one, range(40)))
-    assert Cache(".cache", str(project), ["a.py"]).get("a.py") is not None
+    assert list(Cache(".cache", str(project), ["a.py"]).readings()) == ["a.py"]
     assert [name for name in os.listdir(".cache") if name.endswith(".tmp")] == []
 
 
@@ -128,38 +206,6 @@ def test_selection_is_not_in_the_cache(project: Path, fallline: Callable) -> Non
     (project / "a.py").write_text(WRONG)
     assert fallline("check", ".", "--select", "FL1").status == 0
     assert fallline("check", ".").status == 1
-
-
-TRAIN = """\
-import torch
-from helper import update
-
-model = torch.nn.Linear(1, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for x, y in loader:
-    loss = torch.nn.functional.mse_loss(model(x), y)
-    update(loss, model, optimizer)
-"""
-HELPER = """\
-import torch
-
-
-def update(loss, model, optimizer):
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-"""
-HELPER_RIGHT = """\
-import torch
-
-
-def update(loss, model, optimizer):
-    optimizer.zero_grad()
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
-"""
 
 
 def test_files_that_call_each_other_are_read_again_together(
@@ -198,6 +244,5 @@ def test_only_the_last_sets_are_kept(project: Path) -> None:
     (project / "a.py").write_text(WRONG)
     for number in range(20):
         cache = Cache(".cache", str(project), ["a.py", f"{number}.py"])
-        cache.put(Reading("a.py", []))
-        cache.save()
+        cache.save([Reading("a.py", [])])
     assert len(list((project / ".cache").glob("readings-*"))) == 16

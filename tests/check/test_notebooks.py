@@ -123,9 +123,19 @@ def test_a_cell_that_is_not_python_keeps_no_other_from_being_read(
     (project / "nb.ipynb").write_text(json.dumps(notebook(cells)))
     found = json.loads(fallline("check", ".", "--output-format", "json").out)
     (unread,) = [f for f in found if f["code"] == "FL000"]
-    assert unread["severity"] == "error" and unread["evidence"]["cell"] == 1
+    assert unread["severity"] == "info" and unread["evidence"]["cell"] == 1
     assert "1 more cell could not be read" in unread["message"]
     assert "FL803" in [f["code"] for f in found]
+
+
+def test_a_notebook_of_which_nothing_can_be_read_is_an_error(
+    project: Path, fallline: Callable
+) -> None:
+    cells = [("code", "import torch; print 'two'"), ("code", "optimizer.step() print 'three'")]
+    (project / "nb.ipynb").write_text(json.dumps(notebook(cells)))
+    ran = fallline("check", ".", "--output-format", "json")
+    assert ran.status == 1
+    assert [(f["code"], f["severity"]) for f in json.loads(ran.out)] == [("FL000", "error")]
 
 
 @pytest.mark.parametrize(
@@ -138,6 +148,9 @@ def test_a_cell_that_is_not_python_keeps_no_other_from_being_read(
         "x = <>",
         "entropy = <YOUR CODE: H = -sum(p*log_p), don't forget the sign!>",
         "policy, Q = control(env, ?, ?)",
+        "loss = ___ ___",
+        "x = 1 +",
+        "def f(x):\n    # YOUR CODE HERE\n",
     ],
 )
 def test_a_blank_to_fill_in_is_a_note(project: Path, fallline: Callable, cell: str) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from fallline.proof import experiment  # noqa: E402
 from fallline.proof.measure import measure  # noqa: E402
 
 
@@ -37,3 +38,15 @@ def test_the_same_seed_gives_the_same_numbers() -> None:
         second.curves,
         second.conclusion,
     )
+
+
+def test_moved_seeds_give_other_numbers_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the experiment's own process and on its ranks, for every source of random numbers; and the same ones each time."""
+    monkeypatch.setattr(
+        experiment, "where", lambda: {"draws": "proof_fixtures.numerics.drawn_numbers"}
+    )
+    (usual,), (moved,), (again,) = (measure(["draws"], seeds_by=by) for by in (0, 1000, 1000))
+    assert {o.verdict for o in (usual, moved, again)} == {"proved"}, moved.problem
+    assert moved.sides == again.sides
+    for drawn in usual.sides:
+        assert usual.sides[drawn] != moved.sides[drawn], f"{drawn} is as before"

@@ -84,6 +84,10 @@ def test_what_needs_a_device_says_so_and_shows_the_record(
         (("FL104", "--jobs", "0"), "1 or more"),
         (("--merge", "nothing.json"), "not a file"),
         (("FL104", "--needs", "cuda"), "with --all"),
+        (("FL104", "--seed", "-1"), "0 or more"),
+        (("FL104", "--seed", "1", "--out", "docs"), "leave out --seed or --out"),
+        (("FL104", "--continue"), "with --all"),
+        (("--all", "--continue", "--out", "nowhere"), "no run was stopped in nowhere"),
     ],
 )
 def test_wrong_usage_is_told(fallline: Fallline, given: tuple[str, ...], told: str) -> None:

@@ -188,3 +188,41 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 def test_a_word_of_a_megabyte_is_passed_over() -> None:
     # a picture in a notebook; one step back for each letter would be 10^12 of them
     assert called_names(b"optimizer " + b"A" * 1_000_000 + b" step(x)") == {b"step"}
+
+
+def test_a_number_named_like_a_call_begins_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`step` is handed to the logger as a number; nobody steps."""
+    text = f"""{_HEAD}
+def log(loss, step):
+    writer.add_scalar("loss", loss, step)
+"""
+    assert executions(text, monkeypatch) == []
+
+
+def test_a_function_handed_over_is_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = f"""{_HEAD}
+def step(x, y):
+    nn.functional.mse_loss(model(x), y).backward()
+    optimizer.step()
+
+for x, y in loader:
+    apply(step, x, y)
+"""
+    assert executions(text, monkeypatch)
+
+
+@pytest.mark.parametrize("order", [["first", "second"], ["second", "first"]])
+def test_who_calls_each_other_is_answered_the_same_in_any_order(order: list[str]) -> None:
+    text = """
+def first(loss):
+    second(loss)
+    train(loss)
+
+def second(loss):
+    first(loss)
+
+def train(loss):
+    loss.backward()
+"""
+    module = Project().add(Source.from_bytes("train.py", text.encode()))
+    assert [acts(module, [module.functions[name]]) for name in order] == [True, True]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fallline.report.charts import Chart, Line, extremes, number
+from fallline.report.charts import Chart, Line, Mark, extremes, number
 from fallline.report.html import page
 from fallline.report.html_heatmap import heat_map, png
 from fallline.watcher.conclude import findings_of
@@ -198,3 +198,10 @@ def test_evidence_reads_as_words_not_as_json() -> None:
     assert _value({"shape": [], "inf": 1}) == "shape scalar, inf 1"
     assert _value(["a", 2]) == "a, 2"
     assert _value(list(range(10))) == "0, 1, 2, 3, 4, 5, 6, 7 and 2 more"
+
+
+def test_labels_of_neighbouring_findings_do_not_lie_on_each_other() -> None:
+    marks = [Mark(at, f"FL{at}") for at in (410, 472, 20, 590, 540)]
+    chart = Chart("Loss", [Line("loss", [(0.0, 1.0), (600.0, 2.0)], "loss")], marks=marks).html()
+    tops = [int(t) for t in re.findall(r'<b[^>]* style="top:(-?\d+)px">FL', chart)]
+    assert tops == [-2, 12, -2, 26, 40]  # 590 and 540 are written to the left, over 472's and 410's

@@ -212,6 +212,26 @@ def bench(x):
     assert told(text, "FL503") == [severity]
 
 
+def test_a_name_made_anew_is_where_it_was_made_last() -> None:
+    text = """\
+import time
+
+import torch
+
+x = torch.zeros(2, 3)
+x = x.to("cuda" if torch.cuda.is_available() else "cpu")
+print(x)
+x = torch.randn(50, 50)
+start = time.time()
+_ = torch.matmul(x, x)
+end = time.time()
+print(end - start)
+model = torch.nn.Linear(2, 3).to("cuda")
+_ = print(model)
+"""
+    assert [(f.code, f.severity) for f in read_text(text)] == [("FL503", "info")]
+
+
 def test_what_is_missing_is_told_where_the_loop_is(tmp_path: Path) -> None:
     (tmp_path / "helper.py").write_text(
         "class Wrapper:\n"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from fallline.rule import rule_by_code
 from fallline.watcher import conclude
 from fallline.watcher.recorder import Recorder, UpdateRow
 
@@ -71,3 +73,13 @@ def test_a_rank_that_goes_on_for_ever_does_not_hold_the_answer_back(
     rank(tmp_path, 0).close()
     series, _ = conclude.conclude(tmp_path, wait=True)
     assert len(series.ranks) == 1
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_which_rank_saw_it_is_said_where_there_are_several(world: int) -> None:
+    seen = {"code": "FL620", "path": "t.py", "line": 3, "rank": 1, "step": 4, "value": "nan"}
+    rule, saw = rule_by_code("FL620"), SimpleNamespace(meta={"observed": [seen]})
+    assert rule is not None
+    (found,) = rule.check_series(SimpleNamespace(ranks=[saw], world=world))
+    assert (" at update 4 on rank 1." in found.message) == (world > 1)
+    assert (" at update 4." in found.message) == (world == 1)

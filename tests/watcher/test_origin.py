@@ -64,3 +64,18 @@ def test_the_learning_rate_that_exploded_is_named(runs: Path) -> None:
 def test_clipping_that_spreads_a_nan_is_told_beside_its_birth(runs: Path) -> None:
     found = json.loads((runs / "clip_spread.run" / "findings.json").read_text())
     assert {f["code"] for f in found if f["severity"] == "error"} == {"FL621", "FL127"}
+
+
+@pytest.mark.parametrize(
+    ("name", "hook"),
+    [("tensor_hook", "<lambda>"), ("parameter_hook", "rescale"), ("module_hook", "Normalise")],
+)
+def test_a_hook_that_spoils_a_gradient_is_named(runs: Path, name: str, hook: str) -> None:
+    assert birth(runs, name)["evidence"]["hook"] == hook
+
+
+def test_what_wrote_a_parameter_by_hand_is_told_apart_from_the_step(runs: Path) -> None:
+    found = birth(runs, "spoilt_by_hand")
+    assert found["evidence"]["between"] == [2, 3]
+    assert found["evidence"]["lines"] == [f"spoilt_by_hand.py:{FAULTS['spoilt_by_hand'].line}"]
+    assert "the step of update 2 did not make it so" in found["message"]

@@ -1,8 +1,10 @@
 """What was found in a file, kept for as long as nothing that had a part in it changes.
 
-One JSON file for one set of files checked together, because a function is read where its callers are. An entry holds
-while these are the same: the file's content, the content of the other files that were looked into, the names next to
-it (a new file can give an import a meaning), fallline itself, Python.
+A reading rests on its file's text, and on what the file asked of the project: which file a name means from its folder.
+What was found out about that file rests in turn on what it asked. So the cache keeps, for every file, its state and its
+questions with their answers; a reading holds while nothing that these lead to has changed, and while other files call
+its functions, or do not, as before (which `read_paths` knows). Files that only call a function are no part of it.
+One JSON file for one set of files checked together; a new set begins with what the newest other one knows.
 A cache that cannot be read or written costs time, never an answer: it is rebuilt, or done without.
 """
 
@@ -12,86 +14,130 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 from fallline._version import __version__
 from fallline.check.write import write_atomically
+from fallline.event import Location
 from fallline.finding import Finding
 from fallline.reader import Reading
-from fallline.reader.read import SECONDS_PER_FILE
+from fallline.reader.read import SECONDS_PER_FILE, Rest
+from fallline.syntax import Project
+from fallline.syntax.project import Question
 
 __all__ = ["FOLDER", "Cache"]
 
 FOLDER = ".fallline_cache"
 _SETS = 16  # how many sets of files are remembered
 
+Answers = dict[Question, tuple[str, ...]]
+
 
 class Cache:
-    """Readings by file. Processes may share one: each write is whole, the last one wins, nothing else is lost."""
+    """Readings by file. Processes may share one: each write is whole, and the last one wins."""
 
-    def __init__(self, folder: str, root: str, among: Iterable[str]) -> None:
+    def __init__(self, folder: str, root: str, among: Sequence[str]) -> None:
         """`among` are all the files of the check."""
         self.folder = folder
-        self.root = root
+        self.among = among
         together = _hash(os.fsencode("\0".join(sorted(os.path.abspath(path) for path in among))))
         self.file = os.path.join(folder, f"readings-{together[:12]}.json")
-        self._tool = _tool_signature()
-        self._entries = self._load()
-        self._fresh: dict[str, Any] = {}
-        self._digests: dict[str, str | None] = {}
-        self._names: dict[str, str] = {}
+        self._project = Project([root])
+        self._states: dict[str, str | None] = {}
+        # paths are told from the working directory, so that another one is another matter
+        self._tool = f"{_tool_signature()}-{_hash(os.fsencode(os.getcwd()))}"
+        stored = self._stored(self.file)
+        own = stored is not None
+        stored = stored if stored is not None else self._newest_other()
+        self._files, self._kept = self._holding(stored)
+        # what is read of these files is what was read of them the last time
+        self.unchanged = (
+            own and len(self._files) == len(stored["files"]) and len(self.readings()) == len(among)
+        )
 
-    def get(self, path: str) -> Reading | None:
-        """The reading of this file, if nothing it depends on has changed."""
-        entry = self._entries.get(os.path.abspath(path))
-        if entry is None or entry["key"] != self._key(path) or entry["shown"] != path:
-            return None
-        if any(self._digest(other) != digest for other, digest in entry["touched"].items()):
-            return None
-        return Reading(path, [_thaw(f) for f in entry["findings"]], frozenset(entry["touched"]))
+    def readings(self) -> dict[str, Reading]:
+        """The readings of files of this check that rest on nothing that has changed."""
+        kept = {path: self._kept.get(os.path.abspath(path)) for path in self.among}
+        return {
+            path: _thaw_reading(entry)
+            for path, entry in kept.items()
+            if entry is not None and entry["path"] == path
+        }
 
-    def put(self, reading: Reading) -> None:
-        """Remember a reading, unless it was cut short by the clock, by a mistake of our own, or its file is gone."""
-        key = self._key(reading.path)
-        if key is not None and not reading.failures and reading.seconds < SECONDS_PER_FILE / 2:
-            self._fresh[os.path.abspath(reading.path)] = {
-                "key": key,
-                "shown": reading.path,
-                "touched": {path: self._digest(path) for path in sorted(reading.touched)},
-                "findings": [_frozen(f) for f in reading.findings],
-            }
-
-    def save(self) -> None:
-        """Write what is new; silently not at all where the folder cannot be written."""
-        if not self._fresh:
-            return
-        # another process may have written meanwhile
-        entries = {**self._load(), **self._fresh}
+    def save(self, readings: Iterable[Reading]) -> None:
+        """Write what the next check can use; silently not at all where the folder cannot be written."""
+        files = {path: dict(answers) for path, answers in self._files.items()}
+        entries: dict[str, Any] = {}
+        for reading in readings:
+            files.setdefault(os.path.abspath(reading.path), {})
+            for part in (reading, *([reading.rest.reading] if reading.rest is not None else ())):
+                for path, questions in part.asked.items():
+                    answers = {question: self._project.answer(question) for question in questions}
+                    files.setdefault(path, {}).update(answers)
+                    for told in answers.values():
+                        for other in told:
+                            files.setdefault(other, {})
+            if _worth_keeping(reading):
+                entries[os.path.abspath(reading.path)] = _frozen_reading(reading)
+        table = {
+            path: [self._state(path), [[*question, *told] for question, told in answers.items()]]
+            for path, answers in files.items()
+        }
         try:
-            body = json.dumps(entries, separators=(",", ":"))
+            body = json.dumps({"files": table, "readings": entries}, separators=(",", ":"))
             self._make_folder()
             write_atomically(self.file, f"{self._tool} {_hash(body.encode())}\n{body}".encode())
             self._forget_oldest()
         except (OSError, TypeError, ValueError):
             return
 
-    def _forget_oldest(self) -> None:
-        files = [entry for entry in os.scandir(self.folder) if entry.name.startswith("readings-")]
-        for entry in sorted(files, key=lambda entry: entry.stat().st_mtime)[:-_SETS]:
-            os.unlink(entry.path)
+    def _holding(self, stored: dict[str, Any]) -> tuple[dict[str, Answers], dict[str, Any]]:
+        """Of what is stored, the files with nothing changed in what they lead to, and their readings."""
+        files: dict[str, Answers] = {}
+        changed: list[str] = []
+        asked_by: dict[str, list[str]] = {}
+        for path, (state, table) in stored.get("files", {}).items():
+            files[path] = answers = {(name, folder): tuple(told) for name, folder, *told in table}
+            if state != self._state(path) or any(
+                self._project.answer(question) != told for question, told in answers.items()
+            ):
+                changed.append(path)
+            for told in answers.values():
+                for other in told:
+                    asked_by.setdefault(other, []).append(path)
+        while changed:
+            path = changed.pop()
+            if files.pop(path, None) is not None:
+                changed += asked_by.get(path, ())
+        readings = stored.get("readings", {})
+        return files, {path: entry for path, entry in readings.items() if path in files}
 
-    def _load(self) -> dict[str, Any]:
+    def _newest_other(self) -> dict[str, Any]:
         try:
-            with open(self.file, encoding="utf-8") as handle:
+            newest = max(self._sets(), key=lambda entry: entry.stat().st_mtime, default=None)
+        except OSError:
+            return {}
+        return (self._stored(newest.path) or {}) if newest is not None else {}
+
+    def _stored(self, file: str) -> dict[str, Any] | None:
+        try:
+            with open(file, encoding="utf-8") as handle:
                 head, _, body = handle.read().partition("\n")
             if head != f"{self._tool} {_hash(body.encode())}":
-                return {}
-            entries: dict[str, Any] = json.loads(body)
-            return entries
+                return None
+            stored: dict[str, Any] = json.loads(body)
+            return stored
         except (OSError, ValueError):
-            return {}
+            return None
+
+    def _sets(self) -> list[os.DirEntry[str]]:
+        return [entry for entry in os.scandir(self.folder) if entry.name.startswith("readings-")]
+
+    def _forget_oldest(self) -> None:
+        for entry in sorted(self._sets(), key=lambda entry: entry.stat().st_mtime)[:-_SETS]:
+            os.unlink(entry.path)
 
     def _make_folder(self) -> None:
         if not os.path.isdir(self.folder):
@@ -99,34 +145,66 @@ class Cache:
             # the folder takes itself out of version control, wherever it was put
             write_atomically(os.path.join(self.folder, ".gitignore"), b"*\n")
 
-    def _key(self, path: str) -> str | None:
-        digest = self._digest(path)
-        return (
-            None
-            if digest is None
-            else f"{digest}-{self._neighbours(os.path.dirname(os.path.abspath(path)))}"
-        )
-
-    def _digest(self, path: str) -> str | None:
-        if path not in self._digests:
+    def _state(self, path: str) -> str | None:
+        """A file's content, and the name it has as a module; None where it cannot be read."""
+        if path not in self._states:
             try:
                 with open(path, "rb") as handle:
-                    self._digests[path] = _hash(handle.read())
+                    digest = _hash(handle.read())
+                self._states[path] = f"{digest}-{self._project.name_of(path)}"
             except OSError:
-                self._digests[path] = None
-        return self._digests[path]
+                self._states[path] = None
+        return self._states[path]
 
-    def _neighbours(self, folder: str) -> str:
-        """The names that an import in this folder can mean: next to it, and up to the project's root."""
-        if folder not in self._names:
-            try:
-                names = sorted(n for n in os.listdir(folder) if n.endswith(".py") or "." not in n)
-            except OSError:
-                names = []
-            up = os.path.dirname(folder)
-            above = self._neighbours(up) if folder != self.root and up != folder else ""
-            self._names[folder] = _hash(os.fsencode("\0".join([above, *names])))
-        return self._names[folder]
+
+def _worth_keeping(reading: Reading) -> bool:
+    """Not where it was cut short by the clock, or by a mistake of our own."""
+    rest = reading.rest.reading.seconds if reading.rest is not None else 0.0
+    return not reading.failures and max(reading.seconds, rest) < SECONDS_PER_FILE / 2
+
+
+def _frozen_reading(reading: Reading) -> dict[str, Any]:
+    reached: dict[str, list[str]] = {}
+    for path, name in sorted(reading.reached):
+        reached.setdefault(path, []).append(name)
+    rest = reading.rest
+    return {
+        "path": reading.path,
+        "findings": [_frozen(f) for f in reading.first],
+        "touched": sorted(reading.touched),
+        "reached": reached,
+        "deferred": sorted(reading.deferred),
+        "called": reading.called,
+        "rest": None
+        if rest is None
+        else {
+            "names": list(rest.names),
+            "reached": sorted(rest.reached),
+            "touched": sorted(rest.reading.touched),
+            "findings": [_frozen(f) for f in rest.reading.findings],
+        },
+    }
+
+
+def _thaw_reading(entry: dict[str, Any]) -> Reading:
+    path, rest = entry["path"], entry["rest"]
+    return Reading(
+        path,
+        [_thaw(f) for f in entry["findings"]],
+        frozenset(entry["touched"]),
+        reached=frozenset(
+            (home, name) for home, names in entry["reached"].items() for name in names
+        ),
+        deferred=frozenset(entry["deferred"]),
+        called=entry["called"],
+        rest=None
+        if rest is None
+        else Rest(
+            tuple(rest["names"]),
+            frozenset(rest["reached"]),
+            Reading(path, [_thaw(f) for f in rest["findings"]], frozenset(rest["touched"])),
+        ),
+    )
 
 
 def _hash(data: bytes) -> str:
@@ -134,12 +212,14 @@ def _hash(data: bytes) -> str:
 
 
 def _frozen(finding: Finding) -> dict[str, Any]:
-    return {**finding.as_dict(), "function": finding.at.function}
+    related = {name: asdict(at) for name, at in finding.related.items()}
+    return {**finding.as_dict(), "function": finding.at.function, "related": related}
 
 
 def _thaw(data: dict[str, Any]) -> Finding:
     finding = Finding.from_dict(data)
     finding.at = replace(finding.at, function=data["function"])
+    finding.related = {name: Location(**at) for name, at in data["related"].items()}
     return finding
 
 

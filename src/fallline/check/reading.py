@@ -67,14 +67,14 @@ def _read(
     from fallline.check.cache import Cache
 
     cache = Cache(cache_dir, root, paths)
-    readings = {path: reading for path in paths if (reading := cache.get(path)) is not None}
-    for _ in readings:
-        on_file()
-    left = [path for path in paths if path not in readings]
-    if left:
-        fresh = read_paths(left, roots=[root], jobs=jobs, on_file=lambda _: on_file(), among=paths)
-        for reading in fresh:
-            cache.put(reading)
-            readings[reading.path] = reading
-        cache.save()
-    return [readings[path] for path in paths]
+    readings = read_paths(
+        paths,
+        roots=[root],
+        jobs=jobs,
+        on_file=lambda _: on_file(),
+        known=cache.readings(),
+        unchanged=cache.unchanged,
+    )
+    if not cache.unchanged:
+        cache.save(readings)
+    return readings

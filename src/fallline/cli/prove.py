@@ -13,6 +13,7 @@ from fallline.errors import UsageError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
+    from collections.abc import Callable
 
     from fallline.proof.record import Outcome
 
@@ -42,6 +43,10 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--all", action="store_true", help="every experiment; writes evidence.md and evidence.json"
     )
     parser.add_argument(
+        "--continue", dest="go_on", action="store_true",
+        help="with --all: keep what a run that was stopped has measured, and measure the others",
+    )  # fmt: skip
+    parser.add_argument(
         "--merge", metavar="FILE", help="take over what was measured on another machine"
     )
     parser.add_argument(
@@ -54,6 +59,10 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--needs", choices=("cuda",), help="only the experiments that need this device"
     )
     parser.add_argument(
+        "--seed", type=int, default=0, metavar="N",
+        help="move every seed by N: do the claims hold with other random numbers? writes nothing",
+    )  # fmt: skip
+    parser.add_argument(
         "--output-format", choices=("text", "json"), default="text", help="text (default) or json"
     )
 
@@ -63,6 +72,16 @@ def run(args: Namespace) -> int:
         raise UsageError("--jobs is a number of processes, 1 or more")
     if args.needs and not args.all:
         raise UsageError("--needs chooses among all experiments: give it with --all")
+    if args.go_on and (not args.all or args.seed):
+        raise UsageError(
+            "--continue goes on with a stopped --all: give it with --all, without --seed"
+        )
+    if args.seed < 0:
+        raise UsageError("--seed is what is added to every seed, 0 or more")
+    if args.seed and args.out:
+        raise UsageError(
+            "the record is of the seeds as they are written: leave out --seed or --out"
+        )
     if args.list:
         print(_listed(args))
         return 0
@@ -73,12 +92,15 @@ def run(args: Namespace) -> int:
         return _merge(Path(args.merge), folder)
     names = _names(args)
     _need_torch()
-    kept = bool(args.all or args.out)
+    kept = bool(args.all or args.out) and not args.seed
     if kept:
         _need_room(folder)
     # a record of one device's experiments is for --merge: it holds nothing else
     before = _before(folder) if kept and not args.needs else {}
-    outcomes = _measured(names, args)
+    if args.all and kept:
+        outcomes = _measured_bit_by_bit(names, args, folder)
+    else:
+        outcomes = _measured(names, args)
     if kept:
         _write(outcomes, before, folder, whole=args.all)
     if args.output_format == "json":
@@ -194,16 +216,50 @@ def _need_torch() -> None:
         )
 
 
-def _measured(names: list[str], args: Namespace) -> list[Outcome]:
+def _measured(
+    names: list[str], args: Namespace, keep: Callable[[Outcome], None] = lambda _: None
+) -> list[Outcome]:
     from fallline.proof.measure import measure
 
-    jobs = args.jobs or min(len(names), _cores())
+    jobs = args.jobs or max(1, min(len(names), _cores()))
     progress = _Progress(len(names)) if args.all else None
+
+    def done(outcome: Outcome) -> None:
+        keep(outcome)
+        if progress:
+            progress.tick(outcome)
+
     try:
-        return measure(names, jobs=jobs, done=progress.tick if progress else lambda _: None)
+        return measure(names, jobs=jobs, seeds_by=args.seed, done=done)
     finally:
         if progress:
             progress.close()
+
+
+def _measured_bit_by_bit(names: list[str], args: Namespace, folder: Path) -> list[Outcome]:
+    """Minutes of measuring outlive a Ctrl-C: what is measured is kept, said, and taken over where a run goes on."""
+    from fallline.proof.unfinished import Unfinished
+    from fallline.report.terminal import counted
+
+    unfinished = Unfinished(folder)
+    there = {}
+    if args.go_on:
+        there = {o.of: o for o in unfinished.of(names)}
+        if not there:
+            raise UsageError(f"no run was stopped in {folder}: leave out --continue")
+        print(f"{counted(len(there), 'experiment')} measured before the stop", file=sys.stderr)
+    try:
+        new = _measured([n for n in names if n not in there], args, unfinished.add)
+    except KeyboardInterrupt:
+        if len(unfinished):
+            print(
+                f"measured {len(unfinished)} of {counted(len(names), 'experiment')}, kept in {unfinished.path}: "
+                "the same command with --continue measures the others",
+                file=sys.stderr,
+            )
+        raise
+    found = there | {o.of: o for o in new}
+    return [found[name] for name in names]
 
 
 def _cores() -> int:
@@ -332,12 +388,15 @@ def _write(
 ) -> None:
     """The evidence in this folder. What could not be measured here keeps what was recorded; a failure is not evidence."""
     from fallline.docs.evidence_page import write
+    from fallline.proof.unfinished import Unfinished
 
     new = {o.of: o for o in outcomes if o.measured}
     failed = {o.of for o in outcomes if o.verdict == "failed"}
     there = {o.of for o in outcomes} if whole else before.keys()
     kept = {of: o for of, o in before.items() if of in there - failed}
     write({**kept, **new}.values(), folder)
+    if whole:
+        Unfinished(folder).close()
     print(f"wrote {folder / 'evidence.md'} and {folder / 'evidence.json'}", file=sys.stderr)
 
 

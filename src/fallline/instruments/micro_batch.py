@@ -12,8 +12,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from fallline.engine import rng
 from fallline.errors import UsageError
+from fallline.watcher.capture import Capture, Gone, Weak
 from fallline.watcher.objects import unwrap
-from fallline.watcher.replay import Capture, Gone, Weak, as_it_was, prepare
+from fallline.watcher.replay import as_it_was, prepare
 
 __all__ = ["MicroBatch", "device_of"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import platform
-import random
 import signal
 import tempfile
 import time
@@ -22,6 +21,7 @@ from pathlib import Path
 from fallline.proof import experiment
 from fallline.proof.processes import begin, with_torch
 from fallline.proof.record import Outcome, recorded
+from fallline.proof.seeds import move_seeds, seed_everything
 
 __all__ = ["LIMIT", "measure"]
 
@@ -44,9 +44,11 @@ def measure(
     *,
     jobs: int = 1,
     limit: float = LIMIT,
+    seeds_by: int = 0,
     done: Callable[[Outcome], None] = lambda _: None,
 ) -> list[Outcome]:
-    """The outcomes of these experiments, in the order of their names. `done` hears of each as it comes."""
+    """The outcomes of these experiments, in the order of their names, with all their seeds moved by `seeds_by`.
+    `done` hears of each as it comes."""
     waiting = sorted(
         names, key=lambda name: -_expected(name)
     )  # the longest first: none is left over at the end
@@ -56,7 +58,7 @@ def measure(
         try:
             while waiting or running:
                 while waiting and len(running) < jobs:
-                    running.append(_start(waiting.pop(0), Path(folder), limit))
+                    running.append(_start(waiting.pop(0), Path(folder), limit, seeds_by))
                 for one, outcome in _finished(running):
                     one.process.join(_GRACE if outcome.problem == "" else 0)
                     _end(one)
@@ -74,12 +76,14 @@ def _expected(name: str) -> float:
     return before.seconds if before else 1.0
 
 
-def _start(name: str, folder: Path, limit: float) -> _Running:
+def _start(name: str, folder: Path, limit: float, seeds_by: int) -> _Running:
     context = with_torch()
     answers, theirs = context.Pipe(duplex=False)
     output = folder / f"{name}.txt"
     module = experiment.where()[name]
-    process = context.Process(target=_experiment, args=(name, module, theirs, str(output)))
+    process = context.Process(
+        target=_experiment, args=(name, module, theirs, str(output), seeds_by)
+    )
     process.start()
     theirs.close()  # so that its death is seen here as the end of the pipe
     return _Running(_blank(name, module), process, answers, output, time.monotonic() + limit)
@@ -128,7 +132,7 @@ def _end(one: _Running) -> None:
 # -- in the experiment's own process --------------------------------------------------------------------------------
 
 
-def _experiment(name: str, module: str, answers: Connection, output: str) -> None:
+def _experiment(name: str, module: str, answers: Connection, output: str, seeds_by: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who waits; it ends us
     begin()
     try:
@@ -137,6 +141,7 @@ def _experiment(name: str, module: str, answers: Connection, output: str) -> Non
         return  # the command was stopped before this began, and has cleared its folder away
     os.dup2(log, 1)
     os.dup2(log, 2)
+    move_seeds(seeds_by)
     answers.send(_outcome(name, module))
 
 
@@ -159,7 +164,8 @@ def _outcome(name: str, module: str) -> Outcome:
         return replace(
             known, verdict="unavailable", problem="it needs a CUDA device, and there is none here"
         )
-    _seed()
+    seed_everything()
+    warnings.simplefilter("ignore")
     start = time.perf_counter()
     try:
         measured = found.measure()
@@ -186,19 +192,6 @@ def _without(known: Outcome, error: ModuleNotFoundError) -> Outcome:
         verdict="unavailable",
         problem=f"it needs the package {error.name}, which is not installed here",
     )
-
-
-def _seed() -> None:
-    import torch
-
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    random.seed(0)
-    with suppress(ModuleNotFoundError):
-        import numpy
-
-        numpy.random.seed(0)
-    warnings.simplefilter("ignore")
 
 
 def _name(of: str) -> str:

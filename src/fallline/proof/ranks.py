@@ -23,6 +23,7 @@ from typing import TypeVar
 
 from fallline.errors import FalllineError
 from fallline.proof.processes import begin, with_torch
+from fallline.proof.seeds import move_seeds, moved_by, seed_everything
 
 __all__ = ["RankFailed", "on_ranks"]
 
@@ -45,7 +46,7 @@ def on_ranks(
             mine, theirs = context.Pipe(duplex=False)
             process = context.Process(
                 target=_rank,
-                args=(function, rank, world, str(Path(folder, "store")), theirs),
+                args=(function, rank, world, str(Path(folder, "store")), theirs, moved_by()),
                 daemon=True,
             )
             process.start()
@@ -85,14 +86,18 @@ def _answers(ends: list[Connection], deadline: float) -> list[Answer]:
 
 
 def _rank(
-    function: Callable[[int, int], Answer], rank: int, world: int, store: str, out: Connection
+    function: Callable[[int, int], Answer],
+    rank: int,
+    world: int,
+    store: str,
+    out: Connection,
+    seeds_by: int,
 ) -> None:
-    import torch
     import torch.distributed as dist
 
     begin()  # a rank whose parent was killed would wait for its neighbour for ever
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
+    move_seeds(seeds_by)
+    seed_everything()
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
     try:
         dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)

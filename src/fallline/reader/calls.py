@@ -30,7 +30,7 @@ from fallline.reader.values import (
     kind_by_name,
     replace,
 )
-from fallline.syntax.module import children
+from fallline.syntax.module import children, walk
 
 __all__ = ["call", "call_function", "call_value", "derived"]
 
@@ -281,7 +281,7 @@ def _passed_over(machine: Machine, function: Function, given: list[Value]) -> bo
     large = getattr(node, "_large", None)
     if large is None:
         large = (
-            sum(isinstance(n, ast.stmt) for n in ast.walk(node)) > _LARGE
+            sum(isinstance(n, ast.stmt) for n in walk(node)) > _LARGE
             and called_names(node).isdisjoint(_MAKES)
             and not acts(function.module, [node])
         )
@@ -317,7 +317,7 @@ def _only_computes(function: Function, result: Value) -> bool:
         known = not relevant(function.module, [node]) and not any(
             isinstance(n, ast.Global | ast.Nonlocal)
             or (isinstance(n, ast.Attribute | ast.Subscript) and isinstance(n.ctx, ast.Store))
-            for n in ast.walk(node)
+            for n in walk(node)
         )
         node._only_computes = known  # type: ignore[union-attr]
     return bool(known)

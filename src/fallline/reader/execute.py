@@ -80,11 +80,15 @@ def _outline(event: Event) -> tuple[object, ...]:
 
 
 def _made(machine: Machine) -> Iterator[tuple[object, ...]]:
-    """The training objects of an execution: settings that make others may matter where these do not."""
+    """The training objects of an execution: settings that make others may matter where these do not.
+
+    Which class a model is of is no such difference: what its methods do otherwise are other events.
+    """
     for thing in machine.things.values():
         if thing.kind != "object":
-            facts = ((n, v) for n, v in thing.facts.items() if isinstance(v, _PLAIN))
-            yield (thing.id, *facts)
+            left_out = "type" if thing.kind == "model" else None
+            facts = ((n, v) for n, v in thing.facts.items() if n != left_out)
+            yield (thing.id, *(fact for fact in facts if isinstance(fact[1], _PLAIN)))
 
 
 def _executed(project: Project, root: Root, settings: Settings, deadline: float) -> Machine:

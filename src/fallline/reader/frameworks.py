@@ -58,9 +58,15 @@ def call(machine: Machine, name: str, call: Call) -> Value | None:
             if given is not None
             else (None if call.star else 1)
         )
-        if "gradient_accumulation_plugin" in call.kwargs:
-            window = None
-        return machine.make("accelerator", call.node, window=window, seen=0, syncing=True)
+        plugin = "gradient_accumulation_plugin" in call.kwargs
+        return machine.make(
+            "accelerator",
+            call.node,
+            window=None if plugin else window,
+            accumulates=given is not None or plugin,
+            seen=0,
+            syncing=True,
+        )
     if last == "Fabric" and "fabric" in name:
         return machine.make("fabric", call.node)
     if name == "deepspeed.initialize":
@@ -205,7 +211,11 @@ def _accelerator(machine: Machine, accelerator: Thing, name: str, call: Call) ->
         return prepared[0] if len(prepared) == 1 else Sequence(prepared)
     if name == "backward":
         window = accelerator.facts.get("window")
-        normalised = "accelerate" if window is None or window > 1 else None
+        normalised = None
+        if window is None or window > 1:
+            # divided by what nobody is seen to have set is perhaps divided by 1
+            sure = accelerator.facts.get("accumulates") or accelerator.facts.get("inside")
+            normalised = "accelerate" if sure else "perhaps"
         loss = machine.settled(call.arg(0, "loss") or Unknown())
         known = normalised is not None and not accelerator.facts.get("assumed")
         backward(machine, loss, call, normalised, window if known else None)

@@ -22,6 +22,7 @@ from fallline.reader.values import (
 )
 from fallline.syntax import Module
 from fallline.syntax.modes import class_has_mode
+from fallline.syntax.module import walk
 
 __all__ = ["attribute", "base_classes", "construct", "find_method", "scan_model"]
 
@@ -294,7 +295,7 @@ def scan_model(thing: Thing) -> None:
     known = getattr(cls, "_layers", None)
     if known is None:
         known = {}
-        for inner in ast.walk(cls):
+        for inner in walk(cls):
             if isinstance(inner, ast.Call):
                 name = (module.resolve(inner.func) or "").rpartition(".")[2]
                 if "BatchNorm" in name:

@@ -13,10 +13,20 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import replace
+from functools import cached_property
 from hashlib import blake2b
+from itertools import chain
 
-from fallline.reader.read import SECONDS_PER_FILE, Reading, read_data, read_deferred, unreadable
+from fallline.reader.read import (
+    SECONDS_PER_FILE,
+    Reading,
+    Rest,
+    read_data,
+    read_deferred,
+    unreadable,
+)
 from fallline.reader.relevance import TOKENS
 from fallline.rule import Rule, all_rules, rule_by_code
 from fallline.syntax import Project, UnreadableError
@@ -41,35 +51,43 @@ def read_paths(
     on_file: Callable[[Reading], None] | None = None,
     among: Sequence[str] = (),
     given: Mapping[str, bytes] | None = None,
+    known: Mapping[str, Reading] | None = None,
+    unchanged: bool = False,
 ) -> list[Reading]:
     """The readings of these files as one project, in the order given.
 
     `among` are all files of the project, if more; `given` is what files hold that are not on disk so, read in this process.
+    `known` are earlier readings of some of `paths`, before `_finish`: used again unless other files call them otherwise now,
+    which is not asked where `unchanged` says that they are all of `paths` and no file is other than it was.
     """
-    chosen = tuple(rules) if rules is not None else all_rules()
     project = Project(roots or [os.getcwd()], given)
-    callers = _callers(among or paths, project)
-    jobs = min(jobs, max(1, len(paths) // 4))
+    callers = _callers(among or paths, project) if not unchanged else {}
+    worker = _Worker(project, rules, callers)
+    readings = {
+        path: reading
+        for path, reading in (known or {}).items()
+        if unchanged or worker.calls(path, reading.called)
+    }
+    left = [path for path in paths if path not in readings]
+
+    def gathered(fresh: Iterable[Reading]) -> list[Reading]:
+        for reading in chain(list(readings.values()), fresh):
+            readings[reading.path] = reading
+            if on_file is not None:
+                on_file(reading)
+        return [readings[path] for path in paths]
+
+    jobs = min(jobs, max(1, len(left) // 4))
     if jobs <= 1 or given:
-        worker = _Worker(project, chosen, callers)
-        readings = []
         with _no_collection():
-            for path in paths:
-                readings.append(worker.read(path))
-                if on_file is not None:
-                    on_file(readings[-1])
-            return _finish(readings, worker.deferred)
-    codes = tuple(rule.code for rule in chosen)
+            return _finish(gathered(map(worker.read, left)), worker.deferred)
+    codes = tuple(rule.code for rule in worker.rules)
     with ProcessPoolExecutor(
         jobs, initializer=_start, initargs=(tuple(roots), codes, callers)
     ) as pool:
-        readings = []
-        size = max(1, min(16, len(paths) // (jobs * 4)))
-        for reading in pool.map(_read, paths, chunksize=size):
-            readings.append(reading)
-            if on_file is not None:
-                on_file(reading)
-        return _finish(readings, lambda *task: pool.submit(_deferred, *task).result())
+        size = max(1, min(16, len(left) // (jobs * 4)))
+        fresh = pool.map(_read, left, chunksize=size)
+        return _finish(gathered(fresh), lambda *task: pool.submit(_deferred, *task).result())
 
 
 @contextmanager
@@ -126,50 +144,78 @@ def _called_names(data: bytes) -> set[bytes]:
 
 
 def _finish(
-    readings: list[Reading], run: Callable[[str, tuple[str, ...], set[tuple[str, str]]], Reading]
+    readings: list[Reading], run: Callable[[str, tuple[str, ...], frozenset[str]], Reading]
 ) -> list[Reading]:
     """Begin what was left to other files and not reached by any."""
-    reached: set[tuple[str, str]] = set()
+    reached: dict[str, set[str]] = {}
     for reading in readings:
-        reached |= reading.reached
-    finished = []
-    for reading in readings:
-        left = tuple(
-            sorted(n for n in reading.deferred if not _was_reached(reading.path, n, reached))
-        )
-        if left:
-            rest = run(reading.path, left, {r for r in reached if r[0] == reading.path})
-            reading = replace(
-                reading,
-                findings=settle(merge([*reading.findings, *rest.findings]), one_trace=False),
-                touched=reading.touched | rest.touched,
-                failures=(*reading.failures, *rest.failures),
-            )
-        finished.append(reading)
-    return finished
+        for path, name in reading.reached:
+            reached.setdefault(path, set()).add(name)
+    return [_finished(r, frozenset(reached.get(r.path, ())), run) for r in readings]
 
 
-def _was_reached(path: str, name: str, reached: set[tuple[str, str]]) -> bool:
-    return (path, name) in reached or (path, f"{name}.training_step") in reached
+def _finished(
+    reading: Reading,
+    reached: frozenset[str],
+    run: Callable[[str, tuple[str, ...], frozenset[str]], Reading],
+) -> Reading:
+    left = tuple(sorted(n for n in reading.deferred if not _was_reached(n, reached)))
+    if not left:
+        return replace(reading, first=reading.findings, rest=None)
+    rest = reading.rest
+    if rest is None or rest.names != left or rest.reached != reached:
+        rest = Rest(left, reached, run(reading.path, left, reached))
+    # merging counts in place, and these are kept as they are
+    both = deepcopy([*reading.findings, *rest.reading.findings])
+    return replace(
+        reading,
+        findings=settle(merge(both), one_trace=False),
+        touched=reading.touched | rest.reading.touched,
+        failures=(*reading.failures, *rest.reading.failures),
+        first=reading.findings,
+        rest=rest,
+    )
+
+
+def _was_reached(name: str, reached: frozenset[str]) -> bool:
+    return name in reached or f"{name}.training_step" in reached
 
 
 class _Worker:
     """Reads files of one project in one process."""
 
     def __init__(
-        self, project: Project, rules: tuple[Rule, ...], callers: dict[bytes, tuple[str, ...]]
+        self,
+        project: Project,
+        rules: Iterable[Rule] | None,
+        callers: dict[bytes, tuple[str, ...]],
     ) -> None:
         self.project = project
-        self.rules = rules
         self.callers = callers
+        self._given_rules = rules
+
+    @cached_property
+    def rules(self) -> tuple[Rule, ...]:
+        """Those given, else all, which are not even imported where there is nothing to read."""
+        return tuple(self._given_rules) if self._given_rules is not None else all_rules()
+
+    def calls(self, path: str, before: Mapping[str, bool]) -> bool:
+        """Whether other files call these names, or do not, as they did before."""
+        return all(bool(self.others(path, name)) is called for name, called in before.items())
+
+    def others(self, path: str, name: str) -> list[str]:
+        """The files that may call something of this name in this one."""
+        return [file for file in self.callers.get(name.encode(), ()) if file != path]
 
     def read(self, path: str) -> Reading:
         others: set[str] = set()
+        called: dict[str, bool] = {}
 
         def defers(name: str) -> bool:
-            files = [f for f in self.callers.get(name.encode(), ()) if f != path]
+            files = self.others(path, name)
             others.update(files)
-            return bool(files)
+            called[name] = bool(files)
+            return called[name]
 
         try:
             reading = read_data(
@@ -180,15 +226,17 @@ class _Worker:
                 path,
                 [unreadable(path, UnreadableError(f"cannot be read: {error.strerror or error}"))],
             )
-        return replace(reading, touched=reading.touched | others) if others else reading
+        asked = self.project.take_asked()
+        return replace(reading, touched=reading.touched | others, called=called, asked=asked)
 
-    def deferred(self, path: str, names: tuple[str, ...], reached: set[tuple[str, str]]) -> Reading:
+    def deferred(self, path: str, names: tuple[str, ...], reached: frozenset[str]) -> Reading:
         module = self.project.module_at(path)
         if module is None:
             return Reading(path, [])
-        return read_deferred(
-            module, self.rules, time.thread_time() + SECONDS_PER_FILE, names, reached
-        )
+        ran = {(path, name) for name in reached}
+        deadline = time.thread_time() + SECONDS_PER_FILE
+        reading = read_deferred(module, self.rules, deadline, names, ran)
+        return replace(reading, asked=self.project.take_asked())
 
 
 _worker: _Worker | None = None
@@ -208,6 +256,6 @@ def _read(path: str) -> Reading:
     return _worker.read(path)
 
 
-def _deferred(path: str, names: tuple[str, ...], reached: set[tuple[str, str]]) -> Reading:
+def _deferred(path: str, names: tuple[str, ...], reached: frozenset[str]) -> Reading:
     assert _worker is not None
     return _worker.deferred(path, names, reached)

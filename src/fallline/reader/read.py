@@ -13,9 +13,10 @@ from fallline.reader.execute import traces_of
 from fallline.reader.roots import Root
 from fallline.rule import Rule, all_rules
 from fallline.syntax import Module, Project, Source, UnreadableError
+from fallline.syntax.project import Question
 from fallline.verdict import denied, judge, merge, settle
 
-__all__ = ["Reading", "read_data", "read_text", "unreadable"]
+__all__ = ["Reading", "Rest", "read_data", "read_text", "unreadable"]
 
 SECONDS_PER_FILE = (
     10.0  # of processor time: what is found must not depend on how busy the machine is
@@ -34,7 +35,22 @@ class Reading:
         default=frozenset()
     )  # functions that ran, by path and name
     deferred: frozenset[str] = field(default=frozenset())  # roots left to the files that call them
+    # of the names of its roots, whether other files call them
+    called: dict[str, bool] = field(default_factory=dict)
+    # what files asked of the project for the first time (`Project.take_asked`)
+    asked: dict[str, set[Question]] = field(default_factory=dict)
     failures: tuple[str, ...] = ()  # what went wrong in fallline itself
+    first: list[Finding] = field(default_factory=list)  # the findings without those of `rest`
+    rest: Rest | None = None
+
+
+@dataclass
+class Rest:
+    """What was left to other files and none of them reached, begun on its own."""
+
+    names: tuple[str, ...]
+    reached: frozenset[str]  # functions of the file that had run by then
+    reading: Reading
 
 
 def read_text(
@@ -130,6 +146,7 @@ def read_deferred(
     reached: set[tuple[str, str]],
 ) -> Reading:
     """The findings of roots that were left to other files and that none of them reached."""
+    started = time.thread_time()
     failures: list[str] = []
     touched: set[str] = set()
     left = frozenset(names)
@@ -147,6 +164,7 @@ def read_deferred(
         module.path,
         settle(merge(found), one_trace=False),
         frozenset(touched - {module.path}),
+        time.thread_time() - started,
         failures=tuple(failures),
     )
 
@@ -225,11 +243,17 @@ def unreadable(path: str, error: UnreadableError) -> Finding:
 
 
 def _unread_cells(source: Source) -> list[Finding]:
-    """One finding for all cells that are not Python: the first that nobody left open on purpose, else the first."""
+    """One finding for all cells that are not Python: the first that nobody left open on purpose, else the first.
+
+    A note where others could be read: course notebooks leave blanks in endless forms, and a cell that is wrong says so
+    the first time it is run.
+    """
     if not source.unread:
         return []
     first = min(source.unread, key=lambda error: error.blank)
     finding = unreadable(source.path, first)
+    if len(source.unread) < len(source.cells):
+        finding.severity = Severity.INFO
     others = len(source.unread) - 1
     if others:
         finding.message += f"; {others} more cell{'s'[: others > 1]} could not be read either"

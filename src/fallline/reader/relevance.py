@@ -46,15 +46,26 @@ TOKENS = (b"backward(", b"training_step", b"compute_loss", b".eval(", b"optimize
 
 
 def called_names(node: ast.AST) -> frozenset[str]:
-    """The simple names of everything called in a node, itself included; kept on the node."""
-    known = getattr(node, "_called", None)
+    """The simple names of everything called in a node, itself included, and of what is handed to calls as an argument."""
+    known: frozenset[str] | None = getattr(node, "_called_names", None)
+    if known is None:
+        known = node._called_names = frozenset.union(*_named(node))  # type: ignore[attr-defined]
+    return known
+
+
+def _named(node: ast.AST) -> tuple[frozenset[str], frozenset[str]]:
+    """What is called in a node, and what is only handed over: a function to call there, or a number (`log(loss, step)`)."""
+    known: tuple[frozenset[str], frozenset[str]] | None = getattr(node, "_named", None)
     if known is None:
         found: set[str] = set()
+        handed: set[str] = set()
         stack = [node]
         while stack:
             inner = stack.pop()
             if inner is not node and isinstance(inner, ast.stmt):
-                found |= called_names(inner)  # asked for at every depth, walked once
+                called, given = _named(inner)  # asked for at every depth, walked once
+                found |= called
+                handed |= given
                 continue
             stack += children(inner)
             if isinstance(inner, ast.Call):
@@ -72,15 +83,14 @@ def called_names(node: ast.AST) -> frozenset[str]:
                 for argument in () if _only_asks(inner.func) else inner.args:
                     # a closure or step function handed to something that will call it
                     if isinstance(argument, ast.Name):
-                        found.add(argument.id)
+                        handed.add(argument.id)
             elif isinstance(inner, ast.Attribute) and inner.attr in {
                 "grad",
                 "require_backward_grad_sync",
                 "sync_gradients",
             }:
                 found.add("zero_grad")
-        known = frozenset(found)
-        node._called = known  # type: ignore[attr-defined]
+        known = node._named = frozenset(found), frozenset(handed - found)  # type: ignore[attr-defined]
     return known
 
 
@@ -94,7 +104,7 @@ def _only_asks(function: ast.expr) -> bool:
 
 def relevant(module: Module, nodes: Iterable[ast.AST], wanted: frozenset[str] = TRIGGERS) -> bool:
     """Whether these statements call, directly or through functions of the project, what is wanted."""
-    return any(_reaches(module, node, wanted, set()) for node in nodes)
+    return any(_reaches(module, node, wanted, {}) == _REACHED for node in nodes)
 
 
 def acts(module: Module, nodes: Iterable[ast.AST]) -> bool:
@@ -104,7 +114,7 @@ def acts(module: Module, nodes: Iterable[ast.AST]) -> bool:
 
 def acts_here(nodes: Iterable[ast.AST]) -> bool:
     """Whether these statements themselves do part of the protocol, not through other functions."""
-    return any(not called_names(node).isdisjoint(_ACTS) for node in nodes)
+    return any(not _named(node)[0].isdisjoint(_ACTS) for node in nodes)
 
 
 def begins(module: Module, nodes: Iterable[ast.AST]) -> bool:
@@ -130,27 +140,40 @@ _COMMON = frozenset(
 )
 
 
-def _reaches(module: Module, node: ast.AST, wanted: frozenset[str], seen: set[int]) -> bool:
-    names = called_names(node)
-    if not names.isdisjoint(wanted):
-        return True
+_REACHED, _SURE = -1, 1 << 30
+_MOST = 200  # functions that are looked into for one answer
+
+
+def _reaches(
+    module: Module, node: ast.AST, wanted: frozenset[str], begun: dict[int, int], depth: int = 0
+) -> int:
+    """_REACHED, _SURE not, or the depth of an outer search that the answer waits for: functions call each other in circles.
+
+    Only what is sure is kept on the node, so that no answer depends on which file was read before.
+    """
+    if not _named(node)[0].isdisjoint(wanted):
+        return _REACHED
     key = _KEYS[id(wanted)]
     known = getattr(node, key, None)
     if known is not None:
-        return bool(known)
-    if id(node) in seen or len(seen) > 200:
-        return False
-    seen.add(id(node))
-    result = False
-    for name in names - _COMMON:
+        return _REACHED if known else _SURE
+    if id(node) in begun:
+        return begun[id(node)]
+    if len(begun) > _MOST:
+        return 0
+    begun[id(node)] = depth
+    answer = _SURE
+    for name in sorted(called_names(node) - _COMMON):
         for home, target in definitions(module, name):
-            if _reaches(home, target, wanted, seen):
-                result = True
-                break
-        if result:
-            break
-    setattr(node, key, result)
-    return result
+            answer = min(answer, _reaches(home, target, wanted, begun, depth + 1))
+            if answer == _REACHED:
+                setattr(node, key, True)
+                return _REACHED
+    if answer >= depth:
+        setattr(node, key, False)
+        answer = _SURE
+    begun[id(node)] = answer
+    return answer
 
 
 _KEYS = {

@@ -31,6 +31,7 @@ from fallline.reader.values import (
     kind_by_name,
 )
 from fallline.syntax import Module
+from fallline.syntax.module import walk
 
 __all__ = ["Root", "roots_of"]
 
@@ -100,7 +101,7 @@ def _uncalled(
     named = {f.name: f for f in plain}
     called: dict[str, set[str]] = {name: set() for name in named}
     for function in plain:
-        for call in ast.walk(function):
+        for call in walk(function):
             if isinstance(call, ast.Call):
                 for used in (call.func, *call.args):
                     if isinstance(used, ast.Name) and used.id in called:

@@ -50,21 +50,42 @@ def _expression(machine: Machine, node: ast.Expr) -> None:
 
 
 def _assign(machine: Machine, node: ast.Assign) -> None:
+    grows = _adds_to_itself(node)
+    before = machine.settled(evaluate(machine, node.targets[0])) if grows else None
     value = evaluate(machine, node.value)
-    added = node.value
-    if (
-        isinstance(value, Tensor)
-        and value.graph
-        and isinstance(added, ast.BinOp)
-        and isinstance(added.op, ast.Add)
-        and isinstance(added.left, ast.Name)
-        and isinstance(node.targets[0], ast.Name)
-        and added.left.id == node.targets[0].id
-    ):
-        # total = total + loss
-        value = grads.accumulate(machine, node, value, value)
+    if grows and isinstance(value, Tensor) and value.graph:
+        added = value
+        if isinstance(before, Tensor):
+            added = replace(
+                value, forwards=value.forwards - before.forwards, kept=value.kept - before.kept
+            )
+        value = grads.accumulate(machine, node, added, value)
     for target in node.targets:
         assign_to(machine, target, value, node)
+
+
+def _adds_to_itself(node: ast.Assign) -> bool:
+    """`total = total + loss`, and a running average: `self.avg = 0.9 * self.avg + 0.1 * loss`."""
+    target, added = node.targets[0], node.value
+    if not (isinstance(added, ast.BinOp) and isinstance(added.op, ast.Add)):
+        return False
+    if not isinstance(target, ast.Name | ast.Attribute):
+        return False
+    for side in (added.left, added.right):
+        scaled = isinstance(side, ast.BinOp) and isinstance(side.op, ast.Mult)
+        parts = (side.left, side.right) if isinstance(side, ast.BinOp) and scaled else (side,)
+        if any(_same_name(target, part) for part in parts):
+            return True
+    return False
+
+
+def _same_name(one: ast.expr, other: ast.expr) -> bool:
+    """The same name, or the same attribute of the same name."""
+    while isinstance(one, ast.Attribute) and isinstance(other, ast.Attribute):
+        if one.attr != other.attr:
+            return False
+        one, other = one.value, other.value
+    return isinstance(one, ast.Name) and isinstance(other, ast.Name) and one.id == other.id
 
 
 def _annotated(machine: Machine, node: ast.AnnAssign) -> None:

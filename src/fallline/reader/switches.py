@@ -48,18 +48,33 @@ class Settings:
 
     def equals(self, key: str, wanted: Collection[object], usual: bool, matters: int = 2) -> bool:
         """Whether something unknown is one of these values: it has one value, so it cannot be two of them."""
+        said = f"{key} == {' or '.join(repr(value) for value in wanted)}"[:120]
         if key in self._values:
+            if self._values[key] not in wanted and matters > 1:
+                # what another value does here is worth a trace in which it has that value from the start
+                self.met.setdefault(said, 0)
+                self.matter[said] = matters
             return self._values[key] in wanted
         left = [value for value in wanted if value not in self._not.get(key, ())]
         if not left:
             return False
-        said = " or ".join(repr(value) for value in wanted)
-        chosen = self.switch(f"{key} == {said}"[:120], usual, matters)
+        meant = self._forced_value(key)
+        fits = [value for value in left if repr(value) in meant] if meant else left
+        if not fits:
+            chosen = False
+        else:
+            chosen = self.switch(said, usual or bool(meant), matters)
         if chosen:
-            self._values[key] = left[0]
+            self._values[key] = fits[0]
         else:
             self._not.setdefault(key, set()).update(wanted)
         return chosen
+
+    def _forced_value(self, key: str) -> str:
+        """The words for the value that this trace is about; empty where it is about none."""
+        start = f"{key} == "
+        forced = (k for k, value in self.forced.items() if value and k.startswith(start))
+        return next(forced, "").removeprefix(start)
 
     def words(self) -> list[str]:
         """The settings as a person would say them."""

@@ -23,7 +23,16 @@ from fallline.reader.values import (
     replace,
 )
 
-__all__ = ["backward", "gradient", "parameter", "pieces", "reduce", "sync", "tensor"]
+__all__ = [
+    "backward",
+    "gradient",
+    "parameter",
+    "perhaps_used",
+    "pieces",
+    "reduce",
+    "sync",
+    "tensor",
+]
 
 
 def backward(
@@ -83,12 +92,22 @@ def _settle_history(machine: Machine, loss: Tensor, event: Event) -> None:
         machine.events[index].facts["reaches_backward"] = True
     for index in loss.forwards:
         machine.events[index].facts["used"] = True
+    if not loss.forwards:
+        perhaps_used(machine)
     for earlier in machine.retained:
         if not loss.forwards.isdisjoint(earlier.facts["_graph"]):
             earlier.facts["second"] = True
     event.facts["_graph"] = loss.forwards
     if event.facts.get("retain_graph"):
         machine.retained.append(event)
+
+
+def perhaps_used(machine: Machine) -> None:
+    """A gradient of something that could not be followed: any evaluation of this iteration may be in it."""
+    start = machine.begun[-1][1] if machine.begun else 0
+    for event in machine.events[start:]:
+        if event.kind is Kind.FORWARD and event.fact("training") is False:
+            event.facts.setdefault("used", None)
 
 
 def sync(machine: Machine, tensor: Tensor, what: str, node: ast.AST) -> None:

@@ -350,7 +350,11 @@ def _as_tensor(machine: Machine, call: Call) -> Value:
 
 
 def _autograd_grad(machine: Machine, call: Call) -> Value:
+    from fallline.reader.tensors import perhaps_used
+
     result = of_arguments(machine, call)
+    if not result.forwards:
+        perhaps_used(machine)
     create = call.kwargs.get("create_graph")
     keep = isinstance(create, Const) and bool(create.value)
     for order in result.forwards:

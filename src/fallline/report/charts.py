@@ -7,7 +7,7 @@ as well at 400 pixels as at 1280.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any
@@ -15,6 +15,8 @@ from typing import Any
 __all__ = ["Area", "Axis", "Chart", "Line", "Mark", "extremes", "number", "running_median"]
 
 POINTS = 600  # per line; more cannot be seen
+LABEL = 0.18  # of a narrow chart's width, that the code of a finding takes
+LEFT_FROM = 1 - LABEL  # from here on a label stands to the left of its line
 Point = tuple[float, float]
 
 
@@ -216,17 +218,35 @@ def _area(area: Area, x: Axis, y: Axis) -> str:
 
 
 def _marks(marks: Sequence[Mark], x: Axis) -> str:
-    return "".join(
-        f'<i class="mark" style="left:{100 * x.place(m.at):.2f}%;--c:var(--{m.colour})">'
-        + (
-            f"<b{' class=left' if x.place(m.at) > 0.8 else ''}>{escape(m.label)}</b>"
-            if m.label
-            else ""
+    """Labels that would lie on each other stand one below the other."""
+    drawn, rows = [], _rows([x.place(m.at) for m in marks if m.label])
+    for mark in marks:
+        row = next(rows) if mark.label else 0
+        if not x.low <= mark.at <= x.high:
+            continue
+        place = x.place(mark.at)
+        side = " class=left" if place > LEFT_FROM else ""
+        label = f'<b{side} style="top:{14 * row - 2}px">{escape(mark.label)}</b>'
+        drawn.append(
+            f'<i class="mark" style="left:{100 * place:.2f}%;--c:var(--{mark.colour})">'
+            f"{label if mark.label else ''}</i>"
         )
-        + "</i>"
-        for m in marks
-        if x.low <= m.at <= x.high
-    )
+    return "".join(drawn)
+
+
+def _rows(places: Sequence[float]) -> Iterator[int]:
+    """For each label in turn the first row in which it is free of those before it."""
+    taken: list[list[float]] = []
+    for place in places:
+        begin = place - LABEL if place > LEFT_FROM else place
+        row = next(
+            (r for r, others in enumerate(taken) if all(abs(begin - o) >= LABEL for o in others)),
+            len(taken),
+        )
+        if row == len(taken):
+            taken.append([])
+        taken[row].append(begin)
+        yield row
 
 
 def _lost(lines: Sequence[Line], x: Axis) -> str:

@@ -84,7 +84,7 @@ figcaption{display:flex;flex-wrap:wrap;justify-content:space-between;gap:4px 16p
 .line.dashed{stroke-dasharray:5 4}
 .area{opacity:.85}
 .mark{position:absolute;top:0;bottom:0;width:0;border-left:1.5px dashed var(--c)}
-.mark b{font-style:normal;position:absolute;top:-2px;left:4px;font-size:11px;font-weight:600;color:var(--c);background:var(--panel);padding:0 3px;border-radius:3px;white-space:nowrap}
+.mark b{font-style:normal;position:absolute;z-index:1;left:4px;font-size:11px;font-weight:600;color:var(--c);background:var(--panel);padding:0 3px;border-radius:3px;white-space:nowrap}
 .mark b.left{left:auto;right:4px}
 .lost{position:absolute;bottom:0;width:2px;height:10px;background:var(--error);transform:translateX(-1px)}
 .cursor{position:absolute;top:0;bottom:0;width:1px;background:var(--soft);opacity:.6;pointer-events:none}

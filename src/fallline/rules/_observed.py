@@ -7,7 +7,7 @@ from typing import Any
 
 from fallline.event import Location
 
-__all__ = ["located", "observed", "ranges"]
+__all__ = ["located", "observed", "ranges", "when"]
 
 _PLACE = ("code", "path", "line", "column", "function")
 
@@ -20,7 +20,7 @@ def observed(run: Any, code: str) -> Iterator[dict[str, Any]]:
             key = (entry["path"], entry["line"])
             if entry["code"] == code and key not in seen:
                 seen.add(key)
-                yield entry
+                yield entry | ({"world": run.world} if run.world > 1 else {})
 
 
 def located(entry: dict[str, Any]) -> tuple[Location, dict[str, Any]]:
@@ -29,6 +29,12 @@ def located(entry: dict[str, Any]) -> tuple[Location, dict[str, Any]]:
         entry["path"], entry["line"], entry.get("column", 1), function=entry.get("function", "")
     )
     return at, {k: v for k, v in entry.items() if k not in _PLACE}
+
+
+def when(entry: dict[str, Any]) -> str:
+    """The update, and where several ranks train, which of them saw it."""
+    rank = f" on rank {entry['rank']}" if entry.get("world", 1) > 1 else ""
+    return f"at update {entry.get('step')}{rank}"
 
 
 def ranges(entry: dict[str, Any]) -> str:

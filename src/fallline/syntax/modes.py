@@ -6,7 +6,7 @@ import ast
 import re
 
 from fallline.syntax.models import construction, module_class
-from fallline.syntax.module import Module
+from fallline.syntax.module import Module, walk
 
 __all__ = ["class_has_mode", "layer_has_mode"]
 
@@ -39,7 +39,7 @@ def _search(home: Module, cls: ast.ClassDef, depth: int) -> bool | None:
     if depth == 0:
         return None
     sure = not _holds_what_it_is_given(cls)
-    for node in ast.walk(cls):
+    for node in walk(cls):
         if isinstance(node, ast.Attribute) and node.attr == "training":
             return True
         if isinstance(node, ast.Call):
@@ -93,7 +93,7 @@ def _holds_what_it_is_given(cls: ast.ClassDef) -> bool:
     given = {a.arg for a in ast.walk(made.args) if isinstance(a, ast.arg)}
     kept = {
         target.attr
-        for node in ast.walk(made)
+        for node in walk(made)
         if isinstance(node, ast.Assign)
         and isinstance(node.value, ast.Name)
         and node.value.id in given
@@ -102,5 +102,5 @@ def _holds_what_it_is_given(cls: ast.ClassDef) -> bool:
     }
     return any(
         isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and n.func.attr in kept
-        for n in ast.walk(cls)
+        for n in walk(cls)
     )

@@ -14,7 +14,7 @@ from fallline.syntax.source import Source
 if TYPE_CHECKING:
     from fallline.syntax.project import Project
 
-__all__ = ["Function", "Module", "children"]
+__all__ = ["Function", "Module", "children", "walk"]
 
 Node = TypeVar("Node", bound=ast.AST)
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -43,6 +43,14 @@ def children(node: ast.AST) -> list[ast.AST]:
             found += [item for item in value if item.__class__ not in _PLAIN]
         elif value.__class__ not in _PLAIN:
             found.append(value)
+    return found
+
+
+def walk(node: ast.AST) -> list[ast.AST]:
+    """A node and all below it, in no order to rely on; see `children`."""
+    found = [node]
+    for here in found:
+        found += children(here)
     return found
 
 

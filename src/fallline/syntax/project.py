@@ -11,7 +11,7 @@ from pathlib import Path
 from fallline.syntax.module import MOST_STARS, Module
 from fallline.syntax.source import Source, UnreadableError
 
-__all__ = ["Project"]
+__all__ = ["Project", "Question"]
 
 # Files larger than this are data or generated; they are not followed through imports.
 _LARGEST = 4_000_000
@@ -26,6 +26,10 @@ _FOREIGN = frozenset(
 )
 
 
+# A name and the folder it is looked for from: what a file's reading rests on, beside its own text.
+Question = tuple[str, str]
+
+
 class Project:
     """Parsed files on demand. Nothing is imported or executed; a missing file is simply not found."""
 
@@ -38,13 +42,17 @@ class Project:
         self._dropped = 0
         self._found: dict[tuple[str, str], str | None] = {}
         self._folders: dict[str, str] = {}
-        self._meant: dict[tuple[str, str], tuple[Module, ast.AST] | None] = {}
+        self._meant: dict[tuple[str, str], tuple[tuple[Module, ast.AST] | None, set[Question]]] = {}
+        self._beside: dict[tuple[str, bytes], tuple[str, ...]] = {}
+        self._holds: dict[str, bool] = {}
+        self._asked: dict[str, set[Question]] = {}
+        self._new: dict[str, set[Question]] = {}
 
     def add(self, source: Source, tree: ast.Module | None = None) -> Module:
         """Parse one file and keep it. Raises `UnreadableError`."""
         path = os.path.abspath(source.path)
         module = Module(
-            source, tree if tree is not None else source.parse(), self, self._name(path)
+            source, tree if tree is not None else source.parse(), self, self.name_of(path)
         )
         known = self._modules.pop(path, None)
         if known is not None:
@@ -69,7 +77,7 @@ class Project:
             self._dropped = 0
             gc.collect()
 
-    def _name(self, path: str) -> str:
+    def name_of(self, path: str) -> str:
         """The dotted name of a file, counted from the outermost folder that is a package, or from a root."""
         stem = path[: -len(".py")] if path.endswith(".py") else path
         parts = [os.path.basename(stem)]
@@ -107,14 +115,49 @@ class Project:
 
     def find_module(self, dotted: str, near: Module) -> Module | None:
         """The project file that `import dotted` in `near` means, if it is one of the project's."""
+        asked: set[Question] = set()
+        module = self._asking(dotted, near, asked)
+        self._note(near, asked)
+        return module
+
+    def _asking(self, dotted: str, near: Module, asked: set[Question]) -> Module | None:
         if dotted.partition(".")[0] in _FOREIGN:
             return None
-        folder = self._folder(near)
-        key = (dotted, folder)
-        if key not in self._found:
-            self._found[key] = self._search(dotted, folder)
-        path = self._found[key]
+        question = (dotted, self._folder(near))
+        asked.add(question)
+        path = self._path(question)
         return self.module_at(path) if path else None
+
+    def _path(self, question: Question) -> str | None:
+        if question not in self._found:
+            self._found[question] = self._search(*question)
+        return self._found[question]
+
+    # -- what rests on what --------------------------------------------------------------------------------------
+
+    def _note(self, near: Module, questions: set[Question]) -> None:
+        known = self._asked.setdefault(near.path, set())
+        if not questions <= known:
+            full = os.path.abspath(near.path)
+            self._new.setdefault(full, set()).update(questions - known)
+            known |= questions
+
+    def take_asked(self) -> dict[str, set[Question]]:
+        """What each file asked of the project, by its full path, since this was asked last.
+
+        What is found out about a file is kept with it and used for every other that leads there. So a reading rests on
+        all that its file asked, all that the files in the answers asked, and so on.
+        """
+        taken, self._new = self._new, {}
+        return taken
+
+    def answer(self, question: Question) -> tuple[str, ...]:
+        """The files that a question leads to."""
+        name, folder = question
+        if name.startswith("*"):
+            return self._holding(folder, os.fsencode(name[1:]))
+        path = self._path(question)
+        return (path,) if path is not None else ()
 
     def _folder(self, module: Module) -> str:
         found = self._folders.get(module.path)
@@ -130,19 +173,20 @@ class Project:
         for name in (dotted, dotted.rpartition(".")[0]):
             if not name:
                 continue
-            key = (name, folder)
-            if key not in self._found:
-                self._found[key] = self._search(name, folder)
-            path = self._found[key]
+            self._note(near, {(name, folder)})
+            path = self._path((name, folder))
             if path is not None:
-                if path in self._modules or path.endswith("__init__.py"):
-                    return True
-                try:
-                    data = Path(path).read_bytes()
-                except OSError:
-                    return False
-                return any(token in data for token in tokens)
+                if path not in self._holds:
+                    self._holds[path] = path.endswith("__init__.py") or self._has(path, tokens)
+                return self._holds[path]
         return True
+
+    def _has(self, path: str, tokens: tuple[bytes, ...]) -> bool:
+        try:
+            data = self.data(path)
+        except OSError:
+            return False
+        return any(token in data for token in tokens)
 
     def _search(self, dotted: str, folder: str) -> str | None:
         relative = dotted.replace(".", os.sep)
@@ -165,45 +209,56 @@ class Project:
 
     def beside(self, module: Module, token: bytes) -> list[Module]:
         """The other files of the same folder that hold `token`: scripts that share files without importing each other."""
-        folder = os.path.dirname(os.path.abspath(module.path))
-        found: list[Module] = []
-        try:
-            names = sorted(n for n in os.listdir(folder) if n.endswith(".py"))[:_BESIDE]
-        except OSError:
-            return found
-        for name in names:
-            path = os.path.join(folder, name)
+        folder = self._folder(module)
+        self._note(module, {("*" + os.fsdecode(token), folder)})
+        here = os.path.abspath(module.path)
+        others = (self.module_at(path) for path in self._holding(folder, token) if path != here)
+        return [other for other in others if other is not None]
+
+    def _holding(self, folder: str, token: bytes) -> tuple[str, ...]:
+        key = (folder, token)
+        if key not in self._beside:
             try:
-                if os.path.getsize(path) > _LARGEST or token not in Path(path).read_bytes():
-                    continue
+                names = sorted(n for n in os.listdir(folder) if n.endswith(".py"))[:_BESIDE]
             except OSError:
-                continue
-            other = self.module_at(path)
-            if other is not None and path != os.path.abspath(module.path):
-                found.append(other)
-        return found
+                names = []
+            paths = (os.path.join(folder, name) for name in names)
+            self._beside[key] = tuple(path for path in paths if self._is_small_with(path, token))
+        return self._beside[key]
+
+    def _is_small_with(self, path: str, token: bytes) -> bool:
+        try:
+            return os.path.getsize(path) <= _LARGEST and token in Path(path).read_bytes()
+        except OSError:
+            return False
 
     def find(self, dotted: str, near: Module) -> tuple[Module, ast.AST] | None:
         """The function, class or assignment a dotted name means: follows re-exports a few times."""
         key = (dotted, self._folder(near))
         if key not in self._meant:
-            found = self._find(dotted, near, frozenset())
-            self._meant[key] = found  # last: parsing on the way may have forgotten everything
-        return self._meant[key]
+            asked: set[Question] = set()
+            found = self._find(dotted, near, frozenset(), asked)
+            self._meant[key] = (
+                found,
+                asked,
+            )  # last: parsing on the way may have forgotten everything
+        found, asked = self._meant[key]
+        self._note(near, asked)
+        return found
 
     def _find(
-        self, dotted: str, near: Module, passed: frozenset[str]
+        self, dotted: str, near: Module, passed: frozenset[str], asked: set[Question]
     ) -> tuple[Module, ast.AST] | None:
         """`passed` are files already searched: two files may import everything from each other."""
         for _ in range(6):
             head, _, last = dotted.rpartition(".")
             if not head:
                 return None
-            module = self.find_module(head, near)
+            module = self._asking(head, near, asked)
             if module is None:
                 # perhaps Class.method: the class is one level up
                 outer, _, cls = head.rpartition(".")
-                home = self.find_module(outer, near) if outer else None
+                home = self._asking(outer, near, asked) if outer else None
                 if home is not None and f"{cls}.{last}" in home.functions:
                     return home, home.functions[f"{cls}.{last}"]
                 return None
@@ -217,7 +272,7 @@ class Project:
             if module.path in passed or len(passed) + len(module.star_imports) > MOST_STARS:
                 return None
             for star in module.star_imports:
-                found = self._find(f"{star}.{last}", module, passed | {module.path})
+                found = self._find(f"{star}.{last}", module, passed | {module.path}, asked)
                 if found is not None:
                     return found
             bound = module.bindings(last, None)

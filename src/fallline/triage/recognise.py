@@ -38,6 +38,7 @@ _SLOPE, _MIDDLE = 6.0, 0.36
 # whether it is ours at all: from the words of training in it, and from the share of its words that training has anything to do with
 _ABOUT, _FAMILIAR, _STRANGE = 3.87, 8.97, -8.98
 _MOST_ABOUT = 2.5
+_IT, _SAID = frozenset({"it", "this", "run"}), 0.5
 _WORD = re.compile(r"[a-z_][a-z0-9_.+-]*|\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 _FENCE = re.compile(r"```(?:\w+)?\n(.*?)(?:```|\Z)", re.S)
 # a specialist called by its own name is an order, not a symptom: who should answer is not for the question to say
@@ -218,18 +219,19 @@ def _ours(question: Question, index: _Index, certain: bool) -> float:
     Most words of training mean something else too (a loss, a batch, a checkpoint, a gradient): what stands beside them tells. Of the words that people
     use of training nearly all are known here; of a border checkpoint's, few. A known message or a series of losses is `certain`.
     """
+    words, known = _familiar(question.text, index.prose)
     about = min(scope(question.text), _MOST_ABOUT) + certain
-    share = _familiar_share(question.text, index.prose)
+    if about > 0 and known and all(known) and not _IT.isdisjoint(words):
+        about += _SAID  # of nothing else can it be said here: why did it diverge?
+    share = (sum(known) + 1) / (len(known) + 2)  # a few words are little proof either way
     return 1 / (1 + math.exp(-(_ABOUT * about + _FAMILIAR * share + _STRANGE)))
 
 
-def _familiar_share(text: str, prose: frozenset[str]) -> float:
-    """Of the different words of a question, how many are ours; a few words are little proof either way."""
-    words = {
-        w for w in spelled(tokens(text)) if len(w) > 1 and w not in _STOP and not w[0].isdigit()
-    }
-    known = [w in prose or ours for w in words if (ours := familiar(w)) is not None]
-    return (sum(known) + 1) / (len(known) + 2)
+def _familiar(text: str, prose: frozenset[str]) -> tuple[set[str], list[bool]]:
+    """The different words of a question, and of each that says anything whether it is ours."""
+    words = set(spelled(tokens(text)))
+    telling = [w for w in words if len(w) > 1 and w not in _STOP and not w[0].isdigit()]
+    return words, [w in prose or ours for w in telling if (ours := familiar(w)) is not None]
 
 
 def _calibrated(score: float) -> float:

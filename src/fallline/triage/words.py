@@ -19,6 +19,13 @@ _HOME = Path(__file__).parent / "words.toml"
 _TOKEN = re.compile(r"[a-z0-9à-ÿ]+\+*|[\u3040-\u9fff]+")
 _EAST_ASIAN = "\u3040"  # where the letters of languages begin that write no spaces
 _UNIT = re.compile(r"(\d)(gi?b|mi?b|ms)\b")  # 8gb is 8 gb
+# however it is said that something does not happen: isn't learning, stopped improving, refuses to go down
+_CONTRACTED = re.compile(
+    r"\b(is|are|was|were|do|does|did|has|have|had|wo|ca|could|would|should)n['’]?t\b"
+)
+_NOT = re.compile(
+    r"\b(?:cannot|never|no longer|barely|hardly|(?:refus|fail)(?:s|es|ed|ing)? to|stop(?:s|ped)?(?= \w+ing\b))(?=\s|$)"
+)
 _TIERS = {"names": 1.5, "signs": 1.0, "hints": 0.4}
 _SCOPE = {"ours": 1.0, "partly": 0.5, "elsewhere": -1.5}
 _GAP = 6  # words that ` ... ` may leave out, and one
@@ -48,9 +55,10 @@ class _Lexicon:
 
 
 def tokens(text: str) -> list[str]:
-    """The words of a text in lower case; East Asian runs, which have no spaces, in overlapping pairs."""
+    """The words of a text in lower case, its negations all as `not`; East Asian runs, which have no spaces, in overlapping pairs."""
     found: list[str] = []
-    for word in _TOKEN.findall(_UNIT.sub(r"\1 \2", text.lower())):
+    plain = _NOT.sub("not", _CONTRACTED.sub(r"\1 not", text.lower()))
+    for word in _TOKEN.findall(_UNIT.sub(r"\1 \2", plain)):
         if word[0] >= _EAST_ASIAN:
             found += [word[i : i + 2] for i in range(max(1, len(word) - 1))]
         else:

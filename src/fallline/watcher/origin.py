@@ -17,9 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from fallline.event import Event, Kind, Location
-from fallline.watcher.frames import is_user_file, shown_path, user_frames
+from fallline.watcher.capture import Capture, Gone
+from fallline.watcher.frames import is_user_file, locate, user_frames
 from fallline.watcher.objects import unwrap
 from fallline.watcher.origin_graph import from_graph
+from fallline.watcher.origin_hooks import Hooks
+from fallline.watcher.origin_parameter import ORDINARY, blame
+from fallline.watcher.origin_probes import small_parameters, small_stepped
 from fallline.watcher.origin_trace import (
     BackwardTrace,
     ForwardTrace,
@@ -27,18 +31,19 @@ from fallline.watcher.origin_trace import (
     Story,
     describe,
     first_bad,
+    storage,
     tensors_in,
 )
 from fallline.watcher.randomness import Randomness
 from fallline.watcher.replay import (
-    Capture,
-    Gone,
     Reached,
     Replay,
+    arguments,
     as_it_was,
     prepare,
     prepare_crashed,
 )
+from fallline.watcher.replay_once import Once
 
 if TYPE_CHECKING:
     from fallline.watcher.session import Session
@@ -47,8 +52,6 @@ __all__ = ["Origin"]
 
 # A run that has gone bad goes bad at every update: these many are looked into.
 MOST_REPLAYS = 3
-PROBE_ELEMENTS = 4_096
-ORDINARY = 1e12  # norms and learning rates below this make no infinity in one step
 # What was not finite before any operation of the forward pass.
 _CODES = {"parameter": "FL622", "buffer": "FL622", "input": "FL623"}
 
@@ -65,18 +68,16 @@ class Origin:
         self._told: set[Any] = set()
         self._loss: tuple[Tensor, Event] | None = None
         self.latest: Event | None = None  # the last backward
-        self._last_step: Location | None = None
+        self._last_step: Event | None = None
         self.window_lost = False  # a loss of the update in progress was not finite
         self.guard_follows = False  # in updates that go like the last one
-        self.lost = (
-            False  # the loss of the last backward was not finite: its gradients are not news
-        )
-        self._probes: dict[int, tuple[int, list[weakref.ref[Tensor]]]] = {}
-        self._made_bad: dict[
-            int, tuple[int, Location, str]
-        ] = {}  # parameter → (update, line, optimizer)
+        self.lost = False  # the loss of the last backward was not finite: no news in its gradients
+        self.calm = False  # nothing has to be looked at after a step like the last one
+        self._probes: dict[int, list[weakref.ref[Tensor]]] = {}
+        # parameter → update, line, optimizer
+        self._made_bad: dict[int, tuple[int, Location, str]] = {}
         self._step_probes: dict[str, tuple[int, list[Tensor]]] = {}
-        self._rates: dict[str, deque[tuple[int, float]]] = {}
+        self.rates: dict[str, deque[tuple[int, float]]] = {}
 
     # -- what is kept, and what is looked at -------------------------------------------------------------------
 
@@ -148,7 +149,8 @@ class Origin:
     def step_comes(self) -> None:
         """Learn whether the guard's look comes while the frame of the only backward is still there: then it is enough."""
         capture = self.capture
-        frame = next(iter(capture.end_frames), None) if capture is not None else None
+        ends = capture.end_chain if capture is not None else ()
+        frame = ends[0][0] if ends else None
         self.guard_follows = (
             frame is not None
             and self.session.micro_batches == 1
@@ -162,36 +164,28 @@ class Origin:
             return []
         known = self._probes.get(id(model))
         if known is None:
-            small = [
-                p
-                for p in model.parameters()
-                if p.requires_grad
-                and p.layout is torch.strided
-                and p.numel() <= PROBE_ELEMENTS
-                and not p.is_complex()
-            ]
-            small = small[:1] + small[1:][-1:]
-            known = self._probes[id(model)] = (0, [weakref.ref(p) for p in small])
+            known = self._probes[id(model)] = [weakref.ref(p) for p in small_parameters(model)]
         # what any operation makes non-finite flows back to the first; where more micro-batches follow before the guard
         # looks at all of them, the last is looked at too
-        chosen = known[1][:1] if self.session.micro_batches == 1 else known[1]
+        chosen = known[:1] if self.session.micro_batches == 1 else known
         return [p for ref in chosen if (p := ref()) is not None]
 
     def after_step(
         self, optimizer: torch.optim.Optimizer, index: int, event: Event, rate: float | None
     ) -> None:
         """Remember the learning rate, and the update after which a parameter was no longer finite."""
-        self._last_step = event.at
+        self._last_step = event
         name = event.optimizer or ""
-        rates = self._rates.get(name)
+        rates = self.rates.get(name)
         if rates is None:
-            rates = self._rates[name] = deque(maxlen=16)
+            rates = self.rates[name] = deque(maxlen=16)
         if rate is not None and (not rates or rates[-1][1] != rate):
             rates.append((index, rate))
         norm = self.session.guard.recent
-        if norm is not None and norm < ORDINARY and rate is not None and rate < ORDINARY:
-            return  # finite gradients of an ordinary size have not carried a parameter out of its range
-        if self._made_bad:
+        # finite gradients of an ordinary size do not carry a parameter out of its range
+        ordinary = norm is not None and norm < ORDINARY and rate is not None and rate < ORDINARY
+        self.calm = ordinary or bool(self._made_bad)
+        if self.calm:
             return
         probes = self._parameter_probes(name, optimizer)
         if any(not math.isfinite(p.sum().item()) for p in probes):
@@ -200,23 +194,10 @@ class Origin:
                     self._made_bad[id(p)] = (index, event.at, name)
 
     def _parameter_probes(self, name: str, optimizer: torch.optim.Optimizer) -> list[Tensor]:
-        """A few parameters that are looked at after every step: those of small tensors, on the CPU."""
         held = self.session.objects.optimizer_sets[name]
         known = self._step_probes.get(name)
         if known is None or known[0] != held:
-            small = [
-                p.detach()
-                for g in optimizer.param_groups
-                for p in g["params"]
-                if p.device.type == "cpu"
-                and p.numel() <= PROBE_ELEMENTS
-                and p.dtype is torch.float32
-                and type(p.data) is Tensor
-            ]
-            known = self._step_probes[name] = (
-                held,
-                small[:1] + small[1:][-1:],
-            )
+            known = self._step_probes[name] = (held, small_stepped(optimizer))
         return known[1]
 
     def gradients_bad(self, optimizer: torch.optim.Optimizer, index: int) -> None:
@@ -295,7 +276,7 @@ class Origin:
         frames: list[tuple[FrameType, int]] = []
         while trace is not None:
             if is_user_file(trace.tb_frame.f_code.co_filename):
-                frames.append((trace.tb_frame, trace.tb_lineno))
+                frames.append((trace.tb_frame, trace.tb_lasti))
             trace = trace.tb_next
         if capture is None or capture.over or not frames or self.observed:
             return
@@ -303,8 +284,8 @@ class Origin:
         if replay.run is None:
             return
         story, way, missing = self._forward_story(replay)
-        frame, line = frames[-1]
-        at = Location(shown_path(frame.f_code.co_filename), line)
+        frame, instruction = frames[-1]
+        at = locate(frame.f_code, instruction, frame.f_lineno)
         facts = self._facts(story) if story is not None else {"missing": missing}
         code = _CODES.get(story.leaf or "", "FL620") if story is not None else "FL620"
         seen = Event(Kind.BACKWARD, at)
@@ -346,7 +327,7 @@ class Origin:
             "module": story.module or "",
             "inputs": story.inputs,
         }
-        facts["result"] = story.result
+        facts |= {"result": story.result, "hook": story.hook}
         if story.leaf is not None:
             facts |= {"tensor": story.name, "index": story.index, "kind": story.leaf}
         if story.leaf in ("parameter", "buffer") and story.name:
@@ -409,7 +390,7 @@ class Origin:
 
     def _rate_jump(self) -> dict[str, Any] | None:
         """The learning rate was raised a hundredfold or more lately."""
-        for rates in self._rates.values():
+        for rates in self.rates.values():
             for (_, before), (index, after) in zip(list(rates)[:-1], list(rates)[1:], strict=True):
                 if before > 0 and after / before >= 100:
                     return {"update": index, "from": before, "to": after}
@@ -426,7 +407,7 @@ class Origin:
                     and p.layout is torch.strided
                     and not bool(torch.isfinite(p.detach()).all())
                 ):
-                    return self._poisoned_facts(name, p)
+                    return self._poisoned_facts(self._name_of(p) or name, p)
         return None
 
     def _poisoned_facts(self, name: str, parameter: Tensor) -> dict[str, Any]:
@@ -437,25 +418,24 @@ class Origin:
             "result": describe(parameter),
         }
         made = self._made_bad.get(id(parameter))
+        steps = max(self.session.counts.values(), default=0)
         if made is not None:
             facts |= {"step": made[0], "at": made[1], "op": "step", "optimizer": made[2]}
-        elif (steps := max(self.session.counts.values(), default=0)) == 0:
+        elif steps == 0 or self._last_step is None:
             facts |= {"step": 0, "op": "init", "note": "it was there before the first update"}
         else:
-            facts |= {
-                "at": self._last_step,
-                "step": steps - 1,
-                "op": "step",
-                "note": "the last update before it was noticed",
-            }
+            facts |= blame(self, parameter, self._last_step, steps)
         return facts
 
     def _name_of(self, parameter: Tensor) -> str | None:
-        for _, model in self.session.objects.models():
-            for name, p in model.named_parameters():
-                if p is parameter:
-                    return name
-        return None
+        if self.capture is not None:
+            known = self._modules(self.capture).tensors.get(storage(parameter))
+            if known is not None:
+                return known[1]
+        return next(
+            iter(self.session.objects.parameter_names([self.session.objects.serial(parameter)])),
+            None,
+        )
 
     # -- replays -----------------------------------------------------------------------------------------------
 
@@ -471,21 +451,23 @@ class Origin:
     def _forward_story(self, replay: Replay) -> tuple[Story | None, str, str]:
         if replay.run is None or self.capture is None:
             return None, "", replay.missing
+        trace = ForwardTrace(arguments(self.capture) | replay.names)
         try:
-            with as_it_was(self.capture, self.session):
-                modules = self._modules(self.capture)
-                trace = ForwardTrace(modules, replay.names)
-                with modules.followed(), trace:
+            with as_it_was(self.capture, self.session, trace.same):
+                trace.modules = self._modules(self.capture)  # with the buffers of the replay
+                with trace.modules.followed(), trace:
                     loss = replay.run()
         except Gone:
             return None, replay.way, "an input of the model is no longer there"
-        except (Exception, Reached) as error:
+        except (Exception, Once, Reached) as error:
             return None, replay.way, f"the replay failed: {type(error).__name__}: {error}"
         return _worst(trace, loss), replay.way, replay.missing
 
     def _modules(self, capture: Capture) -> Modules:
         known = [m for _, m in self.session.objects.models()]
-        return Modules.around(list(map(unwrap, capture.models)), known + capture.holders)
+        named = [v for f in user_frames() for v in f.f_locals.values() if isinstance(v, nn.Module)]
+        called = list(map(unwrap, capture.models))
+        return Modules.around(called, known + capture.holders, list(map(unwrap, named)))
 
     def _replay_backward(self) -> tuple[Story | None, str, str]:
         replay = self._prepared()
@@ -494,20 +476,19 @@ class Origin:
         if replay.way == "modules":
             return None, "", replay.missing
         modules = self._modules(self.capture)
+        hooks = Hooks(modules)
         try:
-            with as_it_was(self.capture, self.session):
+            with as_it_was(self.capture, self.session), hooks.followed(self.capture.models):
                 with modules.followed(), torch.autograd.set_detect_anomaly(True, check_nan=False):
                     loss = replay.run()
                 if not isinstance(loss, Tensor) or loss.grad_fn is None:
                     return None, replay.way, "the replay gave no loss"
-                return (
-                    BackwardTrace(modules, saved=not self.session.checkpoints).run(loss),
-                    replay.way,
-                    "",
-                )
+                saved, ended = not self.session.checkpoints, lambda: hooks.found is not None
+                story = BackwardTrace(modules, saved=saved, ended=ended).run(loss)
+                return story or hooks.found, replay.way, ""
         except Gone:
             return None, replay.way, "an input of the model is no longer there"
-        except (Exception, Reached) as error:
+        except (Exception, Once, Reached) as error:
             return None, replay.way, f"the replay failed: {type(error).__name__}: {error}"
 
 

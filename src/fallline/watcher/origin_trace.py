@@ -8,7 +8,7 @@ its own non-finite values, and only the loss's story counts.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,7 +28,9 @@ __all__ = [
     "Story",
     "describe",
     "first_bad",
+    "is_finite",
     "plain_name",
+    "storage",
     "tensors_in",
 ]
 
@@ -103,6 +105,7 @@ class Story:
     name: str | None = None  # of that leaf
     index: list[int] | None = None  # of its first non-finite element
     order: int = 0
+    hook: str | None = None  # of the user's, in which it happened
 
 
 class Modules:
@@ -122,14 +125,20 @@ class Modules:
         self._spans: list[tuple[int, int, str]] = []
 
     @classmethod
-    def around(cls, called: list[nn.Module], known: list[nn.Module]) -> Modules:
-        """Paths as in the whole model, also where only its parts are called, as Lightning's `training_step` does."""
+    def around(
+        cls, called: list[nn.Module], known: list[nn.Module], named: Iterable[nn.Module] = ()
+    ) -> Modules:
+        """Paths as in the whole model, also where only its parts are called, as Lightning's `training_step` does.
+
+        `named`: models that the user's names stand for; one of which several parts are called is the whole.
+        """
         parts = set(map(id, called))
-        whole = [
-            model
-            for model in known
-            if any(id(part) in parts and part is not model for part in model.modules())
-        ]
+
+        def inside(model: nn.Module) -> int:
+            return sum(id(m) in parts and m is not model for m in model.modules())
+
+        whole = [m for m in known if inside(m)]
+        whole += [m for m in named if inside(m) > 1]
         return cls((*whole, *called))
 
     @contextmanager
@@ -171,9 +180,9 @@ class Modules:
 class ForwardTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Looks at the result of every operation and tells each non-finite tensor's story."""
 
-    def __init__(self, modules: Modules, inputs: dict[int, str]) -> None:
+    def __init__(self, inputs: dict[int, str], modules: Modules | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.modules = modules
+        self.modules = modules or Modules(())
         self.inputs = inputs  # storage → what the user calls it
         self.stories: dict[int, Story | None] = {}
         self._count = 0
@@ -187,6 +196,12 @@ class ForwardTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if _numeric(output):
                 self._judge(func, output, given, known, before, (args, kwargs))
         return result
+
+    def same(self, made: Tensor, had: Tensor) -> None:
+        """What the replay computes and what the run had computed: other noise may lie between, the story is one."""
+        story = self.story(made)
+        if story is not None and storage(made) != storage(had) and not is_finite(had):
+            self.stories[storage(had)] = story
 
     def story(self, tensor: Tensor) -> Story | None:
         return self.stories.get(storage(tensor))
@@ -268,8 +283,11 @@ class ForwardTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
 class BackwardTrace:
     """Runs a loss's backward without touching any `.grad`, and finds the first node that makes a finite gradient non-finite."""
 
-    def __init__(self, modules: Modules, *, saved: bool = True) -> None:
+    def __init__(
+        self, modules: Modules, *, saved: bool = True, ended: Callable[[], bool] = bool
+    ) -> None:
         self.modules = modules
+        self.ended = ended  # it is known from elsewhere
         self.saved = saved  # False: looking at saved tensors would recompute a checkpointed block
         self.found: Story | None = None
         self._held: list[Any] = []
@@ -290,9 +308,9 @@ class BackwardTrace:
 
     def _hook(self, node: Any) -> Any:
         def look(made: tuple[Any, ...], given: tuple[Any, ...]) -> None:
-            if self.found is not None or all(_finite(g) for g in made):
+            if self.found is not None or self.ended() or all(is_finite(g) for g in made):
                 return
-            if not all(_finite(g) for g in given):
+            if not all(is_finite(g) for g in given):
                 return
             self.found = self._tell(node, made, given)
 
@@ -308,7 +326,10 @@ class BackwardTrace:
                     continue
                 if isinstance(value, Tensor) and _numeric(value):
                     saved.append({"name": name.removeprefix("_saved_"), **describe(value)})
-        bad = next(g for g in made if isinstance(g, Tensor) and not _finite(g))
+        if self.saved and isinstance(node, torch.autograd.function.BackwardCFunction):
+            kept = [t for t in node.saved_tensors if isinstance(t, Tensor) and _numeric(t)]
+            saved += [{"name": "saved tensor", **describe(t)} for t in kept]
+        bad = next(g for g in made if isinstance(g, Tensor) and not is_finite(g))
         return Story(
             plain_name(node.name(), next((g for g in given if isinstance(g, Tensor)), None)),
             _forward_line(node),
@@ -400,7 +421,7 @@ def _numeric(tensor: Tensor) -> bool:
     )
 
 
-def _finite(value: Any) -> bool:
+def is_finite(value: Any) -> bool:
     return not isinstance(value, Tensor) or not _numeric(value) or bool(torch.isfinite(value).all())
 
 

@@ -9,50 +9,36 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import io
-import os
+import linecache
 import sys
-import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-import fallline
-from fallline.watcher.frames import is_user_file, locate, user_chain, user_frames
+from fallline.watcher.capture import Capture, Gone, take
+from fallline.watcher.frames import locate, user_frames
 from fallline.watcher.objects import unwrap, wrapper_of
-from fallline.watcher.randomness import State, restore, state_now
-from fallline.watcher.replay_region import region
+from fallline.watcher.origin_trace import tensors_in
+from fallline.watcher.randomness import restore, state_now
+from fallline.watcher.replay_kept import nothing_changed
+from fallline.watcher.replay_once import streams_kept
+from fallline.watcher.replay_region import Spot, region
 
-__all__ = ["Capture", "Reached", "Replay"]
-
-_BETWEEN = tuple(
-    os.path.dirname(os.path.abspath(f)) + os.sep for f in (torch.__file__, fallline.__file__)
-)
-
-_autocast_enabled = torch.is_autocast_enabled
-# By place in the user's code: whether its line calls the model itself, and whether a framework called the function it is in.
-# The code is held, so that its id stays its own.
-_sites: dict[tuple[int, int], tuple[bool, bool, CodeType]] = {}
-# By place that calls a model or backward: how many of the user's frames have to be kept, as far as updates that were told
-# have shown: up to the one that calls both.
-_depths: dict[tuple[int, int], int] = {}
-_codes: dict[int, CodeType] = {}
-
-Chain = list[tuple[int, CodeType, int]]  # frames: id, code, instruction
+__all__ = ["Reached", "Replay"]
 
 
-def _deepen(chain: Chain, depth: int) -> None:
-    site = (id(chain[0][1]), chain[0][2])
-    _codes[site[0]] = chain[0][1]
-    _depths[site] = max(depth, _depths.get(site, 0))
-
-
-def line_of(code: CodeType, instruction: int) -> int:
-    return locate(code, instruction, code.co_firstlineno).line
+def spot_of(code: CodeType, instruction: int) -> Spot:
+    at = locate(code, instruction, code.co_firstlineno)
+    if at.end_column is None:  # PYTHONNODEBUGRANGES: the first statement of that line
+        text = linecache.getline(code.co_filename, at.line)
+        return at.line, len(text) - len(text.lstrip()) + 1
+    return at.line, at.column
 
 
 class Reached(BaseException):
@@ -63,148 +49,6 @@ class Reached(BaseException):
         self.loss = loss
 
 
-class Call(NamedTuple):
-    """One call of a model. Results of other computations are held weakly: the graph must die when the user lets it."""
-
-    module: weakref.ref[nn.Module]
-    args: Any
-    kwargs: Any
-    autocast: tuple[str, torch.dtype] | None
-    chain: Chain
-    training: bool = True
-
-    @property
-    def frames(self) -> list[tuple[int, CodeType, int]]:
-        """The user's frames it was called from, the innermost first: id, code, line."""
-        return [(key, code, line_of(code, lasti)) for key, code, lasti in self.chain]
-
-
-_call: Any = functools.partial(tuple.__new__, Call)  # past the function that names its arguments
-
-
-@dataclass(slots=True)
-class Capture:
-    """One micro-batch: the model calls since the last backward."""
-
-    random: State | None  # before the first call; None where nothing was drawn since
-    calls: list[Call] = field(default_factory=list)
-    function: tuple[CodeType, tuple[Any, ...]] | None = None
-    direct: bool = True  # the user's own line calls the model: `model(x).sum().backward()`, not `trainer.train()`
-    over: bool = False
-    end_chain: Chain = field(default_factory=list)  # where the backward was called from
-    # calls that may come again: model, code, instruction, mode; no more than one frame of each is kept
-    _known: list[tuple[weakref.ref[nn.Module], CodeType, int, bool]] = field(default_factory=list)
-
-    def add(
-        self,
-        module: nn.Module,
-        args: Any,
-        kwargs: Any,
-        device: str,
-        frame: FrameType,
-        told: bool = True,
-    ) -> None:
-        """A model is called, from this frame. `told`: not in an update that goes like the ones before it."""
-        most = None if told else _depths.get((id(frame.f_code), frame.f_lasti))
-        chain = user_chain(frame, most)
-        if not self.calls and chain:
-            site = (id(chain[0][1]), chain[0][2])
-            known = _sites.get(site)
-            if known is None or known[1]:
-                known = self._meet(site, frame)
-            self.direct = known[0]
-        try:
-            autocast = _autocast_enabled(device)
-        except RuntimeError:  # a device without it
-            autocast = False
-        half = (device, torch.get_autocast_dtype(device)) if autocast else None
-        module_, training = weakref.ref(module), module.training
-        if most == 1 and half is None and len(self._known) == len(self.calls):
-            self._known.append((module_, chain[0][1], chain[0][2], training))
-        self.calls.append(Call(module_, hold(args), hold(kwargs), half, chain, training))
-
-    def again(self, module: nn.Module, args: Any, kwargs: Any, frame: FrameType) -> bool:
-        """The same call as at this point of the last micro-batch, as far as it was known then; else `add` it."""
-        if self.over:
-            self.calls, self.over = [], False
-        at = len(self.calls)
-        if at >= len(self._known):
-            return False
-        module_, code, instruction, training = self._known[at]
-        if (
-            code is not frame.f_code
-            or instruction != frame.f_lasti
-            or module_() is not module
-            or training is not module.training
-        ):
-            del self._known[at:]
-            return False
-        for value in args:
-            if value.__class__ is not Tensor or value.grad_fn is not None:
-                args = hold(args)
-                break
-        if kwargs:
-            kwargs = hold(kwargs)
-        chain = [(id(frame), code, instruction)]
-        self.calls.append(_call((module_, args, kwargs, None, chain, training)))
-        return True
-
-    def _meet(self, site: tuple[int, int], frame: FrameType | None) -> tuple[bool, bool, CodeType]:
-        """The first call of a micro-batch from a place that is new, or in a function that a framework calls."""
-        while frame is not None and not is_user_file(frame.f_code.co_filename):
-            frame = frame.f_back
-        assert frame is not None
-        self.function = called_by_framework(frame)
-        known = _sites.get(site)
-        if known is None:
-            framework = self.function is not None
-            known = _sites[site] = (_called_by(frame), framework, frame.f_code)
-        return known
-
-    def end(self, frame: FrameType, told: bool = True) -> None:
-        """The backward has come, from this frame."""
-        self.over = True
-        if told:
-            self.end_chain = user_chain(frame)
-            self._learn()
-            return
-        code, instruction = frame.f_code, frame.f_lasti
-        most = _depths.get((id(code), instruction))
-        only = most == 1
-        self.end_chain = [(id(frame), code, instruction)] if only else user_chain(frame, most)
-
-    def _learn(self) -> None:
-        """How far out the frame is that calls both."""
-        ends = {key: depth for depth, (key, _, _) in enumerate(self.end_chain, 1)}
-        for call in self.calls:
-            depth = next((d for d, (key, _, _) in enumerate(call.chain, 1) if key in ends), 0)
-            if depth:
-                _deepen(call.chain, depth)
-                _deepen(self.end_chain, ends[call.chain[depth - 1][0]])
-
-    @property
-    def end_frames(self) -> dict[int, tuple[CodeType, int]]:
-        """The user's frames it came from: id → code, line."""
-        return {key: (code, line_of(code, lasti)) for key, code, lasti in self.end_chain}
-
-    @property
-    def models(self) -> list[nn.Module]:
-        found = [c.module() for c in self.calls]
-        return list({id(m): m for m in found if m is not None}.values())
-
-    @property
-    def holders(self) -> list[nn.Module]:
-        """Modules whose methods call models: `self` of the function that a framework called, and of the user's frames now."""
-        selves = list(self.function[1][:1]) if self.function is not None else []
-        selves += [f.f_locals.get("self") for f in user_frames(2)]
-        return [s for s in selves if isinstance(s, nn.Module)]
-
-    @property
-    def sharded(self) -> bool:
-        """Models whose forward pass talks to other ranks cannot be run again by one of them."""
-        return any((wrapper_of(m) or "").startswith("fsdp") for m in self.models)
-
-
 @dataclass
 class Replay:
     """How a micro-batch can be run again. `run()` returns its loss (or last output), `missing` says why not."""
@@ -213,59 +57,6 @@ class Replay:
     way: str = ""
     missing: str = ""
     names: dict[int, str] = field(default_factory=dict)
-
-
-class Weak:
-    """A tensor with a graph, as long as someone else holds it."""
-
-    __slots__ = ("ref",)
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.ref = weakref.ref(tensor)
-
-
-def hold(thing: Any) -> Any:
-    if isinstance(thing, Tensor):
-        return thing if thing.grad_fn is None else Weak(thing)
-    if type(thing) is tuple:
-        return tuple(map(hold, thing))
-    if type(thing) is list:
-        return [hold(x) for x in thing]
-    if type(thing) is dict:
-        return {k: hold(v) for k, v in thing.items()}
-    return thing
-
-
-class Gone(Exception):
-    """An input of a model call is no longer there."""
-
-
-def take(thing: Any) -> Any:
-    if isinstance(thing, Weak):
-        tensor = thing.ref()
-        if tensor is None:
-            raise Gone
-        return tensor
-    if type(thing) in (tuple, list):
-        return type(thing)(map(take, thing))
-    if type(thing) is dict:
-        return {k: take(v) for k, v in thing.items()}
-    return thing
-
-
-def called_by_framework(frame: FrameType) -> tuple[CodeType, tuple[Any, ...]] | None:
-    """The user's function and its arguments, when a framework called it (Lightning's training_step)."""
-    outer = frame.f_back
-    if (
-        outer is None
-        or is_user_file(outer.f_code.co_filename)
-        or "lightning" not in outer.f_code.co_filename
-    ):
-        return None
-    code = frame.f_code
-    names = code.co_varnames[: code.co_argcount]
-    values = frame.f_locals
-    return (code, tuple(values[n] for n in names)) if all(n in values for n in names) else None
 
 
 def prepare(capture: Capture) -> Replay:
@@ -281,13 +72,8 @@ def prepare(capture: Capture) -> Replay:
     if here is not None:
         frame, first, last = here
         names = dict(frame.f_locals)
-        lines = {
-            line
-            for c in capture.calls
-            for key, code, line in c.frames
-            if key == id(frame) and code is frame.f_code
-        }
-        found = region(frame.f_code.co_filename, first, last, lines, names)
+        spots, outside = _spots(capture, frame), frame.f_globals
+        found = region(frame.f_code.co_filename, first, last, spots, names, outside=outside)
         if found.code is not None:
             scope = {**frame.f_globals, **{k: _copied(v) for k, v in names.items()}}
             return Replay(lambda: _execute(found, scope), "statements", names=_named(names))
@@ -309,18 +95,21 @@ def prepare(capture: Capture) -> Replay:
 def prepare_crashed(capture: Capture, frames: list[tuple[FrameType, int]]) -> Replay:
     """After an exception between model call and backward, such as the script's own check for NaN: its frames are all there is."""
     first = (
-        {(key, code): line for key, code, line in capture.calls[0].frames} if capture.calls else {}
+        {(key, code): spot_of(code, i) for key, code, i in capture.calls[0].chain}
+        if capture.calls
+        else {}
     )
-    for frame, last in reversed(frames):
+    for frame, instruction in reversed(frames):
         begin = first.get((id(frame), frame.f_code))
         if begin is None:
             continue
+        last = spot_of(frame.f_code, instruction)
         names = dict(frame.f_locals)
         wanted = next((n for n, v in names.items() if _bad_loss(v)), None)
         if wanted is None or capture.sharded:
             break
-        lines = {line for c in capture.calls for key, code, line in c.frames if key == id(frame)}
-        found = region(frame.f_code.co_filename, begin, last, lines, names, wanted)
+        spots = _spots(capture, frame)
+        found = region(frame.f_code.co_filename, begin, last, spots, names, wanted, frame.f_globals)
         if found.code is None:
             return Replay(None, missing=found.missing)
         scope = {**frame.f_globals, **{k: _copied(v) for k, v in names.items()}}
@@ -340,30 +129,31 @@ def _bad_loss(value: Any) -> bool:
     )
 
 
-def _common_frame(capture: Capture) -> tuple[FrameType, int, int] | None:
+def _spots(capture: Capture, frame: FrameType) -> set[Spot]:
+    """Where in this frame the models were called."""
+    return {
+        spot_of(code, instruction)
+        for c in capture.calls
+        for key, code, instruction in c.chain
+        if key == id(frame) and code is frame.f_code
+    }
+
+
+def _common_frame(capture: Capture) -> tuple[FrameType, Spot, Spot] | None:
     """The innermost frame of the user's code that called both the model and, now, the backward."""
-    first = {key: (code, line) for key, code, line in capture.calls[0].frames}
+    calls = {key: (code, spot_of(code, i)) for key, code, i in capture.calls[0].chain}
+    ends = {key: (code, spot_of(code, i)) for key, code, i in capture.end_chain}
     for frame in user_frames(2):
-        known = first.get(id(frame))
-        last = capture.end_frames.get(id(frame))
-        if known is None or last is None:
+        known, end = calls.get(id(frame)), ends.get(id(frame))
+        if known is None or end is None:
             continue
-        if known[0] is frame.f_code and last[0] is frame.f_code:
-            same_call = known[1] == last[1] and not (
-                capture.direct and capture.calls[0].frames[0][0] == id(frame)
+        if known[0] is frame.f_code and end[0] is frame.f_code:
+            first, last = known[1], end[1]
+            same_call = first[0] == last[0] and not (
+                capture.direct and capture.calls[0].chain[0][0] == id(frame)
             )
-            return None if same_call else (frame, known[1], max(last[1], known[1]))
+            return None if same_call else (frame, first, max(first, last))
     return None
-
-
-def _called_by(frame: FrameType) -> bool:
-    """Whether nothing but torch and ourselves stands between this frame and us."""
-    here: FrameType | None = sys._getframe(1)
-    while here is not None and here is not frame:
-        if not here.f_code.co_filename.startswith(_BETWEEN):
-            return False
-        here = here.f_back
-    return True
 
 
 def _execute(found: Any, scope: dict[str, Any], wanted: str = "") -> Any:
@@ -409,6 +199,22 @@ def _copied(value: Any) -> Any:
     return value.copy() if type(value) in (list, dict, set) else value
 
 
+def arguments(capture: Capture) -> dict[int, str]:
+    """Storage → the argument of a model's forward pass, for tensors that the user gave no name."""
+    found: dict[int, str] = {}
+    for call in capture.calls:
+        module = call.module()
+        with contextlib.suppress(Gone, TypeError, ValueError):
+            model = unwrap(module) if module is not None else None
+            bound = inspect.signature(model.forward).bind_partial(  # type: ignore[union-attr]
+                *take(call.args), **take(call.kwargs)
+            )
+            for name, value in bound.arguments.items():
+                for key, text in _named({name: value}).items():
+                    found.setdefault(key, f"{text} of {type(model).__name__}.forward")
+    return found
+
+
 def _named(values: dict[str, Any]) -> dict[int, str]:
     """Storage → what the user calls the tensor."""
     found: dict[int, str] = {}
@@ -430,8 +236,13 @@ def _named(values: dict[str, Any]) -> dict[int, str]:
 
 
 @contextlib.contextmanager
-def as_it_was(capture: Capture, session: Any) -> Iterator[None]:
-    """Randomness, buffers and output set aside; taps silent; models called with what they were called with."""
+def as_it_was(
+    capture: Capture, session: Any, same: Callable[[Tensor, Tensor], None] | None = None
+) -> Iterator[None]:
+    """Randomness, buffers and output set aside; taps silent; models called with what they were called with.
+
+    `same` is told of each tensor that was computed for a model call, and of the one that it really had.
+    """
     random_now = state_now()
     buffers = [
         (m, name, b)
@@ -452,13 +263,14 @@ def as_it_was(capture: Capture, session: Any) -> Iterator[None]:
         for module, name, buffer in buffers:
             # swapped, not changed: a graph that waits for its backward may have saved the original
             module._buffers[name] = buffer.clone()
-        nn.Module.__call__ = _replayed_call(call, capture)  # type: ignore[method-assign]
+        nn.Module.__call__ = _replayed_call(call, capture, same)  # type: ignore[method-assign]
         quiet = io.StringIO()
         with (
             contextlib.redirect_stdout(quiet),
             contextlib.redirect_stderr(quiet),
             stance,
-            _quiet_frameworks(),
+            nothing_changed(capture.models),
+            streams_kept(),
             torch.enable_grad(),
         ):
             yield
@@ -470,7 +282,7 @@ def as_it_was(capture: Capture, session: Any) -> Iterator[None]:
         session.off, session.replaying = off, replaying
 
 
-def _replayed_call(original: Any, capture: Capture) -> Any:
+def _replayed_call(original: Any, capture: Capture, same: Any) -> Any:
     """Models get the inputs they really had; a DDP model runs without its wrapper, which would talk to other ranks."""
     waiting = list(capture.calls)
     depth = [0]
@@ -482,7 +294,11 @@ def _replayed_call(original: Any, capture: Capture) -> Any:
         if call.module() is self:
             waiting.pop(0)
             with contextlib.suppress(Gone):
-                args, kwargs = take(call.args), take(call.kwargs)
+                had = take(call.args), take(call.kwargs)
+                for pair in zip(tensors_in((args, kwargs)), tensors_in(had), strict=False):
+                    if same is not None:
+                        same(*pair)
+                args, kwargs = had
             if wrapper_of(self) == "ddp":
                 self = unwrap(self)
             depth[0] += 1
@@ -493,21 +309,3 @@ def _replayed_call(original: Any, capture: Capture) -> Any:
         return original(self, *args, **kwargs)
 
     return __call__
-
-
-@contextlib.contextmanager
-def _quiet_frameworks() -> Iterator[None]:
-    """Lightning's self.log must not log the replayed batch a second time."""
-    patched: list[tuple[Any, str, Any]] = []
-    for name in ("lightning.pytorch.core.module", "pytorch_lightning.core.module"):
-        module = sys.modules.get(name)
-        cls = getattr(module, "LightningModule", None)
-        if cls is not None:
-            for method in ("log", "log_dict"):
-                patched.append((cls, method, cls.__dict__[method]))
-                setattr(cls, method, lambda self, *args, **kwargs: None)
-    try:
-        yield
-    finally:
-        for cls, method, original in patched:
-            setattr(cls, method, original)

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import ast
 import linecache
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Region", "region"]
+from fallline.watcher.replay_once import once_only
+
+__all__ = ["Region", "Spot", "region"]
 
 _PURE_CALLS = frozenset({"range", "zip", "enumerate", "len", "reversed", "list", "tuple", "sorted"})
 _PURE_METHODS = frozenset(
@@ -33,6 +36,10 @@ _PURE_METHODS = frozenset(
 _LEAVING = (ast.Return, ast.Break, ast.Continue, ast.Raise, ast.Global, ast.Nonlocal, ast.Delete)
 _BLOCKS = ("body", "orelse", "finalbody")
 
+Spot = tuple[
+    int, int
+]  # line and column: one line may hold several statements, `y = model(x); n += 1`
+
 
 @dataclass
 class Region:
@@ -47,13 +54,14 @@ class Region:
 
 def region(
     path: str,
-    first: int,
-    last: int,
-    calls: Iterable[int],
+    first: Spot,
+    last: Spot,
+    calls: Iterable[Spot],
     names: dict[str, Any],
     wanted: str = "",
+    outside: dict[str, Any] | None = None,
 ) -> Region:
-    """From the statement of line `first` to the one of line `last`; `calls` are the lines of the model calls.
+    """From the statement at `first` to the one at `last`; `calls` are the model calls, `outside` holds the global names.
 
     With `wanted`: what that name needs, without the last statement itself.
     """
@@ -67,14 +75,20 @@ def region(
     block = _common_block(tree, first, last)
     if block is None:
         return Region(None, missing="the model call and the backward do not stand in one block")
-    chosen = [s for s in block if s.lineno <= last and _end(s) >= first]
+    chosen = [s for s in block if _begin(s) <= last and _end(s) >= first]
     for node in (n for s in chosen for n in ast.walk(s)):
         if isinstance(node, ast.Yield | ast.YieldFrom | ast.Await | ast.AsyncFor | ast.AsyncWith):
             return Region(None, missing="the code between model call and backward yields")
-    slicer = _Slicer(set(calls), last, names)
+    slicer = _Slicer(set(calls), last, names, outside or {})
     slicer.counters = _counters(chosen, names)
+    slicer.written = Counter(
+        n.id
+        for s in chosen
+        for n in ast.walk(s)
+        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+    )
     if wanted:
-        slicer.needed, slicer.ends_at = {wanted}, 0
+        slicer.needed, slicer.ends_at = {wanted}, (0, 0)
     kept = slicer.block(chosen)
     if slicer.refused:
         return Region(None, missing=slicer.refused)
@@ -95,20 +109,27 @@ def region(
     return Region(code, targets)
 
 
-def _end(statement: ast.stmt) -> int:
-    return statement.end_lineno or statement.lineno
+def _begin(statement: ast.stmt) -> Spot:
+    return statement.lineno, statement.col_offset + 1
 
 
-def _common_block(tree: ast.Module, first: int, last: int) -> list[ast.stmt] | None:
-    """The innermost block whose statements cover both lines."""
+def _end(statement: ast.stmt) -> Spot:
+    return statement.end_lineno or statement.lineno, (statement.end_col_offset or 0) + 1
+
+
+def _holds(statement: ast.stmt, spot: Spot) -> bool:
+    return _begin(statement) <= spot <= _end(statement)
+
+
+def _common_block(tree: ast.Module, first: Spot, last: Spot) -> list[ast.stmt] | None:
+    """The innermost block whose statements cover both places."""
     best: list[ast.stmt] | None = None
     for node in ast.walk(tree):
         for name in (*_BLOCKS, "handlers"):
             block = getattr(node, name, None)
             if not isinstance(block, list) or not block or not isinstance(block[0], ast.stmt):
                 continue
-            holds = [any(s.lineno <= line <= _end(s) for s in block) for line in (first, last)]
-            if all(holds):
+            if all(any(_holds(s, spot) for s in block) for spot in (first, last)):
                 best = (
                     block  # walk goes outside in: the last one found is the innermost on this path
                 )
@@ -118,11 +139,16 @@ def _common_block(tree: ast.Module, first: int, last: int) -> list[ast.stmt] | N
 class _Slicer:
     """Keeps what the last statement needs, walking backwards."""
 
-    def __init__(self, calls: set[int], last: int, names: dict[str, Any]) -> None:
+    def __init__(
+        self, calls: set[Spot], last: Spot, names: dict[str, Any], outside: dict[str, Any]
+    ) -> None:
         self.calls = calls
+        self.scope = {**outside, **names}
+        self.loops = 0  # around the statement in question
+        self.written: Counter[str] = Counter()  # how often each name is
         self.last = last
         self.names = names
-        self.ends_at = last  # the statement of this line is always kept
+        self.ends_at = last  # the statement that stands here is always kept
         self.needed: set[str] = set()
         self.counters: set[str] = set()
         self.refused = ""
@@ -130,7 +156,7 @@ class _Slicer:
     def block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
         kept: list[ast.stmt] = []
         for statement in reversed(statements):
-            if statement.lineno > self.last or isinstance(statement, _LEAVING):
+            if _begin(statement) > self.last or isinstance(statement, _LEAVING):
                 continue
             found = self._keep(statement)
             if found is not None:
@@ -142,8 +168,8 @@ class _Slicer:
             statement, ast.FunctionDef | ast.ClassDef
         ):
             return self._compound(statement)
-        ends = statement.lineno <= self.ends_at <= _end(statement)
-        calls = any(statement.lineno <= line <= _end(statement) for line in self.calls)
+        ends = _holds(statement, self.ends_at)
+        calls = any(_holds(statement, spot) for spot in self.calls)
         writes = {
             n.id
             for n in ast.walk(statement)
@@ -158,26 +184,34 @@ class _Slicer:
             return (
                 None  # it holds already what it came to: counting again would make it one too many
             )
+        once = once_only(statement, self.scope)
+        if once:
+            if not (ends or calls or self.loops) and all(self.written[n] == 1 for n in writes):
+                return None  # what it took is still there
+            self.refused = (
+                self.refused or f"{once} between model call and backward must not be done twice"
+            )
+            return None
         self._needs(statement)
         return statement
 
     def _compound(self, statement: Any) -> ast.stmt | None:
         if isinstance(statement, ast.For | ast.While):
-            inside = any(
-                statement.lineno <= line <= _end(statement) for line in (*self.calls, self.last)
-            )
+            inside = any(_holds(statement, spot) for spot in (*self.calls, self.last))
             if inside and not self._repeatable(statement):
                 self.refused = (
                     self.refused or "the model is called in a loop that cannot be run again"
                 )
                 return None
         kept = False
+        self.loops += isinstance(statement, ast.For | ast.While)
         for name in reversed(_BLOCKS):
             block = getattr(statement, name, None)
             if isinstance(block, list):
                 found = self.block(block)
                 kept = kept or bool(found)
                 setattr(statement, name, found)
+        self.loops -= isinstance(statement, ast.For | ast.While)
         if not kept:
             return None
         if not statement.body:
@@ -202,8 +236,10 @@ class _Slicer:
         return all(_listlike(self.names.get(n)) for n in names)
 
     def _in_place(self, statement: ast.stmt) -> bool:
-        """`loss.mul_(0.5)`: changes something that is needed."""
-        if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
+        """`loss.mul_(0.5)`, `hidden.register_hook(f)`: changes something that is needed."""
+        if not isinstance(statement, ast.Expr | ast.Assign) or not isinstance(
+            statement.value, ast.Call
+        ):
             return False
         func = statement.value.func
         if (
@@ -213,6 +249,8 @@ class _Slicer:
         ):
             if func.attr in ("append", "extend"):
                 return True  # losses collected in a list; the replay works on copies of lists
+            if func.attr == "register_hook":
+                return True
             return (
                 func.attr.endswith("_") and not func.attr.startswith("_") and func.attr != "zero_"
             )

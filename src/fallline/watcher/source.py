@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import linecache
 import os
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import islice
 from types import CodeType, FrameType
@@ -131,31 +132,31 @@ _OPERATORS: dict[str, type[ast.operator]] = {
 
 
 def line_of(op: str, before: Location) -> Location | None:
-    """The one line above, in the same loop or function, that can be this operation; None when there are several."""
+    """The one line above, in the same loop or function, or else in the file, that can be this operation; None when there are several."""
     statement = statement_at(before.path, before.line)
     if statement is None:
         return None
-    around = [
-        up
-        for up in enclosing(statement)
-        if isinstance(up, ast.For | ast.While | ast.FunctionDef | ast.Module)
+    outwards = enclosing(statement)
+    near = [
+        up for up in outwards if isinstance(up, ast.For | ast.While | ast.FunctionDef | ast.Module)
     ]
-    found = set()
-    for node in ast.walk(around[0]) if around else ():
-        line = getattr(node, "lineno", 0)
-        if not 0 < line <= before.line:
-            continue
-        if isinstance(node, ast.Call):
-            name = (
-                node.func.attr
-                if isinstance(node.func, ast.Attribute)
-                else getattr(node.func, "id", "")
-            )
-            if name == op:
-                found.add(line)
-        elif isinstance(node, ast.BinOp) and isinstance(node.op, _OPERATORS.get(op, ast.FloorDiv)):
-            found.add(line)
+    for around in (*near[:1], outwards[-1]):
+        found = {line for line in _lines(op, around) if line <= before.line}
+        if found:
+            break
     return Location(before.path, found.pop(), function=before.function) if len(found) == 1 else None
+
+
+def _lines(op: str, around: ast.AST) -> Iterator[int]:
+    """Where this operation is written in a piece of code."""
+    for node in ast.walk(around):
+        if isinstance(node, ast.Call):
+            func = node.func
+            name = func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
+            if name == op:
+                yield node.lineno
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, _OPERATORS.get(op, ast.FloorDiv)):
+            yield node.lineno
 
 
 def attribute_at(frame: FrameType, name: str) -> ast.Attribute | None:

@@ -221,7 +221,8 @@ class Updates(Teller):
         self.counts[name] = index + 1
         rate = learning_rate(optimizer)
         last, last_rate = self._last_step
-        if not skipped and (event is not last or rate != last_rate or self.guard.norm is not None):
+        calm = self.origin.calm and self.guard.norm is None
+        if not skipped and not (calm and event is last and rate == last_rate):
             self._last_step = (event, rate)
             self.origin.after_step(optimizer, index, event, rate)
         if self.steps % MEMORY_EVERY == 1:

@@ -10,9 +10,11 @@ __all__ = ["regression"]
 Batch = tuple[Tensor, Tensor]
 
 
-def regression(*, updates: int, k: int = 1, batch: int = 16) -> tuple[nn.Module, list[list[Batch]]]:
+def regression(
+    *, updates: int, k: int = 1, batch: int = 16, seed: int = 0
+) -> tuple[nn.Module, list[list[Batch]]]:
     """A two-layer network and `updates` windows of k micro-batches from a noisy linear teacher."""
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 1))
     teacher = torch.randn(8, 1)
     windows = []

@@ -89,10 +89,11 @@ def train(
     optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD,
     lr: float = 0.05,
     outlier_at: int | None = None,
+    seed: int = 0,
     **scaler: Any,
 ) -> Run:
     """`updates` windows of k micro-batches; the targets of the window `outlier_at` are a hundred times too large."""
-    model, windows = regression(updates=updates, k=k)
+    model, windows = regression(updates=updates, k=k, seed=seed)
     all_x, all_y = (
         torch.cat(parts) for parts in zip(*(b for w in windows for b in w), strict=True)
     )

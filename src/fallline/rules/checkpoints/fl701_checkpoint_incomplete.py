@@ -184,6 +184,33 @@ def train(model, loader):
         torch.save({"epoch": epoch, "model": model.state_dict()}, "best.pt")
         torch.save({"optimizer": optimizer.state_dict(), "epoch": epoch, "rng": torch.get_rng_state()}, "state.pt")
 """,
+        # two classes, each with a `save` of its own: the other one's second optimizer is not this one's
+        """\
+import torch
+import wandb
+
+
+class GanTrainer:
+    def step(self):
+        for name, discriminator_optimizer in self.discriminator_optimizers():
+            discriminator_optimizer.step()
+        self.optimizer.step()
+        self.save("gan.pt")
+        wandb.save("gan.pt")
+
+    def save(self, path):
+        optimizers = {name: o.state_dict() for name, o in self.discriminator_optimizers()}
+        torch.save({"optimizer": self.optimizer.state_dict(), "discriminators": optimizers}, path)
+
+
+class Trainer:
+    def step(self):
+        self.optimizer.step()
+        self.save("last.pt")
+
+    def save(self, path):
+        torch.save({"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}, path)
+""",
     )
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
@@ -285,15 +312,29 @@ def _concerns(module: Module, saved: Saved, used: Used) -> bool:
     if saving is None:
         return False
     homes = [f for f in module.functions.values() if module.bindings(used.name, f)]
-    return any(_mentions(home, saving.name) for home in homes)
+    return any(_mentions(module, home, saving) for home in homes)
 
 
-def _mentions(tree: ast.AST, name: str) -> bool:
-    return any(
-        (isinstance(n, ast.Name) and n.id == name)
-        or (isinstance(n, ast.Attribute) and n.attr == name)
-        for n in ast.walk(tree)
-    )
+def _mentions(
+    module: Module,
+    home: ast.FunctionDef | ast.AsyncFunctionDef,
+    saving: ast.FunctionDef | ast.AsyncFunctionDef,
+) -> bool:
+    """Whether a function names the one that saves; `self.save` is that of its own class."""
+    owner, here = module.class_(saving), module.class_(home)
+    for node in ast.walk(home):
+        if isinstance(node, ast.Name) and node.id == saving.name:
+            return True
+        # not `wandb.save`
+        if (
+            isinstance(node, ast.Attribute)
+            and node.attr == saving.name
+            and module.resolve(node) is None
+        ):
+            own = isinstance(node.value, ast.Name) and node.value.id == "self"
+            if not (own and owner is not None and here is not owner):
+                return True
+    return False
 
 
 def _numbered(saved: Saved) -> bool:

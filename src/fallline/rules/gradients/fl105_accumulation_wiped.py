@@ -13,6 +13,7 @@ from fallline.rules.gradients._windows import (
     Window,
     Wipe,
     acting,
+    earlier,
     habits,
     same_loss,
     steps_by_framework,
@@ -185,7 +186,8 @@ def _by_mistake(trace: Trace, window: Window, wipe: Wipe) -> bool:
         return False
     if window.alive:
         kept = {same_loss(b) for b in window.alive}
-        lost = [b for b in wipe.lost if same_loss(b) in kept]
+        made = {_made_at(trace, b) for b in window.alive} - {None}
+        lost = [b for b in wipe.lost if same_loss(b) in kept or _made_at(trace, b) in made]
     else:
         lost = wipe.lost if wipe is window.wiped[-1] else []
     if not lost or lost[-1] is not wipe.lost[-1]:
@@ -199,6 +201,17 @@ def _by_mistake(trace: Trace, window: Window, wipe: Wipe) -> bool:
         if before and event.order > lost[-1].order and event.kind in (Kind.EPOCH, Kind.EPOCH_END):
             return False  # the remainder of an epoch is FL107
     return True
+
+
+def _made_at(trace: Trace, backward: Event) -> object:
+    """Where the forward pass was that a micro-batch's backward under no_sync, and the one after it, go back through.
+
+    People write that backward twice, in the two branches of `if (step + 1) % k == 0`.
+    """
+    if backward.fact("no_sync") is None:
+        return None
+    forward = next((e for e in earlier(trace, backward) if e.kind is Kind.FORWARD), None)
+    return (forward.at, forward.callers) if forward is not None else None
 
 
 def _certain(trace: Trace, clear: Event) -> bool:

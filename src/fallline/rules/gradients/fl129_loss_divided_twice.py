@@ -119,6 +119,28 @@ for epoch in range(2):
             optimizer.step()
             optimizer.zero_grad()
 """,
+        # whether this Accelerator accumulates is said nowhere: the loop does, and divides
+        _SETUP
+        + """
+OPTIONS = {"cpu": True}
+
+
+class Trainer:
+    def __init__(self, options):
+        self.accelerator = Accelerator(**options)
+        self.model, self.optimizer, self.loader = self.accelerator.prepare(model, optimizer, loader)
+
+    def fit(self, every=2):
+        for i, (x, y) in enumerate(self.loader):
+            loss = nn.functional.mse_loss(self.model(x), y)
+            self.accelerator.backward(loss / every)
+            if (i + 1) % every == 0:
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+
+
+Trainer(OPTIONS).fit()
+""",
         # a weight, and the mean of two losses: no count of micro-batches
         _SETUP
         + """

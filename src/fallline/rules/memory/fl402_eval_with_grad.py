@@ -117,6 +117,41 @@ for _ in range(2):
     epoch(model, loader, optimizer)
     print(epoch(model, loader, optimizer, train=False))
 """,
+        # one of several ways to call the model: one mistake, told where the first is
+        """\
+import os
+
+import torch
+from torch import nn
+
+
+def evaluate(model, loader, kind):
+    model.eval()
+    total = 0.0
+    for x, y in loader:
+        if kind == "plain":
+            out = model(x)  # FL402
+        elif kind == "flipped":
+            out = model(x.flip(0))
+        else:
+            out = model(-x)
+        total += nn.functional.mse_loss(out, y).item()
+    return total
+
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+data = torch.utils.data.TensorDataset(torch.randn(32, 4), torch.randn(32, 1))
+loader = torch.utils.data.DataLoader(data, batch_size=8)
+for _ in range(2):
+    model.train()
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+    print(evaluate(model, loader, os.environ.get("KIND", "plain")))
+""",
     )
     right = (
         """\
@@ -164,6 +199,36 @@ for _ in range(3):
     score = model(x).sum()
     score.backward()
     print(x.grad.abs().mean().item())
+""",
+        # an attack whose loss goes ways that cannot be followed: what it derives may be of this pass
+        """\
+import torch
+from torch import nn
+
+
+class Features:
+    def __init__(self, model):
+        self.model = model
+        self.kept = []
+        model[0].register_forward_hook(lambda module, inputs, output: self.kept.append(output))
+
+    def of(self, x):
+        self.kept.clear()
+        out = self.model(x)
+        return out, [kept.mean(-1) for kept in self.kept]
+
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+model.eval()
+features = Features(model)
+loader = torch.utils.data.DataLoader(torch.randn(32, 4), batch_size=8)
+for x in loader:
+    for _ in range(3):
+        x = x.detach().requires_grad_(True)
+        _, kept = features.of(x)
+        (grad,) = torch.autograd.grad(torch.stack(kept).mean(), x)
+        x = x + 0.1 * grad.sign()
 """,
         """\
 import torch
@@ -219,9 +284,11 @@ for _ in range(2):
         trains = any(e.kind in (Kind.BACKWARD, Kind.STEP) for e in trace.events)
         places = Counter(e.at for e in wasted)
         told: set[str] = set()  # functions already reported in this stretch of eval mode
+        begins: dict[str, Location] = {}
         for event in sorted([*wasted, *trace.all(Kind.MODE)], key=lambda e: e.order):
             if event.kind is Kind.MODE:
                 told.clear()
+                begins = {"cause": event.at}
             elif event.at.function not in told and (trains or places[event.at] > 1):
                 told.add(event.at.function)
                 yield self.finding(
@@ -229,6 +296,7 @@ for _ in range(2):
                     "The model is evaluated while autograd records: every activation is kept for a backward that never comes. Use torch.no_grad().",
                     # a single pass, to warm up or to look at one sample, is no evaluation
                     severity=None if trace.live or event.fact("repeated") else Severity.INFO,
+                    related=begins,
                 )
 
     def denies(self, trace: Trace) -> Iterator[Location]:

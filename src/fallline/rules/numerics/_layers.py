@@ -9,10 +9,19 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fallline.rules.numerics._values import values_of
+from fallline.rules.numerics._values import same, values_of
 from fallline.syntax import Module
 
-__all__ = ["Made", "last_name", "made_by", "operations", "output_of", "receiver", "self_similarity"]
+__all__ = [
+    "Made",
+    "last_name",
+    "made_by",
+    "operations",
+    "output_of",
+    "receiver",
+    "self_similarity",
+    "squared_base",
+]
 
 _DEEPEST = 12
 _STARS = 4
@@ -117,6 +126,21 @@ def receiver(module: Module, call: ast.Call) -> ast.expr | None:
     if name is not None and name.startswith("torch."):
         return module.argument(call, 0, "input", "self", "x")
     return None
+
+
+def squared_base(module: Module, of: ast.AST) -> ast.expr | None:
+    """`x` where this is written `x ** 2`, `x * x`, `x.pow(2)`, `torch.square(x)`."""
+    if isinstance(of, ast.BinOp):
+        if isinstance(of.op, ast.Pow) and module.number(of.right) == 2:
+            return of.left
+        return of.left if isinstance(of.op, ast.Mult) and same(of.left, of.right) else None
+    if not isinstance(of, ast.Call):
+        return None
+    if last_name(of) == "square":
+        return receiver(module, of)
+    exponent = module.argument(of, 0 if module.resolve(of.func) is None else 1, "exponent")
+    squares = last_name(of) == "pow" and exponent is not None and module.number(exponent) == 2
+    return receiver(module, of) if squares else None
 
 
 def made_by(module: Module, node: ast.expr | ast.arg, depth: int = 0) -> Made | None:

@@ -36,6 +36,7 @@ from fallline.rules.numerics._layers import (
     output_of,
     receiver,
     self_similarity,
+    squared_base,
 )
 from fallline.rules.numerics._values import same, shares_values, values_of
 from fallline.syntax import Module
@@ -218,6 +219,8 @@ def _of_binary(module: Module, node: ast.BinOp, depth: int) -> Range | None:
             and shares_values(module, node.left, node.right)
         ):
             return None  # where one is zero the other may not be
+        if left.source == right.source == "square" and _softened(module, node):
+            return None
         return left.plus(right)
     if isinstance(op, ast.Mult):
         return left.times(right)
@@ -243,6 +246,19 @@ def _difference(
         )
     told = left.source.startswith("the ") or right.source.startswith("the ")
     return left.minus(right, "the difference of two predictions" if told else "difference")
+
+
+def _softened(module: Module, node: ast.BinOp) -> bool:
+    """`(a - b) ** 2 + c ** 2`: what is no difference is added to keep the sum above zero (Charbonnier, pseudo-Huber)."""
+    bases = [
+        squared_base(module, values_of(module).follow(side)) for side in (node.left, node.right)
+    ]
+    return len({_is_difference(module, base) for base in bases if base is not None}) == 2
+
+
+def _is_difference(module: Module, base: ast.expr) -> bool:
+    made = values_of(module).follow(base)
+    return isinstance(made, ast.BinOp) and isinstance(made.op, ast.Sub)
 
 
 def _names(node: ast.AST) -> set[str]:

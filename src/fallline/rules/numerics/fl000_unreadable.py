@@ -15,8 +15,8 @@ class Unreadable(Rule):
     what = "Reports a file, or cells of a notebook, that cannot be read or parsed: missing, a syntax error, an unknown encoding, not text."
     why = (
         "Nothing in it was checked, so silence about it would mean nothing.\n"
-        "The other files are still read, and so are the other cells of a notebook. Course material that stops at a blank to fill in "
-        "(`x = <YOUR CODE>`) is a note. Python parses the file as the Python that runs fallline does: code for a "
+        "The other files are still read, and so are the other cells of a notebook: there a cell that is not Python is a note, and so is "
+        "course material that stops at a blank to fill in (`x = <YOUR CODE>`). Python parses the file as the Python that runs fallline does: code for a "
         "newer version needs a newer interpreter."
     )
     instead = "Correct the syntax or the encoding, or leave the file out with `exclude` in `[tool.fallline]`."

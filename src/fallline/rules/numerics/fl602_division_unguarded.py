@@ -179,6 +179,20 @@ def pooling_loss(hidden, attention_mask, target):
 
 pooling_loss(torch.randn(2, 3, 4, requires_grad=True), torch.ones(2, 3), torch.randn(2, 4)).backward()
 """,
+        # data, standardised once
+        """\
+import torch
+
+inputs, targets = torch.randn(64, 3), torch.randn(64, 1)
+inputs = (inputs - inputs.mean(0)) / inputs.std(0)
+model = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in zip(inputs.split(8), targets.split(8)):
+    optimizer.zero_grad()
+    loss = (model(x) - y).square().mean()
+    loss.backward()
+    optimizer.step()
+""",
         # a floor that is computed: 0 only for a batch of one, which has no negatives to compare with
         """\
 import math
@@ -227,7 +241,17 @@ def _unguarded(module: Module) -> Iterator[tuple[ast.expr, ast.expr, Range | Non
         if not dead and (found is None or not found.has_zero or _unsaid(below, found)):
             continue
         if in_loss(module, division) and (dead or not guarded(module, below)):
-            yield division, below, found
+            if found is None or not _standardises_data(module, division, found):
+                yield division, below, found
+
+
+def _standardises_data(module: Module, division: ast.expr, found: Range) -> bool:
+    """`(inputs - inputs.mean(0)) / inputs.std(0)` outside any function: done once, to data, before there is a loss."""
+    return (
+        found.source in {"std", "var"}
+        and module.function(division) is None
+        and not module.in_loop(division)
+    )
 
 
 def _divisions(module: Module) -> Iterator[tuple[ast.expr, ast.expr]]:

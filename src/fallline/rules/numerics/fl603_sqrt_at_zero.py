@@ -10,7 +10,7 @@ from fallline.finding import Edit, Finding, Fix, Severity
 from fallline.rule import Rule
 from fallline.rules.numerics._algebra import Range
 from fallline.rules.numerics._gradients import takes_no_gradient
-from fallline.rules.numerics._layers import last_name, operations, receiver
+from fallline.rules.numerics._layers import last_name, operations, receiver, squared_base
 from fallline.rules.numerics._losses import dead_branch, differentiated, guarded, in_loss
 from fallline.rules.numerics._ranges import range_of
 from fallline.rules.numerics._values import values_of
@@ -95,6 +95,18 @@ Magnitude()(torch.zeros(3, requires_grad=True), torch.zeros(3)).sum().backward()
 import torch
 
 
+def distance_loss(a, b):
+    dx = a[:, 0] - b[:, 0]
+    dy = a[:, 1] - b[:, 1]
+    return torch.sqrt(dx**2 + dy**2).mean()  # FL603
+
+
+distance_loss(torch.zeros(3, 2, requires_grad=True), torch.zeros(3, 2)).backward()
+""",
+        """\
+import torch
+
+
 def force_loss(positions, wanted):
     distance = torch.norm(positions[0] - positions[1])  # FL603
     energy = distance**3
@@ -149,6 +161,18 @@ class RMSNorm(nn.Module):
 
 
 RMSNorm(4)(torch.zeros(2, 4, requires_grad=True)).sum().backward()
+""",
+        # what is no difference keeps the sum above zero: Charbonnier, pseudo-Huber
+        """\
+import torch
+
+
+def huber_loss(pred, target, c):
+    c = c.view(-1, 1)
+    return (2 * c * (torch.sqrt((pred - target) ** 2 + c**2) - c)).mean()
+
+
+huber_loss(torch.zeros(3, 2, requires_grad=True), torch.zeros(3, 2), torch.full((3,), 0.1)).backward()
 """,
         # a buffer and a number: no gradient
         """\
@@ -357,19 +381,11 @@ def _is_square_root(module: Module, root: ast.expr) -> bool:
 
 
 def _square_of(module: Module, of: ast.expr) -> ast.expr | None:
-    """`x` where `of` is written `x ** 2`, `x.pow(2)`, `torch.square(x)`."""
-    if isinstance(of, ast.BinOp) and isinstance(of.op, ast.Pow) and module.number(of.right) == 2:
-        return of.left
-    if isinstance(of, ast.Call):
-        if last_name(of) == "square":
-            return receiver(module, of)
-        exponent = module.argument(of, 0 if module.resolve(of.func) is None else 1, "exponent")
-        if last_name(of) == "pow" and exponent is not None and module.number(exponent) == 2:
-            return receiver(module, of)
-        if last_name(of) in {"clamp", "clamp_min"} and _zero_bound(module, of) is not None:
-            inner = receiver(module, of)
-            return _square_of(module, inner) if inner is not None else None
-    return None
+    """`x` where `of` is its square, clamped at 0 or not."""
+    if isinstance(of, ast.Call) and _zero_bound(module, of) is not None:
+        inner = receiver(module, of)
+        return _square_of(module, inner) if inner is not None else None
+    return squared_base(module, of)
 
 
 def _zero_bound(module: Module, of: ast.expr) -> ast.expr | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
-from fallline.rules._observed import located, observed, ranges
+from fallline.rules._observed import located, observed, ranges, when
 
 
 class LossNonfinite(Rule):
@@ -33,13 +33,13 @@ class LossNonfinite(Rule):
 
     @staticmethod
     def _message(entry: dict[str, Any]) -> str:
-        value, step = entry.get("value", "not finite"), entry.get("step")
+        value = entry.get("value", "not finite")
         if not entry.get("op"):
-            return f"The loss is {value} at update {step}. Which operation made it could not be found: {entry.get('missing', 'nothing could be run again')}."
+            return f"The loss is {value} {when(entry)}. Which operation made it could not be found: {entry.get('missing', 'nothing could be run again')}."
         inside = f" in module {entry['module']}" if entry.get("module") else ""
         given = ranges(entry)
         cause = _rate(entry)
-        return f"The loss is {value} at update {step}: the first non-finite result is that of {entry['op']}{inside}{f' ({given})' if given else ''}.{cause}"
+        return f"The loss is {value} {when(entry)}: the first non-finite result is that of {entry['op']}{inside}{f' ({given})' if given else ''}.{cause}"
 
 
 def _rate(entry: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
-from fallline.rules._observed import located, observed, ranges
+from fallline.rules._observed import located, observed, ranges, when
 
 
 class GradientNonfinite(Rule):
@@ -35,10 +35,15 @@ class GradientNonfinite(Rule):
         reached = f" It reached the gradient of {first}." if first else ""
         if not entry.get("op"):
             missing = entry.get("missing", "nothing could be run again")
-            return f"A gradient is not finite at update {entry.get('step')} although the loss is. Which operation made it could not be found: {missing}.{reached}"
+            return f"A gradient is not finite {when(entry)} although the loss is. Which operation made it could not be found: {missing}.{reached}"
         inside = f" in module {entry['module']}" if entry.get("module") else ""
         given = ranges(entry)
+        if entry.get("hook"):
+            return (
+                f"The loss is finite {when(entry)}, and the backward hook {entry['hook']}{inside} makes a finite gradient "
+                f"non-finite: {entry['op']}{f' ({given})' if given else ''}.{reached}"
+            )
         return (
-            f"The loss is finite at update {entry.get('step')} and the backward of {entry['op']}{inside} is not"
+            f"The loss is finite {when(entry)} and the backward of {entry['op']}{inside} is not"
             f"{f' ({given})' if given else ''}.{reached}"
         )

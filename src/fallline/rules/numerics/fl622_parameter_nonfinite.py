@@ -18,7 +18,9 @@ class ParameterNonfinite(Rule):
     why = "The loss, the data and the code of the forward pass are then innocent: whatever is computed with that parameter is NaN, for ever."
     instead = (
         "Go back to a checkpoint from before the named update, and look at what it applied: its learning rate, its gradient norm, its "
-        "loss scale. `fallline run` keeps non-finite gradients out of the model; a finite gradient times a huge learning rate it cannot."
+        "loss scale. `fallline run` keeps non-finite gradients out of the model; a finite gradient times a huge learning rate it cannot. "
+        "Where no step made it, look at what writes parameters by hand: an average copied into the model, decay or clipping of weights, a "
+        "checkpoint that was loaded."
     )
 
     def check_series(self, run: Any) -> Iterator[Finding]:
@@ -37,4 +39,28 @@ class ParameterNonfinite(Rule):
         )
         if entry.get("op") == "init":
             return f"{name} is not finite and was not before the first update: it was made or loaded so."
+        if entry.get("between"):
+            return f"{_between(name, entry)}{cause}"
+        if "eps" in entry:
+            cause += (
+                " Gradients and learning rate of that step were ordinary: the optimizer's own division made it "
+                f"(eps = {entry['eps']:g}, too small for a gradient of zero in this type)."
+            )
         return f"{name} is not finite since update {entry.get('step')}; everything computed with it is lost.{cause}"
+
+
+def _between(name: str, entry: dict[str, Any]) -> str:
+    """It was written by hand after a step, or perhaps by that step."""
+    last, noticed = entry["between"]
+    lines = entry.get("lines") or []
+    where = ", ".join(lines[:3])
+    if entry.get("op") == "step":
+        besides = f", or {where} after it" if lines else ", or something after it"
+        return f"{name} is not finite before update {noticed}: the step of update {last} made it so{besides}."
+    known = f"{name} is not finite before update {noticed}, and the step of update {last} did not make it so"
+    if not lines:
+        return f"{known}: something wrote it between the two."
+    some = (
+        "this line, which writes" if len(lines) == 1 else f"one of the lines that write ({where})"
+    )
+    return f"{known}: look at {some} parameters in between."

@@ -7,7 +7,7 @@ from typing import Any
 
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
-from fallline.rules._observed import located, observed
+from fallline.rules._observed import located, observed, when
 
 
 class InputNonfinite(Rule):
@@ -28,4 +28,4 @@ class InputNonfinite(Rule):
         name = entry.get("tensor") or "an input"
         index = f"[{', '.join(map(str, entry['index']))}]" if entry.get("index") else ""
         met = f"; the first operation that met it is {entry['op']}" if entry.get("op") else ""
-        return f"{name} holds a non-finite value at {index or 'some index'} at update {entry.get('step')}, and it reached the loss{met}."
+        return f"{name} holds a non-finite value at {index or 'some index'} {when(entry)}, and it reached the loss{met}."

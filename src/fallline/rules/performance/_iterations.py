@@ -10,12 +10,18 @@ from fallline.event import Event, Kind, Trace
 
 __all__ = ["on_every_iteration"]
 
+_STEPS = (Kind.STEP, Kind.OPAQUE)  # what cannot be seen into may step
+
 
 def on_every_iteration(trace: Trace, events: Iterable[Event]) -> bool:
     """Whether these events fall into each of several training iterations in a row: a log every 100 steps does not."""
     iterations = _iterations(trace)
     touched = {i for e in events if (i := _iteration_of(e, iterations)) is not None}
-    return len(touched) > 1 and len(touched) == max(touched) - min(touched) + 1
+    if len(touched) < 2 or len(touched) != max(touched) - min(touched) + 1:
+        return False
+    # gradients that nothing steps with are looked at, plotted or attacked with: nobody trains
+    spanned = trace.events[iterations[min(touched)][0] : iterations[max(touched)][1]]
+    return any(e.kind in _STEPS or e.fact("what") == "use" for e in spanned)
 
 
 def _iterations(trace: Trace) -> list[tuple[int, int]]:

@@ -203,7 +203,7 @@ def epoch(train, evaluate, model):
                 yield self.finding(
                     module.location(end),
                     "The clock is read while the device still works: this times the queueing, not the work. Call torch.cuda.synchronize() first.",
-                    severity=None if _on_device(module, between) else Severity.INFO,
+                    severity=None if _on_device(module, block, between) else Severity.INFO,
                 )
 
 
@@ -285,7 +285,7 @@ def _only_queues(module: Module, statements: list[ast.stmt]) -> bool:
     return works
 
 
-def _on_device(module: Module, statements: list[ast.stmt]) -> bool:
+def _on_device(module: Module, block: list[ast.stmt], statements: list[ast.stmt]) -> bool:
     """Whether something that is computed with was seen to be put on the device: here, or where it was made."""
     seen: set[str] = set()
     queue: list[ast.AST] = list(statements)
@@ -294,13 +294,21 @@ def _on_device(module: Module, statements: list[ast.stmt]) -> bool:
         if _MOVES.search(module.segment(here)):
             return True
         for name in (n for n in ast.walk(here) if isinstance(n, ast.Name)):
-            if name.id in seen or name.id in module.imports:
+            if isinstance(name.ctx, ast.Store) or name.id in seen or name.id in module.imports:
                 continue
             seen.add(name.id)
             bound = module.bindings(name.id, module.scope(name)) or module.bindings(name.id, None)
             made = [module.statement(b) for b in bound if isinstance(b, ast.Name)]
+            # made anew just before, in the same lines: what the name stood for earlier is gone
+            last = [m for m in made if m in block and m.lineno < statements[0].lineno][-1:]
+            if last and isinstance(last[0], ast.Assign) and name.id not in _read(last[0].value):
+                made = last
             queue += [m.iter if isinstance(m, ast.For) else m for m in made]
     return False
+
+
+def _read(node: ast.AST) -> set[str]:
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
 
 
 def _called_like_model(module: Module, call: ast.Call) -> bool:

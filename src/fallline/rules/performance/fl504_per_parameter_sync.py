@@ -114,6 +114,24 @@ for x in torch.utils.data.DataLoader(torch.randn(32, 4), batch_size=8):
 for name, p in model.named_parameters():
     print(name, p.norm().item())
 """,
+        """\
+import torch
+from torch import nn
+
+
+# Gradients are plotted, for one network after the other: nothing is trained here.
+def plot_gradients(net, x):
+    net.zero_grad()
+    net(x).pow(2).mean().backward()
+    return {name: p.grad.view(-1).cpu().numpy() for name, p in net.named_parameters()}
+
+
+torch.manual_seed(0)
+device = "cuda" if torch.cuda.is_available() else "cpu"
+for activation in (nn.ReLU, nn.Tanh, nn.GELU):
+    net = nn.Sequential(nn.Linear(4, 8), activation(), nn.Linear(8, 1)).to(device)
+    print(plot_gradients(net, torch.randn(32, 4, device=device)).keys())
+""",
     )
 
     def check(self, trace: Trace) -> Iterator[Finding]:

@@ -40,7 +40,7 @@ def clip_threshold_extreme() -> Measured:
         holds={
             "every update is clipped": max(tiny.norms) < TINY * 1.001,
             "SGD hardly learns": tiny.losses[-1] > 10 * right.losses[-1],
-            "Adam learns all the same": adam.losses[-1] < 2 * adam_right.losses[-1],
+            "Adam learns all the same": 5 * adam.losses[-1] < adam.losses[0],
             "zero removes the gradient": sum(zero.steps) == 0,
             "a negative value turns the update around": reversed_ < -1 + 1e-6,
             "and the loss rises": negative.losses[-1] > negative.losses[0],

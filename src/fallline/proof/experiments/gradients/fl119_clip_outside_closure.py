@@ -37,14 +37,14 @@ def clip_outside_closure() -> Measured:
         sides={
             "wrong": {
                 "difference to no clipping at all": difference,
-                "highest loss": max(wrong.losses),
+                "highest loss": beyond(max(wrong.losses), 100),
                 "highest loss, clipped inside the closure": beyond(max(inside.losses), 100),
                 "curvature after the first update, clipped inside": falsified,
                 "loss after 20 updates": wrong.losses[-1],
             },
             "right": {
                 "curvature after the first update, without a clip": curvature,
-                "highest loss": max(right.losses),
+                "highest loss": beyond(max(right.losses), 100),
                 "loss after 20 updates": right.losses[-1],
             },
         },
@@ -52,10 +52,9 @@ def clip_outside_closure() -> Measured:
         f"from {inside.losses[0]:.1f} to {beyond(max(inside.losses), 100)}, having estimated a curvature of {falsified:.1f} instead of {curvature:.1f}, and with a line search and no clip to {right.losses[-1]:.1f}",
         holds={
             "outside the closure the clip changes nothing": difference == 0,
-            "without a clip the loss never rises above its start": max(never.losses)
-            == never.losses[0],
-            "a clip inside that binds falsifies the curvature": falsified < 0.5 * curvature,
-            "and LBFGS jumps": max(inside.losses) > 100,
+            "without a clip the loss falls tenfold": 10 * never.losses[-1] < never.losses[0],
+            "a clip inside that binds falsifies the curvature": falsified < 0.75 * curvature,
+            "and LBFGS jumps to ten times its start": max(inside.losses) > 10 * inside.losses[0],
             "one that never binds changes nothing": largest(idle.parameters, never.parameters) == 0,
             "with a line search it never rises above its start": max(right.losses)
             == right.losses[0],

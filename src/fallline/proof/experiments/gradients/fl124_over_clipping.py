@@ -42,7 +42,7 @@ def over_clipping() -> Measured:
             ),
             "with a threshold for outliers the steps follow the gradient": uneven > 3,
             "SGD learns far less": wrong.losses[-1] > 10 * right.losses[-1],
-            "Adam does not": adam_wrong.losses[-1] < 2 * adam_right.losses[-1],
+            "Adam learns all the same": 5 * adam_wrong.losses[-1] < adam_wrong.losses[0],
         },
         curves={"wrong": wrong.steps, "right": right.steps},
         axes=("update", "length of the SGD step"),

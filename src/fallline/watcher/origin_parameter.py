@@ -1,0 +1,242 @@
+"""A parameter that was not finite before the forward pass began: whether the last step made it so, or what came after it.
+
+Between a step and the next forward pass programs also write parameters by hand: an average is copied into the model, weights are
+clipped or decayed, a checkpoint is loaded. A step is only blamed where it can have done it.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from fallline.event import Event, Location
+from fallline.watcher.frames import locate, user_frames
+from fallline.watcher.source import enclosing, over_parameters, statement_at
+
+if TYPE_CHECKING:
+    from fallline.watcher.origin import Origin
+    from fallline.watcher.session import Session
+
+__all__ = ["ORDINARY", "blame"]
+
+ORDINARY = 1e12  # norms and learning rates below this make no infinity in one step
+
+_WRITERS = frozenset(
+    {"load_state_dict", "copy_to", "vector_to_parameters", "apply_shadow", "reset_parameters"}
+)
+_HARMLESS = frozenset(
+    {"requires_grad_", "detach_", "zero_grad", "train", "eval", "parameters", "named_parameters"}
+    | {"state_dict", "modules", "named_modules", "children", "buffers", "print", "len", "register_hook"}
+)  # fmt: skip
+_LOOPS = (ast.For, ast.While)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Module)
+
+
+def blame(origin: Origin, parameter: Tensor, step: Event, steps: int) -> dict[str, Any]:
+    """What is known of a parameter that was finite before `step`, the last of `steps`, and is not now."""
+    session = origin.session
+    name, optimizer = _owner(session, parameter)
+    updates = session.counts.get(name, steps)
+    ordinary = _ordinary(origin, name)
+    off, session.off = session.off, True
+    try:
+        made = step_made_it(optimizer, parameter, ordinary)
+    finally:
+        session.off = off
+    facts: dict[str, Any] = {"optimizer": name or None}
+    if made:
+        eps = optimizer.param_groups[0].get("eps") if optimizer is not None else None
+        if ordinary and isinstance(eps, int | float):
+            facts["eps"] = eps
+        return facts | {"step": updates - 1, "at": step.at, "op": "step"}
+    chain = origin.capture.calls[0].chain if origin.capture and origin.capture.calls else []
+    call = locate(chain[0][1], chain[0][2], 0) if chain else None
+    lines = written_between(step, call, parameter)
+    facts["between"] = [updates - 1, updates]
+    facts["lines"] = [f"{at.path}:{at.line}" for at, _ in lines]
+    if made is None:
+        note = "the last update before it was noticed"
+        return facts | {"step": updates - 1, "at": step.at, "op": "step", "note": note}
+    facts |= {"step": updates, "note": "the step did not make it so"}
+    if lines:
+        facts["at"], facts["op"] = lines[0]
+    return facts
+
+
+def _owner(session: Session, parameter: Tensor) -> tuple[str, torch.optim.Optimizer | None]:
+    """The optimizer that has stepped this parameter."""
+    for name, optimizer in session.objects.optimizers():
+        if name in session.counts and any(
+            p is parameter for g in optimizer.param_groups for p in g["params"]
+        ):
+            return name, optimizer
+    return "", None
+
+
+def _ordinary(origin: Origin, name: str) -> bool:
+    """Neither gradients nor learning rate of the last step were large enough to carry a parameter out of its range."""
+    rates, norm = origin.rates.get(name), origin.session.guard.recent
+    return (
+        norm is not None
+        and norm < ORDINARY
+        and rates is not None
+        and bool(rates)
+        and rates[-1][1] < ORDINARY
+    )
+
+
+def step_made_it(
+    optimizer: torch.optim.Optimizer | None, parameter: Tensor, ordinary: bool
+) -> bool | None:
+    """Whether the last step wrote the NaN; None where that cannot be told.
+
+    After an ordinary step what is left is a division in the optimizer itself (Adam with eps = 0), and that happens again when a
+    copy of the parameter is stepped.
+    """
+    if optimizer is None:
+        return False  # no optimizer holds it
+    state = optimizer.state.get(parameter, {})
+    kept = [v for v in state.values() if isinstance(v, Tensor) and v.is_floating_point()]
+    if not all(bool(torch.isfinite(v).all()) for v in kept):
+        return True
+    if not type(optimizer).__module__.startswith("torch.optim"):
+        return None  # what a step of the user's own does besides is not known
+    try:
+        again = _stepped_copy(optimizer, parameter, state)
+    except Exception:  # LBFGS wants its closure
+        return None
+    if not bool(torch.isfinite(again).all()):
+        return True
+    return False if ordinary else None
+
+
+def _stepped_copy(
+    optimizer: torch.optim.Optimizer, parameter: Tensor, state: dict[str, Any]
+) -> Tensor:
+    """The parameter with zeros for what is not finite, after one more step of its own."""
+    group = next(g for g in optimizer.param_groups if any(p is parameter for p in g["params"]))
+    plain, gradient = parameter.detach(), parameter.grad
+    twin = nn.Parameter(torch.where(torch.isfinite(plain), plain, torch.zeros_like(plain)))
+    twin.grad = torch.zeros_like(plain) if gradient is None else gradient.detach().clone()
+    again = copy.copy(optimizer)
+    again.param_groups = [{**group, "params": [twin]}]
+    kept = {k: v.clone() if isinstance(v, Tensor) else v for k, v in state.items()}
+    again.state = defaultdict(dict, {twin: kept})
+    again.step()
+    return twin.detach()
+
+
+def written_between(
+    step: Event, call: Location | None, parameter: Tensor
+) -> list[tuple[Location, str]]:
+    """Lines after the step, round the loop and up to the model call, that can have written this parameter, and by what."""
+    sure: list[tuple[Location, str]] = []
+    possible: list[tuple[Location, str]] = []
+    for at in (step.at, *reversed(step.callers)):
+        values = _values(at)
+        looped, statements = _after(at, call)
+        for statement in statements:
+            here = Location(
+                at.path, statement.lineno, statement.col_offset + 1, function=at.function
+            )
+            if (how := _writes(statement, here, values, parameter)) is not None:
+                sure.append((here, how))
+            elif (how := _is_given(statement, values, parameter)) is not None:
+                possible.append((here, how))
+        if looped:
+            break
+    return sure or possible
+
+
+def _values(at: Location) -> dict[str, Any]:
+    """What the names stand for in the function of this line, where it has not returned."""
+    name = at.function or "<module>"
+    for frame in user_frames(2):
+        if frame.f_code.co_qualname == name and frame.f_code.co_filename.endswith(at.path):
+            return dict(frame.f_locals)
+    return {}
+
+
+def _after(at: Location, call: Location | None) -> tuple[bool, list[ast.stmt]]:
+    """Statements that come after this line, in its loop or else in its function; whether it is in a loop."""
+    statement = statement_at(at.path, at.line)
+    if statement is None:
+        return False, []
+    around: ast.AST | None = None
+    for up in enclosing(statement):
+        around = up
+        if isinstance(up, (*_LOOPS, *_FUNCTIONS)):
+            break
+    looped = isinstance(around, _LOOPS)
+    same = call is not None and call.path == at.path and call.function == at.function
+    until = call.line if same and call is not None and call.line < at.line else 0
+    found = []
+    for node in ast.walk(around) if around is not None else ():
+        if not isinstance(node, ast.stmt) or node is around or hasattr(node, "body"):
+            continue
+        later = (node.lineno, node.col_offset) > (statement.lineno, statement.col_offset)
+        if later or (looped and node.lineno < until):
+            found.append(node)
+    return looped, sorted(found, key=lambda s: (s.lineno < at.line, s.lineno, s.col_offset))
+
+
+def _writes(
+    statement: ast.stmt, at: Location, values: dict[str, Any], parameter: Tensor
+) -> str | None:
+    """`p.mul_(2)`, `model.load_state_dict(...)`, `p.data = ...`, `layer.weight[0] = ...`, `p *= 2` for each parameter."""
+    if isinstance(statement, ast.Assign | ast.AugAssign):
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        for target in targets:
+            if isinstance(target, ast.Name):
+                if isinstance(statement, ast.AugAssign) and over_parameters(at):
+                    return type(statement.op).__name__.lower()
+            elif any(isinstance(n, ast.Attribute) for n in ast.walk(target)):
+                if _concerns(target, values, parameter) and "grad" not in _attributes(target):
+                    return "assignment"
+    for call in (n for n in ast.walk(statement) if isinstance(n, ast.Call)):
+        name = _called(call)
+        in_place = name.endswith("_") and not name.endswith("__")
+        if name in _HARMLESS or not (in_place or name in _WRITERS):
+            continue
+        if "grad" not in _attributes(call.func) and _concerns(call, values, parameter):
+            return name.rstrip("_")
+    return None
+
+
+def _is_given(statement: ast.stmt, values: dict[str, Any], parameter: Tensor) -> str | None:
+    """A call that is given the model, or is one of its methods: what it does is not seen."""
+    for call in (n for n in ast.walk(statement) if isinstance(n, ast.Call)):
+        func, name = call.func, _called(call)
+        forward = isinstance(func, ast.Name) and isinstance(values.get(func.id), nn.Module)
+        named = (values.get(n.id) for n in ast.walk(call) if isinstance(n, ast.Name))
+        if name not in _HARMLESS and not forward and any(_holds(v, parameter) for v in named):
+            return name
+    return None
+
+
+def _called(call: ast.Call) -> str:
+    func = call.func
+    return func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
+
+
+def _concerns(node: ast.expr, values: dict[str, Any], parameter: Tensor) -> bool:
+    """Whether what is written can be this parameter: a name in it stands for it, for a model with it, or for nothing known."""
+    roots = [values[n.id] for n in ast.walk(node) if isinstance(n, ast.Name) and n.id in values]
+    telling = [v for v in roots if isinstance(v, Tensor | nn.Module)]
+    return not telling or any(isinstance(v, nn.Parameter) or _holds(v, parameter) for v in telling)
+
+
+def _holds(value: Any, parameter: Tensor) -> bool:
+    if isinstance(value, nn.Module):
+        return any(p is parameter for p in value.parameters())
+    return value is parameter
+
+
+def _attributes(node: ast.AST) -> Iterator[str]:
+    return (n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute))
