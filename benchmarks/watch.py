@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import io
 import os
 import statistics
 import sys
@@ -28,6 +27,7 @@ from typing import Any
 import torch
 from results import machine, write_section
 from torch import nn
+from watch_peers import PEERS, Switch, Tool
 
 Step = Callable[[], None]
 # Watched before anything is compared: fallline looks more closely at the first updates.
@@ -45,10 +45,13 @@ HEAP = {
 class Job:
     """One training step of a model, and what a tool needs to know about it."""
 
-    def __init__(self, model: nn.Module, batch: Callable[[], Any], lr: float = 1e-4) -> None:
+    def __init__(
+        self, model: nn.Module, batch: Callable[[], Any], twin: Callable[[], Job] | None = None
+    ) -> None:
         self.model = model
         self.batch = batch
-        self.optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
+        self.twin = twin  # makes another like it
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
         self.after_backward: Callable[[int, torch.Tensor], None] | None = None
         self.count = 0
 
@@ -78,7 +81,8 @@ class Transformer(nn.Module):
 def transformer_job() -> Job:
     torch.manual_seed(0)
     tokens = torch.randint(0, 512, (64, 16, 64))
-    return Job(Transformer(), lambda: (tokens[torch.randint(0, 64, ())], tokens[0]))
+    batch = lambda: (tokens[torch.randint(0, 64, ())], tokens[0])  # noqa: E731
+    return Job(Transformer(), batch, transformer_job)
 
 
 def short_step_job() -> Job:
@@ -105,8 +109,6 @@ def hollow_job(modules: int) -> Job:
 
 
 # -- the tools ---------------------------------------------------------------------------------------------------
-
-Switch = tuple[Callable[[], None], Callable[[], None]]  # on, off
 
 
 @contextlib.contextmanager
@@ -159,111 +161,7 @@ def fallline(job: Job, budget: float = 0.01) -> Iterator[Switch]:
         yield lambda: install(session), lambda: session.taps.remove()
 
 
-@contextlib.contextmanager
-def anomaly(job: Job) -> Iterator[Switch]:
-    yield (
-        lambda: torch.autograd.set_detect_anomaly(True),
-        lambda: torch.autograd.set_detect_anomaly(False),
-    )
-
-
-@contextlib.contextmanager
-def wandb_watch(job: Job) -> Iterator[Switch]:
-    import wandb
-
-    os.environ["WANDB_SILENT"] = "true"
-    with tempfile.TemporaryDirectory() as folder:
-        run = wandb.init(mode="offline", dir=folder, project="cost")
-
-        def on() -> None:
-            run.watch(job.model, log="all", log_freq=1)
-            job.after_backward = lambda step, loss: run.log({"loss": loss.item()})
-
-        def off() -> None:
-            run.unwatch(job.model)
-            job.after_backward = None
-
-        yield on, off
-        run.finish()
-
-
-@contextlib.contextmanager
-def tensorboard_histograms(job: Job) -> Iterator[Switch]:
-    from torch.utils.tensorboard import SummaryWriter
-
-    with tempfile.TemporaryDirectory() as folder:
-        writer = SummaryWriter(folder)
-
-        def log(step: int, loss: torch.Tensor) -> None:
-            writer.add_scalar("loss", loss.item(), step)
-            for name, p in job.model.named_parameters():
-                writer.add_histogram(name, p, step)
-                writer.add_histogram(f"{name}.grad", p.grad, step)
-
-        yield (
-            lambda: setattr(job, "after_backward", log),
-            lambda: setattr(job, "after_backward", None),
-        )
-        writer.close()
-
-
-@contextlib.contextmanager
-def hf_overflow(job: Job) -> Iterator[Switch]:
-    from transformers.debug_utils import DebugUnderflowOverflow
-
-    before = {id(m): dict(m._forward_hooks) for m in job.model.modules()}
-
-    def on() -> None:
-        DebugUnderflowOverflow(job.model)
-
-    def off() -> None:
-        for m in job.model.modules():
-            m._forward_hooks.clear()
-            m._forward_hooks.update(before[id(m)])
-
-    yield on, off
-
-
-@contextlib.contextmanager
-def pulsegrad_watch(job: Job) -> Iterator[Switch]:
-    """One session for all watched blocks: it is bound to a twin of the model, which takes the bare one's place."""
-    import pulsegrad
-
-    bare, twin = (job.model, job.optimizer), transformer_job()
-
-    def use(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        job.model, job.optimizer = model, optimizer
-
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        contextlib.redirect_stdout(io.StringIO()),
-        contextlib.redirect_stderr(io.StringIO()),
-        pulsegrad.watch(twin.model, twin.optimizer, run_dir=Path(folder)),
-    ):
-        yield lambda: use(twin.model, twin.optimizer), lambda: use(*bare)
-
-
-@contextlib.contextmanager
-def gradsnitch_watch(job: Job) -> Iterator[Switch]:
-    import gradsnitch
-
-    monitor = gradsnitch.watch(job.model, job.optimizer)
-
-    def log(step: int, loss: torch.Tensor) -> None:
-        monitor.log(step, loss.item())
-
-    yield lambda: setattr(job, "after_backward", log), lambda: setattr(job, "after_backward", None)
-
-
-TOOLS: dict[str, Callable[[Job], contextlib.AbstractContextManager[Switch]]] = {
-    "fallline (default budget)": fallline,
-    "pulsegrad watch": pulsegrad_watch,
-    "gradsnitch, log each step": gradsnitch_watch,
-    "HF DebugUnderflowOverflow": hf_overflow,
-    "torch detect_anomaly": anomaly,
-    'wandb.watch(log="all", log_freq=1), offline': wandb_watch,
-    "TensorBoard histograms each step": tensorboard_histograms,
-}
+TOOLS: dict[str, Tool] = {"fallline (default budget)": fallline, **PEERS}
 
 
 # -- measuring ---------------------------------------------------------------------------------------------------
@@ -354,8 +252,8 @@ def turns(
     """What `on` adds to an update in the thread that trains: CPU seconds, and those of an update with it off.
 
     Turns are short, and each pair is in the other order than the one before: how fast this machine is changes within
-    seconds. After each switch `first` updates are not counted. Of the differences the smallest and the largest twentieth
-    are left out: another program makes one update ten times as long as the next.
+    seconds. After each switch `first` updates are not counted. Pairs that differ by more than half an update are left out:
+    another program did that, in either turn; nothing that we do now and then, such as a sample, takes as long.
     """
     added, bare = [], []
     for number in range(rounds):
@@ -371,12 +269,9 @@ def turns(
         added.append(found[True] - found[False])
         bare.append(found[False])
     off()
-    cut = rounds // 20
-    kept = sorted(added)[cut : rounds - cut]
-    # of a mean without its tails (Tukey and McLaughlin): those count as much as where the cut is
-    winsorized = [kept[0]] * cut + kept + [kept[-1]] * cut
-    error = statistics.pstdev(winsorized) / (1 - 2 * cut / rounds) / rounds**0.5
-    return (statistics.fmean(kept), error), statistics.median(bare)
+    usual = statistics.median(bare)
+    kept = [difference for difference in added if abs(difference) < usual / 2]
+    return (statistics.fmean(kept), statistics.stdev(kept) / len(kept) ** 0.5), usual
 
 
 def background() -> float:
