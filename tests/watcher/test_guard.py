@@ -94,6 +94,22 @@ def all_finite(gradients: list[torch.Tensor]) -> bool:
     return Plan(gradients).norm_if_finite(gradients)[0]
 
 
+def test_a_norm_is_that_of_the_last_step_while_a_bad_gradient_is_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    known: list[float | None] = []
+    with fallline.watch(model, optimizer, out=tmp_path / "run", guard="skip") as watch:
+        guard = watch._session.guard
+        # on an accelerator this is when a parameter that was spoilt after the last step is noticed
+        explain = lambda *_: known.append(guard.recent)  # noqa: E731
+        monkeypatch.setattr(watch._session.origin, "gradients_bad", explain)
+        train(optimizer, model, poison=3)
+        assert known == [pytest.approx(32.0**0.5)]
+        assert guard.recent is None  # nothing is known of a step that was not made
+
+
 def test_large_finite_numbers_are_finite() -> None:
     big = torch.full((4,), 3e38)
     assert Plan([big]).norm_if_finite([big])[0] is True

@@ -58,7 +58,8 @@ class Guard:
         self.skipped = 0
         # of all gradients of the update in progress, where it was measured
         self.norm: float | None = None
-        self.recent: float | None = None  # the last norm that was measured
+        # what was measured before the last step; of finite numbers it may overflow
+        self.recent: float | None = None
         self.holds = False  # something that has to be let go after the step
         self._held: dict[int, list[tuple[Tensor, Tensor]]] = {}
         self._looked_at: list[Tensor] = _NOTHING
@@ -121,6 +122,7 @@ class Guard:
                 self.session.origin.waited()  # so the loss can be looked at, too
             return
         self.session.origin.gradients_bad(optimizer, index)
+        self.recent = None
         if self.mode == "off":
             return
         self.skipped += 1
@@ -165,7 +167,8 @@ class Guard:
             plan = self._plans[held] = Plan(gradients)
             plan.few = _few(optimizer)
         fine, self.norm = plan.norm_if_finite(gradients)
-        self.recent = self.norm
+        if fine:
+            self.recent = math.inf if self.norm is None else self.norm
         plan.took(time.perf_counter() - started)
         plan.rests = self._rests(plan)
         return fine

@@ -119,17 +119,25 @@ def step_made_it(
 def _stepped_copy(
     optimizer: torch.optim.Optimizer, parameter: Tensor, state: dict[str, Any]
 ) -> Tensor:
-    """The parameter with zeros for what is not finite, after one more step of its own."""
+    """What is finite of the parameter, after one more step of its own."""
     group = next(g for g in optimizer.param_groups if any(p is parameter for p in g["params"]))
-    plain, gradient = parameter.detach(), parameter.grad
-    twin = nn.Parameter(torch.where(torch.isfinite(plain), plain, torch.zeros_like(plain)))
-    twin.grad = torch.zeros_like(plain) if gradient is None else gradient.detach().clone()
+    gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+    twin = nn.Parameter(_finite(parameter))
+    twin.grad = _finite(
+        gradient
+    )  # on an accelerator it may be of the update after: not finite for that alone
     again = copy.copy(optimizer)
     again.param_groups = [{**group, "params": [twin]}]
     kept = {k: v.clone() if isinstance(v, Tensor) else v for k, v in state.items()}
     again.state = defaultdict(dict, {twin: kept})
     again.step()
     return twin.detach()
+
+
+def _finite(tensor: Tensor) -> Tensor:
+    """A copy, with zeros for what is not finite."""
+    plain = tensor.detach()
+    return torch.where(torch.isfinite(plain), plain, torch.zeros_like(plain))
 
 
 def written_between(

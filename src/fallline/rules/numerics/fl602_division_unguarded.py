@@ -246,12 +246,13 @@ def _unguarded(module: Module) -> Iterator[tuple[ast.expr, ast.expr, Range | Non
 
 
 def _standardises_data(module: Module, division: ast.expr, found: Range) -> bool:
-    """`(inputs - inputs.mean(0)) / inputs.std(0)` outside any function: done once, to data, before there is a loss."""
-    return (
-        found.source in {"std", "var"}
-        and module.function(division) is None
-        and not module.in_loop(division)
-    )
+    """`(inputs - inputs.mean(0)) / inputs.std(0)` outside any function and loop, where no backward is: done once, to data."""
+
+    def once(node: ast.expr) -> bool:
+        return module.function(node) is None and not module.in_loop(node)
+
+    straight = once(division) and not any(map(once, module.method_calls("backward")))
+    return straight and found.source in {"std", "var"}
 
 
 def _divisions(module: Module) -> Iterator[tuple[ast.expr, ast.expr]]:
