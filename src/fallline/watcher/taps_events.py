@@ -355,6 +355,10 @@ class Teller(DataTeller, ModeTeller):
         """torch.autograd.grad: gradients that go into other values."""
         where = place(3)
         if where is not None and not from_torch():
+            for (
+                event
+            ) in self._window:  # it may walk what a hook has kept of any that is still alive
+                event.facts.setdefault("used", True)
             self.emit(Kind.GRAD_READ, where, what="use")
 
     # -- step, clear, clip -------------------------------------------------------------------------------------

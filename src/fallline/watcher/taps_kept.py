@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import weakref
 from collections import deque
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from fallline.event import Event, Kind, Location
@@ -131,10 +132,7 @@ def _stores(node: ast.stmt, tainted: set[str]) -> str | None:
         value, how = node.value, "add"
     elif isinstance(node, ast.Assign) and len(node.targets) == 1:
         target = ast.unparse(node.targets[0])
-        if isinstance(node.value, ast.BinOp) and target in (
-            ast.unparse(node.value.left),
-            ast.unparse(node.value.right),
-        ):
+        if isinstance(node.value, ast.BinOp) and target in map(ast.unparse, _terms(node.value)):
             value, how = node.value, "add"
         elif isinstance(node.targets[0], ast.Subscript):
             value, how = node.value, "assign"
@@ -142,6 +140,15 @@ def _stores(node: ast.stmt, tainted: set[str]) -> str | None:
         return None
     calls = any(isinstance(n, ast.Call) for n in ast.walk(value))
     return how if _names_in(value) & tainted or calls else None
+
+
+def _terms(value: ast.expr) -> Iterator[ast.expr]:
+    """What a sum or an average is made of: `0.9 * average + 0.1 * loss`."""
+    if isinstance(value, ast.BinOp):
+        yield from _terms(value.left)
+        yield from _terms(value.right)
+    else:
+        yield value
 
 
 def _keeps_graph(value: ast.AST) -> bool:
