@@ -75,7 +75,7 @@ def contrastive_loss_on_the_gpu() -> Measured:
 )
 def amp_speedup_depends() -> Measured:
     widths = (64, 512, 2048, 8192)
-    gains = {width: _step_time(width, None) / _step_time(width, BRAIN) for width in widths}
+    gains = {width: _gain(width) for width in widths}
     return Measured(
         sides={
             f"four layers of {width}": {
@@ -86,13 +86,19 @@ def amp_speedup_depends() -> Measured:
         conclusion="times faster with bfloat16 autocast than with float32 (no TF32): "
         + ", ".join(f"{gain:.1f} (width {width})" for width, gain in gains.items()),
         holds={
-            "small layers gain nothing": gains[64] < 1.1,
+            "small layers are slower": gains[64] < 1,
             "large ones more than 1.5 times": gains[8192] > 1.5,
         },
         curves={"times faster": list(gains.values())},
         axes=("width of the layers", "times faster"),
         positions=widths,
     )
+
+
+def _gain(width: int) -> float:
+    """Of the quietest of three turns: the first in a process also loads kernels, and small steps are a matter of launches."""
+    times = [(_step_time(width, None), _step_time(width, BRAIN)) for _ in range(3)]
+    return min(full for full, _ in times) / min(half for _, half in times)
 
 
 def _step_time(width: int, dtype: torch.dtype | None) -> float:
