@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fallline.event import Location
 from fallline.finding import Finding, Severity
+from fallline.location import Location
 from fallline.watcher.recorder import Recorder, UpdateRow
 from fallline.watcher.samples import COLUMNS, Layout, ParameterInfo, Sample
 

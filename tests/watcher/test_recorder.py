@@ -17,8 +17,9 @@ from pathlib import Path
 import pytest
 
 from fallline.errors import RunError
-from fallline.event import Event, Kind, Location
+from fallline.events import Batch, Step
 from fallline.finding import Finding, Severity
+from fallline.location import Location
 from fallline.watcher import store
 from fallline.watcher.recorder import Recorder, UpdateRow
 from fallline.watcher.series import LIVE_ROWS, Series, read_run
@@ -48,12 +49,7 @@ def test_what_is_recorded_is_read_back(tmp_path: Path) -> None:
             )
         )
     recorder.event(
-        Event(
-            Kind.STEP,
-            AT,
-            "optimizer#1",
-            facts={"via": "direct", "parameters": frozenset({"model#1"})},
-        )
+        Step(AT, optimizer="optimizer#1", via="direct", parameters=frozenset({"model#1"}))
     )
     recorder.finding(Finding("FL101", "clip-after-step", Severity.ERROR, "late", AT))
     recorder.close("finished")
@@ -242,7 +238,7 @@ def test_events_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(store, "MAX_EVENTS", 100)
     kept = store.Store.create(tmp_path, 0)
     for index in range(1_000):
-        kept.event(Event(Kind.STEP, AT, facts={"index": index}))
+        kept.event(Batch(AT, index=index))
     kept.close()
     found = [e.facts["index"] for e in read_run(tmp_path).ranks[0].events]
     assert len(found) <= 200 and found[0] == 0 and found[-1] == 999

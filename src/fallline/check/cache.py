@@ -20,8 +20,8 @@ from typing import Any
 
 from fallline._version import __version__
 from fallline.check.write import write_atomically
-from fallline.event import Location
 from fallline.finding import Finding
+from fallline.location import Location
 from fallline.reader import Reading
 from fallline.reader.read import SECONDS_PER_FILE, Rest
 from fallline.syntax import Project

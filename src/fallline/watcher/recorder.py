@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fallline.event import Event, Location
+from fallline.events import Event
 from fallline.finding import Finding
+from fallline.location import Location
 from fallline.watcher.store import Store, claim_folder
 
 if TYPE_CHECKING:

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from fallline.errors import RunError
-from fallline.event import Event, Kind, Location
+from fallline.events import Event, Kind, make
 from fallline.finding import Finding
+from fallline.location import Location
 from fallline.watcher.recorder import UpdateRow
 from fallline.watcher.samples import Layout, Sample
 from fallline.watcher.store import BUCKET, UPDATE_COLUMNS, decode, layout_from, rank_files
@@ -264,16 +265,16 @@ def _event(body: dict[str, Any]) -> Event:
     boundary = facts.get("boundary")
     if isinstance(boundary, list):
         facts["boundary"] = _location(boundary)
-    return Event(
+    return make(
         Kind(body["kind"]),
         _location(body["at"]),
-        body.get("optimizer"),
-        body.get("scaler"),
-        body.get("model"),
-        body.get("scheduler"),
-        body.get("loader"),
-        facts,
-        tuple(_location(c) for c in body.get("callers", ())),
+        optimizer=body.get("optimizer"),
+        scaler=body.get("scaler"),
+        model=body.get("model"),
+        scheduler=body.get("scheduler"),
+        loader=body.get("loader"),
+        callers=tuple(_location(c) for c in body.get("callers", ())),
+        **facts,
     )
 
 

@@ -19,8 +19,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fallline.event import Event, Location
+from fallline.events import Event
 from fallline.finding import Finding
+from fallline.location import Location
 from fallline.watcher.samples import Layout, ParameterInfo, Sample
 
 if TYPE_CHECKING:
@@ -192,7 +193,7 @@ class Store:
         )  # fmt: skip
 
     def event(self, event: Event) -> None:
-        body = {"kind": event.kind.value, "facts": event.facts, "at": _location(event.at)}
+        body = {"kind": event.kind.value, "facts": dict(event.facts), "at": _location(event.at)}
         for name in ("optimizer", "scaler", "model", "scheduler", "loader"):
             if (value := getattr(event, name)) is not None:
                 body[name] = value
