@@ -14,8 +14,8 @@ import pytest
 
 from fallline.finding import Finding, Severity
 from fallline.location import Location
+from fallline.runs.update import UpdateRow
 from fallline.watcher.live import LiveLine
-from fallline.watcher.recorder import UpdateRow
 
 
 class Terminal(io.StringIO):
