@@ -8,7 +8,6 @@ from typing import Any
 
 from fallline.cli.work.measuring._common import deliver, script
 from fallline.errors import UsageError
-from fallline.instruments.model import measure_model
 from fallline.instruments.model.script import model_of_script
 from fallline.instruments.target import named_object
 
@@ -18,6 +17,9 @@ __all__ = ["run"]
 def run(args: argparse.Namespace) -> int:
     status = 0
     if ":" in args.target and not os.path.exists(args.target):
+        # imports torch, which the script shall do itself: it may have something to set before; here there is no script
+        from fallline.instruments.model import measure_model
+
         model, inputs = _built(named_object(args.target), args.target)
         report = measure_model(model, *inputs)
     else:
