@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fallline.event import Location
+from fallline.location import Location
 from fallline.runs.samples import ParameterInfo
 from fallline.runs.update import UpdateRow
 from fallline.watcher.guard import Guard, GuardStop
@@ -323,7 +323,7 @@ class Updates(Teller):
         held = self.objects.members(self.objects.optimizer_sets[name])
         models = [m for m, s in self.objects.model_sets.items() if held & self.objects.members(s)]
         wrapper = next(
-            (w for m in models if (w := self.objects.described[m].facts.get("wrapper"))), None
+            (w for m in models if (w := self.objects.described[m].fact("wrapper"))), None
         )
         facts = {
             "kind": "optimizer",
