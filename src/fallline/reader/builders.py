@@ -20,7 +20,7 @@ from fallline.reader.values import (
     Unknown,
     Value,
 )
-from fallline.syntax.modes import layer_has_mode
+from fallline.flow.modes import layer_has_mode
 
 __all__ = [
     "criterion",

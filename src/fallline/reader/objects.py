@@ -21,7 +21,7 @@ from fallline.reader.values import (
     kind_by_name,
 )
 from fallline.syntax import Module
-from fallline.syntax.modes import class_has_mode
+from fallline.flow.modes import class_has_mode
 from fallline.syntax.module import walk
 
 __all__ = ["attribute", "base_classes", "construct", "find_method", "scan_model"]

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import TypeGuard
 
 from fallline.finding import Finding, Fix, Severity
+from fallline.flow.modules import has_state
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
-from fallline.syntax.models import has_state
 
 # What a ModuleList can do as well as a list, so that swapping one for the other is certain.
 _LIST_METHODS = frozenset({"append", "extend", "insert", "pop"})

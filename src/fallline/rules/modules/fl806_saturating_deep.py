@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fallline.finding import Finding, Severity
+from fallline.flow.modules import module_class
 from fallline.rule import Rule
 from fallline.syntax import Module
-from fallline.syntax.models import module_class
 
 # Depth from which the first layer's gradient is far below the last one's with PyTorch's default initialisation (`fallline prove FL806`).
 SIGMOID_LAYERS = 5

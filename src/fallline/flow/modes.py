@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from fallline.syntax.models import construction, module_class
+from fallline.flow.modules import construction, module_class
 from fallline.syntax.module import Module, walk
 
 __all__ = ["class_has_mode", "layer_has_mode"]
