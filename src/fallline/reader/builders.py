@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from fallline.events import Kind
+from fallline.flow.modes import layer_has_mode
 from fallline.reader.call import Call
 from fallline.reader.machine import Machine
 from fallline.reader.values import (
@@ -20,7 +21,6 @@ from fallline.reader.values import (
     Unknown,
     Value,
 )
-from fallline.flow.modes import layer_has_mode
 
 __all__ = [
     "criterion",

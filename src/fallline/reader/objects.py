@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from fallline.flow.modes import class_has_mode
 from fallline.reader.evaluate import ATTRIBUTES
 from fallline.reader.machine import Machine
 from fallline.reader.values import (
@@ -21,7 +22,6 @@ from fallline.reader.values import (
     kind_by_name,
 )
 from fallline.syntax import Module
-from fallline.flow.modes import class_has_mode
 from fallline.syntax.module import walk
 
 __all__ = ["attribute", "base_classes", "construct", "find_method", "scan_model"]
