@@ -1,18 +1,13 @@
-"""A call with its arguments evaluated, and the methods of training objects by (kind, name)."""
+"""A call with its arguments evaluated."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from fallline.reader.values import Thing, Value
+from fallline.api.values import Value
 
-if TYPE_CHECKING:
-    from fallline.reader.machine import Machine
-
-__all__ = ["METHODS", "Call"]
+__all__ = ["Call"]
 
 
 @dataclass(slots=True)
@@ -35,7 +30,3 @@ class Call:
     @property
     def values(self) -> list[Value]:
         return [*self.args, *self.kwargs.values()]
-
-
-# Filled in by models.py and protocol.py.
-METHODS: dict[tuple[str, str], Callable[[Machine, Thing, Call], Value]] = {}

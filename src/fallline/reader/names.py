@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
 
-from fallline.reader.values import Class, External, Function, Unknown, Value
+from fallline.api.values import Class, External, Function, Unknown, Value
+from fallline.reader.machine import Machine
 from fallline.syntax import Module
 
-if TYPE_CHECKING:
-    from fallline.reader.machine import Machine
+__all__ = ["defined", "find", "imported"]
 
-__all__ = ["BUILTINS", "find"]
-
-BUILTINS = frozenset(
+_BUILTINS = frozenset(
     "abs all any bool callable dict dir divmod enumerate filter float format getattr hasattr hash id input int isinstance "
     "issubclass iter len list map max min next object open ord print property range repr reversed round set setattr slice "
     "sorted staticmethod str sum super tuple type vars zip".split()
@@ -35,7 +32,7 @@ def find(machine: Machine, module: Module, name: str) -> Value:
         found = machine.project.find(f"{star}.{name}", module)
         if found is not None:
             return defined(machine, *found)
-    if not bound and name in BUILTINS:
+    if not bound and name in _BUILTINS:
         return External(f"builtins.{name}")
     return Unknown(name)
 
@@ -59,10 +56,7 @@ def defined(machine: Machine, home: Module, node: ast.AST) -> Value:
 
 def _constant(machine: Machine, module: Module, target: ast.Name, name: str) -> Value:
     """The one value assigned at module level, evaluated on its own with no events."""
-    from fallline.reader.evaluate import evaluate
-
-    key = (module.path, name)
-    if key in machine._looking or module.scope(target) is not None:
+    if module.scope(target) is not None:
         return Unknown(name)
     up = module.parent(target)
     value = (
@@ -74,13 +68,13 @@ def _constant(machine: Machine, module: Module, target: ast.Name, name: str) -> 
     )
     if value is None:
         return Unknown(name)
-    machine._looking.add(key)
+    frame = machine.module_frame(module)
+    frame.names[name] = Unknown(name)  # for a name that stands for itself, round some corners
     events = len(machine.events)
     try:
-        with machine.entered(machine.module_frame(module)):
-            found = evaluate(machine, value)
+        with machine.entered(frame):
+            found = machine.evaluate(value)
     finally:
-        machine._looking.discard(key)
         del machine.events[events:]
     if isinstance(found, Unknown) and not found.hint:
         found.hint = name

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import ast
 
-from fallline.event import Event, Kind, Location
-from fallline.reader.call import METHODS, Call
-from fallline.reader.machine import Machine
-from fallline.reader.relevance import acts_here, called_names, trains
-from fallline.reader.values import (
+from fallline.api import contexts
+from fallline.api.arithmetic import compares_samples, of_arguments
+from fallline.api.call import Call
+from fallline.api.gradients import clip
+from fallline.api.library import Method
+from fallline.api.paper import Paper
+from fallline.api.values import (
     NONE,
     Const,
-    Context,
     External,
-    Function,
     Mapping,
     Params,
     Sequence,
@@ -23,85 +23,76 @@ from fallline.reader.values import (
     Value,
     replace,
 )
+from fallline.event import Event, Kind
 
-__all__ = ["call_thing", "shaped"]
+__all__ = ["METHODS", "called", "shaped"]
 
 
-def call_thing(machine: Machine, thing: Thing, call: Call) -> Value:
+def called(paper: Paper, thing: Thing, call: Call) -> Value:
     """An object is called: a model's forward, a loss, an instance with `__call__`."""
-    from fallline.reader.calls import call_function
-    from fallline.reader.objects import find_method
-    from fallline.reader.torch_api import of_arguments
-
     if thing.kind == "model":
-        return _forward(machine, thing, call)
+        return _forward(paper, thing, call)
     if thing.kind == "criterion":
-        return _criterion(machine, thing, call)
-    if thing.cls is not None:
-        method = find_method(*thing.cls, "__call__")
-        if method is not None:
-            return call_function(
-                machine,
-                Function(method[1], method[0], None, thing),
-                call.args,
-                call.kwargs,
-                call.node,
-            )
+        return _criterion(paper, thing, call)
+    result = paper.run_method(thing, "__call__", call)
+    if result is not None:
+        return result
     if thing.kind == "engine":
-        return _forward(machine, thing, call)
-    return of_arguments(machine, call)
+        return _forward(paper, thing, call)
+    return of_arguments(paper, call)
 
 
-def _criterion(machine: Machine, thing: Thing, call: Call) -> Value:
-    from fallline.reader.torch_api import compares_samples, of_arguments
-
+def _criterion(paper: Paper, thing: Thing, call: Call) -> Value:
     if thing.cls is not None:
-        inside = _run_forward(machine, thing, call)
+        inside = _run_forward(paper, thing, call)
         if isinstance(inside, Tensor):
             return inside
     return replace(
-        of_arguments(machine, call),
+        of_arguments(paper, call),
         reduction=thing.facts.get("reduction")
         or (None if thing.cls or "type" not in thing.facts else "mean"),
         ragged=bool(thing.facts.get("ragged")),
-        in_batch=compares_samples(machine, call),
+        in_batch=compares_samples(paper, call),
         divided=False,
         half=None,
-        depth=len(machine.loops),
+        depth=len(paper.loops.kinds),
     )
 
 
-def _forward(machine: Machine, model: Thing, call: Call) -> Value:
-    from fallline.reader.torch_api import of_arguments
-
-    given = of_arguments(machine, call)
+def _forward(paper: Paper, model: Thing, call: Call) -> Value:
+    given = of_arguments(paper, call)
     event: Event | None = None
-    if not machine.inside_model:
+    if not paper.around.inside_model:
         outer = model.facts.get("of") if model.facts.get("bypasses") else None
-        identity = machine.things.get(outer, model) if isinstance(outer, str) else model
-        event = machine.emit(
+        identity = paper.things.get(outer, model) if isinstance(outer, str) else model
+        event = paper.emit(
             Kind.FORWARD,
-            _outside(machine, call.node),
+            paper.outside(call.node),
             model=identity,
             training=model.facts.get("training"),
             # a frozen model builds no graph unless its input has one
-            grad=machine.recording and (not model.facts.get("frozen") or given.graph is not False),
-            autocast=machine.autocast[-1] if machine.autocast[-1] != "disabled" else "off",
-            no_sync=(identity.id in machine.unsynced)
-            if identity.facts.get("wrapper") or identity.id in machine.unsynced
+            grad=paper.around.recording
+            and (not model.facts.get("frozen") or given.graph is not False),
+            autocast=paper.around.autocast[-1]
+            if paper.around.autocast[-1] != "disabled"
+            else "off",
+            no_sync=(identity.id in paper.around.unsynced)
+            if identity.facts.get("wrapper") or identity.id in paper.around.unsynced
             else None,
             wrapper=model.facts.get("wrapper")
             if not model.facts.get("bypasses")
             else model.facts.get("bypasses"),
             bypass=True if model.facts.get("bypasses") == "ddp" else None,
-            repeated=_evaluates(machine) if model.facts.get("training") is False else None,
+            repeated=paper.evaluates() if model.facts.get("training") is False else None,
             parameters=model.sets or None,
         )
-    inside = _run_forward(machine, model, call)
-    graph = machine.recording and model.facts.get("frozen") is not True
-    half = machine.autocast[-1] if machine.autocast[-1] in {"float16", "bfloat16"} else None
+    inside = _run_forward(paper, model, call)
+    graph = paper.around.recording and model.facts.get("frozen") is not True
+    half = (
+        paper.around.autocast[-1] if paper.around.autocast[-1] in {"float16", "bfloat16"} else None
+    )
     result = Tensor(
-        True if graph else bool(given.graph) if machine.recording else False,
+        True if graph else bool(given.graph) if paper.around.recording else False,
         (model.sets if graph else frozenset()) | given.sets,
         (frozenset({event.order}) if event is not None else frozenset()) | given.forwards,
         given.kept,
@@ -109,23 +100,6 @@ def _forward(machine: Machine, model: Thing, call: Call) -> Value:
         length=given.length,
     )
     return shaped(inside, result, whole=True) if inside is not None else result
-
-
-def _evaluates(machine: Machine) -> bool:
-    """Whether a loop is around that does not train: over the batches of an evaluation, over samples."""
-    return "items" in machine.loops or any(
-        not trains(module, [loop]) for module, loop in machine.loop_nodes
-    )
-
-
-def _outside(machine: Machine, node: ast.AST) -> Location:
-    """Where a model is called from: for a part called in one of the model's own methods, where that method was called."""
-    depth = 0
-    for frame, function in zip(reversed(machine.frames), reversed(machine.calling), strict=False):
-        if frame.me is None or frame.me.kind != "model" or acts_here([function]):
-            break
-        depth += 1
-    return machine.callers[-depth] if 0 < depth <= len(machine.callers) else machine.place(node)
 
 
 def shaped(inside: Value, result: Tensor, whole: bool = False) -> Value:
@@ -160,11 +134,8 @@ _TELLING = frozenset(
 )
 
 
-def _run_forward(machine: Machine, model: Thing, call: Call) -> Value | None:
+def _run_forward(paper: Paper, model: Thing, call: Call) -> Value | None:
     """Run a project model's own forward once a trace: what it returns does not change."""
-    from fallline.reader.calls import call_function
-    from fallline.reader.objects import find_method
-
     inner = model.attrs.get("module")
     if model.facts.get("wrapper") and isinstance(inner, Thing):
         model = inner  # a wrapper's forward is its module's
@@ -172,40 +143,39 @@ def _run_forward(machine: Machine, model: Thing, call: Call) -> Value | None:
         return None
     if "returns" in model.attrs:
         return model.attrs["returns"]
-    method = find_method(*model.cls, "forward")
-    if method is None or called_names(method[1]).isdisjoint(_TELLING):
-        return None
     model.attrs["returns"] = Tensor(None, divided=None)  # a forward that calls itself
-    machine.inside_model += 1
-    saved = machine.autocast
+    paper.around.inside_model += 1
+    saved = paper.around.autocast
     try:
-        function = Function(method[1], method[0], None, model)
-        found = call_function(machine, function, call.args, call.kwargs, call.node, always=True)
+        found = paper.run_method(model, "forward", call, calls=_TELLING)
     finally:
-        machine.inside_model -= 1
-        machine.autocast = saved
-    model.attrs["returns"] = found
+        paper.around.inside_model -= 1
+        paper.around.autocast = saved
+    if found is None:
+        del model.attrs["returns"]
+    else:
+        model.attrs["returns"] = found
     return found
 
 
-def _train(machine: Machine, model: Thing, call: Call) -> Value:
-    mode = machine.settled(call.arg(0, "mode") or Const(True))
+def _train(paper: Paper, model: Thing, call: Call) -> Value:
+    mode = paper.settled(call.arg(0, "mode") or Const(True))
     on = bool(mode.value) if isinstance(mode, Const) else None
-    _set_mode(machine, model, on, call)
+    _set_mode(paper, model, on, call)
     return model
 
 
-def _eval(machine: Machine, model: Thing, call: Call) -> Value:
-    _set_mode(machine, model, False, call)
+def _eval(paper: Paper, model: Thing, call: Call) -> Value:
+    _set_mode(paper, model, False, call)
     return model
 
 
-def _set_mode(machine: Machine, model: Thing, training: bool | None, call: Call) -> None:
+def _set_mode(paper: Paper, model: Thing, training: bool | None, call: Call) -> None:
     family = [
         model,
         *(
             t
-            for t in machine.things.values()
+            for t in paper.things.values()
             if t.kind == "model" and t.sets and t.sets == model.sets
         ),
     ]
@@ -217,8 +187,8 @@ def _set_mode(machine: Machine, model: Thing, training: bool | None, call: Call)
         inner = member.attrs.get("module")
         if isinstance(inner, Thing) and training is not None:
             inner.facts["training"] = training
-    if not machine.inside_model:
-        machine.emit(
+    if not paper.around.inside_model:
+        paper.emit(
             Kind.MODE,
             call.node,
             model=model,
@@ -227,55 +197,55 @@ def _set_mode(machine: Machine, model: Thing, training: bool | None, call: Call)
         )
 
 
-def _moved(machine: Machine, model: Thing, call: Call) -> Value:
+def _moved(paper: Paper, model: Thing, call: Call) -> Value:
     """`model.to(device)`: itself; too late when DDP already holds it, unless it was there before."""
     wrapped = model.facts.get("wrapper") == "ddp"
-    inner = machine.things.get(str(model.facts.get("of")), model) if wrapped else model
-    if _names_device(machine, call):
+    inner = paper.things.get(str(model.facts.get("of")), model) if wrapped else model
+    if _names_device(paper, call):
         late = wrapped or model.facts.get("wrapped_by")
-        if late and not inner.facts.get("moved") and not machine.iteration:
-            machine.emit(Kind.REPLACE, call.node, model=model, what="moved", parameters=model.sets)
+        if late and not inner.facts.get("moved") and not paper.loops.iteration:
+            paper.emit(Kind.REPLACE, call.node, model=model, what="moved", parameters=model.sets)
         inner.facts["moved"] = True
-    return _half_if_asked(machine, model, call)
+    return _half_if_asked(paper, model, call)
 
 
-def _names_device(machine: Machine, call: Call) -> bool:
+def _names_device(paper: Paper, call: Call) -> bool:
     """`.cuda()`, `.to(device)`: not `.to(torch.bfloat16)`, nor `.to(memory_format=...)`."""
     if not isinstance(call.node.func, ast.Attribute):
         return False
     if call.node.func.attr != "to":
         return True
-    first = machine.settled(call.values[0]) if call.values else None
+    first = paper.settled(call.values[0]) if call.values else None
     dtype = isinstance(first, External) and first.name.startswith("torch.")
     return (first is not None and not dtype) or any(k.arg == "device" for k in call.node.keywords)
 
 
-def _half_if_asked(machine: Machine, model: Thing, call: Call) -> Value:
-    for value in map(machine.settled, call.values):
+def _half_if_asked(paper: Paper, model: Thing, call: Call) -> Value:
+    for value in map(paper.settled, call.values):
         if isinstance(value, External) and value.name in {"torch.float16", "torch.half"}:
             model.facts["half"] = True
     return model
 
 
-def _full(machine: Machine, model: Thing, call: Call) -> Value:
+def _full(paper: Paper, model: Thing, call: Call) -> Value:
     model.facts["half"] = None
     return model
 
 
-def _half(machine: Machine, model: Thing, call: Call) -> Value:
+def _half(paper: Paper, model: Thing, call: Call) -> Value:
     model.facts["half"] = True
     return model
 
 
-def _parameters(machine: Machine, model: Thing, call: Call) -> Value:
+def _parameters(paper: Paper, model: Thing, call: Call) -> Value:
     return Params(model.sets, module=bool(model.facts.get("one_of_modules")))
 
 
-def _named_parameters(machine: Machine, model: Thing, call: Call) -> Value:
+def _named_parameters(paper: Paper, model: Thing, call: Call) -> Value:
     return Params(model.sets, named=True)
 
 
-def _modules(machine: Machine, model: Thing, call: Call) -> Value:
+def _modules(paper: Paper, model: Thing, call: Call) -> Value:
     part = Thing(
         "model", model.id + ".part", model.at, {**model.facts, "one_of_modules": True}, {}, None
     )
@@ -284,46 +254,44 @@ def _modules(machine: Machine, model: Thing, call: Call) -> Value:
     return Thing("iterator", "modules", None, {"wrap": "modules", "of": [Sequence([item])]})
 
 
-def _self(machine: Machine, thing: Thing, call: Call) -> Value:
+def _self(paper: Paper, thing: Thing, call: Call) -> Value:
     return thing
 
 
-def _requires_grad(machine: Machine, model: Thing, call: Call) -> Value:
-    on = machine.settled(call.arg(0, "requires_grad") or Const(True))
+def _requires_grad(paper: Paper, model: Thing, call: Call) -> Value:
+    on = paper.settled(call.arg(0, "requires_grad") or Const(True))
     if isinstance(on, Const):
         model.facts["frozen"] = not on.value
     return model
 
 
-def _model_zero_grad(machine: Machine, model: Thing, call: Call) -> Value:
-    machine.emit(
-        Kind.ZERO_GRAD, call.node, model=model, clears="grad", parameters=model.sets or None
+def _model_zero_grad(paper: Paper, model: Thing, call: Call) -> Value:
+    paper.emit(Kind.ZERO_GRAD, call.node, model=model, clears="grad", parameters=model.sets or None)
+    return NONE
+
+
+def _no_sync(paper: Paper, model: Thing, call: Call) -> Value:
+    if model.facts.get("assumed") or not model.facts.get("wrapper"):
+        model.facts["wrapper"] = "ddp"  # only DDP (and FSDP) has no_sync
+    return contexts.no_sync(model)
+
+
+def _sync_flag(paper: Paper, model: Thing, call: Call) -> Value:
+    """FSDP2: set_requires_gradient_sync(flag)."""
+    flag = paper.settled(call.arg(0, "requires_gradient_sync") or Const(True))
+    on = bool(flag.value) if isinstance(flag, Const) else True
+    model.facts["wrapper"] = "fsdp2"
+    paper.around.unsynced = [m for m in paper.around.unsynced if m != model.id] + (
+        [] if on else [model.id]
     )
     return NONE
 
 
-def _no_sync(machine: Machine, model: Thing, call: Call) -> Value:
-    if model.facts.get("assumed") or not model.facts.get("wrapper"):
-        model.facts["wrapper"] = "ddp"  # only DDP (and FSDP) has no_sync
-    return Context("no_sync", None, model)
+def _model_clip(paper: Paper, model: Thing, call: Call) -> Value:
+    return clip(paper, call, "norm", model, call.arg(0, "max_norm"), local_shards=False)
 
 
-def _sync_flag(machine: Machine, model: Thing, call: Call) -> Value:
-    """FSDP2: set_requires_gradient_sync(flag)."""
-    flag = machine.settled(call.arg(0, "requires_gradient_sync") or Const(True))
-    on = bool(flag.value) if isinstance(flag, Const) else True
-    model.facts["wrapper"] = "fsdp2"
-    machine.unsynced = [m for m in machine.unsynced if m != model.id] + ([] if on else [model.id])
-    return NONE
-
-
-def _model_clip(machine: Machine, model: Thing, call: Call) -> Value:
-    from fallline.reader.torch_api import clip
-
-    return clip(machine, call, "norm", model, call.arg(0, "max_norm"), local_shards=False)
-
-
-METHODS |= {
+METHODS: dict[tuple[str, str], Method] = {
     ("model", "train"): _train,
     ("model", "eval"): _eval,
     ("model", "to"): _moved,
@@ -347,9 +315,9 @@ METHODS |= {
     ("model", "no_sync"): _no_sync,
     ("model", "set_requires_gradient_sync"): _sync_flag,
     ("model", "clip_grad_norm_"): _model_clip,
-    ("model", "forward"): lambda machine, thing, call: _forward(machine, thing, call),
+    ("model", "forward"): _forward,
     ("criterion", "to"): _self,
     ("criterion", "cuda"): _self,
-    ("criterion", "forward"): lambda machine, thing, call: _criterion(machine, thing, call),
+    ("criterion", "forward"): _criterion,
     ("criterion", "parameters"): _parameters,
 }

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from fallline.reader import grads
-from fallline.reader.call import Call
-from fallline.reader.machine import Machine
-from fallline.reader.values import (
+from fallline.api.call import Call
+from fallline.api.gradients import keep
+from fallline.api.paper import Paper
+from fallline.api.values import (
     NONE,
     Const,
     Mapping,
@@ -19,16 +19,16 @@ from fallline.reader.values import (
 __all__ = ["mapping", "sequence"]
 
 
-def sequence(machine: Machine, items: Sequence, name: str, call: Call) -> Value:
+def sequence(paper: Paper, items: Sequence, name: str, call: Call) -> Value:
     if name in {"append", "add", "insert", "appendleft"}:
-        value = machine.settled(call.args[-1]) if call.args else Unknown()
+        value = paper.settled(call.args[-1]) if call.args else Unknown()
         if isinstance(value, Tensor):
-            value = grads.keep(machine, items, value, "append", call.node)
+            value = keep(paper, items, value, "append", call.node)
         if len(items.items) < 64:
             items.items.append(value)
         return NONE
     if name == "extend" and call.args:
-        value = machine.settled(call.args[0])
+        value = paper.settled(call.args[0])
         if isinstance(value, Sequence):
             items.items += value.items[:64]
         elif isinstance(value, Params):
@@ -38,12 +38,12 @@ def sequence(machine: Machine, items: Sequence, name: str, call: Call) -> Value:
         return items.items.pop() if items.items else Unknown()
     if name == "clear":
         items.items.clear()
-        items.born = machine.iteration
+        items.born = paper.loops.iteration
         return NONE
     return Unknown()
 
 
-def mapping(machine: Machine, items: Mapping, name: str, call: Call) -> Value:
+def mapping(paper: Paper, items: Mapping, name: str, call: Call) -> Value:
     if name == "items":
         return Sequence([Sequence([Const(k), v]) for k, v in items.items.items()])
     if name == "values":

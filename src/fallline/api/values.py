@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import attrgetter
@@ -99,6 +101,11 @@ class Thing(Value):
         """The parameter sets of a model or an optimizer."""
         found = self.facts.get("parameters")
         return found if isinstance(found, frozenset) else frozenset()
+
+    @property
+    def enabled(self) -> bool:
+        """Of a scaler: it was not turned off."""
+        return self.facts.get("enabled") is not False
 
 
 @dataclass(slots=True, eq=False)
@@ -213,11 +220,10 @@ class Bound(Value):
 
 @dataclass(slots=True)
 class Context(Value):
-    """A context manager: no_grad, autocast, no_sync, accumulate, anomaly, or nothing."""
+    """A context manager: what it puts around statements, and what `as` names. Neither: it does nothing."""
 
-    kind: str = ""
-    value: Any = None
-    thing: Thing | None = None
+    opens: Callable[[Any, ast.AST], AbstractContextManager[None]] | None = None
+    gives: Value | None = None
 
 
 _HABITS: tuple[tuple[str, re.Pattern[str]], ...] = (
