@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from fallline.api import contexts
 from fallline.api.call import Call
-from fallline.api.gradients import backward, clip
+from fallline.api.gradients import Clipping, backward, clip
 from fallline.api.library import Attribute, Library
 from fallline.api.paper import Paper, count_of
 from fallline.api.values import (
@@ -22,7 +22,7 @@ from fallline.api.values import (
     Value,
     kind_by_name,
 )
-from fallline.event import Kind
+from fallline.events import Batch
 
 __all__ = ["LIBRARY"]
 
@@ -54,7 +54,7 @@ def _accumulating(paper: Paper, accelerator: Thing) -> Iterator[None]:
         window = facts["window"] = paper.count("gradient_accumulation_steps")
         facts["assumed"] = True  # nobody said it
     facts["seen"] = facts.get("seen", 0) + 1
-    last = next((e.fact("last") for e in reversed(paper.events) if e.kind is Kind.BATCH), False)
+    last = next((e.last for e in reversed(paper.events) if isinstance(e, Batch)), False)
     facts["syncing"] = facts["seen"] % window == 0 or bool(last)
     facts["inside"] = True
     models = [
@@ -111,12 +111,12 @@ def _no_sync(paper: Paper, accelerator: Thing, call: Call) -> Value:
     return contexts.no_sync(model) if isinstance(model, Thing) else Context()
 
 
-def _clip(paper: Paper, accelerator: Thing, call: Call, how: str) -> Value:
+def _clip(paper: Paper, accelerator: Thing, call: Call, how: Clipping) -> Value:
     """Does nothing while gradients are not synchronised; unscales by itself."""
     if accelerator.facts.get("inside") and not accelerator.facts.get("syncing"):
         return Tensor(False)
     limit = call.arg(1, "max_norm", "clip_value")
-    return clip(paper, call, how, call.arg(0, "parameters"), limit, unscaled=True)
+    return clip(paper, call, how, call.arg(0, "parameters"), limit)
 
 
 def _method(paper: Paper, accelerator: Thing, name: str, call: Call) -> Value:

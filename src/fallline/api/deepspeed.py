@@ -7,7 +7,7 @@ from fallline.api.gradients import backward
 from fallline.api.library import Library
 from fallline.api.paper import Paper
 from fallline.api.values import NONE, Sequence, Thing, Unknown, Value
-from fallline.event import Kind
+from fallline.events import Opaque
 
 __all__ = ["LIBRARY"]
 
@@ -27,10 +27,10 @@ def _method(paper: Paper, engine: Thing, name: str, call: Call) -> Value | None:
     match name:
         case "backward":
             backward(paper, paper.settled(call.arg(0, "loss") or Unknown()), call, "deepspeed")
-            paper.emit(Kind.OPAQUE, call.node, what="engine.backward")
+            paper.emit(Opaque(paper.place(call.node), what="engine.backward"))
             return NONE
         case "step" | "zero_grad":
-            paper.emit(Kind.OPAQUE, call.node, what=f"engine.{name}")
+            paper.emit(Opaque(paper.place(call.node), what=f"engine.{name}"))
             return NONE
         case "train" | "eval" | "parameters" | "micro_batch" | "over":
             return Unknown(name)

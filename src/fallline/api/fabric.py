@@ -6,7 +6,7 @@ import re
 
 from fallline.api import contexts
 from fallline.api.call import Call
-from fallline.api.gradients import backward, clip
+from fallline.api.gradients import Clipping, backward, clip
 from fallline.api.library import Library
 from fallline.api.paper import Paper
 from fallline.api.torch.make import enabled_of
@@ -35,9 +35,9 @@ def _no_sync(paper: Paper, call: Call) -> Value:
 
 def _clip(paper: Paper, call: Call) -> Value:
     limit = call.arg(None, "max_norm") or call.arg(None, "clip_val")
-    how = "value" if "clip_val" in call.kwargs else "norm"
+    how: Clipping = "value" if "clip_val" in call.kwargs else "norm"
     target = call.arg(1, "optimizer") or call.arg(0, "module")
-    return clip(paper, call, how, target, limit, unscaled=True)
+    return clip(paper, call, how, target, limit)
 
 
 def _method(paper: Paper, fabric: Thing, name: str, call: Call) -> Value:

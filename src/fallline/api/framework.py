@@ -25,6 +25,6 @@ def call_at(node: ast.AST) -> Call:
 
 def framework_backward(paper: Paper, loss: Tensor, call: Call, framework: str) -> None:
     """The backward that a framework runs on a loss it was handed, placed where the loss was divided."""
-    backward(paper, loss, call, framework)
+    event = backward(paper, loss, call, framework)
     if loss.divided_at is not None:
-        paper.events[-1].at = loss.divided_at
+        event.at = loss.divided_at

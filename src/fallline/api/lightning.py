@@ -20,7 +20,7 @@ from fallline.api.values import (
     Unknown,
     Value,
 )
-from fallline.event import Kind
+from fallline.events import ZeroGrad
 from fallline.syntax import Module
 from fallline.syntax.classes import find_method
 
@@ -72,7 +72,7 @@ def _optimize(paper: Paper, result: Value, optimizer: Thing, call: Call) -> None
         loss = paper.settled(result.items.get("loss", Unknown()))
     if not isinstance(loss, Tensor):
         loss = Tensor(None, divided=None)
-    paper.emit(Kind.ZERO_GRAD, call.node, optimizer=optimizer, clears="grad")
+    paper.emit(ZeroGrad(paper.place(call.node), optimizer=optimizer.id, clears="grad"))
     framework_backward(paper, loss, call, "lightning")
     emit_step(paper, optimizer, call.node, "framework")
 
@@ -92,7 +92,7 @@ def _backward(paper: Paper, module: Thing, call: Call) -> Value:
 
 def _clip(paper: Paper, module: Thing, call: Call) -> Value:
     optimizer, limit = call.arg(0, "optimizer"), call.arg(None, "gradient_clip_val")
-    return clip(paper, call, "norm", optimizer, limit, unscaled=True)
+    return clip(paper, call, "norm", optimizer, limit)
 
 
 _HARMLESS = "log log_dict toggle_optimizer untoggle_optimizer save_hyperparameters print"

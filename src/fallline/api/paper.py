@@ -9,14 +9,17 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from fallline.api.call import Call
 from fallline.api.values import Const, Thing, Unknown, Value
-from fallline.event import Event, Kind, Location
+from fallline.events import Backward, Event
+from fallline.location import Location
 from fallline.syntax import Module
 
-__all__ = ["Around", "Loops", "Paper", "Test", "Updates", "count_of"]
+__all__ = ["Around", "Loops", "Paper", "Test", "Updates", "count_of", "orders"]
+
+E = TypeVar("E", bound=Event)
 
 
 @dataclass(slots=True)
@@ -81,7 +84,10 @@ class Updates:
     windows: list[int] = field(default_factory=list)  # backward passes per step
     pending: int = 0  # backward passes since the last step
     backwards: int = 0
-    retained: list[Event] = field(default_factory=list)  # backward passes that kept their graph
+    # backward passes that kept their graph, each with the forward passes in it
+    retained: list[tuple[Backward, frozenset[int]]] = field(default_factory=list)
+    # events of which nobody knows whether a backward reaches them
+    undecided: set[int] = field(default_factory=set)
 
 
 class Paper(Protocol):
@@ -124,19 +130,8 @@ class Paper(Protocol):
         """Arguments for a function that nobody is seen to call, by name."""
 
     # events
-    def emit(
-        self,
-        kind: Kind,
-        node: ast.AST | Location,
-        *,
-        optimizer: Thing | None = None,
-        scaler: Thing | None = None,
-        model: Thing | None = None,
-        scheduler: Thing | None = None,
-        loader: Thing | None = None,
-        **facts: Any,
-    ) -> Event:
-        """Something happens here."""
+    def emit(self, event: E) -> E:
+        """Something happens here. (Nothing does, and the event has no place in the order, in a value looked up aside.)"""
 
     def batches(self, loader: Thing) -> int:
         """How many batches a loader gives in this execution."""
@@ -187,3 +182,8 @@ def count_of(paper: Paper, value: Value) -> int | None:
         case Unknown(became=None, hint=hint) if hint:
             return paper.count(hint)
     return None
+
+
+def orders(event: Event | None) -> frozenset[int]:
+    """Where an event is in the execution; empty where it has no place in it."""
+    return frozenset({event.order}) if event is not None and event.order >= 0 else frozenset()

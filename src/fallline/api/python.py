@@ -27,7 +27,7 @@ from fallline.api.values import (
     Value,
     replace,
 )
-from fallline.event import Kind
+from fallline.events import Batch
 
 __all__ = ["LIBRARY"]
 
@@ -102,7 +102,7 @@ def _next(paper: Paper, call: Call) -> Value:
     if isinstance(value, Unknown) and paper.as_kind(value, "loader") is not None:
         value = paper.settled(value)
     if isinstance(value, Thing) and value.kind in {"loader", "dataset"}:
-        paper.emit(Kind.BATCH, call.node, loader=value, endless=True)
+        paper.emit(Batch(paper.place(call.node), loader=value.id, endless=True))
         return Tensor(False)
     if isinstance(value, Thing) and value.kind == "iterator":
         return (

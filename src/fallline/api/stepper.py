@@ -7,13 +7,13 @@ from fallline.api.library import Library
 from fallline.api.paper import Paper
 from fallline.api.torch.functions import FUNCTIONS
 from fallline.api.values import Value
-from fallline.event import Kind
+from fallline.events import Opaque
 
 __all__ = ["LIBRARY"]
 
 
 def _stepper(paper: Paper, call: Call) -> Value:
-    paper.emit(Kind.OPAQUE, call.node, what="Stepper")
+    paper.emit(Opaque(paper.place(call.node), what="Stepper"))
     return paper.make("engine", call.node)
 
 

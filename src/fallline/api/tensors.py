@@ -8,7 +8,7 @@ import re
 from fallline.api import gradients
 from fallline.api.arithmetic import pieces, reduce
 from fallline.api.call import Call
-from fallline.api.gradients import backward, sync
+from fallline.api.gradients import Op, backward, sync
 from fallline.api.paper import Paper
 from fallline.api.values import (
     NONE,
@@ -19,7 +19,7 @@ from fallline.api.values import (
     Value,
     replace,
 )
-from fallline.event import Kind
+from fallline.events import Clip, Opaque, ZeroGrad
 
 __all__ = ["attribute", "parameter", "tensor"]
 
@@ -111,9 +111,9 @@ def _gradient(paper: Paper, grad: Tensor, name: str, call: Call) -> Value:
     assert grad.grad_of is not None
     sets = frozenset() if "?" in grad.grad_of else grad.grad_of
     if name in {"zero_", "fill_"}:
-        paper.emit(Kind.ZERO_GRAD, call.node, clears="grad", parameters=sets or None)
+        paper.emit(ZeroGrad(paper.place(call.node), clears="grad", parameters=sets or None))
         return NONE
-    operations = {
+    operations: dict[str, Op] = {
         "div_": "div",
         "mul_": "mul",
         "add_": "noise",
@@ -123,7 +123,7 @@ def _gradient(paper: Paper, grad: Tensor, name: str, call: Call) -> Value:
         "data": "other",
     }
     if name == "clamp_":
-        paper.emit(Kind.CLIP, call.node, how="value", parameters=sets or None)
+        paper.emit(Clip(paper.place(call.node), how="value", parameters=sets or None))
         return NONE
     if name in operations:
         gradients.write(paper, sets, operations[name], call.node)
@@ -161,7 +161,7 @@ def parameter(paper: Paper, value: Param, name: str, call: Call) -> Value:
             gradients.used(paper, value.sets, call.node)
         return value
     if name in {"register_hook", "register_post_accumulate_grad_hook"}:
-        paper.emit(Kind.OPAQUE, call.node, what=name)
+        paper.emit(Opaque(paper.place(call.node), what=name))
         return NONE
     if name in {"numel", "size", "dim", "nelement"}:
         return Unknown(name)

@@ -16,7 +16,7 @@ from fallline.api.values import (
     Value,
     replace,
 )
-from fallline.event import Kind
+from fallline.events import Replace
 from fallline.reader.machine import Machine
 
 __all__ = ["assign_to"]
@@ -86,9 +86,7 @@ def _replaced(machine: Machine, name: str, value: Value, node: ast.AST) -> None:
             and here.line <= new.at.line <= (here.end_line or 0)
         )
         if held and not machine.loops.iteration and made_here:
-            machine.emit(
-                Kind.REPLACE, node, model=new, what="recreated", parameters=old.sets, name=name
-            )
+            machine.emit(Replace(here, model=new.id, what="recreated", parameters=old.sets))
 
 
 def _set_attribute(machine: Machine, target: ast.Attribute, value: Value, node: ast.AST) -> None:
@@ -119,7 +117,7 @@ def _set_attribute(machine: Machine, target: ast.Attribute, value: Value, node: 
             and new.kind == "model"
             and target.attr != "module"
         ):
-            _new_part(machine, of, new, target.attr, node)
+            _new_part(machine, of, new, node)
         of.attrs[target.attr] = value
         if isinstance(value, Unknown) and value.became is None and not value.hint:
             value.hint = target.attr
@@ -138,7 +136,7 @@ def _toggle_sync(machine: Machine, model: Thing, value: Value, target: ast.Attri
         machine.around.unsynced.append(model.id)
 
 
-def _new_part(machine: Machine, model: Thing, part: Thing, name: str, node: ast.AST) -> None:
+def _new_part(machine: Machine, model: Thing, part: Thing, node: ast.AST) -> None:
     """`model.fc = nn.Linear(...)`: part of the model; too late when an optimizer already holds the old ones."""
     me = machine.frame.me
     for layer in ("batchnorm", "recurrent", "dropout", "transformer"):
@@ -154,13 +152,13 @@ def _new_part(machine: Machine, model: Thing, part: Thing, name: str, node: ast.
     ]
     if holders and not part.sets <= model.sets and not machine.loops.iteration:
         machine.emit(
-            Kind.REPLACE,
-            node,
-            model=model,
-            optimizer=holders[0],
-            what="head",
-            parameters=model.sets,
-            name=name,
+            Replace(
+                machine.place(node),
+                model=model.id,
+                optimizer=holders[0].id,
+                what="head",
+                parameters=model.sets,
+            )
         )
     part.facts["parameters"] = model.sets
 
@@ -179,6 +177,6 @@ def _set_item(machine: Machine, target: ast.Subscript, value: Value, node: ast.A
     elif isinstance(of, Thing) and of.kind == "model":
         new = machine.settled(value)
         if isinstance(new, Thing) and new.kind == "model":
-            _new_part(machine, of, new, machine.text(target.slice), node)
+            _new_part(machine, of, new, node)
     elif isinstance(of, Sequence) and isinstance(value, Tensor):
         gradients.keep(machine, of, value, "assign", node)

@@ -23,7 +23,7 @@ from fallline.api.values import (
     Value,
     kind_by_name,
 )
-from fallline.event import Kind
+from fallline.events import Opaque
 from fallline.reader.machine import Machine
 from fallline.reader.methods import call_method, call_unknown
 from fallline.reader.objects import construct, thing_attribute
@@ -163,7 +163,7 @@ def _super(machine: Machine, node: ast.Call, name: str) -> Value:
     if theirs is not None:
         return theirs(machine, me, call)
     if name in {"training_step", "train", "optimizer_step", "step", "backward"}:
-        machine.emit(Kind.OPAQUE, call.node, what=f"super().{name}")
+        machine.emit(Opaque(machine.place(call.node), what=f"super().{name}"))
     return Unknown()
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from fallline.api.paper import Loops
-from fallline.event import Event, Trace
+from fallline.events import Event, Trace
 from fallline.reader.language import PYTHON
 from fallline.reader.machine import Bounds, Machine, Stop
 from fallline.reader.relevance import TOKENS
@@ -58,7 +58,8 @@ def traces_of(
             trains = trains or bool(machine.updates.backwards or machine.updates.windows)
             ran |= machine.reached
             files |= machine.touched
-            happened = hash(tuple(_outline(event) for event in machine.events))
+            undecided = frozenset(machine.updates.undecided)
+            happened = hash((undecided, *(_outline(event) for event in machine.events)))
             settings.outline = hash((happened, *_made(machine)))
             if machine.events and happened not in judged:
                 judged.add(happened)
@@ -67,9 +68,7 @@ def traces_of(
 
 def _outline(event: Event) -> tuple[object, ...]:
     """What tells one event from another; two executions with the same outline need judging once."""
-    facts = tuple(
-        (name, str(value)) for name, value in event.facts.items() if name not in {"site", "_graph"}
-    )
+    facts = tuple((name, str(value)) for name, value in event.known().items() if name != "site")
     return (
         event.kind,
         event.at.path,

@@ -10,7 +10,7 @@ import ast
 from collections.abc import Callable
 
 from fallline.api.values import Const, Unknown, Value
-from fallline.event import Kind
+from fallline.events import Batch, Epoch, EpochEnd, Forward
 from fallline.reader.assign import assign_to
 from fallline.reader.machine import Machine
 from fallline.reader.relevance import called_names, relevant, trains
@@ -93,9 +93,7 @@ def _repeat(
     loader = stream.loader
     endless = bool(loader and loader.facts.get("endless"))
     if loader is not None and stream.kind == "data":
-        machine.emit(
-            Kind.EPOCH, node.iter if not isinstance(node, ast.While) else node.test, loader=loader
-        )
+        machine.emit(Epoch(machine.place(_over(node)), loader=loader.id))
     jump: str | None = None
     index = 0
     backwards = machine.updates.backwards
@@ -118,16 +116,18 @@ def _repeat(
                     index == stream.count - 1 if stream.count is not None and not endless else False
                 )
                 machine.emit(
-                    Kind.BATCH,
-                    node.target if not isinstance(node, ast.While) else node.test,
-                    loader=loader,
-                    index=index,
-                    last=last,
-                    endless=endless or None,
-                    exact=loader.facts.get("exact"),
+                    Batch(
+                        machine.place(node.test if isinstance(node, ast.While) else node.target),
+                        loader=loader.id,
+                        index=index,
+                        last=last,
+                        endless=endless or None,
+                        exact=loader.facts.get("exact"),
+                    )
                 )
                 for other in stream.beside:
-                    machine.emit(Kind.BATCH, node, loader=other, index=index, last=last)
+                    at = machine.place(node)
+                    machine.emit(Batch(at, loader=other.id, index=index, last=last))
             begin(index)
             jump = machine.run(node.body)
             index += 1
@@ -147,19 +147,19 @@ def _repeat(
         elif stream.kind == "data" and machine.callers:
             # a loop that trains for one caller and evaluates for this one
             for event in machine.events[begun:]:
-                if event.facts.get("repeated") is False:
-                    event.facts["repeated"] = True
+                if isinstance(event, Forward) and event.repeated is False:
+                    event.repeated = True
     if loader is not None and stream.kind == "data" and not endless and jump not in (BREAK, RETURN):
-        machine.emit(
-            Kind.EPOCH_END,
-            node.iter if not isinstance(node, ast.While) else node.test,
-            loader=loader,
-        )
+        machine.emit(EpochEnd(machine.place(_over(node)), loader=loader.id))
     if jump == RETURN:
         return RETURN
     if jump != BREAK and node.orelse:
         return machine.run(node.orelse)
     return None
+
+
+def _over(node: ast.For | ast.AsyncFor | ast.While) -> ast.expr:
+    return node.test if isinstance(node, ast.While) else node.iter
 
 
 def _enough(machine: Machine, before: tuple[int, int]) -> int:

@@ -15,12 +15,24 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from fallline.api.call import Call
 from fallline.api.paper import Around, Loops, Test, Updates
 from fallline.api.values import Function, Thing, Unknown, Value, kind_by_name
-from fallline.event import Event, Kind, Location, Object, Trace
+from fallline.events import (
+    OBJECTS,
+    Backward,
+    Batch,
+    Event,
+    Forward,
+    Keep,
+    Opaque,
+    Step,
+    Trace,
+    describe,
+)
+from fallline.location import Location
 from fallline.reader.counts import Counts
 from fallline.reader.relevance import acts_here, called_names, trains
 from fallline.reader.switches import Settings
@@ -28,6 +40,8 @@ from fallline.syntax import Module, Project
 from fallline.syntax.classes import find_method
 
 __all__ = ["Bounds", "Frame", "Language", "Machine", "Stop"]
+
+E = TypeVar("E", bound=Event)
 
 _FUEL = 30_000
 _MOST_EVENTS = 4_000
@@ -104,6 +118,7 @@ class Machine:
         self.updates = Updates()
         self.reached: set[tuple[str, str]] = set()  # (path, qualified name) of functions that ran
         self.touched: set[str] = set()  # files that had a part in it
+        self.aside = False  # see `looking`
         # what surrounds the statement that runs now
         self.around = Around()
         self.loops = loops
@@ -308,42 +323,32 @@ class Machine:
 
     # -- events ------------------------------------------------------------------------------------------------
 
-    def emit(
-        self,
-        kind: Kind,
-        node: ast.AST | Location,
-        *,
-        optimizer: Thing | None = None,
-        scaler: Thing | None = None,
-        model: Thing | None = None,
-        scheduler: Thing | None = None,
-        loader: Thing | None = None,
-        **facts: Any,
-    ) -> Event:
-        event = Event(
-            kind,
-            node if isinstance(node, Location) else self.place(node),
-            optimizer.id if optimizer else None,
-            scaler.id if scaler else None,
-            model.id if model else None,
-            scheduler.id if scheduler else None,
-            loader.id if loader else None,
-            {
-                name: value
-                for name, value in facts.items()
-                if value is not None and not (name == "parameters" and _unclear(value))
-            },
-            self.callers,
-            len(self.events),
-        )
+    def emit(self, event: E) -> E:
+        """Something happens here."""
+        if event.parameters is not None and _unclear(event.parameters):
+            event.parameters = None
+        event.callers = self.callers
+        if self.aside:
+            event.order = -1
+            return event
+        event.order = len(self.events)
         self.events.append(event)
-        if kind is Kind.BACKWARD:
+        if isinstance(event, Backward):
             self.updates.backwards += 1
             self.updates.pending += 1
-        elif kind is Kind.STEP:
+        elif isinstance(event, Step):
             self.updates.windows.append(self.updates.pending)
             self.updates.pending = 0
         return event
+
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        """A value is looked up aside from the execution: whatever its making does has no part in it."""
+        before, self.aside = self.aside, True
+        try:
+            yield
+        finally:
+            self.aside = before
 
     def batches(self, loader: Thing) -> int:
         """How many batches a loader gives in this trace."""
@@ -357,7 +362,7 @@ class Machine:
             for index in range(self.loops.length):
                 self.loops.next(len(self.events))
                 last = index == self.loops.length - 1
-                self.emit(Kind.BATCH, node, loader=loader, index=index, last=last)
+                self.emit(Batch(self.place(node), loader=loader.id, index=index, last=last))
                 yield index
         finally:
             self.loops.kinds.pop()
@@ -425,38 +430,49 @@ class Machine:
     def trace(self) -> Trace:
         """What was executed, as rules see it."""
         if not self.bounds.complete and self.events:
-            self.emit(Kind.OPAQUE, self.events[-1].at, what="the rest of the program")
-        # what reaches a backward once does so again, past the end of this trace
-        reaching = {
-            (e.kind, e.at, e.callers)
-            for e in self.events
-            if e.fact("used") or e.fact("reaches_backward")
-        }
-        for event in self.events:
-            again = (event.kind, event.at, event.callers) in reaching
-            if event.kind is Kind.FORWARD and (again or self.bounds.complete):
-                event.facts.setdefault("used", again)
-            if event.kind is Kind.KEEP and (again or self.bounds.complete):
-                event.facts.setdefault("reaches_backward", again)
-            if event.kind is Kind.BACKWARD and event.fact("retain_graph"):
-                event.facts.setdefault("second", False)
+            self.emit(Opaque(self.events[-1].at, what="the rest of the program"))
+        self._settle()
         return Trace(
             self.events,
             [
-                Object(t.id, t.kind, t.at, _known(t.facts), t.born)
+                describe(t.kind, t.id, t.at, born=t.born, **_known(t.kind, t.facts))
                 for t in self.things.values()
-                if t.kind != "object"
+                if t.kind in OBJECTS
             ],
             settings=self.settings.words(),
             complete=self.bounds.complete,
         )
 
+    def _settle(self) -> None:
+        """What reaches a backward once does so again, past the end of this trace."""
+        reaching = {(e.kind, e.at, e.callers) for e in self.events if _reaches_backward(e)}
+        for event in self.events:
+            if event.order in self.updates.undecided:
+                continue
+            again = (event.kind, event.at, event.callers) in reaching
+            decided = again or self.bounds.complete
+            match event:
+                case Forward(used=None) if decided:
+                    event.used = again
+                case Keep(reaches_backward=None) if decided:
+                    event.reaches_backward = again
+                case Backward(second=None, retain_graph=True):
+                    event.second = False
 
-def _known(facts: dict[str, Any]) -> dict[str, Any]:
+
+def _reaches_backward(event: Event) -> bool:
+    match event:
+        case Forward(used=True) | Keep(reaches_backward=True):
+            return True
+    return False
+
+
+def _known(kind: str, facts: dict[str, Any]) -> dict[str, Any]:
     return {
         name: value
         for name, value in facts.items()
-        if value is not None and not (name == "parameters" and _unclear(value))
+        if name in OBJECTS[kind].__dataclass_fields__
+        and not (name == "parameters" and _unclear(value))
     }
 
 

@@ -24,7 +24,7 @@ from fallline.api.values import (
     Value,
     kind_by_name,
 )
-from fallline.event import Kind
+from fallline.events import Opaque, SamplerEpoch
 from fallline.reader.machine import Machine
 from fallline.reader.opaque import derived
 
@@ -52,7 +52,7 @@ def call_method(machine: Machine, found: Value, name: str, call: Call) -> Value:
             return value
         if value.kind in {"optimizer", "scaler"} and _ACTS.search(name):
             # `optimizer.backward(loss)`, `optimizer.clip_master_grads(1)`: not torch's own class, and it does more than that one
-            machine.emit(Kind.OPAQUE, call.node, what=f"{value.kind}.{name}")
+            machine.emit(Opaque(machine.place(call.node), what=f"{value.kind}.{name}"))
         return Unknown()
     if isinstance(value, Tensor):
         return tensors.tensor(machine, value, name, call)
@@ -105,7 +105,7 @@ def call_unknown(machine: Machine, value: Unknown, name: str, call: Call) -> Val
         return _special(machine, machine.become(value, kind), name, call)
     if name == "backward" and call.args:
         # engine.backward(loss), trainer.backward(loss): somebody else's protocol
-        machine.emit(Kind.OPAQUE, call.node, what=f"{value.hint}.backward")
+        machine.emit(Opaque(machine.place(call.node), what=f"{value.hint}.backward"))
         return NONE
     if name in {"parameters", "named_parameters"}:
         return call_method(machine, machine.become(value, "model"), name, call)
@@ -125,5 +125,5 @@ def call_unknown(machine: Machine, value: Unknown, name: str, call: Call) -> Val
 
 def _some_sampler(machine: Machine, call: Call) -> Value:
     """`data.set_epoch(epoch)`: a wrapper of a loader or a dataset tells its sampler."""
-    machine.emit(Kind.SAMPLER_EPOCH, call.node)
+    machine.emit(SamplerEpoch(machine.place(call.node)))
     return NONE

@@ -70,12 +70,8 @@ def _constant(machine: Machine, module: Module, target: ast.Name, name: str) -> 
         return Unknown(name)
     frame = machine.module_frame(module)
     frame.names[name] = Unknown(name)  # for a name that stands for itself, round some corners
-    events = len(machine.events)
-    try:
-        with machine.entered(frame):
-            found = machine.evaluate(value)
-    finally:
-        del machine.events[events:]
+    with machine.looking(), machine.entered(frame):
+        found = machine.evaluate(value)
     if isinstance(found, Unknown) and not found.hint:
         found.hint = name
     return found

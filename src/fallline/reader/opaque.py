@@ -7,7 +7,7 @@ import re
 from fallline.api.arithmetic import merged
 from fallline.api.call import Call
 from fallline.api.values import Function, Tensor, Thing, Unknown, Value, replace
-from fallline.event import Kind
+from fallline.events import Opaque
 from fallline.reader.machine import Machine
 
 __all__ = ["derived", "maybe_opaque"]
@@ -33,7 +33,7 @@ def maybe_opaque(machine: Machine, name: str, call: Call) -> None:
         or (losses and _WORKS.search(last))
         or (closures and _WORKS.search(last))
     ):
-        machine.emit(Kind.OPAQUE, call.node, what=last)
+        machine.emit(Opaque(machine.place(call.node), what=last))
 
 
 def derived(call: Call, machine: Machine | None = None) -> Value:

@@ -11,7 +11,7 @@ from fallline import api
 from fallline.api.framework import COUNTERS
 from fallline.api.library import Driver
 from fallline.api.values import Const, Function, Mapping, Sequence, Tensor, Value
-from fallline.event import Kind
+from fallline.events import Backward, Opaque, Step
 from fallline.reader.arguments import given, instance, pair_up
 from fallline.reader.machine import Machine
 from fallline.reader.relevance import begins, called_names, trains
@@ -125,11 +125,11 @@ def _repeatedly(
         named = {a.arg: found[a.arg] for a in node.args.kwonlyargs}
         _escapes(machine, machine.run_function(function, args, named, node))
         new = machine.events[begun:]
-        trained = any(e.kind is Kind.BACKWARD for e in new)
+        trained = any(isinstance(e, Backward) for e in new)
         own = {t.id for t in machine.things.values() if t.kind == "optimizer" and t.at is not None}
-        stepped = {e.optimizer for e in new if e.kind is Kind.STEP}
+        stepped = {e.optimizer for e in new if isinstance(e, Step)}
         if trained and not stepped:
-            machine.emit(Kind.OPAQUE, node, what="the caller, who has the gradients")
+            machine.emit(Opaque(machine.place(node), what="the caller, who has the gradients"))
         if not trained or (stepped and stepped <= own and function.me is None):
             return
         if machine.loops.trained > looping:
@@ -137,7 +137,7 @@ def _repeatedly(
                 return
         elif not turn:
             # one step of somebody else's loop: what is missing here may be there
-            machine.emit(Kind.OPAQUE, node, what="the caller's loop")
+            machine.emit(Opaque(machine.place(node), what="the caller's loop"))
 
 
 def _escapes(machine: Machine, result: Value, depth: int = 4) -> None:
@@ -147,10 +147,7 @@ def _escapes(machine: Machine, result: Value, depth: int = 4) -> None:
         for item in list(items):
             _escapes(machine, item, depth - 1)
     elif isinstance(result, Tensor):
-        for order in result.forwards:
-            machine.events[order].facts.setdefault("used", None)
-        for order in result.kept:
-            machine.events[order].facts.setdefault("reaches_backward", None)
+        machine.updates.undecided |= result.forwards | result.kept
 
 
 def _class_roots(

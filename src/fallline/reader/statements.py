@@ -109,14 +109,15 @@ def _augmented(machine: Machine, node: ast.AugAssign) -> None:
     assign_to(machine, node.target, new, node)
 
 
-def _operation(op: ast.operator) -> str:
-    return {
-        ast.Div: "div",
-        ast.Mult: "mul",
-        ast.Add: "add",
-        ast.Sub: "add",
-        ast.FloorDiv: "div",
-    }.get(op.__class__, "other")
+def _operation(op: ast.operator) -> gradients.Op:
+    match op:
+        case ast.Div() | ast.FloorDiv():
+            return "div"
+        case ast.Mult():
+            return "mul"
+        case ast.Add() | ast.Sub():
+            return "add"
+    return "other"
 
 
 def _if(machine: Machine, node: ast.If) -> str | None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from fallline.api import contexts, gradients
 from fallline.api.arithmetic import compares_samples, merged, of_arguments, reduce
 from fallline.api.call import Call
-from fallline.api.gradients import backward, clip, perhaps_used
+from fallline.api.gradients import backward, clip, mark_used
 from fallline.api.library import Family
 from fallline.api.library import Function as Handler
 from fallline.api.paper import Paper
@@ -28,7 +28,7 @@ from fallline.api.values import (
     Value,
     replace,
 )
-from fallline.event import Kind
+from fallline.events import Checkpoint, GradRead
 
 __all__ = ["FAMILIES", "FUNCTIONS"]
 
@@ -108,7 +108,7 @@ def _clip_value(paper: Paper, call: Call) -> Value:
 
 
 def _total_norm(paper: Paper, call: Call) -> Value:
-    paper.emit(Kind.GRAD_READ, call.node, what="norm")
+    paper.emit(GradRead(paper.place(call.node), what="norm"))
     return Tensor(False)
 
 
@@ -194,7 +194,7 @@ def _checkpoint(paper: Paper, call: Call) -> Value:
     if isinstance(target, Function):
         called = ast.dump(target.node)
         batchnorm = True if "BatchNorm" in called else None
-    paper.emit(Kind.CHECKPOINT, call.node, batchnorm=batchnorm)
+    paper.emit(Checkpoint(paper.place(call.node), batchnorm=batchnorm))
     if isinstance(target, Thing | Function):
         return paper.call(target, Call(call.node, call.args[1:], {}, call.star))
     return of_arguments(paper, call)
@@ -241,12 +241,9 @@ def _as_tensor(paper: Paper, call: Call) -> Value:
 
 def _autograd_grad(paper: Paper, call: Call) -> Value:
     result = of_arguments(paper, call)
-    if not result.forwards:
-        perhaps_used(paper)
+    mark_used(paper, result)
     create = call.kwargs.get("create_graph")
     keep = isinstance(create, Const) and bool(create.value)
-    for order in result.forwards:
-        paper.events[order].facts["used"] = True
     inside = replace(result, graph=keep, divided=None, reduction=None)
     return Sequence([inside, inside, inside], paper.loops.iteration)
 

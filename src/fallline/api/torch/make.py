@@ -17,7 +17,7 @@ from fallline.api.values import (
     Unknown,
     Value,
 )
-from fallline.event import Kind
+from fallline.events import Replace
 from fallline.syntax.modes import layer_has_mode
 
 __all__ = [
@@ -176,12 +176,13 @@ def wrapped(paper: Paper, call: Call, how: str) -> Value:
         ]
         if holders and not _no_shard(call):
             paper.emit(
-                Kind.REPLACE,
-                call.node,
-                model=thing,
-                optimizer=holders[0],
-                what="fsdp1",
-                parameters=inner.sets,
+                Replace(
+                    paper.place(call.node),
+                    model=thing.id,
+                    optimizer=holders[0].id,
+                    what="fsdp1",
+                    parameters=inner.sets,
+                )
             )
         if _no_shard(call):
             thing.facts["wrapper"] = "fsdp1-no-shard"

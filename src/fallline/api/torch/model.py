@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+from typing import Literal
 
 from fallline.api import contexts
 from fallline.api.arithmetic import compares_samples, of_arguments
 from fallline.api.call import Call
 from fallline.api.gradients import clip
 from fallline.api.library import Method
-from fallline.api.paper import Paper
+from fallline.api.paper import Paper, orders
 from fallline.api.values import (
     NONE,
     Const,
@@ -23,7 +24,7 @@ from fallline.api.values import (
     Value,
     replace,
 )
-from fallline.event import Event, Kind
+from fallline.events import Forward, Mode, Replace, ZeroGrad
 
 __all__ = ["METHODS", "called", "shaped"]
 
@@ -61,14 +62,13 @@ def _criterion(paper: Paper, thing: Thing, call: Call) -> Value:
 
 def _forward(paper: Paper, model: Thing, call: Call) -> Value:
     given = of_arguments(paper, call)
-    event: Event | None = None
+    event: Forward | None = None
     if not paper.around.inside_model:
         outer = model.facts.get("of") if model.facts.get("bypasses") else None
         identity = paper.things.get(outer, model) if isinstance(outer, str) else model
-        event = paper.emit(
-            Kind.FORWARD,
+        event = Forward(
             paper.outside(call.node),
-            model=identity,
+            model=identity.id,
             training=model.facts.get("training"),
             # a frozen model builds no graph unless its input has one
             grad=paper.around.recording
@@ -86,6 +86,7 @@ def _forward(paper: Paper, model: Thing, call: Call) -> Value:
             repeated=paper.evaluates() if model.facts.get("training") is False else None,
             parameters=model.sets or None,
         )
+        paper.emit(event)
     inside = _run_forward(paper, model, call)
     graph = paper.around.recording and model.facts.get("frozen") is not True
     half = (
@@ -94,7 +95,7 @@ def _forward(paper: Paper, model: Thing, call: Call) -> Value:
     result = Tensor(
         True if graph else bool(given.graph) if paper.around.recording else False,
         (model.sets if graph else frozenset()) | given.sets,
-        (frozenset({event.order}) if event is not None else frozenset()) | given.forwards,
+        orders(event) | given.forwards,
         given.kept,
         half=half,
         length=given.length,
@@ -188,12 +189,14 @@ def _set_mode(paper: Paper, model: Thing, training: bool | None, call: Call) -> 
         if isinstance(inner, Thing) and training is not None:
             inner.facts["training"] = training
     if not paper.around.inside_model:
+        mode: Literal["train", "eval"] | None = "train" if training else "eval"
         paper.emit(
-            Kind.MODE,
-            call.node,
-            model=model,
-            mode=None if training is None else "train" if training else "eval",
-            parameters=model.sets or None,
+            Mode(
+                paper.place(call.node),
+                model=model.id,
+                mode=None if training is None else mode,
+                parameters=model.sets or None,
+            )
         )
 
 
@@ -204,7 +207,8 @@ def _moved(paper: Paper, model: Thing, call: Call) -> Value:
     if _names_device(paper, call):
         late = wrapped or model.facts.get("wrapped_by")
         if late and not inner.facts.get("moved") and not paper.loops.iteration:
-            paper.emit(Kind.REPLACE, call.node, model=model, what="moved", parameters=model.sets)
+            at, sets = paper.place(call.node), model.sets
+            paper.emit(Replace(at, model=model.id, what="moved", parameters=sets))
         inner.facts["moved"] = True
     return _half_if_asked(paper, model, call)
 
@@ -266,7 +270,8 @@ def _requires_grad(paper: Paper, model: Thing, call: Call) -> Value:
 
 
 def _model_zero_grad(paper: Paper, model: Thing, call: Call) -> Value:
-    paper.emit(Kind.ZERO_GRAD, call.node, model=model, clears="grad", parameters=model.sets or None)
+    at, sets = paper.place(call.node), model.sets or None
+    paper.emit(ZeroGrad(at, model=model.id, clears="grad", parameters=sets))
     return NONE
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from typing import Literal
 
 from fallline.api.call import Call
 from fallline.api.gradients import parameter_sets
@@ -20,7 +21,17 @@ from fallline.api.values import (
     Value,
     replace,
 )
-from fallline.event import Kind
+from fallline.events import (
+    GradRead,
+    Opaque,
+    Replace,
+    SamplerEpoch,
+    ScalerUpdate,
+    SchedulerStep,
+    Step,
+    Unscale,
+    ZeroGrad,
+)
 
 __all__ = ["METHODS", "emit_step"]
 
@@ -34,13 +45,8 @@ def _acts(paper: Paper, thing: Thing) -> bool:
 def _zero_grad(paper: Paper, optimizer: Thing, call: Call) -> Value:
     if not _acts(paper, optimizer):
         return NONE
-    paper.emit(
-        Kind.ZERO_GRAD,
-        call.node,
-        optimizer=optimizer,
-        clears="grad",
-        parameters=optimizer.sets or None,
-    )
+    at, sets = paper.place(call.node), optimizer.sets or None
+    paper.emit(ZeroGrad(at, optimizer=optimizer.id, clears="grad", parameters=sets))
     return NONE
 
 
@@ -52,9 +58,10 @@ def _add_group(paper: Paper, optimizer: Thing, call: Call) -> Value:
     elif optimizer.sets:
         optimizer.facts["parameters"] = optimizer.sets | added
     for event in paper.events:
-        if event.kind is Kind.REPLACE and event.fact("what") == "head":
-            event.kind = Kind.GRAD_READ
-            event.facts = {"what": "value"}
+        if isinstance(event, Replace) and event.what == "head":
+            paper.events[event.order] = GradRead(
+                event.at, what="value", model=event.model, callers=event.callers, order=event.order
+            )
     return NONE
 
 
@@ -67,7 +74,7 @@ def _step(paper: Paper, optimizer: Thing, call: Call) -> Value:
     if is_closure:
         result = _closed(paper, closure, call)
     elif not (isinstance(closure, Const) and closure.value is None):
-        paper.emit(Kind.OPAQUE, call.node, what="the closure")
+        paper.emit(Opaque(paper.place(call.node), what="the closure"))
     emit_step(
         paper,
         optimizer,
@@ -90,20 +97,21 @@ def emit_step(
     paper: Paper,
     optimizer: Thing,
     node: ast.AST,
-    via: str,
+    via: Literal["direct", "scaler", "framework"],
     scaler: Thing | None = None,
     closure: bool | None = None,
 ) -> None:
     """The STEP of one optimizer."""
     paper.emit(
-        Kind.STEP,
-        node,
-        optimizer=optimizer,
-        scaler=scaler,
-        via=via,
-        closure=closure,
-        boundary=paper.boundary(),
-        parameters=optimizer.sets or None,
+        Step(
+            paper.place(node),
+            optimizer=optimizer.id,
+            scaler=scaler.id if scaler is not None else None,
+            via=via,
+            closure=closure,
+            boundary=paper.boundary(),
+            parameters=optimizer.sets or None,
+        )
     )
 
 
@@ -120,13 +128,9 @@ def _scale(paper: Paper, scaler: Thing, call: Call) -> Value:
 def _unscale(paper: Paper, scaler: Thing, call: Call) -> Value:
     optimizer = _optimizer_of(paper, call)
     if scaler.enabled:
-        paper.emit(
-            Kind.UNSCALE,
-            call.node,
-            optimizer=optimizer,
-            scaler=scaler,
-            parameters=optimizer.sets or None if optimizer else None,
-        )
+        at, sets = paper.place(call.node), optimizer.sets or None if optimizer else None
+        of = optimizer.id if optimizer else None
+        paper.emit(Unscale(at, optimizer=of, scaler=scaler.id, parameters=sets))
     return NONE
 
 
@@ -143,7 +147,7 @@ def _optimizer_of(paper: Paper, call: Call) -> Thing | None:
 def _scaler_step(paper: Paper, scaler: Thing, call: Call) -> Value:
     optimizer = _optimizer_of(paper, call)
     if optimizer is None:
-        paper.emit(Kind.OPAQUE, call.node, what="scaler.step")
+        paper.emit(Opaque(paper.place(call.node), what="scaler.step"))
         return NONE
     emit_step(
         paper,
@@ -157,7 +161,7 @@ def _scaler_step(paper: Paper, scaler: Thing, call: Call) -> Value:
 
 def _scaler_update(paper: Paper, scaler: Thing, call: Call) -> Value:
     if scaler.enabled:
-        paper.emit(Kind.SCALER_UPDATE, call.node, scaler=scaler)
+        paper.emit(ScalerUpdate(paper.place(call.node), scaler=scaler.id))
     return NONE
 
 
@@ -170,13 +174,14 @@ def _scheduler_step(paper: Paper, scheduler: Thing, call: Call) -> Value:
         w in test.text for test in paper.around.tests for w in ("scale", "skip", "step_was_")
     )
     paper.emit(
-        Kind.SCHEDULER_STEP,
-        call.node,
-        scheduler=scheduler,
-        optimizer=optimizer,
-        explicit=bool(call.values) or None,
-        per="batch" if paper.in_batch() else "epoch",
-        checked=tested,
+        SchedulerStep(
+            paper.place(call.node),
+            scheduler=scheduler.id,
+            optimizer=optimizer.id if optimizer is not None else None,
+            explicit=bool(call.values) or None,
+            per="batch" if paper.in_batch() else "epoch",
+            checked=tested,
+        )
     )
     return NONE
 
@@ -190,7 +195,8 @@ def _set_epoch(paper: Paper, sampler: Thing, call: Call) -> Value:
         ),
         None,
     )
-    paper.emit(Kind.SAMPLER_EPOCH, call.node, loader=loader, sampler=sampler.id)
+    of = loader.id if loader is not None else None
+    paper.emit(SamplerEpoch(paper.place(call.node), loader=of, sampler=sampler.id))
     return NONE
 
 
