@@ -1,16 +1,16 @@
-"""A pass over the data: which micro-batch closes its window, on this rank and on the others, and where a run stopped."""
+"""Where a run is in its data, and how it gets there again."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
 from torch.utils.data import IterableDataset
 
 from fallline.engine import rng
-from fallline.engine.replicas import Replicas
 from fallline.errors import EngineError
 
 __all__ = [
@@ -19,18 +19,15 @@ __all__ = [
     "batches_left",
     "capture_sources",
     "is_stateful",
-    "plan",
     "restore_sources",
-    "turns",
 ]
-
-_END = object()
 
 
 @dataclass(slots=True)
 class Turn:
     """One batch that `over` hands out, and what its micro-batch has to do."""
 
+    batch: Any
     last: bool  # it closes the window
     idle: bool = False  # this rank ran out of data: an old batch with weight zero, so that the ranks stay in step
     total: float | None = (
@@ -50,8 +47,11 @@ class Position:
     def __init__(self) -> None:
         self.epoch = 0
         self.batches = 0  # used in this epoch
+        self.current: Any = None  # the pass that hands out batches
+        self.turn: Turn | None = None  # of the batch that `over` has handed out
         self.held: Any = None  # the last batch, for a rank that runs out before the others
         self._loader: Any = None
+        self._iterator: Iterator[Any] | None = None  # of a pass that is not complete
         self._began: dict[str, Any] | None = None
         self._saved: dict[str, Any] | None = (
             None  # a loader's own state, to be given to the next loader we see
@@ -59,22 +59,48 @@ class Position:
 
     def open(self, loader: Iterable[Any]) -> Iterator[Any]:
         """The loader's iterator, at the first batch that was not used yet."""
-        _set_epoch(loader, self.epoch)
-        saved, self._saved = self._saved, None
+        self.leave()
+        if self._iterator is not None and self._loader is loader:
+            return self._iterator  # over() was left in mid-epoch and entered again
+        if self._iterator is not None and self.batches:
+            self.close()  # another loader: the pass over the old one is over
         self._loader = loader
-        if saved is not None and is_stateful(loader):
+        self._iterator = self._begin(loader)
+        return self._iterator
+
+    def leave(self) -> None:
+        """The pass was left. A batch that was handed out and not used comes first when it is entered again."""
+        turn, self.turn = self.turn, None
+        if turn is not None and not turn.used and not turn.idle and self._iterator is not None:
+            self._iterator = chain([turn.batch], self._iterator)
+
+    def used_of(self, loader: Any) -> int:
+        """How many batches of this loader are behind us."""
+        return self.batches if self._loader is None or self._loader is loader else 0
+
+    def _begin(self, loader: Iterable[Any]) -> Iterator[Any]:
+        _set_epoch(loader, self.epoch)
+        _restart_workers(loader)
+        saved, self._saved = self._saved, None
+        if saved is not None and "loader" in saved and is_stateful(loader):
+            # Making its iterator draws from the generators that were just restored, and the run that is resumed did not.
+            now = rng.capture_host()
             loader.load_state_dict(saved["loader"])  # type: ignore[attr-defined]
-            return iter(loader)
-        if self.batches == 0:
-            if saved is not None:
-                restore_sources(loader, saved)
-            self._began = {"rng": rng.capture_host(), **capture_sources(loader)}
-            return iter(loader)
-        if saved is None or "rng" not in saved:
-            self._began = None  # over() was left in mid-epoch and entered again: the user wants what comes next, not a replay
-            self.batches = 0
-            return self.open(loader)
-        return self._replay(loader, saved)
+            iterator = iter(loader)
+            rng.restore(now)
+            return iterator
+        if self.batches and saved is not None and "rng" in saved:
+            return self._replay(loader, saved)
+        if self.batches and saved is not None:
+            raise EngineError(
+                f"the run stopped after {self.batches} batches of an epoch, and its loader could restore itself; a "
+                f"{type(loader).__name__} cannot. Give over() the same kind of loader"
+            )
+        self.batches = 0
+        if saved is not None and "generators" in saved:
+            restore_sources(loader, saved)
+        self._began = {"rng": rng.capture_host(), **capture_sources(loader)}
+        return iter(loader)
 
     def _replay(self, loader: Iterable[Any], began: dict[str, Any]) -> Iterator[Any]:
         now = rng.capture_host()
@@ -92,6 +118,7 @@ class Position:
         self.epoch += 1
         self.batches = 0
         self._began = None
+        self._iterator = None
 
     def state_dict(self) -> dict[str, Any]:
         state: dict[str, Any] = {"epoch": self.epoch, "batches": self.batches}
@@ -111,102 +138,16 @@ class Position:
         self.batches = state["batches"]
         self._saved = state.get("source")
         self._loader = None
+        self._iterator = None
         self._began = None
 
 
-def turns(
-    iterator: Iterator[Any],
-    length: int | None,
-    position: Position,
-    accumulate: int,
-    opened: int,
-    replicas: Replicas,
-    device: torch.device,
-) -> Iterator[tuple[Any, Turn]]:
-    """The batches of a pass, each with its turn. `length` counts what is left, `opened` what the window already holds."""
-    if replicas.size == 1:
-        for index, batch in enumerate(iterator, 1):
-            yield batch, Turn(last=index == length)
-        return
-    rows = replicas.gather(
-        [-1 if length is None else length, opened, int(position.held is not None)], device
-    )
-    if any(row[0] < 0 for row in rows):
-        yield from _turns_of_unknown_length(
-            iterator, position, accumulate, opened, replicas, device
-        )
-        return
-    for rank, (left, _, holds) in enumerate(rows):
-        if left == 0 and not holds and any(row[0] for row in rows):
-            raise EngineError(
-                f"rank {rank} has no data in this epoch and others have: give every rank at least one batch"
-            )
-    for mine, together, total in plan(
-        [(left, held) for left, held, _ in rows], accumulate, replicas.rank, replicas.lockstep
-    ):
-        for index in range(together):
-            last, idle = index + 1 == together, index >= mine
-            if not idle:
-                position.held = next(iterator, _END)
-                if position.held is _END:
-                    raise EngineError(
-                        f"the loader of rank {replicas.rank} ended before its len(): the ranks agreed on updates by that length"
-                    )
-            yield position.held, Turn(last, idle, total)
-
-
-def plan(
-    rows: Sequence[tuple[int, int]], accumulate: int, rank: int, lockstep: bool = False
-) -> Iterator[tuple[int, int, float]]:
-    """For every window: the micro-batches that this rank has for it, how many turns it takes, and how many there are on all ranks.
-
-    `rows` holds, for every rank, the batches left and the micro-batches already in its open window. A rank without data takes
-    one turn, to synchronise. In lockstep (FSDP gathers parameters in every forward pass) all ranks take as many as the busiest.
-    """
-    ends = [left + opened for left, opened in rows]
-    for window in range(max(-(-end // accumulate) for end in ends)):
-        counts = [min(accumulate, max(0, end - window * accumulate)) for end in ends]
-        new = [
-            count - (opened if window == 0 else 0)
-            for count, (_, opened) in zip(counts, rows, strict=True)
-        ]
-        yield new[rank], max(1, max(new) if lockstep else new[rank]), float(sum(counts))
-
-
-def _turns_of_unknown_length(
-    iterator: Iterator[Any],
-    position: Position,
-    accumulate: int,
-    opened: int,
-    replicas: Replicas,
-    device: torch.device,
-) -> Iterator[tuple[Any, Turn]]:
-    batch = next(iterator, _END)
-    # Waits for the device, once a window (in lockstep once a micro-batch): nobody can know which rank's stream ends first.
-    while replicas.largest(float(batch is not _END or opened > 0), device):
-        for index in range(opened, accumulate):
-            if batch is _END and position.held is None:
-                raise EngineError(
-                    f"the stream of rank {replicas.rank} is empty: give every rank at least one batch"
-                )
-            idle = batch is _END
-            others = replicas.largest(float(not idle), device) if replicas.lockstep else 0.0
-            ends = idle and not others
-            if not idle:
-                position.held = batch
-            yield position.held, Turn(ends or index + 1 == accumulate, idle)
-            batch = next(iterator, _END)
-            if ends:
-                break
-        opened = 0
-
-
-def batches_left(loader: Any, position: Position) -> int | None:
+def batches_left(loader: Any, used: int) -> int | None:
     """How many batches are still to come, or None where the loader cannot be trusted to know."""
     if isinstance(getattr(loader, "dataset", None), IterableDataset):
         return None  # its length is a guess: torch itself warns about it
     try:
-        return max(0, len(loader) - position.batches)
+        return max(0, len(loader) - used)
     except (TypeError, NotImplementedError):
         return None
 
@@ -234,7 +175,15 @@ def _set_epoch(loader: Any, epoch: int) -> None:
             part.set_epoch(epoch)
 
 
+def _restart_workers(loader: Any) -> None:
+    """Persistent workers carry their randomness from one epoch to the next, and nobody can save it: each pass begins with new ones."""
+    if getattr(loader, "persistent_workers", False) and getattr(loader, "_iterator", None):
+        loader._iterator = None
+
+
 def is_stateful(part: Any) -> bool:
+    if (inner := getattr(part, "base_dataloader", None)) is not None:
+        return is_stateful(inner)  # Accelerate's loaders have the methods in any case
     return callable(getattr(part, "state_dict", None)) and callable(
         getattr(part, "load_state_dict", None)
     )
