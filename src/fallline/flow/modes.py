@@ -6,23 +6,13 @@ import ast
 import re
 
 from fallline.flow.modules import construction, module_class
+from fallline.syntax.modes import layer_has_mode
 from fallline.syntax.module import Module, walk
 
-__all__ = ["class_has_mode", "layer_has_mode"]
+__all__ = ["class_has_mode"]
 
-_MODAL = re.compile(
-    r"\w*BatchNorm\w*|\w*Dropout\w*|RReLU|Transformer\w*|InstanceNorm\dd|FeatureAlphaDropout"
-)
-_RECURRENT = frozenset({"LSTM", "GRU", "RNN", "MultiheadAttention"})
 _MODAL_FUNCTION = re.compile(r"torch\.nn\.functional\.(\w*dropout\w*|batch_norm|rrelu\w*)")
 _DEPTH = 6
-
-
-def layer_has_mode(type_name: str, *, dropout: bool) -> bool:
-    """Whether a layer of torch.nn behaves differently in eval mode. `dropout`: it was given as an argument."""
-    if type_name in _RECURRENT:
-        return dropout
-    return _MODAL.fullmatch(type_name) is not None
 
 
 def class_has_mode(home: Module, cls: ast.ClassDef, depth: int = _DEPTH) -> bool | None:
