@@ -125,6 +125,7 @@ def session_of(budget: float = 0.01) -> Iterator[Any]:
 
 def install(session: Any) -> None:
     from fallline.watcher.taps import Taps
+
     from fallline.watcher.taps_grad import PROBED_UPDATES
 
     session.taps = Taps(session)

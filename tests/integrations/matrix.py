@@ -136,7 +136,7 @@ def _child(home: Path, rank: int, world: int, port: int) -> int:
             MASTER_PORT=str(port),
             TORCHELASTIC_RUN_ID="matrix",
         )
-    from fallline.watcher import frames
+    from fallline.taps import frames
 
     frames._started_in = str(home)
     status = 0

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from fallline.event import Event, Kind, Location
-from fallline.watcher.frames import Place
+from fallline.taps.frames import Place
 from fallline.watcher.source import enclosing, statement_at
 from fallline.watcher.taps_loss import root_marker
 
