@@ -51,7 +51,7 @@ def run_one(script: Path, mode: str) -> int:
     from fallline.taps import frames
     from fallline.watcher.launch_run import run_watched
 
-    frames._started_in = str(script.parent)
+    frames._frames._started_in = str(script.parent)
     guard = "off" if "guard off" in script.read_text().partition("\n")[0] else "skip"
     return run_watched(
         argparse.Namespace(
