@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from fallline.event import Event, Kind, Location, Trace
+from fallline.events import Event, Kind, Trace
 from fallline.finding import Finding
+from fallline.location import Location
 from fallline.rule import Rule, all_rules
 
 __all__ = ["denied", "judge", "merge", "settle"]

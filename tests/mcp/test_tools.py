@@ -12,7 +12,7 @@ import pytest
 from mcp.shared.exceptions import MCPError
 
 from fallline.cli.main import main
-from fallline.event import Location
+from fallline.location import Location
 from fallline.mcp import work
 from fallline.mcp.server import make_server
 from fallline.rule import all_rules

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fallline.event import Kind, Object
+from fallline.events import Kind, Model
 from fallline.reader import read_text
 from fallline.rule import rule_by_code
 from fallline.verdict import denied, judge
@@ -290,7 +290,7 @@ def test_a_flushed_remainder_divided_by_the_window_is_only_noted() -> None:
 
 
 def test_batch_norm_in_training_mode() -> None:
-    net = (Object("net", "model", facts={"batchnorm": True}),)
+    net = (Model("net", batchnorm=True),)
     text = "[F(model=net) B(divided)]*2 S Z " * 2
     assert reported("FL128", text, objects=net) == {"B"}
     assert (
@@ -301,7 +301,7 @@ def test_batch_norm_in_training_mode() -> None:
 
 def test_a_model_that_came_from_outside_may_be_stepped_there() -> None:
     text = "E [D F(model=net) B]*3 X"
-    net = Object("net", "model", facts={"assumed": True})
+    net = Model("net", assumed=True)
     assert reported("FL118", text) == {"B"}
     assert reported("FL118", text, objects=(net,)) == set()
 

@@ -1,6 +1,6 @@
 """The notation that the rule tests are written in."""
 
-from fallline.event import Kind
+from fallline.events import Kind
 from traces import line_of, trace
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fallline.event import Event, Trace
+from fallline.events import Event, Trace
 
 __all__ = ["following", "preceding"]
 

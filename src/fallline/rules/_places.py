@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fallline.event import Event, Location
+from fallline.events import Event
+from fallline.location import Location
 
 __all__ = ["seen_from"]
 

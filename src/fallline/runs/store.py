@@ -19,8 +19,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fallline.event import Location
 from fallline.finding import Finding
+from fallline.location import Location
 from fallline.runs.samples import Layout, ParameterInfo, Sample
 from fallline.runs.update import UpdateRow
 

@@ -2,11 +2,11 @@
 
 A tap is one file: patches, and the topics on which the calls that pass through them are published.
 
-    from fallline.taps.backward import BACKWARD, Backward
-    from fallline.taps.optimizers import STEP, Step
+    from fallline.taps.backward import BACKWARD, BackwardCall
+    from fallline.taps.optimizers import STEP, StepCall
     from fallline.taps.tap import Subscription
 
-    def backward_begins(call: Backward) -> None:
+    def backward_begins(call: BackwardCall) -> None:
         print(call.loss, call.place.at if call.place else "?")   # the user's line, found for you
 
     taps = Subscription()                  # rebind=True: also where `clip_grad_norm_` was imported by name before

@@ -12,7 +12,7 @@ from fallline.taps.frames import caller
 from fallline.taps.patches import Patches, Wrapped
 from fallline.taps.tap import Call, Reached, Tap, Topic, published, switch, thread
 
-__all__ = ["BACKWARD", "GRADIENTS_TAKEN", "Backward", "GradientsTaken"]
+__all__ = ["BACKWARD", "GRADIENTS_TAKEN", "BackwardCall", "GradientsTaken"]
 
 # What comes after the tensors in `tensor.backward(...)` and in `torch.autograd.backward(tensors, ...)`.
 _METHOD = ("gradient", "retain_graph", "create_graph", "inputs")
@@ -20,7 +20,7 @@ _FUNCTION = ("grad_tensors", "retain_graph", "create_graph", "grad_variables", "
 
 
 @dataclass(slots=True)
-class Backward(Call):
+class BackwardCall(Call):
     """Gradients of these losses are about to be added up in the parameters."""
 
     loss: Any  # the first one; None where there is none
@@ -54,7 +54,7 @@ def _backward(original: Wrapped, names: tuple[str, ...]) -> Wrapped:
             return original(tensors, *args, **kwargs)
         if thread.ident != get_ident() and thread.keeps_out(backward=True):
             return original(tensors, *args, **kwargs)
-        call = Backward(caller(), _first(tensors), args, kwargs, names)
+        call = BackwardCall(caller(), _first(tensors), args, kwargs, names)
         for handler in BACKWARD.before:
             handler(call)
         switch.in_backward = True
@@ -83,5 +83,5 @@ def _grad(original: Wrapped) -> Wrapped:
 
 
 _tap = Tap(_install)
-BACKWARD = Topic(Backward, _tap)
+BACKWARD = Topic(BackwardCall, _tap)
 GRADIENTS_TAKEN = Topic(GradientsTaken, _tap)

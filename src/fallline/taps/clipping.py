@@ -13,11 +13,11 @@ from fallline.taps.frames import caller
 from fallline.taps.patches import Patches, Wrapped
 from fallline.taps.tap import Call, Tap, Topic, published
 
-__all__ = ["CLIP", "Clip", "tap_clip"]
+__all__ = ["CLIP", "ClipCall", "tap_clip"]
 
 
 @dataclass(slots=True)
-class Clip(Call):
+class ClipCall(Call):
     """These gradients are clipped. `result`: the norm that was measured, after the call."""
 
     parameters: Any  # a tensor, or a list of them
@@ -76,7 +76,7 @@ def tap_clip(
             if _Nested.inside or not published() or (kwargs and skipped(kwargs)):
                 return original(parameters, *args, **kwargs)
             parameters, held = tensors(parameters)
-            call = Clip(caller(), held, how, args[0] if args else kwargs.get(threshold))
+            call = ClipCall(caller(), held, how, args[0] if args else kwargs.get(threshold))
             for handler in CLIP.before:
                 handler(call)
             _Nested.inside = True
@@ -94,4 +94,4 @@ def tap_clip(
 
 
 _tap = Tap(_install)
-CLIP = Topic(Clip, _tap)
+CLIP = Topic(ClipCall, _tap)

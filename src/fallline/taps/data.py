@@ -18,16 +18,16 @@ __all__ = [
     "EXHAUSTED",
     "SAMPLER_EPOCH",
     "SAMPLER_MADE",
-    "Batch",
-    "Epoch",
+    "BatchCall",
+    "EpochCall",
     "Exhausted",
-    "SamplerEpoch",
+    "SamplerEpochCall",
     "SamplerMade",
 ]
 
 
 @dataclass(slots=True)
-class Epoch(Call):
+class EpochCall(Call):
     """A pass over a loader begins. `iterator`: of this pass, after the call."""
 
     loader: Any
@@ -35,7 +35,7 @@ class Epoch(Call):
 
 
 @dataclass(slots=True)
-class Batch(Call):
+class BatchCall(Call):
     """The next batch is asked for. `batch`: what came, after the call."""
 
     iterator: Any
@@ -57,7 +57,7 @@ class SamplerMade(Call):
 
 
 @dataclass(slots=True)
-class SamplerEpoch(Call):
+class SamplerEpochCall(Call):
     """`sampler.set_epoch(...)`."""
 
     sampler: Any
@@ -78,7 +78,7 @@ def _iter(original: Wrapped) -> Wrapped:
     def __iter__(self: Any) -> Any:
         if not published():
             return original(self)
-        call = Epoch(caller(), self)
+        call = EpochCall(caller(), self)
         for handler in EPOCH.before:
             handler(call)
         call.iterator = iterator = original(self)
@@ -93,7 +93,7 @@ def _next(original: Wrapped) -> Wrapped:
     def __next__(self: Any) -> Any:
         if not published():
             return original(self)
-        call = Batch(caller(), self)
+        call = BatchCall(caller(), self)
         for handler in BATCH.before:
             handler(call)
         try:
@@ -125,14 +125,16 @@ def _set_epoch(original: Wrapped) -> Wrapped:
     def set_epoch(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not published():
             return original(self, *args, **kwargs)
-        return SAMPLER_EPOCH.around(SamplerEpoch(caller(), self), original, self, *args, **kwargs)
+        return SAMPLER_EPOCH.around(
+            SamplerEpochCall(caller(), self), original, self, *args, **kwargs
+        )
 
     return set_epoch
 
 
 _tap = Tap(_install)
-EPOCH = Topic(Epoch, _tap)
-BATCH = Topic(Batch, _tap)
+EPOCH = Topic(EpochCall, _tap)
+BATCH = Topic(BatchCall, _tap)
 EXHAUSTED = Topic(Exhausted, _tap)
 SAMPLER_MADE = Topic(SamplerMade, _tap)
-SAMPLER_EPOCH = Topic(SamplerEpoch, _tap)
+SAMPLER_EPOCH = Topic(SamplerEpochCall, _tap)

@@ -18,15 +18,15 @@ __all__ = [
     "AUTOCAST_OFF",
     "CHECKPOINT",
     "TRAIN",
-    "Anomaly",
-    "AutocastOff",
-    "Checkpoint",
-    "Train",
+    "AnomalyCall",
+    "AutocastOffCall",
+    "CheckpointCall",
+    "TrainCall",
 ]
 
 
 @dataclass(slots=True)
-class Train(Call):
+class TrainCall(Call):
     """`model.train(mode)`, `model.eval()`: of the whole, not of its parts."""
 
     module: nn.Module
@@ -34,19 +34,19 @@ class Train(Call):
 
 
 @dataclass(slots=True)
-class Checkpoint(Call):
+class CheckpointCall(Call):
     """`torch.utils.checkpoint.checkpoint(function, ...)`."""
 
     function: Any
 
 
 @dataclass(slots=True)
-class Anomaly(Call):
+class AnomalyCall(Call):
     """Anomaly detection is switched on."""
 
 
 @dataclass(slots=True)
-class AutocastOff(Call):
+class AutocastOffCall(Call):
     """`with autocast(enabled=False)` inside of an autocast that is on: `before` where it is entered, `after` where it is left."""
 
     context: Any
@@ -78,7 +78,7 @@ def _train(original: Wrapped) -> Wrapped:
             return original(self, mode)
         _Nested.inside = True
         try:
-            return TRAIN.around(Train(caller(), self, mode), original, self, mode)
+            return TRAIN.around(TrainCall(caller(), self, mode), original, self, mode)
         finally:
             _Nested.inside = False
 
@@ -88,7 +88,7 @@ def _train(original: Wrapped) -> Wrapped:
 def _checkpoint(original: Wrapped) -> Wrapped:
     def checkpoint(function: Any, *args: Any, **kwargs: Any) -> Any:
         if published():
-            call = Checkpoint(caller(), function)
+            call = CheckpointCall(caller(), function)
             for handler in CHECKPOINT.before:
                 handler(call)
         return original(function, *args, **kwargs)
@@ -99,7 +99,7 @@ def _checkpoint(original: Wrapped) -> Wrapped:
 def _detect_anomaly(original: Wrapped) -> Wrapped:
     def __enter__(self: Any) -> Any:
         if published():
-            return ANOMALY.around(Anomaly(caller()), original, self)
+            return ANOMALY.around(AnomalyCall(caller()), original, self)
         return original(self)
 
     return __enter__
@@ -108,7 +108,7 @@ def _detect_anomaly(original: Wrapped) -> Wrapped:
 def _set_detect_anomaly(original: Wrapped) -> Wrapped:
     def __init__(self: Any, mode: bool, *args: Any, **kwargs: Any) -> None:
         if mode and published():
-            ANOMALY.around(Anomaly(caller()), original, self, mode, *args, **kwargs)
+            ANOMALY.around(AnomalyCall(caller()), original, self, mode, *args, **kwargs)
         else:
             original(self, mode, *args, **kwargs)
 
@@ -118,7 +118,7 @@ def _set_detect_anomaly(original: Wrapped) -> Wrapped:
 def _enter_autocast(original: Wrapped) -> Wrapped:
     def __enter__(self: Any) -> Any:
         if not self._enabled and torch.is_autocast_enabled(self.device) and published():
-            call = AutocastOff(caller(), self)
+            call = AutocastOffCall(caller(), self)
             for handler in AUTOCAST_OFF.before:
                 handler(call)
         return original(self)
@@ -129,7 +129,7 @@ def _enter_autocast(original: Wrapped) -> Wrapped:
 def _exit_autocast(original: Wrapped) -> Wrapped:
     def __exit__(self: Any, *args: Any) -> Any:
         if not self._enabled and published():
-            call = AutocastOff(caller(), self)
+            call = AutocastOffCall(caller(), self)
             for handler in AUTOCAST_OFF.after:
                 handler(call)
         return original(self, *args)
@@ -138,7 +138,7 @@ def _exit_autocast(original: Wrapped) -> Wrapped:
 
 
 _tap = Tap(_install)
-TRAIN = Topic(Train, _tap)
-CHECKPOINT = Topic(Checkpoint, _tap)
-ANOMALY = Topic(Anomaly, _tap)
-AUTOCAST_OFF = Topic(AutocastOff, _tap)
+TRAIN = Topic(TrainCall, _tap)
+CHECKPOINT = Topic(CheckpointCall, _tap)
+ANOMALY = Topic(AnomalyCall, _tap)
+AUTOCAST_OFF = Topic(AutocastOffCall, _tap)

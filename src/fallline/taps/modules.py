@@ -25,7 +25,7 @@ __all__ = [
     "MODULE_MADE",
     "MODULE_REGISTERED",
     "WRAPPED",
-    "Forward",
+    "ForwardCall",
     "ModuleCall",
     "ModuleMade",
     "ModuleRegistered",
@@ -37,7 +37,7 @@ _MOST = 1_000
 
 
 @dataclass(slots=True)
-class Forward(Call):
+class ForwardCall(Call):
     """A model is called. `output`: what it returned, after the call."""
 
     module: nn.Module
@@ -156,7 +156,7 @@ def _model(original: Wrapped) -> Wrapped:
 def _forward(original: Wrapped, module: nn.Module, args: Any, kwargs: Any) -> Any:
     if module in _hollow or (thread.ident != get_ident() and thread.keeps_out()):
         return original(module, *args, **kwargs)
-    call = Forward(caller(), module, args, kwargs)
+    call = ForwardCall(caller(), module, args, kwargs)
     switch.inside = True
     try:
         for handler in FORWARD.before:
@@ -215,7 +215,7 @@ def _wrap(original: Wrapped) -> Wrapped:
 
 
 _tap = Tap(_install)
-FORWARD = Topic(Forward, _tap)
+FORWARD = Topic(ForwardCall, _tap)
 MODULE_CALL = Topic(ModuleCall, _tap)
 MODULE_MADE = Topic(ModuleMade, _tap)
 MODULE_REGISTERED = Topic(ModuleRegistered, _tap)

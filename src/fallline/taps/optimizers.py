@@ -23,16 +23,16 @@ __all__ = [
     "PARAMETERS_ADDED",
     "STEP",
     "ZERO_GRAD",
-    "Closure",
+    "ClosureCall",
     "OptimizerMade",
     "ParametersAdded",
-    "Step",
-    "ZeroGrad",
+    "StepCall",
+    "ZeroGradCall",
 ]
 
 
 @dataclass(slots=True)
-class Step(Call):
+class StepCall(Call):
     """`optimizer.step()`. Before and after are two objects: nothing of the first is kept if the step raises."""
 
     optimizer: Optimizer
@@ -40,14 +40,14 @@ class Step(Call):
 
 
 @dataclass(slots=True)
-class Closure(Call):
+class ClosureCall(Call):
     """The closure of a step is evaluated; an optimizer may do so many times (LBFGS)."""
 
     optimizer: Optimizer
 
 
 @dataclass(slots=True)
-class ZeroGrad(Call):
+class ZeroGradCall(Call):
     """`optimizer.zero_grad()` or `model.zero_grad()`."""
 
     owner: Optimizer | nn.Module
@@ -85,7 +85,7 @@ def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
     if not published():
         return None
     closure = args[1] if len(args) > 1 else kwargs.get("closure") if kwargs else None
-    call = Step(caller(), optimizer, callable(closure))
+    call = StepCall(caller(), optimizer, callable(closure))
     for handler in STEP.before:
         handler(call)
     if closure is None or not callable(closure) or not CLOSURE.heard:
@@ -100,7 +100,7 @@ def _evaluated(closure: Callable[[], Any], optimizer: Optimizer) -> Callable[[],
     def evaluated() -> Any:
         if switch.silent:
             return closure()
-        return CLOSURE.around(Closure(caller(), optimizer), closure)
+        return CLOSURE.around(ClosureCall(caller(), optimizer), closure)
 
     return evaluated
 
@@ -108,7 +108,7 @@ def _evaluated(closure: Callable[[], Any], optimizer: Optimizer) -> Callable[[],
 def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     """A hook of torch, behind every step."""
     if published():
-        call = Step(caller(), optimizer)
+        call = StepCall(caller(), optimizer)
         for handler in STEP.after:
             handler(call)
 
@@ -119,7 +119,7 @@ def _zero_grad(original: Wrapped) -> Wrapped:
             return None
         if not published():
             return original(self, *args, **kwargs)
-        return ZERO_GRAD.around(ZeroGrad(caller(), self), original, self, *args, **kwargs)
+        return ZERO_GRAD.around(ZeroGradCall(caller(), self), original, self, *args, **kwargs)
 
     return zero_grad
 
@@ -146,8 +146,8 @@ def _init(original: Wrapped) -> Wrapped:
 
 
 _tap = Tap(_install)
-STEP = Topic(Step, _tap)
-CLOSURE = Topic(Closure, _tap)
-ZERO_GRAD = Topic(ZeroGrad, _tap)
+STEP = Topic(StepCall, _tap)
+CLOSURE = Topic(ClosureCall, _tap)
+ZERO_GRAD = Topic(ZeroGradCall, _tap)
 OPTIMIZER_MADE = Topic(OptimizerMade, _tap)
 PARAMETERS_ADDED = Topic(ParametersAdded, _tap)

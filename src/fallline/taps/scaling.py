@@ -16,15 +16,15 @@ __all__ = [
     "SCALER_STEP",
     "SCALER_UPDATE",
     "UNSCALE",
-    "Scale",
-    "ScalerStep",
-    "ScalerUpdate",
-    "Unscale",
+    "ScaleCall",
+    "ScalerStepCall",
+    "ScalerUpdateCall",
+    "UnscaleCall",
 ]
 
 
 @dataclass(slots=True)
-class Scale(Call):
+class ScaleCall(Call):
     """A loss was multiplied by the scale. Only after."""
 
     scaler: Any
@@ -32,7 +32,7 @@ class Scale(Call):
 
 
 @dataclass(slots=True)
-class Unscale(Call):
+class UnscaleCall(Call):
     """Gradients are divided by the scale. torch raises on a second time; `before` is called all the same."""
 
     scaler: Any
@@ -40,7 +40,7 @@ class Unscale(Call):
 
 
 @dataclass(slots=True)
-class ScalerStep(Call):
+class ScalerStepCall(Call):
     """The scaler steps an optimizer, or does not where it has met an infinity. `after` is called also if it raises."""
 
     scaler: Any
@@ -49,7 +49,7 @@ class ScalerStep(Call):
 
 
 @dataclass(slots=True)
-class ScalerUpdate(Call):
+class ScalerUpdateCall(Call):
     """The scale is adapted."""
 
     scaler: Any
@@ -67,7 +67,7 @@ def _scale(original: Wrapped) -> Wrapped:
     def scale(self: Any, outputs: Any) -> Any:
         scaled = original(self, outputs)
         if self._enabled and published():
-            call = Scale(caller(), self, outputs)
+            call = ScaleCall(caller(), self, outputs)
             for handler in SCALE.after:
                 handler(call)
         return scaled
@@ -79,7 +79,7 @@ def _unscale(original: Wrapped) -> Wrapped:
     def unscale_(self: Any, optimizer: Any) -> Any:
         if not self._enabled or _Stepping.inside or not published():
             return original(self, optimizer)
-        return UNSCALE.around(Unscale(caller(), self, optimizer), original, self, optimizer)
+        return UNSCALE.around(UnscaleCall(caller(), self, optimizer), original, self, optimizer)
 
     return unscale_
 
@@ -96,7 +96,7 @@ def _step(original: Wrapped) -> Wrapped:
             return None
         if not self._enabled or not published():
             return original(self, optimizer, *args, **kwargs)
-        call = ScalerStep(caller(), self, optimizer)
+        call = ScalerStepCall(caller(), self, optimizer)
         for handler in SCALER_STEP.before:
             handler(call)
         outer, _Stepping.inside = _Stepping.inside, True
@@ -119,13 +119,15 @@ def _update(original: Wrapped) -> Wrapped:
             return None
         if not self._enabled or not published():
             return original(self, *args, **kwargs)
-        return SCALER_UPDATE.around(ScalerUpdate(caller(), self), original, self, *args, **kwargs)
+        return SCALER_UPDATE.around(
+            ScalerUpdateCall(caller(), self), original, self, *args, **kwargs
+        )
 
     return update
 
 
 _tap = Tap(_install)
-SCALE = Topic(Scale, _tap)
-UNSCALE = Topic(Unscale, _tap)
-SCALER_STEP = Topic(ScalerStep, _tap)
-SCALER_UPDATE = Topic(ScalerUpdate, _tap)
+SCALE = Topic(ScaleCall, _tap)
+UNSCALE = Topic(UnscaleCall, _tap)
+SCALER_STEP = Topic(ScalerStepCall, _tap)
+SCALER_UPDATE = Topic(ScalerUpdateCall, _tap)

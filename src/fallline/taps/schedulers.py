@@ -11,11 +11,11 @@ from fallline.taps.frames import caller
 from fallline.taps.patches import Patches, Wrapped
 from fallline.taps.tap import Call, Tap, Topic, published, switch
 
-__all__ = ["SCHEDULER_STEP", "SchedulerStep"]
+__all__ = ["SCHEDULER_STEP", "SchedulerStepCall"]
 
 
 @dataclass(slots=True)
-class SchedulerStep(Call):
+class SchedulerStepCall(Call):
     """`scheduler.step()`."""
 
     scheduler: Any
@@ -48,7 +48,7 @@ def _step(original: Wrapped) -> Wrapped:
             return None
         if _Nested.inside or not published():
             return original(self, *args, **kwargs)
-        call = SchedulerStep(caller(), self, bool(args or kwargs))
+        call = SchedulerStepCall(caller(), self, bool(args or kwargs))
         _Nested.inside = True
         try:
             return SCHEDULER_STEP.around(call, original, self, *args, **kwargs)
@@ -71,4 +71,4 @@ def _init(original: Wrapped) -> Wrapped:
 
 
 _tap = Tap(_install)
-SCHEDULER_STEP = Topic(SchedulerStep, _tap)
+SCHEDULER_STEP = Topic(SchedulerStepCall, _tap)

@@ -8,7 +8,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from fallline.event import Kind
+from fallline.events import Kind
 from fallline.finding import Finding
 from fallline.rule import all_rules
 from fallline.runs.findings import findings_text

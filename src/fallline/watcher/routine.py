@@ -12,7 +12,7 @@ from __future__ import annotations
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from fallline.event import Event
+from fallline.events import Event
 from fallline.watcher.log import KEPT_UPDATES
 
 if TYPE_CHECKING:

@@ -23,17 +23,24 @@ from torch import Tensor, nn
 
 from fallline.engine import clipping
 from fallline.engine.gradients import Parameters
-from fallline.event import Event
+from fallline.events import Event
 from fallline.finding import Finding
-from fallline.taps.backward import BACKWARD, GRADIENTS_TAKEN, Backward
-from fallline.taps.clipping import CLIP, Clip, tap_clip
-from fallline.taps.data import BATCH, EPOCH, EXHAUSTED, SAMPLER_EPOCH, SAMPLER_MADE, Batch
+from fallline.taps.backward import BACKWARD, GRADIENTS_TAKEN, BackwardCall
+from fallline.taps.clipping import CLIP, ClipCall, tap_clip
+from fallline.taps.data import BATCH, EPOCH, EXHAUSTED, SAMPLER_EPOCH, SAMPLER_MADE, BatchCall
 from fallline.taps.gradients import GRADIENT_READ, GRADIENT_WRITTEN
 from fallline.taps.modes import ANOMALY, AUTOCAST_OFF, CHECKPOINT, TRAIN
-from fallline.taps.modules import FORWARD, MODULE_MADE, MODULE_REGISTERED, WRAPPED, Forward
+from fallline.taps.modules import FORWARD, MODULE_MADE, MODULE_REGISTERED, WRAPPED, ForwardCall
 from fallline.taps.optimizers import CLOSURE, OPTIMIZER_MADE, PARAMETERS_ADDED, STEP, ZERO_GRAD
 from fallline.taps.patches import Patches
-from fallline.taps.scaling import SCALE, SCALER_STEP, SCALER_UPDATE, UNSCALE, Scale, ScalerStep
+from fallline.taps.scaling import (
+    SCALE,
+    SCALER_STEP,
+    SCALER_UPDATE,
+    UNSCALE,
+    ScaleCall,
+    ScalerStepCall,
+)
 from fallline.taps.schedulers import SCHEDULER_STEP
 from fallline.taps.tap import Subscription, Topic
 from fallline.taps.waits import WAIT
@@ -189,7 +196,7 @@ class Session(Updates):
 
     # -- what the taps publish ---------------------------------------------------------------------------------
 
-    def forward_begins(self, call: Forward) -> None:
+    def forward_begins(self, call: ForwardCall) -> None:
         self._forward = None
         if self.off:
             return
@@ -221,7 +228,7 @@ class Session(Updates):
             self.fail(error)
         self._started = now()
 
-    def forward_ends(self, call: Forward) -> None:
+    def forward_ends(self, call: ForwardCall) -> None:
         event = self._forward
         if event is None or self.off:
             return
@@ -230,7 +237,7 @@ class Session(Updates):
             self.safely(self.forward_done, event, call.output)
             self.safely(self.graphs.note, call.output)
 
-    def backward_begins(self, call: Backward) -> None:
+    def backward_begins(self, call: BackwardCall) -> None:
         self._backward = None
         if self.off:
             return
@@ -265,7 +272,7 @@ class Session(Updates):
             self.fail(error)
         self._started = now()
 
-    def backward_ends(self, call: Backward) -> None:
+    def backward_ends(self, call: BackwardCall) -> None:
         if self._backward is None or self.off:
             return
         self.seconds["backward"] += now() - self._started
@@ -308,10 +315,10 @@ class Session(Updates):
         one = loss.numel() == 1 and loss.is_floating_point() and not loss.is_meta
         return loss.detach() if one else None
 
-    def clip_begins(self, call: Clip) -> None:
+    def clip_begins(self, call: ClipCall) -> None:
         self._clipping = self.safely(self.clip_event, call) if not self.off else None
 
-    def clip_ends(self, call: Clip) -> None:
+    def clip_ends(self, call: ClipCall) -> None:
         event, norm = self._clipping, call.result
         if event is not None and call.how == "norm" and isinstance(norm, Tensor):
             limit = call.threshold if isinstance(call.threshold, int | float) else None
@@ -322,7 +329,7 @@ class Session(Updates):
             if not self.off:
                 self.safely(self.guard.clipped, norm, event)
 
-    def scaled(self, call: Scale) -> None:
+    def scaled(self, call: ScaleCall) -> None:
         if self.off:
             return
         super().scaled(call)
@@ -330,23 +337,23 @@ class Session(Updates):
         if isinstance(call.outputs, Tensor):
             self._unscaled = call.outputs.detach()
 
-    def scaler_step_begins(self, call: ScalerStep) -> None:
+    def scaler_step_begins(self, call: ScalerStepCall) -> None:
         if self.off:
             return
         self.scaler_id(call.scaler)
         self.scaler_stepping = call.scaler
         self._stepped = False
 
-    def scaler_step_ends(self, call: ScalerStep) -> None:
+    def scaler_step_ends(self, call: ScalerStepCall) -> None:
         if not call.raised and not self._stepped and not self.off:
             # the scaler met an infinity and did not call step at all
             self.safely(self._step_done, inner_of(call.optimizer), call, True)
         self.scaler_stepping = None
 
-    def batch_begins(self, call: Batch) -> None:
+    def batch_begins(self, call: BatchCall) -> None:
         self._waited_since = now()
 
-    def batch_ends(self, call: Batch) -> None:
+    def batch_ends(self, call: BatchCall) -> None:
         if not self.off:
             self.seconds["data"] += now() - self._waited_since
             self.safely(self.batch_event, call)

@@ -6,8 +6,8 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fallline.event import Event, Kind
-from fallline.taps.data import Batch, Epoch, Exhausted, SamplerEpoch, SamplerMade
+from fallline.events import Event, Kind
+from fallline.taps.data import BatchCall, EpochCall, Exhausted, SamplerEpochCall, SamplerMade
 from fallline.watcher.taps_facts import length_of
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class DataTeller:
             return None
         return "batch" if any(middle for _, (_, middle) in self._iterators.values()) else "epoch"
 
-    def epoch(self, call: Epoch) -> None:
+    def epoch(self, call: EpochCall) -> None:
         name = self.loader_id(call.loader)
         index = self._epochs[name] = self._epochs.get(name, -1) + 1
         self._iterators[call.iterator] = (weakref.ref(call.loader), [0, False])
@@ -63,7 +63,7 @@ class DataTeller:
             shuffle=type(sampler).__name__ == "RandomSampler",
         )
 
-    def batch_event(self, call: Batch) -> None:
+    def batch_event(self, call: BatchCall) -> None:
         entry = self._iterators.get(call.iterator)
         loader = entry[0]() if entry is not None else None
         if entry is None or loader is None:
@@ -71,7 +71,7 @@ class DataTeller:
         index, entry[1][0] = entry[1][0], entry[1][0] + 1
         entry[1][1] = True
         name = self.loader_id(loader)
-        length = self.objects.described[name].facts.get("length")
+        length = self.objects.described[name].fact("length")
         last = None if length is None else index + 1 == length
         if self.routine.expected("batch", loader, call.frame, last) is not None:
             return
@@ -102,6 +102,6 @@ class DataTeller:
             shuffle=bool(getattr(sampler, "shuffle", False)),
         )
 
-    def sampler_epoch(self, call: SamplerEpoch) -> None:
+    def sampler_epoch(self, call: SamplerEpochCall) -> None:
         name = self.objects.name("sampler", call.sampler)
         self.emit(Kind.SAMPLER_EPOCH, call.place, sampler=name)

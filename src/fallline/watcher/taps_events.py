@@ -13,14 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fallline.event import Event, Kind, Location
-from fallline.taps.backward import Backward, GradientsTaken
-from fallline.taps.clipping import Clip
+from fallline.events import Event, Kind, make
+from fallline.location import Location
+from fallline.taps.backward import BackwardCall, GradientsTaken
+from fallline.taps.clipping import ClipCall
 from fallline.taps.frames import Place, from_torch
 from fallline.taps.modules import ModuleWrapped
-from fallline.taps.optimizers import OptimizerMade, ZeroGrad
-from fallline.taps.scaling import Scale, ScalerUpdate, Unscale
-from fallline.taps.schedulers import SchedulerStep
+from fallline.taps.optimizers import OptimizerMade, ZeroGradCall
+from fallline.taps.scaling import ScaleCall, ScalerUpdateCall, UnscaleCall
+from fallline.taps.schedulers import SchedulerStepCall
 from fallline.taps.waits import Wait
 from fallline.watcher.log import EventLog
 from fallline.watcher.objects import Objects, unwrap, wrapper_of
@@ -103,10 +104,13 @@ class Teller(DataTeller, ModeTeller):
 
     # -- the means ---------------------------------------------------------------------------------------------
 
-    def emit(self, kind: Kind, where: Place | None = None, **named: Any) -> Event:
-        """Tell one event; what was done to gradients by hand before it is complete."""
+    def emit(self, kind: Kind | Event, where: Place | None = None, **named: Any) -> Event:
+        """Record one event; what was done to gradients by hand before it is complete."""
         if self.by_hand.pending:
             self.by_hand.settle()
+        if isinstance(kind, Event):
+            self.record(kind)
+            return kind
         return self.tell(kind, where, **named)
 
     def tell(
@@ -122,9 +126,18 @@ class Teller(DataTeller, ModeTeller):
         **named: Any,
     ) -> Event:
         """Ids go to their fields, the rest are facts; None means not known."""
-        facts = {k: v for k, v in named.items() if v is not None}
         at, callers = (where.at, where.callers[::-1]) if where is not None else (_NOWHERE, ())
-        event = Event(kind, at, optimizer, scaler, model, scheduler, loader, facts, callers)
+        event = make(
+            kind,
+            at,
+            optimizer=optimizer,
+            scaler=scaler,
+            model=model,
+            scheduler=scheduler,
+            loader=loader,
+            callers=callers,
+            **named,
+        )
         self.record(event)
         return event
 
@@ -231,11 +244,11 @@ class Teller(DataTeller, ModeTeller):
             mark = Mark(event)
             if root_marker(tensor, MARK, mark):
                 self.kept.output(mark, event)
-                event.facts["_marked"] = True
+                event.facts["followed"] = True
 
     # -- backward ----------------------------------------------------------------------------------------------
 
-    def backward_event(self, loss: Tensor | None, call: Backward) -> Event:
+    def backward_event(self, loss: Tensor | None, call: BackwardCall) -> Event:
         where, named = call.place or Place(_NOWHERE), call.options
         facts: dict[str, Any] = {}
         device = "cpu"
@@ -381,7 +394,7 @@ class Teller(DataTeller, ModeTeller):
         where = call.place
         self.objects.optimizer(call.optimizer, where.at if where else None)
 
-    def zero_grad(self, call: ZeroGrad) -> None:
+    def zero_grad(self, call: ZeroGradCall) -> None:
         if self.routine.expected("zero_grad", call.owner, call.frame):
             return
         if isinstance(call.owner, nn.Module):
@@ -401,7 +414,7 @@ class Teller(DataTeller, ModeTeller):
         number = self.objects.parameters(module.parameters())
         self.emit(Kind.ZERO_GRAD, where, model=known, clears="grad", parameters=number)
 
-    def clip_event(self, call: Clip) -> Event:
+    def clip_event(self, call: ClipCall) -> Event:
         parameters, how, threshold = call.parameters, call.how, call.threshold
         again = self.routine.expected("clip", None, call.frame, how)
         if again is not None:
@@ -445,7 +458,7 @@ class Teller(DataTeller, ModeTeller):
 
     # -- loss scaling, schedulers ------------------------------------------------------------------------------
 
-    def scaled(self, call: Scale) -> None:
+    def scaled(self, call: ScaleCall) -> None:
         self._scalers.add(call.scaler)
         self.any_scaler = True
         self.scaler_id(call.scaler)
@@ -453,7 +466,7 @@ class Teller(DataTeller, ModeTeller):
     def scaler_id(self, scaler: Any) -> str:
         return self.objects.name("scaler", scaler, enabled=bool(scaler._enabled))
 
-    def unscale(self, call: Unscale) -> None:
+    def unscale(self, call: UnscaleCall) -> None:
         if self.routine.expected("unscale", call.scaler, call.frame):
             return
         self.emit(
@@ -463,11 +476,11 @@ class Teller(DataTeller, ModeTeller):
             optimizer=self.objects.optimizer(inner_of(call.optimizer)),
         )
 
-    def scaler_update(self, call: ScalerUpdate) -> None:
+    def scaler_update(self, call: ScalerUpdateCall) -> None:
         if not self.routine.expected("scaler_update", call.scaler, call.frame):
             self.emit(Kind.SCALER_UPDATE, call.place, scaler=self.scaler_id(call.scaler))
 
-    def scheduler_step(self, call: SchedulerStep) -> None:
+    def scheduler_step(self, call: SchedulerStepCall) -> None:
         scheduler = call.scheduler
         if self.routine.expected("scheduler_step", scheduler, call.frame):
             return

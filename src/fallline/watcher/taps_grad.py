@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fallline.event import Event, Kind
+from fallline.events import Event, Kind
 from fallline.taps.frames import locate
 from fallline.taps.gradients import (
     GRADIENT_READ,

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from fallline.event import Event, Kind
+from fallline.events import Event, Kind
 from fallline.taps.frames import from_torch
-from fallline.taps.modes import Anomaly, AutocastOff, Checkpoint, Train
+from fallline.taps.modes import AnomalyCall, AutocastOffCall, CheckpointCall, TrainCall
 from fallline.watcher.objects import unwrap
 from fallline.watcher.taps_facts import HalfWatch, modules_in
 
@@ -33,7 +33,7 @@ class ModeTeller:
         self.checkpoints = 0
         self.autocast_pending: list[tuple[HalfWatch, Any]] = []
 
-    def mode(self, call: Train) -> None:
+    def mode(self, call: TrainCall) -> None:
         module = call.module
         if self.routine.expected("mode", module, call.frame, call.mode):
             return
@@ -49,7 +49,7 @@ class ModeTeller:
                 mode="train" if call.mode else "eval",
             )
 
-    def checkpointed(self, call: Checkpoint) -> None:
+    def checkpointed(self, call: CheckpointCall) -> None:
         self.checkpoints += 1
         where = call.place
         if where is not None:
@@ -61,12 +61,12 @@ class ModeTeller:
             )
             self.emit(Kind.CHECKPOINT, where, batchnorm=norms if modules else None)
 
-    def anomaly(self, call: Anomaly) -> None:
+    def anomaly(self, call: AnomalyCall) -> None:
         where = call.place
         if where is not None and not from_torch():  # compiling uses it too
             self.emit(Kind.ANOMALY, where)
 
-    def autocast_off(self, call: AutocastOff) -> None:
+    def autocast_off(self, call: AutocastOffCall) -> None:
         where = call.place
         if where is None or self._repeats.get((Kind.AUTOCAST_OFF.value, id(where.at)), 0) > 3:
             return
@@ -74,7 +74,7 @@ class ModeTeller:
         watch.__enter__()  # type: ignore[no-untyped-call]
         self.autocast_pending.append((watch, call.context))
 
-    def autocast_on_again(self, call: AutocastOff) -> None:
+    def autocast_on_again(self, call: AutocastOffCall) -> None:
         watch, pending = self.autocast_pending[-1] if self.autocast_pending else (None, None)
         if watch is not None and pending is call.context:
             self.autocast_pending.pop()

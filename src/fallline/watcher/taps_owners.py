@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from fallline.event import Event, Kind, Location
+from fallline.events import Event, Kind
+from fallline.location import Location
 from fallline.taps.frames import Place
 from fallline.taps.modules import ModuleMade, ModuleRegistered
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fallline.event import Location
+from fallline.location import Location
 from fallline.runs.samples import ParameterInfo
 from fallline.runs.update import UpdateRow
-from fallline.taps.optimizers import Closure, Step
+from fallline.taps.optimizers import ClosureCall, StepCall
 from fallline.taps.tap import Call
 from fallline.watcher.guard import Guard, GuardStop
 from fallline.watcher.memory import LiveGraphs, live_bytes
@@ -85,7 +85,7 @@ class Updates(Teller):
         self._stepped = False
         self._memory: int | None = None
 
-    def before_step(self, call: Step) -> None:
+    def before_step(self, call: StepCall) -> None:
         if self.off and not self._woken():
             return
         optimizer, self._closure, self.in_closure = call.optimizer, call.closure, False
@@ -114,14 +114,14 @@ class Updates(Teller):
             self.safely(self.wake)
         return not self.off
 
-    def closure_begins(self, call: Closure) -> None:
+    def closure_begins(self, call: ClosureCall) -> None:
         # an optimizer may evaluate its closure many times (LBFGS): what counts is the last
         with self._lock:
             if len(self.log.events) > self._first_event and self.in_closure is None:
                 del self.log.events[self._first_event :]
         self.in_closure, self._closure_started = True, now()
 
-    def closure_ends(self, call: Closure) -> None:
+    def closure_ends(self, call: ClosureCall) -> None:
         self.in_closure = None
         self._gradients_ready(call.optimizer)
         self._in_closure += now() - self._closure_started
@@ -160,7 +160,7 @@ class Updates(Teller):
         self.origin.step_comes()
         return known
 
-    def after_step(self, call: Step) -> None:
+    def after_step(self, call: StepCall) -> None:
         if self.off:
             return
         optimizer = call.optimizer
@@ -295,7 +295,7 @@ class Updates(Teller):
         held = self.objects.members(self.objects.optimizer_sets[name])
         models = [m for m, s in self.objects.model_sets.items() if held & self.objects.members(s)]
         wrapper = next(
-            (w for m in models if (w := self.objects.described[m].facts.get("wrapper"))), None
+            (w for m in models if (w := self.objects.described[m].fact("wrapper"))), None
         )
         facts = {
             "kind": "optimizer",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from fallline.event import Event, Kind, Trace, Update
+from fallline.events import Event, Kind, Trace, Update
 from fallline.finding import Edit, Finding, Fix, Severity
 from fallline.rule import Rule
 from fallline.rules._reindent import reindented

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fallline.event import Event, Kind, Location, Object, Trace
+from fallline.events import Event, Kind, Loader, Object, Sampler, Trace
 from fallline.finding import Finding, Severity
+from fallline.location import Location
 from fallline.rule import Rule
 from fallline.rules._order import following
 
@@ -41,7 +42,7 @@ for epoch in range(epochs):
             loaders = {
                 o.id
                 for o in trace.objects.values()
-                if o.kind == "loader" and o.fact("sampler") == sampler.id
+                if isinstance(o, Loader) and o.fact("sampler") == sampler.id
             }
             passes = [e for e in trace.all(Kind.EPOCH) if e.loader in loaders and _trains(trace, e)]
             told = any(_may_be(trace, e, sampler) for e in trace.all(Kind.SAMPLER_EPOCH))
@@ -56,7 +57,11 @@ for epoch in range(epochs):
         """A sampler that some setting tells its epoch is told on purpose in that one only."""
         told = {e.fact("sampler") for e in trace.all(Kind.SAMPLER_EPOCH)}
         for sampler in trace.objects.values():
-            if sampler.kind == "sampler" and sampler.at is not None and told & {None, sampler.id}:
+            if (
+                isinstance(sampler, Sampler)
+                and sampler.at is not None
+                and told & {None, sampler.id}
+            ):
                 yield sampler.at
 
     wrong = (
@@ -180,7 +185,7 @@ for epoch in range(3):
 def _shuffles(thing: Object) -> bool:
     # a sampler that does not say otherwise shuffles, but only a door that knows it says so
     return (
-        thing.kind == "sampler"
+        isinstance(thing, Sampler)
         and thing.fact("type") == "DistributedSampler"
         and thing.fact("shuffle") is True
     )

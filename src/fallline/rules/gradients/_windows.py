@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal
 
-from fallline.event import Event, Kind, Trace, Update
+from fallline.events import Event, Kind, Trace, Update
 
 __all__ = [
     "HABIT",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fallline.event import Location
+from fallline.location import Location
 
 __all__ = ["place"]
 

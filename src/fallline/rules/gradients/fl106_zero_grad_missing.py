@@ -6,8 +6,9 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import pairwise
 
-from fallline.event import Event, Kind, Location, Trace
+from fallline.events import Event, Kind, Trace
 from fallline.finding import Finding, Fix, Severity
+from fallline.location import Location
 from fallline.rule import Rule
 from fallline.rules._places import seen_from
 from fallline.rules.gradients._moves import lone_statement, stepped

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from fallline.event import Event, Kind, Location, Trace
+from fallline.events import Event, Kind, Trace
 from fallline.finding import Finding, Severity
+from fallline.location import Location
 from fallline.rule import Rule
 from fallline.rules._places import seen_from
 from fallline.rules.gradients._specimens import SETUP

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from fallline.event import Event, Trace
+from fallline.events import Event, Trace
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
 from fallline.rules.gradients._windows import Window, windows

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fallline.event import Event, Kind, Location, Trace
+from fallline.events import Event, Kind, Trace
 from fallline.finding import Finding, Severity
+from fallline.location import Location
 from fallline.rule import Rule
 from fallline.rules.gradients._specimens import SETUP
 from fallline.rules.gradients._windows import first_of_each, held

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from fallline.event import Event, Kind, Location, Trace
+from fallline.events import Event, Kind, Optimizer, Trace
 from fallline.finding import Finding, Fix, Severity
+from fallline.location import Location
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
 
@@ -191,7 +192,7 @@ def _learns(trace: Trace, model: str) -> bool:
     return any(
         not sets.isdisjoint(o.fact("parameters") or ())
         for o in trace.objects.values()
-        if sets and o.kind == "optimizer"
+        if sets and isinstance(o, Optimizer)
     )
 
 

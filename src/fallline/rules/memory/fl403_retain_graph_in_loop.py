@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from fallline.event import Event, Kind, Location, Trace
+from fallline.events import Event, Kind, Trace
 from fallline.finding import Finding, Fix, Severity
+from fallline.location import Location
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
 

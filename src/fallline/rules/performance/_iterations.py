@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from itertools import pairwise
 
-from fallline.event import Event, Kind, Trace
+from fallline.events import Event, Kind, Trace
 
 __all__ = ["on_every_iteration"]
 

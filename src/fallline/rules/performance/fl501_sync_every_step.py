@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from fallline.event import Event, Kind, Location, Trace
+from fallline.events import Event, Kind, Trace
 from fallline.finding import Finding, Severity
+from fallline.location import Location
 from fallline.rule import Rule
 from fallline.rules.performance._iterations import on_every_iteration
 

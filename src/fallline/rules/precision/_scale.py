@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 from functools import lru_cache
 
-from fallline.event import Event, Kind, Trace
+from fallline.events import Event, Kind, Trace
 from fallline.rules._order import following, preceding
 
 __all__ = [

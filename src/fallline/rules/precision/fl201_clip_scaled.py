@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from math import inf
 
-from fallline.event import Event, Kind, Trace
+from fallline.events import Event, Kind, Trace
 from fallline.finding import Finding, Fix, Severity
 from fallline.rule import Rule
 from fallline.rules._optimizers import scale_free

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fallline.event import Kind, Trace
+from fallline.events import Kind, Scaler, Trace
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
 from fallline.rules._places import seen_from
@@ -39,7 +39,7 @@ scaler.update()
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         used = {id(b) for update in trace.updates for b in update.backwards}
-        off = any(o.kind == "scaler" and o.fact("enabled") is False for o in trace.objects.values())
+        off = any(isinstance(o, Scaler) and o.enabled is False for o in trace.objects.values())
         if off and trace.settings:
             return  # there is one, and a switch that may not go with the type turned it off
         for event in trace.all(Kind.BACKWARD):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import inf
 
-from fallline.event import Event, Kind, Trace
+from fallline.events import Event, Kind, Trace
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
 from fallline.rules.precision._scale import scales, still_scaled

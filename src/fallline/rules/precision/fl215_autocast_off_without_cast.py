@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from fallline.event import Kind, Trace
+from fallline.events import Kind, Trace
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
 from fallline.rules.precision._half import KEEPS, LOW, autocast_around, is_low, is_off, is_widened
