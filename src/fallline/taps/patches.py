@@ -1,4 +1,4 @@
-"""Functions and methods replaced for a while, and put back: the means of every tap."""
+"""Functions and methods replaced for a while, and put back."""
 
 from __future__ import annotations
 
@@ -14,9 +14,13 @@ Wrapped = Callable[..., Any]
 
 
 class Patches:
-    """What was put in place, and how to take it away again, last one first."""
+    """What was put in place, and how to take it away again, last one first.
 
-    def __init__(self) -> None:
+    `rebind`: functions that people import by name are replaced also where a module has done so already.
+    """
+
+    def __init__(self, *, rebind: bool = False) -> None:
+        self._rebinds = rebind
         self._undo: list[Callable[[], None]] = []
 
     def remove(self) -> None:
@@ -25,14 +29,14 @@ class Patches:
         self._undo.clear()
 
     def patch(
-        self, owner: Any, name: str, make: Callable[[Wrapped], Wrapped], *, rebind: bool = False
+        self, owner: Any, name: str, make: Callable[[Wrapped], Wrapped], *, imported: bool = False
     ) -> None:
-        """Replace `owner.name` by `make(original)`."""
+        """Replace `owner.name` by `make(original)`. `imported`: a function that people import by name."""
         original = owner.__dict__[name] if isinstance(owner, type) else getattr(owner, name)
         wrapper = functools.wraps(original)(make(original))
         setattr(owner, name, wrapper)
         self._undo.append(lambda: _put_back(owner, name, wrapper, original))
-        if rebind:
+        if imported and self._rebinds:
             self._rebind(original, wrapper)
 
     def on_removal(self, undo: Callable[[], None]) -> None:
