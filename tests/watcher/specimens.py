@@ -48,10 +48,10 @@ def run_one(script: Path, mode: str) -> int:
     if mode == "plain":
         runpy.run_path(str(script), run_name="__main__")
         return 0
-    from fallline.watcher import frames
+    from fallline.taps import frames
     from fallline.watcher.launch_run import run_watched
 
-    frames._started_in = str(script.parent)
+    frames._frames._started_in = str(script.parent)
     guard = "off" if "guard off" in script.read_text().partition("\n")[0] else "skip"
     return run_watched(
         argparse.Namespace(
@@ -71,11 +71,11 @@ def serve(folder: Path, mode: str) -> None:
     import torch._dynamo  # optimizers import it on first use: seconds that every fork would pay
 
     import fallline.report.run
-    import fallline.rule
+    import fallline.rules
     import fallline.watcher.judge
     import fallline.watcher.session  # all imported once, before the forks
 
-    fallline.rule.all_rules()
+    fallline.rules.all_rules()
     torch.set_num_threads(1)
     waiting = sorted(folder.glob("*.py"))
     running: set[int] = set()

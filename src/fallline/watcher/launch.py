@@ -143,7 +143,7 @@ def _prepare_module(target: str, arguments: list[str]) -> tuple[types.CodeType, 
     if code is None:
         raise UsageError(f"the module {target} has no Python source to run")
     sys.argv[0] = spec.origin
-    from fallline.watcher.frames import claim
+    from fallline.taps.frames import claim
 
     claim(os.path.dirname(spec.origin))
     main = _main_module(spec.origin, spec)
