@@ -27,7 +27,7 @@ from fallline.event import Event
 from fallline.finding import Finding
 from fallline.watcher.frames import place
 from fallline.watcher.guard import Guard
-from fallline.watcher.live import LiveLine
+from fallline.watcher.live import Live
 from fallline.watcher.log import EventLog
 from fallline.watcher.origin import Origin
 from fallline.watcher.owner import Owner
@@ -68,7 +68,7 @@ class Session(Updates):
         self.guard = Guard(self, options.guard)
         self.origin = Origin(self)
         self.recorder: Recorder | None = None
-        self.live: LiveLine | None = None  # where a person looks at a terminal
+        self.live: Live | None = None  # says what is found while the run goes on
         self.loggers: Any = None  # a LogThread, where numbers go to other tools as well
         self.rank, self.world = rank_and_world()
         self.failed: str | None = None
@@ -107,6 +107,7 @@ class Session(Updates):
             return
         self.off = True
         self.taps.remove()
+        self.owner.ident = None  # whichever thread trained, this one concludes
         self.safely(self.owners.look)
         self.safely(self.guard.settle, True)
         self.safely(self._judge.finish, status in ("finished", "exit 0"))
