@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from fallline.event import Location
+from fallline.location import Location
 from fallline.specialists import specialist_of
 
 __all__ = ["Edit", "Finding", "Fix", "Severity"]

@@ -20,8 +20,9 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from fallline.event import Event, Location, Trace
+from fallline.events import Event, Trace
 from fallline.finding import Finding, Fix, Severity
+from fallline.location import Location
 from fallline.specialists import Specialist, specialist_of
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ def reported(code: str, text: str) -> list[int]:
 
 def fixed_at(code: str, text: str, line: int) -> str | None:
     """The text after the fix of a finding at this line, made without the reader."""
-    from fallline.event import Location
+    from fallline.location import Location
 
     rule = rule_by_code(code)
     assert rule is not None

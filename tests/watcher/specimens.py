@@ -50,6 +50,7 @@ def run_one(script: Path, mode: str) -> int:
     if mode == "plain":
         runpy.run_path(str(script), run_name="__main__")
         return 0
+    from fallline.cli.work.run import show
     from fallline.watcher import frames
     from fallline.watcher.launch_run import run_watched
 
@@ -64,7 +65,8 @@ def run_one(script: Path, mode: str) -> int:
             budget=20.0,  # the machine may be busy, and the specimens are short
             guard=guard,
             log=None,
-        )
+        ),
+        show,
     )
 
 

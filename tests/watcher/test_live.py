@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from fallline.event import Location
 from fallline.finding import Finding, Severity
+from fallline.location import Location
+from fallline.runs.update import UpdateRow
 from fallline.watcher.live import Live, LiveLine
-from fallline.watcher.recorder import UpdateRow
 
 
 class Terminal(io.StringIO):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from fallline.event import Location
+from fallline.location import Location
 from fallline.watcher.frames import place, shown_path
 
 __all__ = ["user_line"]

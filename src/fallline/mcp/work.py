@@ -27,11 +27,11 @@ from fallline.mcp.contract import (
 from fallline.report.json import plain
 from fallline.report.run import overview, verdict
 from fallline.rule import Rule, all_rules, rule_by_code
+from fallline.runs.read import read_run as read_series
+from fallline.runs.series import Series
+from fallline.runs.store import rank_files
 from fallline.specialists import SPECIALISTS
 from fallline.watcher.conclude import findings_of
-from fallline.watcher.series import Series
-from fallline.watcher.series import read_run as read_series
-from fallline.watcher.store import rank_files
 
 __all__ = [
     "ask",
@@ -182,8 +182,8 @@ def known_rule(code: str) -> Rule:
 
 def ask(question: str, code: str, path: str, run: str, root: Root) -> AnswerObject:
     """An answer from the playbooks, with the evidence that came along."""
-    from fallline.evidence import code_in, corrected, seen_in
     from fallline.triage.answer import answer
+    from fallline.triage.evidence import code_in, corrected, seen_in
 
     if not bounded(question, "the question").strip():
         raise UsageError("there is no question: say what the loop does and what you see")
@@ -220,8 +220,8 @@ def check_advice(text: str) -> list[ComplaintObject]:
 
 
 def _of_file(path: str, root: Root) -> tuple[list[Finding], str | None]:
-    from fallline.evidence import corrected
     from fallline.reader import read_text
+    from fallline.triage.evidence import corrected
 
     file = root.find(path)
     if not file.is_file():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
-from fallline.event import Kind
+from fallline.events import Kind
 from fallline.reader.call import Call
 from fallline.reader.evaluate import merged
 from fallline.reader.machine import Machine

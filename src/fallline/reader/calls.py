@@ -6,7 +6,7 @@ import ast
 import re
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 
-from fallline.event import Kind
+from fallline.events import Kind
 from fallline.reader import builders, frameworks, methods, models, objects, torch_api
 from fallline.reader.call import Call
 from fallline.reader.contexts import decorated

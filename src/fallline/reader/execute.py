@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
-from fallline.event import Event, Trace
+from fallline.events import Event, Trace
 from fallline.reader.machine import Machine, Stop
 from fallline.reader.relevance import TOKENS
 from fallline.reader.roots import Root, roots_of
@@ -56,7 +56,9 @@ def traces_of(
             trains = trains or bool(machine.backwards or machine.windows)
             ran |= machine.reached
             files |= machine.touched
-            happened = hash(tuple(_outline(event) for event in machine.events))
+            happened = hash(
+                (frozenset(machine.undecided), *(_outline(event) for event in machine.events))
+            )
             settings.outline = hash((happened, *_made(machine)))
             if machine.events and happened not in judged:
                 judged.add(happened)
@@ -65,9 +67,7 @@ def traces_of(
 
 def _outline(event: Event) -> tuple[object, ...]:
     """What tells one event from another; two executions with the same outline need judging once."""
-    facts = tuple(
-        (name, str(value)) for name, value in event.facts.items() if name not in {"site", "_graph"}
-    )
+    facts = tuple((name, str(value)) for name, value in event.facts.items() if name != "site")
     return (
         event.kind,
         event.at.path,

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fallline.event import Kind
+from fallline.events import Kind
 from fallline.reader.call import Call
 from fallline.reader.machine import Machine, count_of
 from fallline.reader.values import (
@@ -237,7 +237,6 @@ def _accelerator(machine: Machine, accelerator: Thing, name: str, call: Call) ->
             "norm" if "norm" in name else "value",
             call.arg(0, "parameters"),
             call.arg(1, "max_norm", "clip_value"),
-            unscaled=True,
         )
     if name in {"unwrap_model"}:
         return call.args[0] if call.args else Unknown()
@@ -280,7 +279,7 @@ def _fabric(machine: Machine, fabric: Thing, name: str, call: Call) -> Value | N
         limit = call.arg(None, "max_norm") or call.arg(None, "clip_val")
         how = "value" if "clip_val" in call.kwargs else "norm"
         target = call.arg(1, "optimizer") or call.arg(0, "module")
-        return clip(machine, call, how, target, limit, unscaled=True)
+        return clip(machine, call, how, target, limit)
     if name == "autocast":
         return Context("autocast", None)
     return Unknown(f"fabric.{name}")
@@ -326,7 +325,6 @@ def _lightning(machine: Machine, module: Thing, name: str, call: Call) -> Value 
             "norm",
             call.arg(0, "optimizer"),
             call.arg(None, "gradient_clip_val"),
-            unscaled=True,
         )
     if name in {
         "log",

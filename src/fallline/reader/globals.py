@@ -82,6 +82,7 @@ def _constant(machine: Machine, module: Module, target: ast.Name, name: str) -> 
     finally:
         machine._looking.discard(key)
         del machine.events[events:]
+        machine.undecided = {order for order in machine.undecided if order < events}
     if isinstance(found, Unknown) and not found.hint:
         found.hint = name
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from fallline.event import Kind
+from fallline.events import Kind
 from fallline.reader.machine import Machine
 from fallline.reader.values import (
     Const,

@@ -10,7 +10,7 @@ import ast
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fallline.event import Kind
+from fallline.events import Kind
 from fallline.reader.counts import COUNTED, SIZE, SIZED, small
 from fallline.reader.evaluate import evaluate
 from fallline.reader.machine import Machine

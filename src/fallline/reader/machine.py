@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from fallline.event import Event, Kind, Location, Object, Trace
+from fallline.events import OBJECTS, Event, Kind, Trace, describe, make
+from fallline.location import Location
 from fallline.reader.counts import small
 from fallline.reader.switches import Settings
 from fallline.reader.values import Const, Thing, Unknown, Value, kind_by_name
@@ -96,7 +97,10 @@ class Machine:
         self.halves: set[str] = set()
         self.windows: list[int] = []  # backward passes per step, as they come
         self.backwards = 0
-        self.retained: list[Event] = []  # backward passes that kept their graph
+        # backward passes that kept their graph, each with the forward passes in it
+        self.retained: list[tuple[Event, frozenset[int]]] = []
+        # events of which nobody knows whether a backward reaches them
+        self.undecided: set[int] = set()
         self.training_loops = 0  # loops with a backward in them that have ended
         self.data_loops = 0  # those over a loader
         self.results: dict[
@@ -247,8 +251,8 @@ class Machine:
 
     def emit(
         self,
-        kind: Kind,
-        node: ast.AST | Location,
+        kind: Kind | Event,
+        node: ast.AST | Location | None = None,
         *,
         optimizer: Thing | None = None,
         scaler: Thing | None = None,
@@ -257,27 +261,29 @@ class Machine:
         loader: Thing | None = None,
         **facts: Any,
     ) -> Event:
-        event = Event(
-            kind,
-            node if isinstance(node, Location) else self.place(node),
-            optimizer.id if optimizer else None,
-            scaler.id if scaler else None,
-            model.id if model else None,
-            scheduler.id if scheduler else None,
-            loader.id if loader else None,
-            {
-                name: value
-                for name, value in facts.items()
-                if value is not None and not (name == "parameters" and _unclear(value))
-            },
-            self.callers,
-            len(self.events),
-        )
+        """Add an event, made here of a kind and its facts (for the transition) or given whole."""
+        if isinstance(kind, Event):
+            event = kind
+        else:
+            assert node is not None
+            event = make(
+                kind,
+                node if isinstance(node, Location) else self.place(node),
+                optimizer=optimizer.id if optimizer else None,
+                scaler=scaler.id if scaler else None,
+                model=model.id if model else None,
+                scheduler=scheduler.id if scheduler else None,
+                loader=loader.id if loader else None,
+                **facts,
+            )
+        if event.parameters is not None and _unclear(event.parameters):
+            event.parameters = None
+        event.callers, event.order = self.callers, len(self.events)
         self.events.append(event)
-        if kind is Kind.BACKWARD:
+        if event.kind is Kind.BACKWARD:
             self.backwards += 1
             self.pending += 1
-        elif kind is Kind.STEP:
+        elif event.kind is Kind.STEP:
             self.windows.append(self.pending)
             self.pending = 0
         return event
@@ -336,6 +342,8 @@ class Machine:
             if e.fact("used") or e.fact("reaches_backward")
         }
         for event in self.events:
+            if event.order in self.undecided:
+                continue
             again = (event.kind, event.at, event.callers) in reaching
             if event.kind is Kind.FORWARD and (again or self.complete):
                 event.facts.setdefault("used", again)
@@ -346,20 +354,21 @@ class Machine:
         return Trace(
             self.events,
             [
-                Object(t.id, t.kind, t.at, _known(t.facts), t.born)
+                describe(t.kind, t.id, t.at, born=t.born, **_known(t.kind, t.facts))
                 for t in self.things.values()
-                if t.kind != "object"
+                if t.kind in OBJECTS
             ],
             settings=self.settings.words(),
             complete=self.complete,
         )
 
 
-def _known(facts: dict[str, Any]) -> dict[str, Any]:
+def _known(kind: str, facts: dict[str, Any]) -> dict[str, Any]:
     return {
         name: value
         for name, value in facts.items()
-        if value is not None and not (name == "parameters" and _unclear(value))
+        if name in OBJECTS[kind].__dataclass_fields__
+        and not (name == "parameters" and _unclear(value))
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from fallline.event import Kind
+from fallline.events import Kind
 from fallline.reader import containers, frameworks, tensors
 from fallline.reader.call import METHODS, Call
 from fallline.reader.machine import Machine

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from fallline.event import Event, Kind, Location
+from fallline.events import Event, Kind
+from fallline.location import Location
 from fallline.reader.call import METHODS, Call
 from fallline.reader.machine import Machine
 from fallline.reader.relevance import acts_here, called_names, trains

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from fallline.event import Kind
+from fallline.events import GradRead, Kind
 from fallline.reader import frameworks
 from fallline.reader.call import METHODS, Call
 from fallline.reader.machine import Machine
@@ -49,8 +49,9 @@ def _add_group(machine: Machine, optimizer: Thing, call: Call) -> Value:
         optimizer.facts["parameters"] = optimizer.sets | added
     for event in machine.events:
         if event.kind is Kind.REPLACE and event.fact("what") == "head":
-            event.kind = Kind.GRAD_READ
-            event.facts = {"what": "value"}
+            machine.events[event.order] = GradRead(
+                event.at, what="value", model=event.model, callers=event.callers, order=event.order
+            )
     return NONE
 
 

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from fallline.event import Location
 from fallline.finding import Finding, Severity
+from fallline.location import Location
 from fallline.matters import nothing_to_find
 from fallline.reader.execute import traces_of
 from fallline.reader.roots import Root

@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from fallline.event import Kind
+from fallline.events import Kind
 from fallline.reader.call import Call
 from fallline.reader.calls import call_function
 from fallline.reader.frameworks import is_trainer
@@ -177,10 +177,7 @@ def _escapes(machine: Machine, result: Value, depth: int = 4) -> None:
         for item in list(items):
             _escapes(machine, item, depth - 1)
     elif isinstance(result, Tensor):
-        for order in result.forwards:
-            machine.events[order].facts.setdefault("used", None)
-        for order in result.kept:
-            machine.events[order].facts.setdefault("reaches_backward", None)
+        machine.undecided |= result.forwards | result.kept
 
 
 def _given(

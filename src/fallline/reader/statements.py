@@ -7,7 +7,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from typing import Any
 
-from fallline.event import Kind
+from fallline.events import Kind
 from fallline.reader import contexts, grads, loops
 from fallline.reader.decide import decide, truth
 from fallline.reader.evaluate import combine, evaluate
@@ -157,9 +157,7 @@ def _replaced(machine: Machine, name: str, value: Value, node: ast.AST) -> None:
             and here.line <= new.at.line <= (here.end_line or 0)
         )
         if held and not machine.iteration and made_here:
-            machine.emit(
-                Kind.REPLACE, node, model=new, what="recreated", parameters=old.sets, name=name
-            )
+            machine.emit(Kind.REPLACE, node, model=new, what="recreated", parameters=old.sets)
 
 
 def _set_attribute(machine: Machine, target: ast.Attribute, value: Value, node: ast.AST) -> None:
@@ -231,7 +229,6 @@ def _new_part(machine: Machine, model: Thing, part: Thing, name: str, node: ast.
             optimizer=holders[0],
             what="head",
             parameters=model.sets,
-            name=name,
         )
     part.facts["parameters"] = model.sets
 

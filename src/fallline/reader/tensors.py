@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from fallline.event import Event, Kind
+from fallline.events import Event, Kind
 from fallline.reader import grads
 from fallline.reader.call import Call
 from fallline.reader.evaluate import ATTRIBUTES, WAITS
@@ -94,12 +94,11 @@ def _settle_history(machine: Machine, loss: Tensor, event: Event) -> None:
         machine.events[index].facts["used"] = True
     if not loss.forwards:
         perhaps_used(machine)
-    for earlier in machine.retained:
-        if not loss.forwards.isdisjoint(earlier.facts["_graph"]):
+    for earlier, graph in machine.retained:
+        if not loss.forwards.isdisjoint(graph):
             earlier.facts["second"] = True
-    event.facts["_graph"] = loss.forwards
     if event.facts.get("retain_graph"):
-        machine.retained.append(event)
+        machine.retained.append((event, loss.forwards))
 
 
 def perhaps_used(machine: Machine) -> None:
@@ -107,7 +106,7 @@ def perhaps_used(machine: Machine) -> None:
     start = machine.begun[-1][1] if machine.begun else 0
     for event in machine.events[start:]:
         if event.kind is Kind.FORWARD and event.fact("training") is False:
-            event.facts.setdefault("used", None)
+            machine.undecided.add(event.order)
 
 
 def sync(machine: Machine, tensor: Tensor, what: str, node: ast.AST) -> None:
@@ -120,7 +119,6 @@ def sync(machine: Machine, tensor: Tensor, what: str, node: ast.AST) -> None:
             what=what,
             per_parameter=bool(machine.loops and machine.loops[-1] == "params") or None,
             device="cuda" if uses_cuda else None,
-            conditional=any(varying for _, varying, _ in machine.tests) or None,
         )
 
 

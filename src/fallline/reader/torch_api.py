@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from fallline.event import Kind
+from fallline.events import Kind
 from fallline.reader import builtin
 from fallline.reader.builders import (
     dataset,

@@ -9,7 +9,7 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import Any
 
-from fallline.event import Location
+from fallline.location import Location
 from fallline.syntax import Module
 
 __all__ = [

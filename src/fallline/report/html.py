@@ -9,20 +9,20 @@ from pathlib import Path
 
 from fallline._version import __version__
 from fallline.finding import Finding
-from fallline.report.charts import number
 from fallline.report.html_findings import finding_cards
 from fallline.report.html_run import charts, ranks_table, time_breakdown
 from fallline.report.html_style import SCRIPT, STYLE
-from fallline.report.run import SHOWN, Overview, bytes_text, overview, seconds_text, verdict
-from fallline.watcher.series import Series, Track
+from fallline.report.run import SHOWN, Overview, overview, verdict
+from fallline.runs.series import Series, Track
+from fallline.show.numbers import bytes_text, number, seconds_text
 
 __all__ = ["page", "write_page"]
 
 
 def write_page(series: Series, findings: list[Finding], target: Path) -> Path:
     """The page as a file, whole or not at all."""
-    from fallline.check.write import write_atomically
     from fallline.errors import RunError
+    from fallline.files import write_atomically
 
     try:
         write_atomically(str(target), page(series, findings).encode())

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from fallline.event import Location
+from fallline.location import Location
 from fallline.syntax.names import SAME, UNKNOWN, constant_of
 from fallline.syntax.source import Source
 

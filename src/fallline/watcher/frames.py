@@ -16,7 +16,7 @@ from itertools import islice
 from types import CodeType, FrameType
 from typing import Any
 
-from fallline.event import Location
+from fallline.location import Location
 
 __all__ = [
     "Place",

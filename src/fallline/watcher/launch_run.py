@@ -12,21 +12,25 @@ import platform
 import re
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fallline.errors import FalllineError
+from fallline.runs.findings import write_findings
+from fallline.runs.series import Series
+from fallline.runs.store import MARK, Store, claim_folder, free_folder, rank_files
+from fallline.watcher.conclude import conclude
 from fallline.watcher.launch import after_torch, run_target
 from fallline.watcher.on_import import after_import
-from fallline.watcher.store import MARK, Store, claim_folder, free_folder, rank_files
 
 if TYPE_CHECKING:
     from fallline.finding import Finding
     from fallline.watcher.session import Session
 
-__all__ = ["active", "child", "forked", "run_watched"]
+__all__ = ["active", "child", "forked", "run_watched", "shown"]
 
 
 @dataclass(slots=True)
@@ -34,6 +38,7 @@ class _Run:
     """`fallline run` in this process."""
 
     settings: dict[str, Any]
+    show: Callable[[Series, list[Finding]], None]  # says at the end what was seen
     spawned: bool = False  # by the process that the user started, which says what was seen
     session: Session | None = None  # from the moment that torch is imported
     unwatched: str | None = None  # why
@@ -56,8 +61,8 @@ def active() -> Session | None:
     return _run.session if _run is not None else None
 
 
-def run_watched(args: argparse.Namespace) -> int:
-    """Run the script and watch it; the script's own exit status."""
+def run_watched(args: argparse.Namespace, show: Callable[[Series, list[Finding]], None]) -> int:
+    """Run the script and watch it; the script's own exit status. `show` says at the end what was seen."""
     settings = {
         "out": str(_folder(args)),
         "budget": args.budget / 100,
@@ -68,7 +73,7 @@ def run_watched(args: argparse.Namespace) -> int:
         "cwd": os.getcwd(),
         "started": time.time() - 1.0,
     }
-    run = _Run(settings)
+    run = _Run(settings, show)
     _watch(run)
     process = os.getpid()
     return run_target(
@@ -121,7 +126,7 @@ def _launcher_started() -> float:
 
 def _announce(run: _Run) -> None:
     if run.speaks:
-        _say(f"watching {run.settings['script']}; the run is recorded in {_shown(run.folder)}")
+        _say(f"watching {run.settings['script']}; the run is recorded in {shown(run.folder)}")
 
 
 def _watch(run: _Run) -> None:
@@ -211,25 +216,14 @@ def _concluded(run: _Run, session: Session, folder: Path) -> list[Finding]:
         if session.recorder is None or not session.recorder._warned:
             raise
     if run.speaks:
-        from fallline.report.run import finding_lines
-        from fallline.report.terminal import Paint, wants_colour
-        from fallline.watcher.series import Series
-
-        paint = Paint(wants_colour("auto", sys.stderr))
-        print("\n" + "\n".join(finding_lines(Series(), session.findings, paint)), file=sys.stderr)
+        run.show(Series(), session.findings)
     return session.findings
 
 
 def _conclude(run: _Run, folder: Path) -> list[Finding]:
-    from fallline.watcher.conclude import conclude
-
     series, found = conclude(folder, wait=True)
     if run.speaks:
-        from fallline.report.run import summary
-        from fallline.report.terminal import Paint, wants_colour
-
-        text = summary(series, found, Paint(wants_colour("auto", sys.stderr)))
-        print(f"\n{text}\n  fallline report {_shown(folder)}", file=sys.stderr)
+        run.show(series, found)
     return found
 
 
@@ -242,7 +236,7 @@ def _conclude_without_updates(run: _Run, status: str) -> None:
         _say(f"this run was not watched ({run.unwatched}), so nothing is known about it")
     elif run.speaks:
         why = "no optimizer stepped" if run.session is not None else "torch was never imported"
-        _say(f"{why}, so there is nothing to report; {_shown(_left_empty(run, status))} is empty")
+        _say(f"{why}, so there is nothing to report; {shown(_left_empty(run, status))} is empty")
 
 
 def _spawned_run(folder: Path, started: float) -> Path | None:
@@ -256,8 +250,6 @@ def _spawned_run(folder: Path, started: float) -> Path | None:
 
 def _left_empty(run: _Run, status: str) -> Path:
     """The findings.json of a run without an update, in a folder that `fallline report` can read."""
-    from fallline.watcher.conclude import write_findings
-
     settings = run.settings
     folder = claim_folder(run.folder, 0, 1)
     about: dict[str, Any] = {k: settings[k] for k in ("script", "argv", "cwd", "started")}
@@ -276,7 +268,7 @@ def _say(text: str) -> None:
         print(f"fallline: {text}", file=sys.stderr, flush=True)
 
 
-def _shown(path: Path) -> Path:
+def shown(path: Path) -> Path:
     """As short as it can be said from the folder that the user is in."""
     with suppress(ValueError, OSError):
         return path.relative_to(os.getcwd())
@@ -312,7 +304,7 @@ def _watch_spawned(settings: dict[str, Any]) -> None:
 
 def child(settings: str) -> None:
     """In a spawned child, before anything of the user's runs."""
-    run = _Run(json.loads(settings), spawned=True)
+    run = _Run(json.loads(settings), lambda series, found: None, spawned=True)
     _watch(run)
     _finish_with_process(run)
 

@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TextIO
 
 from fallline.finding import Finding, Severity
-from fallline.report.charts import number
-from fallline.report.terminal import SEVERITY_STYLE, Paint, counted, wants_colour
+from fallline.runs.series import Rank, Series
+from fallline.runs.update import UpdateRow
+from fallline.show.numbers import number
+from fallline.show.terminal import SEVERITY_STYLE, Paint, counted, wants_colour
 from fallline.watcher.conclude import measured
-from fallline.watcher.recorder import UpdateRow
-from fallline.watcher.series import Rank, Series
 
 __all__ = ["Live", "LiveLine"]
 

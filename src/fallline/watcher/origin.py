@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from fallline.event import Event, Kind, Location
+from fallline.events import Backward, Event
+from fallline.location import Location
 from fallline.watcher.capture import Capture, Gone
 from fallline.watcher.frames import is_user_file, locate, user_frames
 from fallline.watcher.objects import unwrap
@@ -288,7 +289,7 @@ class Origin:
         at = locate(frame.f_code, instruction, frame.f_lineno)
         facts = self._facts(story) if story is not None else {"missing": missing}
         code = _CODES.get(story.leaf or "", "FL620") if story is not None else "FL620"
-        seen = Event(Kind.BACKWARD, at)
+        seen = Backward(at)
         self._observe(
             code,
             seen,

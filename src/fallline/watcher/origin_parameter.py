@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from fallline.event import Event, Location
+from fallline.events import Event
+from fallline.location import Location
 from fallline.watcher.frames import locate, user_frames
 from fallline.watcher.source import enclosing, over_parameters, statement_at
 

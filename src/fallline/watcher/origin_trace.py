@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as global_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fallline.event import Location
+from fallline.location import Location
 from fallline.watcher.frames import is_user_file, place, shown_path
 
 __all__ = [

@@ -13,7 +13,7 @@ from sys import _getframe
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from fallline.event import Event
+from fallline.events import Event
 from fallline.watcher.log import KEPT_UPDATES
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fallline.event import Event
+from fallline.events import Event
 from fallline.finding import Finding
 from fallline.watcher.frames import place
 from fallline.watcher.guard import Guard

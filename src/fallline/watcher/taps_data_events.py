@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fallline.event import Event, Kind
+from fallline.events import Event, Kind
 from fallline.watcher.frames import Place, place
 from fallline.watcher.taps_facts import length_of
 
@@ -71,7 +71,7 @@ class DataTeller:
         index, entry[1][0] = entry[1][0], entry[1][0] + 1
         entry[1][1] = True
         name = self.loader_id(loader)
-        length = self.objects.described[name].facts.get("length")
+        length = self.objects.described[name].fact("length")
         last = None if length is None else index + 1 == length
         if self.routine.expected("batch", loader, 5, last) is not None:
             return

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fallline.event import Event, Kind, Location
+from fallline.events import Event, Kind, make
+from fallline.location import Location
 from fallline.watcher.frames import Place, from_torch, place
 from fallline.watcher.log import EventLog
 from fallline.watcher.objects import Objects, unwrap, wrapper_of
@@ -96,10 +97,13 @@ class Teller(DataTeller, ModeTeller):
 
     # -- the means ---------------------------------------------------------------------------------------------
 
-    def emit(self, kind: Kind, where: Place | None = None, **named: Any) -> Event:
-        """Tell one event; what was done to gradients by hand before it is complete."""
+    def emit(self, kind: Kind | Event, where: Place | None = None, **named: Any) -> Event:
+        """Record one event; what was done to gradients by hand before it is complete."""
         if self.by_hand.pending:
             self.by_hand.settle()
+        if isinstance(kind, Event):
+            self.record(kind)
+            return kind
         return self.tell(kind, where or place(3), **named)
 
     def tell(
@@ -115,9 +119,18 @@ class Teller(DataTeller, ModeTeller):
         **named: Any,
     ) -> Event:
         """Ids go to their fields, the rest are facts; None means not known."""
-        facts = {k: v for k, v in named.items() if v is not None}
         at, callers = (where.at, where.callers[::-1]) if where is not None else (_NOWHERE, ())
-        event = Event(kind, at, optimizer, scaler, model, scheduler, loader, facts, callers)
+        event = make(
+            kind,
+            at,
+            optimizer=optimizer,
+            scaler=scaler,
+            model=model,
+            scheduler=scheduler,
+            loader=loader,
+            callers=callers,
+            **named,
+        )
         self.record(event)
         return event
 
@@ -234,7 +247,7 @@ class Teller(DataTeller, ModeTeller):
             mark = Mark(event)
             if root_marker(tensor, MARK, mark):
                 self.kept.output(mark, event)
-                event.facts["_marked"] = True
+                event.facts["followed"] = True
 
     # -- backward ----------------------------------------------------------------------------------------------
 

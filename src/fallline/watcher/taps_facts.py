@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from fallline.event import Event
+from fallline.events import Event
 
 __all__ = [
     "HalfWatch",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fallline.event import Event, Kind
+from fallline.events import Event, Kind
 from fallline.watcher.frames import is_user_file, locate, place
 from fallline.watcher.source import attribute_at, enclosing
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from fallline.event import Event, Kind
+from fallline.events import Event, Kind
 from fallline.watcher.frames import from_torch, place
 from fallline.watcher.objects import unwrap
 from fallline.watcher.taps_facts import HalfWatch, modules_in

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as global_hooks
 
-from fallline.event import Event, Kind, Location
+from fallline.events import Event, Kind
+from fallline.location import Location
 from fallline.watcher.frames import Place, place
 
 if TYPE_CHECKING:

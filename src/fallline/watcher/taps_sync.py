@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fallline.event import Kind
+from fallline.events import Kind
 from fallline.watcher.frames import is_user_file, locate, place
 from fallline.watcher.source import over_parameters
 

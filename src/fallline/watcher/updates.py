@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fallline.event import Location
+from fallline.location import Location
+from fallline.runs.samples import ParameterInfo
+from fallline.runs.update import UpdateRow
 from fallline.watcher.guard import Guard, GuardStop
 from fallline.watcher.memory import LiveGraphs, live_bytes
 from fallline.watcher.numbers import Numbers, describe_parameters
 from fallline.watcher.objects import learning_rate
-from fallline.watcher.recorder import Recorder, UpdateRow, as_it_is
-from fallline.watcher.samples import ParameterInfo
+from fallline.watcher.recorder import Recorder, as_it_is
 from fallline.watcher.taps_events import Teller
 from fallline.watcher.taps_facts import autocast_dtype
 
@@ -322,7 +323,7 @@ class Updates(Teller):
         held = self.objects.members(self.objects.optimizer_sets[name])
         models = [m for m, s in self.objects.model_sets.items() if held & self.objects.members(s)]
         wrapper = next(
-            (w for m in models if (w := self.objects.described[m].facts.get("wrapper"))), None
+            (w for m in models if (w := self.objects.described[m].fact("wrapper"))), None
         )
         facts = {
             "kind": "optimizer",

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from fallline.event import Location
 from fallline.instruments.memory.ledger import BATCH, Entry, Ledger
+from fallline.location import Location
 from fallline.watcher.frames import place, user_frames
 from fallline.watcher.memory import live_bytes
 from fallline.watcher.taps_kept import keeper

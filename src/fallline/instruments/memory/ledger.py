@@ -18,9 +18,9 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
-from fallline.event import Location
 from fallline.instruments.script import Observer
 from fallline.instruments.tensors import tensors_in
+from fallline.location import Location
 from fallline.watcher.frames import place
 
 __all__ = ["Account", "Entry", "Exhausted", "Ledger", "Peak", "is_out_of_memory"]

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn.modules import module as global_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fallline.event import Location
 from fallline.instruments.untouched import World, loss_of, untouched
 from fallline.instruments.where import user_line
+from fallline.location import Location
 from fallline.watcher.origin_trace import Modules, plain_name, tensors_in
 
 __all__ = ["IN_A_ROW", "Flow", "Layer", "Silent", "flow_of"]

@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from fallline.event import Location
 from fallline.instruments.untouched import World
 from fallline.instruments.where import user_line
+from fallline.location import Location
 from fallline.watcher.origin_trace import Modules
 
 __all__ = [

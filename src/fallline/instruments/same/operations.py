@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fallline.event import Location
 from fallline.instruments.same.fingerprint import Fingerprint, fingerprint, resolve, together
 from fallline.instruments.where import user_line
+from fallline.location import Location
 from fallline.watcher.origin_trace import plain_name, storage, tensors_in
 
 __all__ = ["MOST", "Operations"]

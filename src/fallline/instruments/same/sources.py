@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from fallline.event import Location
+from fallline.location import Location
 from fallline.watcher.frames import is_user_file, place
 from fallline.watcher.patches import Patches, Wrapped
 

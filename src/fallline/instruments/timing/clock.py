@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fallline.event import Location
 from fallline.instruments.script import Observer
+from fallline.location import Location
 from fallline.watcher.frames import is_user_file, locate, place
 
 if TYPE_CHECKING:

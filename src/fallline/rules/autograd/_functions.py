@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from fallline.event import Location
+from fallline.location import Location
 from fallline.syntax import Module
 
 __all__ = ["AutogradFunction", "functions_in", "head", "own_nodes"]

@@ -6,11 +6,10 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from itertools import pairwise
 
-from fallline.event import Event, Kind, Trace
+from fallline.events.kinds import Backward, Batch, Event, GradRead, Opaque, Step
+from fallline.events.trace import Trace
 
 __all__ = ["on_every_iteration"]
-
-_STEPS = (Kind.STEP, Kind.OPAQUE)  # what cannot be seen into may step
 
 
 def on_every_iteration(trace: Trace, events: Iterable[Event]) -> bool:
@@ -21,13 +20,21 @@ def on_every_iteration(trace: Trace, events: Iterable[Event]) -> bool:
         return False
     # gradients that nothing steps with are looked at, plotted or attacked with: nobody trains
     spanned = trace.events[iterations[min(touched)][0] : iterations[max(touched)][1]]
-    return any(e.kind in _STEPS or e.fact("what") == "use" for e in spanned)
+    return any(map(_trains, spanned))
+
+
+def _trains(event: Event) -> bool:
+    """It steps; an opaque call may."""
+    match event:
+        case Step() | Opaque() | GradRead(what="use"):
+            return True
+    return False
 
 
 def _iterations(trace: Trace) -> list[tuple[int, int]]:
     """Spans of event order from one batch (or backward, where no loader is seen) to the next, with a backward inside."""
-    backwards = [e.order for e in trace.all(Kind.BACKWARD)]
-    starts = [e.order for e in trace.all(Kind.BATCH)] or backwards
+    backwards = [e.order for e in trace.of(Backward)]
+    starts = [e.order for e in trace.of(Batch)] or backwards
     spans = []
     for start, end in pairwise([*starts, len(trace.events)]):
         first = bisect_left(backwards, start)

@@ -9,8 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fallline.errors import UsageError
+from fallline.report.answer import markdown
 from fallline.specialists import SPECIALISTS
+from fallline.triage.answer import SURE, answer
 from fallline.triage.evaluate import Complaint, Scenario, grade
+from fallline.triage.evidence import gather
 
 __all__ = ["Column", "columns"]
 
@@ -39,10 +42,6 @@ def columns(
 
 
 def _ask(scenario: Scenario) -> list[Complaint]:
-    from fallline.evidence import gather
-    from fallline.report.answer import markdown
-    from fallline.triage.answer import SURE, answer
-
     findings, corrected = gather(scenario.question)
     reply = answer(scenario.question, findings, corrected)
     return grade(scenario, markdown(reply), [name for name, score in reply.routes if score >= SURE])
