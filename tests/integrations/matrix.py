@@ -136,9 +136,9 @@ def _child(home: Path, rank: int, world: int, port: int) -> int:
             MASTER_PORT=str(port),
             TORCHELASTIC_RUN_ID="matrix",
         )
-    from fallline.watcher import frames
+    from fallline.taps import frames
 
-    frames._started_in = str(home)
+    frames._frames._started_in = str(home)
     status = 0
     try:
         runpy.run_path("train.py", run_name="__main__")

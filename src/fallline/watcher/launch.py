@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fallline.errors import UsageError
-from fallline.watcher.frames import claim
+from fallline.taps.frames import claim
 from fallline.watcher.on_import import after_import
 
 __all__ = ["after_torch", "execute", "report", "run_target", "without_us"]
