@@ -111,7 +111,7 @@ else:
 
 def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=90
+        [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=400
     )
 
 
