@@ -9,7 +9,7 @@ import pytest
 from fallline.events import Loader, Object, Sampler
 from fallline.location import Location
 from fallline.reader import read_paths, read_text
-from fallline.rule import rule_by_code
+from fallline.rules import rule_by_code
 from fallline.verdict import judge
 from traces import codes, trace
 

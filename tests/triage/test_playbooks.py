@@ -11,7 +11,7 @@ import pytest
 
 from fallline.proof.record import recorded
 from fallline.reader import read_text
-from fallline.rule import all_rules, rule_by_code
+from fallline.rules import all_rules, rule_by_code
 from fallline.specialists import SPECIALISTS
 from fallline.triage import playbook
 from fallline.triage.evaluate import refuted

@@ -71,11 +71,11 @@ def serve(folder: Path, mode: str) -> None:
     import torch._dynamo  # optimizers import it on first use: seconds that every fork would pay
 
     import fallline.report.run
-    import fallline.rule
+    import fallline.rules
     import fallline.watcher.judge
     import fallline.watcher.session  # all imported once, before the forks
 
-    fallline.rule.all_rules()
+    fallline.rules.all_rules()
     torch.set_num_threads(1)
     waiting = sorted(folder.glob("*.py"))
     running: set[int] = set()

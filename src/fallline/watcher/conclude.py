@@ -11,11 +11,13 @@ from pathlib import Path
 
 from fallline.errors import UsageError
 from fallline.finding import Finding
-from fallline.rule import Rule, all_rules
+from fallline.rule import Rule
+from fallline.rules import all_rules
 from fallline.runs.findings import write_findings
 from fallline.runs.read import read_run
 from fallline.runs.series import Series
-from fallline.verdict import merge, settle
+from fallline.settle import settle
+from fallline.verdict import together
 
 __all__ = ["conclude", "findings_of", "measured"]
 
@@ -40,7 +42,7 @@ def findings_of(series: Series) -> list[Finding]:
     recorded += [
         Finding.from_dict(d) for rank in series.ranks for d in rank.meta.get("judged") or ()
     ]
-    return settle(merge([*recorded, *measured(series)]))
+    return settle(together([*recorded, *measured(series)], one_trace=True))
 
 
 def measured(series: Series) -> Iterator[Finding]:

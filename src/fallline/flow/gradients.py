@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import ast
 
-from fallline.rules.numerics._layers import last_name
-from fallline.rules.numerics._values import values_of
+from fallline.flow.calls import last_name, names_in, of_self
+from fallline.flow.values import values_of
 from fallline.syntax import Module
 
 __all__ = ["takes_no_gradient"]
@@ -27,40 +27,39 @@ def takes_no_gradient(
     module: Module, node: ast.AST | None, seen: frozenset[str] = frozenset()
 ) -> bool:
     """Whether nothing that this is made of can require a gradient. False where that is not known."""
-    if isinstance(node, ast.Constant):
-        return True
-    if isinstance(node, ast.Name):
-        return node.id in seen or _name(module, node, seen | {node.id})
-    if isinstance(node, ast.Attribute):
-        return node.attr in _TOLD or module.resolve(node) is not None or _fixed(module, node)
-    if isinstance(node, ast.Tuple | ast.List):
-        return all(takes_no_gradient(module, e, seen) for e in node.elts)
-    if isinstance(node, ast.BinOp):
-        return takes_no_gradient(module, node.left, seen) and takes_no_gradient(
-            module, node.right, seen
-        )
-    if isinstance(node, ast.ListComp | ast.GeneratorExp):
-        counted = {
-            n.id for g in node.generators for n in ast.walk(g.target) if isinstance(n, ast.Name)
-        }
-        return all(takes_no_gradient(module, g.iter, seen) for g in node.generators) and (
-            takes_no_gradient(module, node.elt, seen | counted)
-        )
-    if isinstance(node, ast.UnaryOp):
-        return takes_no_gradient(module, node.operand, seen)
-    if isinstance(node, ast.Subscript):
-        return takes_no_gradient(module, node.value, seen)
-    return isinstance(node, ast.Call) and _call(module, node, seen)
+
+    def all_of(*parts: ast.AST, also: frozenset[str] = seen) -> bool:
+        return all(takes_no_gradient(module, p, also) for p in parts)
+
+    match node:
+        case ast.Constant():
+            return True
+        case ast.Name(name):
+            return name in seen or _name(module, node, seen | {name})
+        case ast.Attribute(attr=name):
+            return name in _TOLD or module.resolve(node) is not None or _fixed(module, node)
+        case ast.Tuple(elts) | ast.List(elts):
+            return all_of(*elts)
+        case ast.BinOp(left, _, right):
+            return all_of(left, right)
+        case ast.ListComp(element, generators) | ast.GeneratorExp(element, generators):
+            counted = names_in(*(g.target for g in generators))
+            return all_of(*(g.iter for g in generators)) and all_of(element, also=seen | counted)
+        case ast.UnaryOp(operand=inner) | ast.Subscript(value=inner):
+            return all_of(inner)
+        case ast.Call():
+            return _call(module, node, seen)
+    return False
 
 
 def _fixed(module: Module, node: ast.Attribute) -> bool:
     """`self.x`, a buffer or a plain number."""
     cls = module.class_(node)
-    if cls is None or not (isinstance(node.value, ast.Name) and node.value.id == "self"):
+    if cls is None or of_self(node) is None:
         return False
-    made = values_of(module).attribute(node)
-    if isinstance(made, ast.Call) and isinstance(made.func, ast.Name):
-        return made.func.id in {"float", "int"}
+    match values_of(module).attribute(node):
+        case ast.Call(ast.Name(maker)):
+            return maker in {"float", "int"}
     return any(
         module.class_(call) is cls and call.args and module.constant(call.args[0]) == node.attr
         for call in module.method_calls("register_buffer")
@@ -68,16 +67,17 @@ def _fixed(module: Module, node: ast.Attribute) -> bool:
 
 
 def _call(module: Module, call: ast.Call, seen: frozenset[str]) -> bool:
-    if last_name(call) in _FRESH:
+    name = last_name(call)
+    if name in _FRESH:
         return not any(k.arg == "requires_grad" for k in call.keywords)
-    if last_name(call).removesuffix("_like") in _STANDS_IN:
+    if name.removesuffix("_like") in _STANDS_IN:
         return False
     given: list[ast.AST] = [*call.args, *(k.value for k in call.keywords)]
-    if (module.resolve(call.func) or "").startswith("torch."):
-        return all(takes_no_gradient(module, a, seen) for a in given)
-    return isinstance(call.func, ast.Attribute) and all(
-        takes_no_gradient(module, a, seen) for a in [call.func.value, *given]
-    )
+    if not (module.resolve(call.func) or "").startswith("torch."):
+        if not isinstance(call.func, ast.Attribute):
+            return False
+        given.append(call.func.value)
+    return all(takes_no_gradient(module, a, seen) for a in given)
 
 
 def _name(module: Module, name: ast.Name, seen: frozenset[str]) -> bool:
@@ -95,29 +95,27 @@ def _binding(module: Module, binding: ast.AST, seen: frozenset[str]) -> bool:
         passed = values_of(module).passed(binding)
         return bool(passed) and all(_detached(p) for p in passed)
     up = module.parent(binding)
-    if isinstance(up, ast.Tuple):
-        up = module.parent(up)
-    return isinstance(up, ast.Assign | ast.AnnAssign | ast.AugAssign) and takes_no_gradient(
-        module, up.value, seen
-    )
+    match module.parent(up) if isinstance(up, ast.Tuple) else up:
+        case ast.Assign(value=value) | ast.AnnAssign(value=value) | ast.AugAssign(value=value):
+            return takes_no_gradient(module, value, seen)
+    return False
 
 
 def _detached(node: ast.expr) -> bool:
     """Cut off where it is handed over. Numbers that an example passes in say nothing about other callers."""
-    if isinstance(node, ast.Attribute):
-        return node.attr in {"data", "grad"}
+    match node:
+        case ast.Attribute(attr="data" | "grad"):
+            return True
     return isinstance(node, ast.Call) and last_name(node) == "detach"
 
 
 def _written_into(module: Module, name: str, scope: ast.AST | None) -> bool:
     """`x[i] = y`, `x.add_(y)`: what went in may have had a gradient."""
     for node in ast.walk(scope if scope is not None else module.tree):
-        if isinstance(node, ast.Subscript):
-            target, writes = node.value, isinstance(node.ctx, ast.Store)
-        elif isinstance(node, ast.Attribute):
-            target, writes = node.value, node.attr.endswith("_") and node.attr[:1] != "_"
-        else:
-            continue
-        if writes and isinstance(target, ast.Name) and target.id == name:
-            return True
+        match node:
+            case ast.Subscript(ast.Name(written), _, ast.Store()) if written == name:
+                return True
+            case ast.Attribute(ast.Name(written), method) if written == name:
+                if method.endswith("_") and method[:1] != "_":
+                    return True
     return False

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 
-from fallline.syntax.module import Module
+from fallline.syntax import Module
 
 __all__ = [
     "acts_as_module",

@@ -6,7 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 
-__all__ = ["Range", "constant", "joined", "larger"]
+__all__ = ["DEAD_BRANCH", "Range", "constant", "joined", "larger"]
 
 _INF = math.inf
 # Sources that are only what a name says: `named`, and what is computed from it.
@@ -29,6 +29,13 @@ class Range:
     @property
     def has_zero(self) -> bool:
         return self.low <= 0 <= self.high
+
+    @property
+    def said(self) -> str:
+        """What makes it so, for a message."""
+        if self.source == "target":
+            return "the target"
+        return self.source if self.source.startswith("the ") else f"the result of {self.source}"
 
     @property
     def guessed(self) -> bool:
@@ -92,6 +99,10 @@ class Range:
 
     def _source_with(self, other: Range) -> str:
         return other.source if self.is_constant else self.source
+
+
+# The branch of a torch.where that is not taken: whatever is tested reaches it, and its gradient comes back.
+DEAD_BRANCH = Range(-_INF, _INF, "torch.where")
 
 
 def _product(a: float, b: float) -> float:

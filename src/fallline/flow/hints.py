@@ -1,11 +1,11 @@
-"""What an operation's name and a variable's name say about the values: the tables behind `_ranges`."""
+"""What an operation's name and a variable's name say about the values: the tables behind `ranges`."""
 
 from __future__ import annotations
 
 import math
 import re
 
-from fallline.rules.numerics._algebra import Range, constant
+from fallline.flow.algebra import Range, constant
 
 __all__ = ["OPERATIONS", "named"]
 
