@@ -15,7 +15,7 @@ from fallline.triage.pasted import unfenced
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from fallline.watcher.series import Series
+    from fallline.runs.series import Series
 
 __all__ = ["code_in", "corrected", "gather", "lines_back", "seen_in"]
 
@@ -120,8 +120,8 @@ def _of_run(folder: Path) -> list[Finding]:
     found = _recorded(file) if file.is_file() else []
     if found:
         return found
+    from fallline.runs.read import read_run
     from fallline.watcher.conclude import findings_of
-    from fallline.watcher.series import read_run
 
     if folder.is_file():
         raise RunError(f"{folder} is a file; --run takes the folder of a watched run")

@@ -25,7 +25,8 @@ from fallline.instruments import (
 from fallline.instruments.clip.noise import noise_scale_of_script
 from fallline.instruments.clip.rates import lr_range_of_script
 from fallline.instruments.script import Script
-from fallline.watcher.recorder import Recorder, UpdateRow
+from fallline.runs.update import UpdateRow
+from fallline.watcher.recorder import Recorder
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from matrix import PAGE, output, result, run_all, table, write_extras, write_programs
 from programs import CASES, EXPECTED, EXTRAS, FRAMEWORKS, RANKS, line_of, program
 
-from fallline.watcher.series import read_run
+from fallline.runs.read import read_run
 
 pytestmark = pytest.mark.slow
 

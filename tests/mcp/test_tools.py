@@ -16,8 +16,9 @@ from fallline.event import Location
 from fallline.mcp import work
 from fallline.mcp.server import make_server
 from fallline.rule import all_rules
+from fallline.runs.update import UpdateRow
 from fallline.specialists import SPECIALISTS
-from fallline.watcher.recorder import Recorder, UpdateRow
+from fallline.watcher.recorder import Recorder
 from mcp import Client
 
 from .conftest import CLIPS_LATE, Call

@@ -10,8 +10,9 @@ import pytest
 
 from fallline.event import Location
 from fallline.finding import Finding, Severity
-from fallline.watcher.recorder import Recorder, UpdateRow
-from fallline.watcher.samples import COLUMNS, Layout, ParameterInfo, Sample
+from fallline.runs.samples import COLUMNS, Layout, ParameterInfo, Sample
+from fallline.runs.update import UpdateRow
+from fallline.watcher.recorder import Recorder
 
 
 def sample_of(index: int, count: int = 6) -> Sample:

@@ -15,8 +15,9 @@ import pytest
 from fallline.report.charts import Chart, Line, Mark, extremes, number
 from fallline.report.html import page
 from fallline.report.html_heatmap import heat_map, png
+from fallline.runs.read import read_run
+from fallline.runs.series import Series
 from fallline.watcher.conclude import findings_of
-from fallline.watcher.series import Series, read_run
 
 CHROMIUM = (
     os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")

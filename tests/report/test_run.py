@@ -15,8 +15,10 @@ from fallline.errors import RunError
 from fallline.report.html import page
 from fallline.report.run import SHOWN, summary
 from fallline.report.terminal import Paint
-from fallline.watcher.recorder import Recorder, UpdateRow
-from fallline.watcher.series import Rank, Series, read_run
+from fallline.runs.read import read_run
+from fallline.runs.series import Rank, Series
+from fallline.runs.update import UpdateRow
+from fallline.watcher.recorder import Recorder
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ import pytest
 
 from fallline.cli.main import main
 from fallline.report.answer import text
+from fallline.runs.store import Store
+from fallline.runs.update import UpdateRow
 from fallline.specialists import SPECIALISTS
 from fallline.triage import answer, playbooks, recognise
 from fallline.triage.numbers import trends
 from fallline.triage.pasted import unfenced
-from fallline.watcher.recorder import UpdateRow
-from fallline.watcher.store import Store
 
 
 def ask(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from fallline.rule import rule_by_code
+from fallline.runs.update import UpdateRow
 from fallline.watcher import conclude
-from fallline.watcher.recorder import Recorder, UpdateRow
+from fallline.watcher.recorder import Recorder
 
 
 def rank(folder: Path, number: int) -> Recorder:

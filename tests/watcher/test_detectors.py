@@ -19,9 +19,9 @@ import pytest
 from fallline.event import Location
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule, all_rules, rule_by_code
-from fallline.watcher.recorder import UpdateRow
-from fallline.watcher.samples import COLUMNS, Layout, ParameterInfo, Sample
-from fallline.watcher.series import Series
+from fallline.runs.samples import COLUMNS, Layout, ParameterInfo, Sample
+from fallline.runs.series import Series
+from fallline.runs.update import UpdateRow
 from gloo import ATTEMPTS, aborted
 
 NUMERIC = [

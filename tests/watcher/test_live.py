@@ -14,8 +14,8 @@ import pytest
 
 from fallline.event import Location
 from fallline.finding import Finding, Severity
+from fallline.runs.update import UpdateRow
 from fallline.watcher.live import LiveLine
-from fallline.watcher.recorder import UpdateRow
 
 
 class Terminal(io.StringIO):

@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch import nn
 
+from fallline.runs.samples import FROZEN, WITH, WITHOUT, ParameterInfo, Sample
+from fallline.runs.update import UpdateRow
 from fallline.watcher import numbers
 from fallline.watcher.memory import LiveGraphs, live_bytes
 from fallline.watcher.numbers import Numbers, describe_parameters, fingerprint_due, gradient_sample
-from fallline.watcher.recorder import UpdateRow, _resolve
-from fallline.watcher.samples import FROZEN, WITH, WITHOUT, ParameterInfo, Sample
+from fallline.watcher.recorder import _resolve
 
 
 @pytest.fixture(autouse=True)

@@ -17,11 +17,13 @@ from pathlib import Path
 import pytest
 
 from fallline.errors import RunError
-from fallline.event import Event, Kind, Location
+from fallline.event import Location
 from fallline.finding import Finding, Severity
-from fallline.watcher import store
-from fallline.watcher.recorder import Recorder, UpdateRow
-from fallline.watcher.series import LIVE_ROWS, Series, read_run
+from fallline.runs import store
+from fallline.runs.read import read_run
+from fallline.runs.series import LIVE_ROWS, Series
+from fallline.runs.update import UpdateRow
+from fallline.watcher.recorder import Recorder
 
 AT = Location("train.py", 12, function="main")
 
@@ -47,14 +49,6 @@ def test_what_is_recorded_is_read_back(tmp_path: Path) -> None:
                 graphs=index,
             )
         )
-    recorder.event(
-        Event(
-            Kind.STEP,
-            AT,
-            "optimizer#1",
-            facts={"via": "direct", "parameters": frozenset({"model#1"})},
-        )
-    )
     recorder.finding(Finding("FL101", "clip-after-step", Severity.ERROR, "late", AT))
     recorder.close("finished")
 
@@ -68,7 +62,6 @@ def test_what_is_recorded_is_read_back(tmp_path: Path) -> None:
     assert track.totals["clipped"] == track.totals["clips"] == 5
     assert run.meta["status"] == "finished" and run.meta["script"] == "train.py"
     assert run.ranks[0].findings[0].code == "FL101"
-    assert run.ranks[0].events[0].facts["parameters"] == frozenset({"model#1"})
     assert not list((tmp_path / "run").glob("*-wal")), "a finished run is one plain file"
 
 
@@ -98,7 +91,8 @@ def test_a_killed_run_can_be_read(tmp_path: Path) -> None:
     script = textwrap.dedent(
         """
         import sys, time
-        from fallline.watcher.recorder import Recorder, UpdateRow
+        from fallline.runs.update import UpdateRow
+        from fallline.watcher.recorder import Recorder
         recorder = Recorder(sys.argv[1], meta={"script": "train.py"})
         for index in range(10**9):
             recorder.update(UpdateRow(index, loss=1.0))
@@ -236,16 +230,6 @@ def test_disk_and_memory_are_bounded_and_spikes_stay(
     )
     (alive,) = live.tracks
     assert len(alive.rows) <= LIVE_ROWS and max(r.loss for r in alive.rows) == 99.0
-
-
-def test_events_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "MAX_EVENTS", 100)
-    kept = store.Store.create(tmp_path, 0)
-    for index in range(1_000):
-        kept.event(Event(Kind.STEP, AT, facts={"index": index}))
-    kept.close()
-    found = [e.facts["index"] for e in read_run(tmp_path).ranks[0].events]
-    assert len(found) <= 200 and found[0] == 0 and found[-1] == 999
 
 
 def test_a_stalled_writer_drops_rows_instead_of_growing(

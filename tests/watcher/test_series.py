@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from fallline.errors import RunError
-from fallline.watcher.recorder import Recorder, UpdateRow
-from fallline.watcher.series import Series, read_run
+from fallline.runs.read import read_run
+from fallline.runs.series import Series
+from fallline.runs.update import UpdateRow
+from fallline.watcher.recorder import Recorder
 
 
 @pytest.mark.parametrize("make", [lambda p: None, lambda p: p.mkdir(), lambda p: p.write_text("x")])

@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from fallline.check.sources import Sources
-from fallline.check.write import write_atomically
 from fallline.errors import UsageError
+from fallline.files import write_atomically
 from fallline.finding import Finding
 
 __all__ = ["fingerprint", "load", "without_known", "write"]

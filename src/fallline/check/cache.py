@@ -19,8 +19,8 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from fallline._version import __version__
-from fallline.check.write import write_atomically
 from fallline.event import Location
+from fallline.files import write_atomically
 from fallline.finding import Finding
 from fallline.reader import Reading
 from fallline.reader.read import SECONDS_PER_FILE, Rest

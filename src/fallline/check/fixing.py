@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from fallline.check import notebook
 from fallline.check.sources import Sources
-from fallline.check.write import write_atomically
+from fallline.files import write_atomically
 from fallline.finding import Edit, Finding
 from fallline.reader import Reading, read_paths
 from fallline.syntax import Source, UnreadableError

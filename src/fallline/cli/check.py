@@ -214,7 +214,7 @@ def _out(args: Namespace, text: str) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
         return
-    from fallline.check.write import write_atomically
+    from fallline.files import write_atomically
 
     try:
         write_atomically(args.output_file, text.encode(errors="backslashreplace"))

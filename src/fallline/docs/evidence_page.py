@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from fallline.check.write import write_atomically
 from fallline.docs import rule_page
 from fallline.errors import UsageError
+from fallline.files import write_atomically
 from fallline.proof.experiment import where
 from fallline.proof.figure import figure
 from fallline.proof.record import Outcome, written

@@ -26,7 +26,7 @@ from fallline.errors import UsageError
 from fallline.finding import Finding
 
 if TYPE_CHECKING:
-    from fallline.watcher.recorder import UpdateRow
+    from fallline.runs.update import UpdateRow
     from fallline.watcher.session import Session
 
 __all__ = ["NAMES", "LogThread", "Logger", "Sink", "log_session", "loggers_of"]

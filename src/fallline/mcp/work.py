@@ -27,11 +27,11 @@ from fallline.mcp.contract import (
 from fallline.report.json import plain
 from fallline.report.run import overview, verdict
 from fallline.rule import Rule, all_rules, rule_by_code
+from fallline.runs.read import read_run as read_series
+from fallline.runs.series import Series
+from fallline.runs.store import rank_files
 from fallline.specialists import SPECIALISTS
 from fallline.watcher.conclude import findings_of
-from fallline.watcher.series import Series
-from fallline.watcher.series import read_run as read_series
-from fallline.watcher.store import rank_files
 
 __all__ = [
     "ask",

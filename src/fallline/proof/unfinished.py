@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fallline.check.write import write_atomically
 from fallline.errors import UsageError
+from fallline.files import write_atomically
 from fallline.proof.record import Outcome, read, written
 
 __all__ = ["Unfinished"]

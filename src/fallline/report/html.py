@@ -14,15 +14,15 @@ from fallline.report.html_findings import finding_cards
 from fallline.report.html_run import charts, ranks_table, time_breakdown
 from fallline.report.html_style import SCRIPT, STYLE
 from fallline.report.run import SHOWN, Overview, bytes_text, overview, seconds_text, verdict
-from fallline.watcher.series import Series, Track
+from fallline.runs.series import Series, Track
 
 __all__ = ["page", "write_page"]
 
 
 def write_page(series: Series, findings: list[Finding], target: Path) -> Path:
     """The page as a file, whole or not at all."""
-    from fallline.check.write import write_atomically
     from fallline.errors import RunError
+    from fallline.files import write_atomically
 
     try:
         write_atomically(str(target), page(series, findings).encode())

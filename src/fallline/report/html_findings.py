@@ -12,7 +12,7 @@ from fallline.proof.record import recorded
 from fallline.report.charts import number
 from fallline.report.run import excerpt
 from fallline.rule import rule_by_code
-from fallline.watcher.series import Series
+from fallline.runs.series import Series
 
 __all__ = ["finding_cards"]
 

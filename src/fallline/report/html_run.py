@@ -9,9 +9,9 @@ from fallline.finding import Finding
 from fallline.report.charts import Area, Chart, Line, Mark, Point, number, running_median
 from fallline.report.html_heatmap import heat_map
 from fallline.report.run import seconds_text
-from fallline.watcher.recorder import UpdateRow
-from fallline.watcher.samples import ParameterInfo, Sample
-from fallline.watcher.series import Series, Track
+from fallline.runs.samples import ParameterInfo, Sample
+from fallline.runs.series import Series, Track
+from fallline.runs.update import UpdateRow
 
 __all__ = ["charts", "ranks_table", "time_breakdown"]
 

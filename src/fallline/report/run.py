@@ -10,7 +10,7 @@ from pathlib import Path
 from fallline.finding import Finding
 from fallline.report.charts import number
 from fallline.report.terminal import SEVERITY_STYLE, Paint, counted
-from fallline.watcher.series import Series, Track
+from fallline.runs.series import Series, Track
 
 __all__ = [
     "SHOWN",

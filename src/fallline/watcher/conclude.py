@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import json
-import math
-import os
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from fallline.errors import RunError, UsageError
+from fallline.errors import UsageError
 from fallline.finding import Finding
 from fallline.rule import Rule, all_rules
+from fallline.runs.findings import write_findings
+from fallline.runs.read import read_run
+from fallline.runs.series import Series
 from fallline.verdict import merge, settle
-from fallline.watcher.series import Series, read_run
 
-__all__ = ["conclude", "findings_of", "findings_text", "measured", "write_findings"]
+__all__ = ["conclude", "findings_of", "measured"]
 
 WAIT_FOR_RANKS = 10.0  # seconds in which no rank writes anything
 LONGEST_WAIT = 60.0
@@ -76,32 +74,6 @@ def _tuned(rule: Rule, thresholds: dict[str, float]) -> Rule:
         else:
             print(f"fallline: {rule.code} has no threshold '{name}'", file=sys.stderr)
     return tuned
-
-
-def findings_text(found: list[Finding]) -> str:
-    """Findings as strict JSON: a NaN in the evidence becomes the text "NaN"."""
-    return json.dumps([_strict(f.as_dict()) for f in found], indent=2, default=str, allow_nan=False)
-
-
-def _strict(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
-    if isinstance(value, dict):
-        return {str(k): _strict(v) for k, v in value.items()}
-    return [_strict(v) for v in value] if isinstance(value, list | tuple) else value
-
-
-def write_findings(folder: Path, found: list[Finding]) -> Path:
-    """findings.json, whole or not at all."""
-    target = folder / "findings.json"
-    fresh = folder / f".findings.{os.getpid()}.json"
-    try:
-        fresh.write_text(findings_text(found) + "\n")
-        fresh.replace(target)
-    except OSError as error:
-        fresh.unlink(missing_ok=True)
-        raise RunError(f"cannot write {target}: {error}") from error
-    return target
 
 
 def _all_ranks(folder: Path) -> Series:

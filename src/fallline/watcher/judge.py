@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from fallline.event import Kind
 from fallline.finding import Finding
 from fallline.rule import all_rules
+from fallline.runs.findings import findings_text
 from fallline.verdict import judge, merge, settle
-from fallline.watcher.conclude import findings_text
 from fallline.watcher.taps_trace import build_trace
 
 if TYPE_CHECKING:
-    from fallline.watcher.recorder import UpdateRow
+    from fallline.runs.update import UpdateRow
     from fallline.watcher.session import Session
 
 __all__ = ["Judge"]

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fallline.errors import FalllineError
+from fallline.runs.store import MARK, rank_files
 from fallline.watcher.launch import after_torch, run_target
-from fallline.watcher.store import MARK, rank_files
 
 if TYPE_CHECKING:
     from fallline.finding import Finding
@@ -154,7 +154,7 @@ def _concluded(session: Session, folder: Path) -> list[Finding]:
     if not _is_child:
         from fallline.report.run import finding_lines
         from fallline.report.terminal import Paint, wants_colour
-        from fallline.watcher.series import Series
+        from fallline.runs.series import Series
 
         paint = Paint(wants_colour("auto", sys.stderr))
         print("\n" + "\n".join(finding_lines(Series(), session.findings, paint)), file=sys.stderr)

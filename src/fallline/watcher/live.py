@@ -18,8 +18,8 @@ from typing import Any, TextIO
 from fallline.finding import Finding
 from fallline.report.charts import number
 from fallline.report.terminal import SEVERITY_STYLE, Paint, counted, wants_colour
-from fallline.watcher.recorder import UpdateRow
-from fallline.watcher.series import Series
+from fallline.runs.series import Series
+from fallline.runs.update import UpdateRow
 
 __all__ = ["LiveLine"]
 

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from fallline.runs.samples import FROZEN, WIDTH, WITH, WITHOUT, Layout, ParameterInfo, Sample
 from fallline.watcher.budget import FLOOR_SECONDS, SHARE, left_for_looks
-from fallline.watcher.samples import FROZEN, WIDTH, WITH, WITHOUT, Layout, ParameterInfo, Sample
 
 if TYPE_CHECKING:
-    from fallline.watcher.recorder import UpdateRow
+    from fallline.runs.update import UpdateRow
 
 __all__ = ["Numbers", "describe_parameters", "fingerprint_due", "gradient_sample"]
 

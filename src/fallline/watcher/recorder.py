@@ -1,4 +1,4 @@
-"""What a run leaves behind: every update, event and finding, written by a thread that training never waits for.
+"""What a run leaves behind: every update and finding, written by a thread that training never waits for.
 
 The training thread puts small rows into a queue and goes on. A background thread turns tensors into numbers,
 writes them to this rank's SQLite file and keeps a bounded history for the live line. Nothing here raises into
@@ -14,51 +14,20 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fallline.event import Event, Location
 from fallline.finding import Finding
-from fallline.watcher.store import Store, claim_folder
+from fallline.runs.store import Store, claim_folder
+from fallline.runs.update import UpdateRow
 
-if TYPE_CHECKING:
-    from fallline.watcher.samples import Sample
-
-__all__ = ["Recorder", "UpdateRow", "as_it_is"]
+__all__ = ["Recorder", "as_it_is"]
 
 # A queue this long means that the writer cannot keep up (a stalled disk); further rows are counted, not kept.
 QUEUE_LIMIT = 20_000
 # How long a killed run may be behind, at most.
 FLUSH_SECONDS = 2.0
 _NUMBERS = (int, float)  # a union type made anew at each look is slow
-
-
-@dataclass(slots=True)
-class UpdateRow:
-    """One optimizer update as it happened. Numbers may be 0-dim tensors: they are read in the background."""
-
-    index: int  # the updates of this optimizer, counted from 0; skipped ones count
-    optimizer: str = "optimizer#1"
-    at: Location | None = None  # the user's line of the step
-    loss_at: Location | None = None  # the user's line of the (last) backward
-    time: float = 0.0  # time.time(); 0: now
-    loss: Any = (
-        None  # tensor or float; with accumulation the mean over the window as the loop scales it
-    )
-    lr: float | None = None
-    scale: Any = None  # the loss scale in use at backward; None without a scaler
-    skipped: Any = False  # by the scaler or the guard
-    clip_norm: Any = None  # the norm that clipping measured, before it clipped
-    clip_threshold: float | None = None
-    grad_norm: Any = None  # of all gradients, without the loss scale, where it was measured
-    seconds: dict[str, float] = field(default_factory=dict)  # data, forward, backward, step
-    memory: int | None = None  # bytes: of live tensors on the accelerator, of the process on a CPU
-    graphs: int | None = None  # autograd graphs of past updates that are still alive
-    micro_batches: int = 1
-    all_reduces: int | None = None
-    sample: Sample | None = None  # Numbers.after_step fills these two
-    fingerprint: Any = None
 
 
 class Recorder:
@@ -122,10 +91,6 @@ class Recorder:
             self._put("fields", fields)  # which counts it
         else:
             self._queue.append(("fields", fields))
-
-    def event(self, event: Event) -> None:
-        """Record one event, so that a killed run can still be judged."""
-        self._put("event", event)
 
     def finding(self, finding: Finding) -> None:
         """Record a finding as soon as it is made."""
@@ -210,9 +175,7 @@ class Recorder:
             return
         store.updates([thing for what, thing in batch if what == "update"])
         for what, thing in batch:
-            if what == "event":
-                store.event(thing)
-            elif what == "finding":
+            if what == "finding":
                 store.finding(thing)
             elif what == "meta":
                 store.meta(*thing)

@@ -17,12 +17,13 @@ import torch
 from torch import Tensor
 
 from fallline.event import Location
+from fallline.runs.samples import ParameterInfo
+from fallline.runs.update import UpdateRow
 from fallline.watcher.guard import Guard, GuardStop
 from fallline.watcher.memory import LiveGraphs, live_bytes
 from fallline.watcher.numbers import Numbers, describe_parameters
 from fallline.watcher.objects import learning_rate
-from fallline.watcher.recorder import Recorder, UpdateRow, as_it_is
-from fallline.watcher.samples import ParameterInfo
+from fallline.watcher.recorder import Recorder, as_it_is
 from fallline.watcher.taps_events import Teller
 from fallline.watcher.taps_facts import autocast_dtype
 

@@ -14,7 +14,7 @@ from fallline.finding import Finding
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from fallline.watcher.series import Series
+    from fallline.runs.series import Series
 
 __all__ = ["Watch", "check_options", "current", "watch"]
 

@@ -11,8 +11,8 @@ import torch
 
 from fallline.finding import Finding
 from fallline.rule import rule_by_code
+from fallline.runs.series import Series, Track
 from fallline.watcher.conclude import conclude
-from fallline.watcher.series import Series, Track
 from fallline.watcher.session import Options, Session
 
 __all__ = ["Watched", "updates_needed", "watched"]

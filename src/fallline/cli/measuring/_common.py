@@ -105,7 +105,7 @@ def deliver(
 
 
 def _write(folder: str, files: Mapping[str, bytes]) -> None:
-    from fallline.check.write import write_atomically
+    from fallline.files import write_atomically
 
     try:
         os.makedirs(folder, exist_ok=True)

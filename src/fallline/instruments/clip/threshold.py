@@ -14,7 +14,8 @@ from statistics import median
 from typing import Any
 
 from fallline.errors import UsageError
-from fallline.watcher.series import Series, Track, read_run
+from fallline.runs.read import read_run
+from fallline.runs.series import Series, Track
 
 __all__ = ["Clip", "ClipProposal", "propose_clip", "propose_from_norms", "propose_from_series"]
 

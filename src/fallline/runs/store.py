@@ -17,14 +17,12 @@ from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fallline.event import Event, Location
+from fallline.event import Location
 from fallline.finding import Finding
-from fallline.watcher.samples import Layout, ParameterInfo, Sample
-
-if TYPE_CHECKING:
-    from fallline.watcher.recorder import UpdateRow
+from fallline.runs.samples import Layout, ParameterInfo, Sample
+from fallline.runs.update import UpdateRow
 
 __all__ = [
     "BUCKET",
@@ -41,7 +39,6 @@ MARK = "run.json"  # in every run folder: which run it belongs to
 FORMAT = 1
 
 MAX_UPDATES = 60_000
-MAX_EVENTS = 4_000
 MAX_SAMPLE_BYTES = 64 << 20
 MAX_FINDINGS = 1_000
 BUCKET = 8  # neighbours that are thinned together; at most four of them stay
@@ -58,7 +55,6 @@ create table updates({", ".join(UPDATE_COLUMNS)});
 create table layouts(optimizer, id, parameters text);
 create table samples(optimizer, idx, layout, norm, signal, vals blob);
 create table fingerprints(optimizer, idx, vals blob);
-create table events(id integer primary key, body text);
 create table findings(code, path, line, body text, primary key(code, path, line));
 """
 
@@ -148,7 +144,7 @@ class Store:
         self._places: dict[tuple[str, int, str], int] = {}
         self._layouts: set[tuple[str, int]] = set()
         self._totals: dict[str, dict[str, Any]] = {}
-        self._updates = self._events = self._findings = self._sample_bytes = 0
+        self._updates = self._findings = self._sample_bytes = 0
 
     @classmethod
     def create(cls, folder: Path, rank: int) -> Store:
@@ -190,23 +186,6 @@ class Store:
             _encode(row.grad_norm), seconds("data"), seconds("forward"), seconds("backward"), seconds("step"),
             row.memory, row.graphs, row.micro_batches, row.all_reduces,
         )  # fmt: skip
-
-    def event(self, event: Event) -> None:
-        body = {"kind": event.kind.value, "facts": event.facts, "at": _location(event.at)}
-        for name in ("optimizer", "scaler", "model", "scheduler", "loader"):
-            if (value := getattr(event, name)) is not None:
-                body[name] = value
-        if event.callers:
-            body["callers"] = [_location(c) for c in event.callers]
-        self._db.execute("insert into events(body) values(?)", (json.dumps(body, default=_plain),))
-        self._events += 1
-        if self._events > 2 * MAX_EVENTS:
-            # the beginning and the end tell what the loop does; the middle repeats it
-            self._db.execute(
-                "delete from events where id > ? and id <= (select max(id) from events) - ?",
-                (MAX_EVENTS // 2, MAX_EVENTS // 2),
-            )
-            self._events = MAX_EVENTS
 
     def finding(self, finding: Finding) -> None:
         if self._findings < MAX_FINDINGS:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fallline.check.write import write_atomically
+from fallline.files import write_atomically
 
 
 def test_a_new_file_and_an_old_one(tmp_path: Path) -> None:
