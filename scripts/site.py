@@ -11,7 +11,7 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
-from fallline.docs.rule_page import page_name
+from fallline.report.rule_page import page_name
 from fallline.rule import all_rules
 from fallline.specialists import SPECIALISTS
 

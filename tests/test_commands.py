@@ -14,7 +14,7 @@ import pytest
 
 from fallline.cli.main import GROUPS, available
 from fallline.cli.measure import available as verbs
-from fallline.skills import rendered
+from fallline.report.skills import rendered
 from fallline.triage.playbook import playbooks
 
 ROOT = Path(__file__).parent.parent

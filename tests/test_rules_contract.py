@@ -136,8 +136,8 @@ def test_the_facts_a_rule_names_exist(rule: Rule) -> None:
 
 @pytest.mark.parametrize("rule", all_rules(), ids=lambda r: r.code)
 def test_a_rules_page_cites_its_facts_with_what_was_measured(rule: Rule) -> None:
-    from fallline.docs.rule_page import page
     from fallline.proof.record import recorded
+    from fallline.report.rule_page import page
 
     text = page(rule)
     for name in rule.facts:

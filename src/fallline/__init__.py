@@ -72,7 +72,7 @@ def __getattr__(name: str) -> object:
 
 def load_ipython_extension(shell: object) -> None:
     """`%load_ext fallline` in a notebook: gives it `%%watch`."""
-    from fallline.notebook import load
+    from fallline.integrations.notebook import load
 
     load(shell)
 

@@ -157,7 +157,7 @@ def test_the_guard_stops_the_cell_and_the_finding_is_shown(cells: Any) -> None:
     assert [code for code, *_ in findings(folder / "stop")] == ["FL620"]
     assert "FL620" in shown(ran[4])["text/html"]
     trace = next(o for o in ran[4].outputs if o.output_type == "error").traceback
-    assert "fallline/notebook.py" not in "".join(trace)
+    assert "fallline/integrations/notebook.py" not in "".join(trace)
 
 
 def test_a_wrong_option_is_told_and_nothing_runs(cells: Any) -> None:

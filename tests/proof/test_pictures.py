@@ -8,10 +8,11 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from fallline.proof.figure import figure
-from fallline.proof.picture import Bars, Lines, picture
-from fallline.proof.plot import plot
+from fallline.proof.picture import picture
 from fallline.proof.record import Outcome, parse, written
-from fallline.report.terminal import Paint
+from fallline.show.picture import Bars, Lines
+from fallline.show.plot import plot
+from fallline.show.terminal import Paint
 
 PLAIN = Paint(False)
 

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from fallline.docs import __main__ as documents
-from fallline.docs.evidence_page import files
-from fallline.docs.rule_page import page
 from fallline.proof import record
 from fallline.proof.experiment import where
 from fallline.proof.record import Outcome, all_recorded
+from fallline.report.evidence_page import files
+from fallline.report.rule_page import page
 from fallline.rule import all_rules, rule_by_code
 from fallline.specialists import SPECIALISTS
 from fallline.triage.answer import answer

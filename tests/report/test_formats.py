@@ -11,8 +11,8 @@ from fallline.event import Location
 from fallline.finding import Edit, Finding, Fix, Severity
 from fallline.report import concise, full, github
 from fallline.report.json import plain
-from fallline.report.terminal import Paint
 from fallline.report.witness import witness_lines
+from fallline.show.terminal import Paint
 
 SOURCE = """\
 for x, y in loader:
@@ -202,7 +202,7 @@ def test_progress_is_silent_where_nobody_watches(project: Path, fallline: Callab
 def test_progress_draws_and_clears() -> None:
     import io
 
-    from fallline.report.terminal import Progress
+    from fallline.show.terminal import Progress
 
     class Terminal(io.StringIO):
         def isatty(self) -> bool:

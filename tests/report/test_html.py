@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from fallline.report.charts import Chart, Line, Mark, extremes, number
+from fallline.report.charts import Chart, Line, Mark, extremes
 from fallline.report.html import page
 from fallline.report.html_heatmap import heat_map, png
 from fallline.runs.read import read_run
 from fallline.runs.series import Series
+from fallline.show.numbers import number
 from fallline.watcher.conclude import findings_of
 
 CHROMIUM = (

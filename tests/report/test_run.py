@@ -14,10 +14,10 @@ import pytest
 from fallline.errors import RunError
 from fallline.report.html import page
 from fallline.report.run import SHOWN, summary
-from fallline.report.terminal import Paint
 from fallline.runs.read import read_run
 from fallline.runs.series import Rank, Series
 from fallline.runs.update import UpdateRow
+from fallline.show.terminal import Paint
 from fallline.watcher.recorder import Recorder
 
 

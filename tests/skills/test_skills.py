@@ -20,8 +20,8 @@ import fallline
 from fallline.cli.main import GROUPS, available
 from fallline.docs.__main__ import SKILLS
 from fallline.reader import read_text
+from fallline.report.skills import LONGEST_DESCRIPTION, ROUTER, rendered, skill_name, write
 from fallline.rule import all_rules
-from fallline.skills import LONGEST_DESCRIPTION, ROUTER, rendered, skill_name, write
 from fallline.specialists import SPECIALISTS
 from fallline.triage.playbook import playbooks
 

@@ -109,7 +109,7 @@ def test_evidence_turns_the_question_round(
 
 
 def test_code_in_the_question_is_read_and_corrected() -> None:
-    from fallline.evidence import gather
+    from fallline.triage.evidence import gather
 
     question = (
         "is this right?\n```python\nimport torch\nmodel = torch.nn.Linear(4, 2)\n"
@@ -300,7 +300,7 @@ for i, (x, y) in enumerate(dl):
 
 
 def test_code_without_fences_is_read_too() -> None:
-    from fallline.evidence import gather
+    from fallline.triage.evidence import gather
 
     findings, corrected = gather(f"is this accumulation right\n\n{LOOP}\nthanks for any help")
     assert "FL104" in {f.code for f in findings}

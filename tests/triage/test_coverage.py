@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from fallline.docs.ask_page import Item, items
-from fallline.evidence import gather
 from fallline.report.answer import markdown
 from fallline.triage import answer
 from fallline.triage.evaluate import scenarios
+from fallline.triage.evidence import gather
 from fallline.triage.playbook import Case, playbooks
 
 ITEMS = items(Path(__file__).parents[2] / "evals" / "coverage.toml")

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from fallline.cli.contestants import columns
 from fallline.cli.main import main
 from fallline.rule import rule_by_code
 from fallline.specialists import SPECIALISTS
-from fallline.triage.agent import columns
 from fallline.triage.evaluate import Scenario, grade, grade_text, refuted, scenarios
 from fallline.triage.playbook import facts
 

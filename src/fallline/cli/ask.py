@@ -53,8 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """The exit status of one question."""
     question = _question(" ".join(args.question))
-    from fallline.evidence import gather
     from fallline.triage.answer import answer
+    from fallline.triage.evidence import gather
 
     findings, corrected = gather(question, args.code, args.run)
     reply = answer(question, findings, corrected, args.run or "")

@@ -93,7 +93,7 @@ def run(args: Namespace) -> int:
     _refuse_contradictions(args)
     from fallline.check.outcome import check
     from fallline.check.settings import load
-    from fallline.report.terminal import Progress, counted
+    from fallline.show.terminal import Progress, counted
 
     settings = load(
         [args.stdin_filename] if args.stdin_filename and args.paths == ["-"] else args.paths,
@@ -149,7 +149,7 @@ def _cache_dir(chosen: str | None, root: str) -> str:
 
 def _diff(args: Namespace, outcome: Outcome) -> int:
     """Print what would change; findings that no fix removes still count."""
-    from fallline.report.terminal import counted
+    from fallline.show.terminal import counted
 
     changes = outcome.fixer.changes() if outcome.fixer is not None else {}
     if outcome.fixer is not None:
@@ -162,7 +162,7 @@ def _diff(args: Namespace, outcome: Outcome) -> int:
 def _report(args: Namespace, outcome: Outcome) -> int:
     from importlib import import_module
 
-    from fallline.report.terminal import Paint, counted, wants_colour
+    from fallline.show.terminal import Paint, counted, wants_colour
 
     status = 1 if outcome.failed else 0
     fixer = outcome.fixer
@@ -202,7 +202,7 @@ def _report(args: Namespace, outcome: Outcome) -> int:
 
 
 def _fixed(fixer: Fixer) -> str:
-    from fallline.report.terminal import counted
+    from fallline.show.terminal import counted
 
     held_back = len(fixer.withdrawn)
     tail = f" {held_back} did not hold when read again and {'was' if held_back == 1 else 'were'} withdrawn."

@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-    from fallline.report.terminal import Paint
+    from fallline.show.terminal import Paint
 
 __all__ = ["HELP", "add_arguments", "run"]
 
@@ -140,7 +140,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     import tempfile
 
-    from fallline.report.terminal import Paint, wants_colour
+    from fallline.show.terminal import Paint, wants_colour
 
     paint = Paint(wants_colour(args.color, sys.stdout))
     before = os.getcwd()

@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fallline.triage.agent import Column
+    from fallline.cli.contestants import Column
     from fallline.triage.evaluate import Scenario
 
 __all__ = ["HELP", "add_arguments", "run"]
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--skills compares an agent with and without them: give --agent too")
     if args.timeout <= 0:
         raise UsageError("--timeout counts seconds: give a number above 0")
-    from fallline.triage.agent import columns
+    from fallline.cli.contestants import columns
     from fallline.triage.evaluate import scenarios
 
     chosen = _chosen(scenarios(Path(args.scenarios) if args.scenarios else None), args.only)

@@ -239,7 +239,7 @@ def _measured(
 def _measured_bit_by_bit(names: list[str], args: Namespace, folder: Path) -> list[Outcome]:
     """Minutes of measuring outlive a Ctrl-C: what is measured is kept, said, and taken over where a run goes on."""
     from fallline.proof.unfinished import Unfinished
-    from fallline.report.terminal import counted
+    from fallline.show.terminal import counted
 
     unfinished = Unfinished(folder)
     there = {}
@@ -298,7 +298,7 @@ class _Progress:
 def _told(outcomes: list[Outcome]) -> str:
     from fallline.proof.record import recorded
     from fallline.proof.text import text
-    from fallline.report.terminal import Paint, wants_colour
+    from fallline.show.terminal import Paint, wants_colour
 
     paint = Paint(wants_colour("auto", sys.stdout))
     width = max(_NARROWEST, min(shutil.get_terminal_size((80, 24)).columns, _WIDEST))
@@ -325,7 +325,7 @@ def _can_write(characters: str, encoding: str | None) -> bool:
 def _summary(outcomes: list[Outcome]) -> str:
     from collections import Counter
 
-    from fallline.report.terminal import counted
+    from fallline.show.terminal import counted
 
     lines = []
     counts: Counter[str] = Counter()
@@ -387,8 +387,8 @@ def _write(
     outcomes: list[Outcome], before: dict[str, Outcome], folder: Path, *, whole: bool
 ) -> None:
     """The evidence in this folder. What could not be measured here keeps what was recorded; a failure is not evidence."""
-    from fallline.docs.evidence_page import write
     from fallline.proof.unfinished import Unfinished
+    from fallline.report.evidence_page import write
 
     new = {o.of: o for o in outcomes if o.measured}
     failed = {o.of for o in outcomes if o.verdict == "failed"}

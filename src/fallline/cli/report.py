@@ -45,9 +45,9 @@ def run(args: argparse.Namespace) -> int:
     from fallline.errors import RunError
     from fallline.report.html import write_page
     from fallline.report.run import summary
-    from fallline.report.terminal import Paint, wants_colour
     from fallline.runs.findings import findings_text, write_findings
     from fallline.runs.read import read_run
+    from fallline.show.terminal import Paint, wants_colour
     from fallline.watcher.conclude import findings_of
 
     series = read_run(args.folder)

@@ -52,7 +52,7 @@ def run(args: Namespace) -> int:
             )
         )
     elif args.output_format == "markdown":
-        from fallline.docs.rule_page import page
+        from fallline.report.rule_page import page
 
         print("\n".join(page(rule) for rule in rules), end="")
     elif args.all:
@@ -64,7 +64,7 @@ def run(args: Namespace) -> int:
 
 def _rendered(rules: list[Rule]) -> bool:
     """The pages with highlighted code, where rich is installed and a person looks at a terminal."""
-    from fallline.report.terminal import wants_colour
+    from fallline.show.terminal import wants_colour
 
     if not wants_colour("auto", sys.stdout):
         return False
@@ -73,7 +73,7 @@ def _rendered(rules: list[Rule]) -> bool:
         from rich.markdown import Markdown
     except ImportError:
         return False
-    from fallline.docs.rule_page import page
+    from fallline.report.rule_page import page
 
     console = Console()
     for rule in rules:
@@ -111,7 +111,7 @@ def _unknown(code: str) -> str:
 
 
 def _as_dict(rule: Rule) -> dict[str, Any]:
-    from fallline.docs.rule_page import evidence
+    from fallline.report.rule_page import evidence
 
     return {
         "code": rule.code,
@@ -133,7 +133,7 @@ def _as_dict(rule: Rule) -> dict[str, Any]:
 
 
 def _table(rules: list[Rule]) -> str:
-    from fallline.report.terminal import SEVERITY_STYLE, Paint, wants_colour
+    from fallline.show.terminal import SEVERITY_STYLE, Paint, wants_colour
 
     paint = Paint(wants_colour("auto", sys.stdout))
     width = max((len(rule.name) for rule in rules), default=0)
@@ -153,8 +153,8 @@ def _table(rules: list[Rule]) -> str:
 
 
 def _text(rule: Rule) -> str:
-    from fallline.docs.rule_page import evidence
-    from fallline.report.terminal import SEVERITY_STYLE, Paint, wants_colour
+    from fallline.report.rule_page import evidence
+    from fallline.show.terminal import SEVERITY_STYLE, Paint, wants_colour
 
     paint = Paint(wants_colour("auto", sys.stdout))
     fixed = "fixed by --fix" if rule.fixable else "no automatic fix"

@@ -26,7 +26,7 @@ def run(args: Namespace) -> int:
     from pathlib import Path
 
     from fallline.errors import UsageError
-    from fallline.skills import write
+    from fallline.report.skills import write
 
     if not args.folder:
         raise UsageError("name the folder that shall hold the skills, such as .agents/skills")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from fallline.docs.rule_page import page_name
+from fallline.report.rule_page import page_name
 from fallline.rule import rule_by_code
 
 __all__ = ["page"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from fallline.docs.rule_page import page_name
 from fallline.proof.record import recorded
+from fallline.report.rule_page import page_name
+from fallline.report.skills import case_page
 from fallline.rule import all_rules, rule_by_code
-from fallline.skills import case_page
 from fallline.specialists import SPECIALISTS, Specialist
 from fallline.triage.playbook import Playbook, playbooks
 

@@ -12,8 +12,8 @@ from lsprotocol import types
 from pygls import uris
 from pygls.workspace import PositionCodec
 
-from fallline.docs.rule_page import page
 from fallline.finding import Finding
+from fallline.report.rule_page import page
 from fallline.rule import Rule
 from fallline.syntax.edits import split_lines
 

@@ -173,7 +173,7 @@ def _add_resources(server: MCPServer[None]) -> None:
     @server.resource("fallline://rules/{code}", title="A rule", mime_type="text/markdown")
     def rule(code: str) -> str:
         """One rule's page."""
-        from fallline.docs.rule_page import page
+        from fallline.report.rule_page import page
 
         try:
             return page(work.known_rule(code))
@@ -185,7 +185,7 @@ def _add_resources(server: MCPServer[None]) -> None:
     )
     def playbook(specialist: str) -> str:
         """What one specialist knows, case by case."""
-        from fallline.skills import case_page
+        from fallline.report.skills import case_page
         from fallline.triage.playbook import playbooks
 
         for book in playbooks():

@@ -182,8 +182,8 @@ def known_rule(code: str) -> Rule:
 
 def ask(question: str, code: str, path: str, run: str, root: Root) -> AnswerObject:
     """An answer from the playbooks, with the evidence that came along."""
-    from fallline.evidence import code_in, corrected, seen_in
     from fallline.triage.answer import answer
+    from fallline.triage.evidence import code_in, corrected, seen_in
 
     if not bounded(question, "the question").strip():
         raise UsageError("there is no question: say what the loop does and what you see")
@@ -220,8 +220,8 @@ def check_advice(text: str) -> list[ComplaintObject]:
 
 
 def _of_file(path: str, root: Root) -> tuple[list[Finding], str | None]:
-    from fallline.evidence import corrected
     from fallline.reader import read_text
+    from fallline.triage.evidence import corrected
 
     file = root.find(path)
     if not file.is_file():

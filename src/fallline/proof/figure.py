@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from html import escape
 
-from fallline.proof.picture import Bars, Lines, picture, value
+from fallline.proof.picture import picture
 from fallline.proof.record import Outcome
-from fallline.report.charts import number
+from fallline.show.numbers import number, value
+from fallline.show.picture import Bars, Lines
 
 __all__ = ["figure"]
 

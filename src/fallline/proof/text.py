@@ -5,10 +5,11 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from fallline.proof.picture import picture, value
-from fallline.proof.plot import plot
+from fallline.proof.picture import picture
 from fallline.proof.record import Outcome
-from fallline.report.terminal import Paint
+from fallline.show.numbers import value
+from fallline.show.plot import plot
+from fallline.show.terminal import Paint
 
 __all__ = ["table", "text"]
 

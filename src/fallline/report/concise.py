@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fallline.check.outcome import Outcome
-from fallline.report.terminal import SEVERITY_STYLE, Paint
+from fallline.show.terminal import SEVERITY_STYLE, Paint
 
 __all__ = ["render"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from fallline.check.outcome import Outcome
-from fallline.report.terminal import SEVERITY_STYLE, Paint, counted
+from fallline.show.terminal import SEVERITY_STYLE, Paint, counted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

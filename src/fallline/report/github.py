@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from fallline.check.outcome import Outcome
-from fallline.report.terminal import Paint
+from fallline.show.terminal import Paint
 
 __all__ = ["render"]
 

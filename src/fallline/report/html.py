@@ -9,12 +9,12 @@ from pathlib import Path
 
 from fallline._version import __version__
 from fallline.finding import Finding
-from fallline.report.charts import number
 from fallline.report.html_findings import finding_cards
 from fallline.report.html_run import charts, ranks_table, time_breakdown
 from fallline.report.html_style import SCRIPT, STYLE
-from fallline.report.run import SHOWN, Overview, bytes_text, overview, seconds_text, verdict
+from fallline.report.run import SHOWN, Overview, overview, verdict
 from fallline.runs.series import Series, Track
+from fallline.show.numbers import bytes_text, number, seconds_text
 
 __all__ = ["page", "write_page"]
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from fallline.finding import Finding
 from fallline.proof.record import recorded
-from fallline.report.charts import number
 from fallline.report.run import excerpt
 from fallline.rule import rule_by_code
 from fallline.runs.series import Series
+from fallline.show.numbers import number
 
 __all__ = ["finding_cards"]
 

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Sequence
 from html import escape
 
-from fallline.report.charts import number
+from fallline.show.numbers import number
 
 __all__ = ["heat_map", "png"]
 

@@ -6,12 +6,12 @@ import math
 from html import escape
 
 from fallline.finding import Finding
-from fallline.report.charts import Area, Chart, Line, Mark, Point, number, running_median
+from fallline.report.charts import Area, Chart, Line, Mark, Point, running_median
 from fallline.report.html_heatmap import heat_map
-from fallline.report.run import seconds_text
 from fallline.runs.samples import ParameterInfo, Sample
 from fallline.runs.series import Series, Track
 from fallline.runs.update import UpdateRow
+from fallline.show.numbers import number, seconds_text
 
 __all__ = ["charts", "ranks_table", "time_breakdown"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fallline.check.outcome import Outcome
-from fallline.report.terminal import Paint
+from fallline.show.terminal import Paint
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fallline.finding import Finding
-from fallline.report.charts import number
-from fallline.report.terminal import SEVERITY_STYLE, Paint, counted
 from fallline.runs.series import Series, Track
+from fallline.show.numbers import bytes_text, number, seconds_text
+from fallline.show.terminal import SEVERITY_STYLE, Paint, counted
 
 __all__ = [
     "SHOWN",
@@ -97,24 +97,6 @@ def verdict(findings: list[Finding]) -> str:
     if not parts:
         return "nothing wrong was found"
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
-
-
-def seconds_text(seconds: float | None) -> str:
-    if seconds is None:
-        return "–"
-    if seconds < 1:
-        return f"{1000 * seconds:.3g} ms"
-    if seconds < 100:
-        return f"{seconds:.3g} s"
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
-
-
-def bytes_text(count: float | None) -> str:
-    if count is None:
-        return "–"
-    return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
 
 
 def summary(series: Series, findings: list[Finding], paint: Paint) -> str:

@@ -12,11 +12,11 @@ from fallline._version import __version__
 from fallline.check.baseline import fingerprint
 from fallline.check.outcome import Outcome
 from fallline.check.sources import Sources
-from fallline.docs.rule_page import page
 from fallline.finding import Edit, Finding
 from fallline.report.json import plain
-from fallline.report.terminal import Paint
+from fallline.report.rule_page import page
 from fallline.rule import Rule, all_rules
+from fallline.show.terminal import Paint
 
 __all__ = ["render"]
 

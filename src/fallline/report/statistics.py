@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from fallline.check.outcome import Outcome
-from fallline.report.terminal import SEVERITY_STYLE, Paint
+from fallline.show.terminal import SEVERITY_STYLE, Paint
 
 __all__ = ["render"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fallline.finding import Finding
-from fallline.report.terminal import Paint
+from fallline.show.terminal import Paint
 
 __all__ = ["witness_lines"]
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from fallline.errors import UsageError
-from fallline.evidence import lines_back
+from fallline.triage.evidence import lines_back
 from fallline.triage.playbook import facts
 
 __all__ = ["KINDS", "Complaint", "Scenario", "grade", "grade_text", "refuted", "scenarios"]

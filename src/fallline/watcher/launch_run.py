@@ -153,8 +153,8 @@ def _concluded(session: Session, folder: Path) -> list[Finding]:
             raise
     if not _is_child:
         from fallline.report.run import finding_lines
-        from fallline.report.terminal import Paint, wants_colour
         from fallline.runs.series import Series
+        from fallline.show.terminal import Paint, wants_colour
 
         paint = Paint(wants_colour("auto", sys.stderr))
         print("\n" + "\n".join(finding_lines(Series(), session.findings, paint)), file=sys.stderr)
@@ -168,7 +168,7 @@ def _conclude(folder: Path) -> list[Finding]:
     if _is_child:
         return found  # the process that started this one says it
     from fallline.report.run import summary
-    from fallline.report.terminal import Paint, wants_colour
+    from fallline.show.terminal import Paint, wants_colour
 
     text = summary(series, found, Paint(wants_colour("auto", sys.stderr)))
     print(f"\n{text}\n  fallline report {folder}", file=sys.stderr)

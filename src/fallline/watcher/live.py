@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable
 from typing import Any, TextIO
 
 from fallline.finding import Finding
-from fallline.report.charts import number
-from fallline.report.terminal import SEVERITY_STYLE, Paint, counted, wants_colour
 from fallline.runs.series import Series
 from fallline.runs.update import UpdateRow
+from fallline.show.numbers import number
+from fallline.show.terminal import SEVERITY_STYLE, Paint, counted, wants_colour
 
 __all__ = ["LiveLine"]
 

@@ -75,7 +75,7 @@ class Watch:
         if self.series is None:
             return ""
         from fallline.report.run import summary
-        from fallline.report.terminal import Paint, wants_colour
+        from fallline.show.terminal import Paint, wants_colour
 
         return summary(self.series, self.findings, Paint(wants_colour("auto", stream)))
 
@@ -174,6 +174,6 @@ def _name_cells() -> None:
     """In a notebook findings are to name its cells, also without `%load_ext fallline`."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if shell is not None:
-        from fallline.notebook import name_cells
+        from fallline.integrations.notebook import name_cells
 
         name_cells(shell)

@@ -66,10 +66,10 @@ class RateRange:
 
     def plot(self) -> list[str]:
         """The curve in characters."""
-        from fallline.proof.picture import Lines
-        from fallline.proof.plot import plot
-        from fallline.report.charts import Axis
-        from fallline.report.terminal import Paint
+        from fallline.show.axis import Axis
+        from fallline.show.picture import Lines
+        from fallline.show.plot import plot
+        from fallline.show.terminal import Paint
 
         points = list(zip(self.rates, self.smoothed, strict=False))
         if len(points) < 2:

@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from fallline.docs import rule_page
 from fallline.errors import UsageError
 from fallline.files import write_atomically
 from fallline.proof.experiment import where
 from fallline.proof.figure import figure
 from fallline.proof.record import Outcome, written
 from fallline.proof.text import table
+from fallline.report import rule_page
 from fallline.rule import rule_by_code
 from fallline.specialists import SPECIALISTS
 

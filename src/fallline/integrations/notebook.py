@@ -16,10 +16,10 @@ from types import CodeType
 from typing import Any, NoReturn
 
 from fallline.errors import UsageError
-from fallline.report.charts import number
 from fallline.report.html_findings import finding_cards
 from fallline.report.run import overview, verdict
-from fallline.report.terminal import Paint, counted
+from fallline.show.numbers import number
+from fallline.show.terminal import Paint, counted
 from fallline.watcher import frames
 from fallline.watcher.launch import without_us
 from fallline.watcher.watch import Watch, watch

@@ -39,9 +39,9 @@ def columns(
 
 
 def _ask(scenario: Scenario) -> list[Complaint]:
-    from fallline.evidence import gather
     from fallline.report.answer import markdown
     from fallline.triage.answer import SURE, answer
+    from fallline.triage.evidence import gather
 
     findings, corrected = gather(scenario.question)
     reply = answer(scenario.question, findings, corrected)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fallline.proof.picture import Bars, Lines, value
-from fallline.report.charts import number
-from fallline.report.terminal import Paint
+from fallline.show.numbers import number, value
+from fallline.show.picture import Bars, Lines
+from fallline.show.terminal import Paint
 
 __all__ = ["plot"]
 
