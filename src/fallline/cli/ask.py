@@ -56,14 +56,14 @@ def run(args: argparse.Namespace) -> int:
     from fallline.triage.answer import answer
     from fallline.triage.evidence import gather
 
-    findings, corrected = gather(question, args.code, args.run)
-    reply = answer(question, findings, corrected, args.run or "")
+    reply = answer(question, gather(question, args.code, args.run), args.run or "")
     if args.output_format == "json":
         print(json.dumps(reply.as_dict(), indent=2, default=str))
         return 0
     from fallline.report.answer import markdown, text
 
-    print(markdown(reply) if args.output_format == "markdown" else text(reply, more=args.more))
+    show = markdown if args.output_format == "markdown" else text
+    print(show(reply, more=args.more))
     return 0
 
 

@@ -43,9 +43,9 @@ def _ask(scenario: Scenario) -> list[Complaint]:
     from fallline.triage.answer import SURE, answer
     from fallline.triage.evidence import gather
 
-    findings, corrected = gather(scenario.question)
-    reply = answer(scenario.question, findings, corrected)
-    return grade(scenario, markdown(reply), [name for name, score in reply.routes if score >= SURE])
+    reply = answer(scenario.question, gather(scenario.question))
+    routes = [name for name, score in reply.routes if score >= SURE]
+    return grade(scenario, markdown(reply, more=True), routes)
 
 
 def _router(folder: Path) -> str:
