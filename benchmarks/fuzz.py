@@ -18,7 +18,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from fallline.reader.read import read_data
-from fallline.rule import all_rules
+from fallline.rules import all_rules
 from fallline.syntax import Project
 
 

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from fallline.check.settings import load
-from fallline.cli.main import available
+from fallline.cli.commands import available
 from fallline.reader import read_paths
 
 ROOT = Path(__file__).parent.parent

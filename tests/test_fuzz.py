@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from fallline.finding import Finding
 from fallline.matters import nothing_to_find
 from fallline.reader.read import read_data
-from fallline.rule import all_rules
+from fallline.rules import all_rules
 from fallline.syntax import Project
 from fallline.syntax.edits import apply
 

@@ -20,8 +20,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from fallline.event import Event, Kind, Location, Object, Trace
+from fallline.events import Event, Kind, Object, Trace, describe, make
 from fallline.finding import Finding
+from fallline.location import Location
 from fallline.rule import Rule
 
 __all__ = ["codes", "line_of", "lines", "trace"]
@@ -69,7 +70,7 @@ def trace(
 ) -> Trace:
     """The trace that `text` writes down. `optimizers` gives facts by name; one SGD named `opt` unless told."""
     held = [
-        Object(name, "optimizer", facts=dict(facts))
+        describe("optimizer", name, **facts)
         for name, facts in (optimizers or {"opt": {"type": "SGD"}}).items()
     ]
     while _REPEAT.search(text):
@@ -115,9 +116,7 @@ def _event(token: str, lines: dict[str, int]) -> Event:
     }
     place = token.split("(")[0]
     at = Location(PATH, lines.setdefault(place, len(lines) + 1), function=facts.pop("function", ""))
-    return Event(
-        kind, at, optimizer=owner, facts={k: v for k, v in facts.items() if v is not None}, **fields
-    )
+    return make(kind, at, optimizer=owner, **facts, **fields)
 
 
 def _facts(text: str) -> dict[str, Any]:

@@ -1,65 +1,37 @@
-"""From a trace to its findings: every event rule, then one cause, one code, then the witness."""
+"""From a trace to its findings: every event rule, which finding yields to which, then the witness."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from fallline.event import Event, Kind, Location, Trace
+from fallline.events import Batch, Epoch, EpochEnd, Event, Keep, Opaque, Sync, Trace
 from fallline.finding import Finding
-from fallline.rule import Rule, all_rules
+from fallline.rule import Rule
+from fallline.rules import all_rules, rule_by_code
+from fallline.settle import merge, settle
 
-__all__ = ["denied", "judge", "merge", "settle"]
+__all__ = ["examine", "judge", "refuted", "together"]
 
-# One cause, one code: where one mistake satisfies both rules, only the first is reported.
-# "place": they point at the same line. "function": into the same function. "trace": they come from the same execution.
-_PRECEDENCE: tuple[tuple[str, str, str], ...] = (
-    ("FL212", "FL202", "trace"),
-    ("FL212", "FL213", "trace"),
-    ("FL202", "FL213", "trace"),
-    ("FL204", "FL202", "trace"),
-    ("FL204", "FL213", "trace"),
-    ("FL302", "FL301", "trace"),
-    ("FL101", "FL201", "place"),
-    ("FL126", "FL118", "trace"),
-    ("FL306", "FL118", "trace"),
-    ("FL605", "FL601", "place"),
-    ("FL401", "FL402", "function"),
-    ("FL103", "FL201", "place"),
-    ("FL103", "FL114", "function"),
-    ("FL102", "FL115", "place"),
-    ("FL102", "FL101", "place"),
-    ("FL105", "FL117", "trace"),
-    ("FL107", "FL105", "trace"),
-    ("FL108", "FL109", "trace"),
-    ("FL309", "FL320", "trace"),
-    ("FL201", "FL124", "trace"),
-    ("FL623", "FL620", "trace"),
-    ("FL620", "FL621", "trace"),
-    ("FL621", "FL622", "trace"),
-    ("FL623", "FL621", "trace"),
-    ("FL623", "FL622", "trace"),
-    ("FL620", "FL622", "trace"),
-)
-
-_SHOWN = frozenset(Kind) - {
-    Kind.BATCH,
-    Kind.EPOCH,
-    Kind.EPOCH_END,
-    Kind.OPAQUE,
-    Kind.SYNC,
-    Kind.KEEP,
-}
+# Events that happen too often, or say too little, to be shown in a witness.
+_HIDDEN = (Batch, Epoch, EpochEnd, Keep, Opaque, Sync)
 _WITNESS_LIMIT = 24
+
+OnFailure = Callable[[Rule, Exception], None]
 
 
 def judge(
-    trace: Trace,
-    rules: Iterable[Rule] | None = None,
-    on_failure: Callable[[Rule, Exception], None] | None = None,
+    trace: Trace, rules: Iterable[Rule] | None = None, on_failure: OnFailure | None = None
 ) -> list[Finding]:
-    """The findings of the event rules over one trace, settled, each with its witness.
+    """The findings of the event rules over one trace: one cause, one code."""
+    return settle(examine(trace, rules, on_failure))
 
-    With `on_failure`, a rule that fails is told there and costs no other rule's findings.
+
+def examine(
+    trace: Trace, rules: Iterable[Rule] | None = None, on_failure: OnFailure | None = None
+) -> list[Finding]:
+    """As `judge`, with the findings that yield to others, which only `settle` drops.
+
+    With `on_failure`, a rule that fails is reported there and costs no other rule's findings.
     """
     found: list[Finding] = []
     for rule in rules if rules is not None else all_rules():
@@ -71,94 +43,52 @@ def judge(
             if on_failure is None:
                 raise
             on_failure(rule, error)
-    kept = settle(merge(found))
-    shown = [e for e in trace.events if e.kind in _SHOWN]
-    places: dict[tuple[str, int], int] = {}
-    for index, event in enumerate(shown):
-        places.setdefault((event.at.path, event.at.line), index)
-    for finding in kept:
-        hit = places.get((finding.at.path, finding.at.line), 0)
-        finding.evidence.setdefault("witness", _witness(shown, hit))
-        if trace.settings:
-            finding.evidence.setdefault("settings", list(trace.settings))
+    kept = together(found, one_trace=True)
+    _add_witnesses(kept, trace)
     return kept
 
 
-def denied(trace: Trace, rules: Iterable[Rule]) -> set[tuple[str, str, int]]:
+def refuted(trace: Trace, rules: Iterable[Rule]) -> set[tuple[str, str, int]]:
     """Keys of findings that this trace speaks against, in whatever setting they were found."""
     return {
         (rule.code, at.path, at.line)
         for rule in rules
-        if rule._defines("denies")
-        for at in rule.denies(trace)
+        if rule._defines("refutes")
+        for at in rule.refutes(trace)
     }
 
 
-def merge(findings: Iterable[Finding]) -> list[Finding]:
-    """One finding for one code at one line, the worst first seen, and one for one cause; in order of place."""
-    by_key: dict[tuple[str, str, int], Finding] = {}
-    for finding in findings:
-        known = by_key.get(finding.key)
-        if known is None or finding.severity.rank < known.severity.rank:
-            by_key[finding.key] = finding
-    found = sorted(by_key.values(), key=lambda f: (f.at.path, f.at.line, f.at.column, f.code))
-    return _once(found)
-
-
-def _once(findings: list[Finding]) -> list[Finding]:
-    """Findings of one code and one cause in one function are told where the first is; the others are counted.
-
-    They come from different settings: a function that calls its model in one of seven ways forgets `no_grad` once.
-    """
-    told: dict[tuple[object, ...], Finding] = {}
-    dropped: set[int] = set()
-    for finding in sorted(findings, key=lambda f: f.severity.rank):
-        cause = finding.related.get("cause")
-        if cause is None:
+def together(findings: Iterable[Finding], *, one_trace: bool) -> list[Finding]:
+    """The findings of one execution, or of one file, merged; each with those of them that it yields to."""
+    found = merge(findings)
+    rules = {f.code: rule_by_code(f.code) for f in found}
+    for finding in found:
+        rule = rules[finding.code]
+        if rule is None or not rule.yields_to or (rule.yields_within == "trace" and not one_trace):
             continue
-        known = told.setdefault(
-            (finding.code, cause, finding.at.path, finding.at.function), finding
-        )
-        if known is not finding:
-            dropped.add(id(finding))
-            before = known.evidence.setdefault("also", [])
-            base = known.message.removesuffix(_more(len(before)))
-            before += [
-                n for n in (finding.at.line, *finding.evidence.get("also", ())) if n not in before
-            ]
-            known.message = base + _more(len(before))
-    return [f for f in findings if id(f) not in dropped]
+        others = {(f.code, f.at.path) for f in found if f.code in rule.yields_to and _near(rule, f, finding)}  # fmt: skip
+        if others:
+            finding.yields = tuple(known | others for known in finding.yields or (frozenset(),))
+    return found
 
 
-def _more(count: int) -> str:
-    if not count:
-        return ""
-    calls = (
-        "1 more call in this function does"
-        if count == 1
-        else f"{count} more calls in this function do"
-    )
-    return f" {calls} the same."
-
-
-def settle(findings: list[Finding], *, one_trace: bool = True) -> list[Finding]:
-    """Drop what another finding of the same cause already says. `one_trace`: they all come from one execution."""
-    dropped: set[int] = set()
-    for winner, loser, scope in _PRECEDENCE:
-        if scope == "trace" and not one_trace:
-            continue
-        winners = [f for f in findings if f.code == winner and id(f) not in dropped]
-        for finding in findings:
-            if finding.code == loser and any(_same(scope, finding.at, w.at) for w in winners):
-                dropped.add(id(finding))
-    return [f for f in findings if id(f) not in dropped]
-
-
-def _same(scope: str, one: Location, other: Location) -> bool:
-    if scope == "trace":
+def _near(rule: Rule, one: Finding, other: Finding) -> bool:
+    if rule.yields_within == "trace":
         return True
-    part = "line" if scope == "place" else "function"
-    return one.path == other.path and getattr(one, part) == getattr(other, part)
+    part = rule.yields_within
+    return one.at.path == other.at.path and getattr(one.at, part) == getattr(other.at, part)
+
+
+def _add_witnesses(findings: list[Finding], trace: Trace) -> None:
+    shown = [e for e in trace.events if not isinstance(e, _HIDDEN)]
+    places: dict[tuple[str, int], int] = {}
+    for index, event in enumerate(shown):
+        places.setdefault((event.at.path, event.at.line), index)
+    for finding in findings:
+        hit = places.get((finding.at.path, finding.at.line), 0)
+        finding.evidence.setdefault("witness", _witness(shown, hit))
+        if trace.settings:
+            finding.evidence.setdefault("settings", list(trace.settings))
 
 
 def _witness(events: list[Event], hit: int) -> list[dict[str, object]]:

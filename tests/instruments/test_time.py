@@ -282,7 +282,7 @@ def timed(device: Device, stalls: list[Stall] | None = None, **phases: float) ->
 
 
 def test_the_verdict_about_a_device() -> None:
-    from fallline.event import Location
+    from fallline.location import Location
 
     busy = Device(
         3, 0.010, busy=0.0095, kernels=100, phases={FORWARD: 0.0095}, idle={OTHER: 0.0005}

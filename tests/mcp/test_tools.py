@@ -12,10 +12,10 @@ import pytest
 from mcp.shared.exceptions import MCPError
 
 from fallline.cli.main import main
-from fallline.event import Location
+from fallline.location import Location
 from fallline.mcp import work
 from fallline.mcp.server import make_server
-from fallline.rule import all_rules
+from fallline.rules import all_rules
 from fallline.runs.update import UpdateRow
 from fallline.specialists import SPECIALISTS
 from fallline.watcher.recorder import Recorder

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fallline.event import Location
 from fallline.finding import Finding, Severity
+from fallline.location import Location
 from fallline.runs.samples import COLUMNS, Layout, ParameterInfo, Sample
 from fallline.runs.update import UpdateRow
 from fallline.watcher.recorder import Recorder

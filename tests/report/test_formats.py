@@ -7,8 +7,8 @@ from pathlib import Path
 
 from fallline.check.outcome import Outcome
 from fallline.check.sources import Sources
-from fallline.event import Location
 from fallline.finding import Edit, Finding, Fix, Severity
+from fallline.location import Location
 from fallline.report import concise, full, github
 from fallline.report.json import plain
 from fallline.report.witness import witness_lines

@@ -11,7 +11,7 @@ import weakref
 import pytest
 
 from fallline.reader import read_text
-from fallline.rule import rule_by_code
+from fallline.rules import rule_by_code
 from fallline.syntax.edits import apply
 
 torch = pytest.importorskip("torch")

@@ -8,7 +8,7 @@ import pytest
 
 from fallline.finding import Severity
 from fallline.reader import read_paths
-from fallline.rule import rule_by_code
+from fallline.rules import rule_by_code
 from fallline.syntax import Project, Source
 
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from fallline.event import Location, Object
+from fallline.events import Loader, Object, Sampler
+from fallline.location import Location
 from fallline.reader import read_paths, read_text
-from fallline.rule import rule_by_code
+from fallline.rules import rule_by_code
 from fallline.verdict import judge
 from traces import codes, trace
 
@@ -94,10 +95,10 @@ def objects(**facts) -> tuple[Object, ...]:
     at = Location("train.py", 99)
     known = {"type": "DistributedSampler", "shuffle": True, **facts}
     return (
-        Object("sampler", "sampler", at, known),
-        Object("other", "sampler", facts=known),
-        Object("elsewhere", "sampler", facts={"assumed": True}),
-        Object("loader", "loader", facts={"sampler": "sampler"}),
+        Sampler("sampler", at, **known),
+        Sampler("other", **known),
+        Sampler("elsewhere", assumed=True),
+        Loader("loader", sampler="sampler"),
     )
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fallline.event import Location
 from fallline.finding import Finding
-from fallline.rule import rule_by_code
+from fallline.location import Location
+from fallline.rules import rule_by_code
 from fallline.syntax import Project, Source
 from fallline.syntax.edits import apply
 

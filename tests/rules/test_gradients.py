@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from fallline.event import Kind, Object
+from fallline.events import Backward, Model
 from fallline.reader import read_text
-from fallline.rule import rule_by_code
-from fallline.verdict import denied, judge
+from fallline.rules import rule_by_code
+from fallline.verdict import judge, refuted
 from traces import codes, trace
 
 GAN = {
@@ -276,8 +276,8 @@ def test_the_harm_is_that_of_the_optimizer_found() -> None:
     assert rule is not None
     sgd = next(rule.check(trace("[F B]*2 S Z " * 2)))
     adam = next(rule.check(trace("[F B]*2 S Z " * 2, ADAM)))
-    assert "SGD takes a step" in sgd.message
-    assert "AdamW divides the factor out" in adam.message
+    assert "SGD's step is that many times too large" in sgd.message
+    assert "AdamW itself divides it out" in adam.message
     assert (sgd.severity.value, adam.severity.value) == ("error", "warning")
 
 
@@ -290,7 +290,7 @@ def test_a_flushed_remainder_divided_by_the_window_is_only_noted() -> None:
 
 
 def test_batch_norm_in_training_mode() -> None:
-    net = (Object("net", "model", facts={"batchnorm": True}),)
+    net = (Model("net", batchnorm=True),)
     text = "[F(model=net) B(divided)]*2 S Z " * 2
     assert reported("FL128", text, objects=net) == {"B"}
     assert (
@@ -301,7 +301,7 @@ def test_batch_norm_in_training_mode() -> None:
 
 def test_a_model_that_came_from_outside_may_be_stepped_there() -> None:
     text = "E [D F(model=net) B]*3 X"
-    net = Object("net", "model", facts={"assumed": True})
+    net = Model("net", assumed=True)
     assert reported("FL118", text) == {"B"}
     assert reported("FL118", text, objects=(net,)) == set()
 
@@ -325,16 +325,16 @@ def test_never_is_said_of_the_program_not_of_one_way_through_it(
     one, other = trace(shows), trace(denies)
     (found,) = judge(one, [rule])
     at = next(e.at for e in one.events if e.kind == "backward")
-    for event in other.all(Kind.BACKWARD):
+    for event in other.of(Backward):
         event.at = at
-    assert found.key in denied(other, [rule])
-    assert found.key not in denied(one, [rule])
+    assert found.key in refuted(other, [rule])
+    assert found.key not in refuted(one, [rule])
 
 
 def test_a_single_update_says_nothing_about_never() -> None:
     rule = rule_by_code("FL106")
     assert rule is not None
-    assert denied(trace("F B S"), [rule]) == set()
+    assert refuted(trace("F B S"), [rule]) == set()
 
 
 def test_a_contrastive_loss_under_accumulation_sees_its_micro_batch_only() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fallline.rule import rule_by_code
+from fallline.rules import rule_by_code
 from fallline.syntax import Module, Project, Source
 from fallline.syntax.edits import apply
 from fallline.verdict import judge
@@ -29,7 +29,7 @@ def reported(code: str, text: str) -> list[int]:
 
 def fixed_at(code: str, text: str, line: int) -> str | None:
     """The text after the fix of a finding at this line, made without the reader."""
-    from fallline.event import Location
+    from fallline.location import Location
 
     rule = rule_by_code(code)
     assert rule is not None

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from fallline.flow.ranges import range_of
 from fallline.reader import read_paths, read_text
 from fallline.reader.read import read_data
-from fallline.rule import rule_by_code
-from fallline.rules.numerics._ranges import range_of
+from fallline.rules import rule_by_code
 from fallline.syntax import Project, Source
 from fallline.syntax.edits import apply
 from traces import codes, trace

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from fallline.event import Object
-from fallline.rule import rule_by_code
+from fallline.events import Scaler
+from fallline.rules import rule_by_code
 from fallline.verdict import judge
 from traces import codes, trace
 
 B = "B(scaled)"
-OFF = (Object("scaler", "scaler", facts={"enabled": False}),)
+OFF = (Scaler("scaler", enabled=False),)
 PAIR = {
     "d": {"type": "Adam", "parameters": frozenset("D")},
     "g": {"type": "Adam", "parameters": frozenset("G")},
@@ -201,7 +201,7 @@ def test_a_live_run_sees_the_skip_itself() -> None:
     ("optimizer", "words", "severity"),
     [
         ("SGD", "65,000 times too small", "error"),
-        ("AdamW", "normalised-gradient", "warning"),
+        ("AdamW", "only the direction", "warning"),
         ("SomebodysOwn", "moves with the scale", "error"),
     ],
 )
@@ -238,7 +238,7 @@ def test_items_of_a_list_made_out_of_sight_may_be_one_optimizer() -> None:
 
 
 def test_a_scaler_made_out_of_sight_may_not_be_torchs() -> None:
-    own = (Object("own", "scaler", facts={"assumed": True}),)
+    own = (Scaler("own", assumed=True),)
     assert (
         found("FL208", "B(scaled, half_parameters, scaler=own) S(via=scaler)", None, own) == set()
     )

@@ -16,9 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from fallline.event import Location
 from fallline.finding import Finding, Severity
-from fallline.rule import Rule, all_rules, rule_by_code
+from fallline.location import Location
+from fallline.rule import Rule
+from fallline.rules import all_rules, rule_by_code
 from fallline.runs.samples import COLUMNS, Layout, ParameterInfo, Sample
 from fallline.runs.series import Series
 from fallline.runs.update import UpdateRow

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from fallline.errors import RunError
-from fallline.event import Location
 from fallline.finding import Finding, Severity
+from fallline.location import Location
 from fallline.runs import store
 from fallline.runs.read import read_run
 from fallline.runs.series import LIVE_ROWS, Series

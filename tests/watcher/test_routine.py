@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import fallline
-from fallline.event import Kind
+from fallline.events import Kind
 from fallline.watcher.session import Session
 from fallline.watcher.watch import Watch
 

@@ -13,7 +13,8 @@ from torch import nn
 
 import fallline
 from fallline.errors import UsageError
-from fallline.event import Event, Kind, Location
+from fallline.events import Event, Kind, make
+from fallline.location import Location
 from fallline.watcher.log import KEPT_AFTER, KEPT_UPDATES, MOST_EVENTS, EventLog
 from fallline.watcher.objects import Objects
 from fallline.watcher.taps_loss import facts_of
@@ -58,7 +59,7 @@ def test_a_scaled_loss_is_known_by_its_scale() -> None:
 
 
 def event(kind: Kind, line: int, **facts: object) -> Event:
-    return Event(kind, Location("t.py", line), facts=dict(facts))
+    return make(kind, Location("t.py", line), **facts)
 
 
 def test_a_million_like_updates_stay_few_events_and_a_new_one_is_kept() -> None:

@@ -81,7 +81,9 @@ def check(
     if fix:
         from fallline.check.fixing import Fixer
 
-        outcome.fixer = Fixer(readings, sift.unknown, settings.root, given, unsafe_fixes)
+        outcome.fixer = Fixer(
+            readings, sift.unknown, settings.root, given, unsafe_fixes, sift.settled
+        )
         outcome.fixer.run()
         readings = list(outcome.fixer.state.readings.values())
         outcome.sources = Sources({**given, **outcome.fixer.state.changed})

@@ -26,7 +26,8 @@ from fallline.mcp.contract import (
 )
 from fallline.report.json import plain
 from fallline.report.run import overview, verdict
-from fallline.rule import Rule, all_rules, rule_by_code
+from fallline.rule import Rule
+from fallline.rules import all_rules, rule_by_code
 from fallline.runs.read import read_run as read_series
 from fallline.runs.series import Series
 from fallline.runs.store import rank_files

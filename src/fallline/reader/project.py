@@ -28,9 +28,10 @@ from fallline.reader.read import (
     unreadable,
 )
 from fallline.reader.relevance import TOKENS
-from fallline.rule import Rule, all_rules, rule_by_code
+from fallline.rule import Rule
+from fallline.rules import all_rules, rule_by_code
 from fallline.syntax import Project, UnreadableError
-from fallline.verdict import merge, settle
+from fallline.verdict import together
 
 __all__ = ["called_names", "read_paths"]
 
@@ -161,18 +162,18 @@ def _finished(
 ) -> Reading:
     left = tuple(sorted(n for n in reading.deferred if not _was_reached(n, reached)))
     if not left:
-        return replace(reading, first=reading.findings, rest=None)
+        return replace(reading, first=reading.found, rest=None)
     rest = reading.rest
     if rest is None or rest.names != left or rest.reached != reached:
         rest = Rest(left, reached, run(reading.path, left, reached))
     # merging counts in place, and these are kept as they are
-    both = deepcopy([*reading.findings, *rest.reading.findings])
+    both = deepcopy([*reading.found, *rest.reading.found])
     return replace(
         reading,
-        findings=settle(merge(both), one_trace=False),
+        found=together(both, one_trace=False),
         touched=reading.touched | rest.reading.touched,
         failures=(*reading.failures, *rest.reading.failures),
-        first=reading.findings,
+        first=reading.found,
         rest=rest,
     )
 

@@ -6,15 +6,17 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from fallline.event import Location
 from fallline.finding import Finding, Severity
+from fallline.location import Location
 from fallline.matters import nothing_to_find
 from fallline.reader.execute import traces_of
 from fallline.reader.roots import Root
-from fallline.rule import Rule, all_rules
+from fallline.rule import Rule
+from fallline.rules import all_rules
+from fallline.settle import settle
 from fallline.syntax import Module, Project, Source, UnreadableError
 from fallline.syntax.project import Question
-from fallline.verdict import denied, judge, merge, settle
+from fallline.verdict import examine, refuted, together
 
 __all__ = ["Reading", "Rest", "read_data", "read_text", "unreadable"]
 
@@ -28,7 +30,7 @@ class Reading:
     """What was read in one file. `touched` are the other files that had a part in it."""
 
     path: str
-    findings: list[Finding]
+    found: list[Finding]  # with those that yield to others: a selection may want them
     touched: frozenset[str] = field(default=frozenset())
     seconds: float = 0.0
     reached: frozenset[tuple[str, str]] = field(
@@ -42,6 +44,11 @@ class Reading:
     failures: tuple[str, ...] = ()  # what went wrong in fallline itself
     first: list[Finding] = field(default_factory=list)  # the findings without those of `rest`
     rest: Rest | None = None
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What is reported where everything is selected."""
+        return settle(self.found)
 
 
 @dataclass
@@ -81,7 +88,7 @@ def read_data(
     except UnreadableError as error:
         return Reading(path, [unreadable(path, error)])
     reading = read_module(module, rules, started + seconds, defers)
-    reading.findings[:0] = _unread_cells(module.source)
+    reading.found[:0] = _unread_cells(module.source)
     reading.seconds = time.thread_time() - started
     return reading
 
@@ -116,7 +123,7 @@ def read_module(
     found += _judged(
         module, rules, deadline, failures, reached=reached, touched=touched, wanted=wanted
     )
-    found = settle(merge(found), one_trace=False)
+    found = together(found, one_trace=False)
     _add_fixes(found, module, rules, failures, deadline)
     return Reading(
         module.path,
@@ -162,7 +169,7 @@ def read_deferred(
     _add_fixes(found, module, rules, failures, deadline)
     return Reading(
         module.path,
-        settle(merge(found), one_trace=False),
+        together(found, one_trace=False),
         frozenset(touched - {module.path}),
         time.thread_time() - started,
         failures=tuple(failures),
@@ -173,7 +180,7 @@ def _judged(
     module: Module, rules: Sequence[Rule], deadline: float, failures: list[str], **options: object
 ) -> list[Finding]:
     found: list[Finding] = []
-    refuted: set[tuple[str, str, int]] = set()
+    dropped: set[tuple[str, str, int]] = set()
 
     def on_failure(rule: Rule, error: Exception) -> None:
         words = failure(rule.code, module.path, error)
@@ -182,11 +189,11 @@ def _judged(
 
     try:
         for trace in traces_of(module, deadline, **options):  # type: ignore[arg-type]
-            found += judge(trace, rules, on_failure)
-            refuted |= denied(trace, rules)
+            found += examine(trace, rules, on_failure)
+            dropped |= refuted(trace, rules)
     except Exception as error:  # as above
         failures.append(failure("the reader", module.path, error))
-    return [f for f in found if f.key not in refuted]
+    return [f for f in found if f.key not in dropped]
 
 
 def _add_fixes(

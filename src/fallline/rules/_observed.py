@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from fallline.event import Location
+from fallline.location import Location
 
 __all__ = ["located", "observed", "ranges", "when"]
 

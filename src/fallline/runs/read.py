@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from fallline.errors import RunError
-from fallline.event import Location
 from fallline.finding import Finding
+from fallline.location import Location
 from fallline.runs.samples import Layout, Sample
 from fallline.runs.series import Rank, Series
 from fallline.runs.store import UPDATE_COLUMNS, decode, layout_from, rank_files

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fallline.event import Location
 from fallline.finding import Finding
+from fallline.location import Location
 from fallline.runs.samples import Sample
 from fallline.runs.store import BUCKET
 from fallline.runs.update import UpdateRow

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from fallline.event import Location
+from fallline.location import Location
 from fallline.runs.samples import Sample
 
 __all__ = ["UpdateRow"]

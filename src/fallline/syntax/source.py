@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from fallline.event import Location
+from fallline.location import Location
 
 __all__ = ["Cell", "Source", "UnreadableError"]
 

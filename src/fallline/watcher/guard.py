@@ -26,7 +26,7 @@ from fallline.watcher.budget import FLOOR_SECONDS, SHARE, left_for_looks
 from fallline.watcher.finite import Plan, norm_of
 
 if TYPE_CHECKING:
-    from fallline.event import Event
+    from fallline.events import Event
     from fallline.watcher.session import Session
 
 __all__ = ["Guard", "GuardStop"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from fallline.event import Event, Kind
+from fallline.events import Event, Kind
 
 __all__ = ["EventLog"]
 

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fallline.event import Location, Object
+from fallline.events import Model, Object, describe
+from fallline.location import Location
 
 __all__ = ["Objects", "unwrap", "wrapper_of"]
 
@@ -97,9 +98,7 @@ class Objects:
         number = self._counts[kind] = self._counts.get(kind, 0) + 1
         name = f"{kind}#{number}"
         self._names[id(thing)] = (weakref.ref(thing), name)
-        self.described[name] = Object(
-            name, kind, at, {k: v for k, v in facts.items() if v is not None}
-        )
+        self.described[name] = describe(kind, name, at, **facts)
         return name
 
     def model(self, module: nn.Module, at: Location | None = None) -> str:
@@ -122,8 +121,9 @@ class Objects:
             self._models[name] = weakref.ref(inner)
             self.model_sets[name] = self.parameters(inner.parameters())
         wrapped = wrapper_of(module)
-        if wrapped is not None:
-            self.described[name].facts["wrapper"] = wrapped
+        model = self.described[name]
+        if wrapped is not None and isinstance(model, Model):
+            model.wrapper = wrapped
         return name
 
     def optimizer(self, optimizer: torch.optim.Optimizer, at: Location | None = None) -> str:

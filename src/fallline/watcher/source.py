@@ -10,7 +10,8 @@ from functools import lru_cache
 from itertools import islice
 from types import CodeType, FrameType
 
-from fallline.event import Event, Location
+from fallline.events import Event
+from fallline.location import Location
 
 __all__ = [
     "attribute_at",

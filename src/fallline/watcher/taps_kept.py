@@ -12,8 +12,9 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from fallline.event import Event, Kind, Location
-from fallline.watcher.frames import Place
+from fallline.events import Event, Kind
+from fallline.location import Location
+from fallline.taps.frames import Place
 from fallline.watcher.source import enclosing, statement_at
 from fallline.watcher.taps_loss import root_marker
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from fallline.event import Event, Kind, Object, Trace
+from fallline.events import Event, Kind, Object, Optimizer, Trace
 from fallline.watcher.source import boundary_of, over_modules
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ __all__ = ["build_trace"]
 def build_trace(session: Session, *, complete: bool) -> Trace:
     """What the session has seen so far. The session's own events are left as they are."""
     with session._lock:
-        events = [dataclasses.replace(e, facts=dict(e.facts)) for e in session.log.events]
+        events = [copy.copy(e) for e in session.log.events]
     objects = session.objects
     used = {e.facts["parameters"] for e in events if isinstance(e.facts.get("parameters"), int)}
     held = dict(objects.optimizer_sets)  # training goes on beside us
@@ -29,15 +30,14 @@ def build_trace(session: Session, *, complete: bool) -> Trace:
         number = event.facts.get("parameters")
         if isinstance(number, int):
             event.facts["parameters"] = names[number]
-    described = []
+    described: list[Object] = []
     for name, thing in list(objects.described.items()):
-        facts = dict(thing.facts)
-        if name in held:
-            facts["parameters"] = names[held[name]]
-        described.append(Object(name, thing.kind, thing.at, facts))
+        if isinstance(thing, Optimizer) and name in held:
+            thing = dataclasses.replace(thing, parameters=names[held[name]])
+        described.append(thing)
     for event in events:
         # the program is over: what no backward has reached by now never will be
-        if event.facts.pop("_marked", False) and complete:
+        if event.facts.pop("followed", False) and complete:
             event.facts.setdefault("used", False)
         if event.kind is Kind.STEP:
             boundary = boundary_of(event)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fallline.errors import UsageError
-from fallline.event import Location
 from fallline.instruments.frame import Progress
 from fallline.instruments.script import Ran, Script, run_until
+from fallline.location import Location
 
 if TYPE_CHECKING:
     from fallline.instruments.memory.allocator import Allocator, Fragmentation

@@ -6,8 +6,8 @@ import linecache
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from fallline.event import Location
 from fallline.instruments.frame import human_bytes
+from fallline.location import Location
 
 if TYPE_CHECKING:
     from fallline.instruments.memory.measure import Memory, OutOfMemory

@@ -18,10 +18,10 @@ from typing import Any, TextIO
 import torch
 from torch import Tensor, nn
 
-from fallline.event import Location
 from fallline.instruments.same.fingerprint import Fingerprint, fingerprint, resolve, together
 from fallline.instruments.same.operations import Operations
 from fallline.instruments.script import Observer, Ran
+from fallline.location import Location
 from fallline.watcher.origin_trace import tensors_in
 
 __all__ = ["Record"]

@@ -6,7 +6,6 @@ import linecache
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fallline.event import Location
 from fallline.instruments.frame import human_seconds
 from fallline.instruments.timing.clock import (
     AHEAD,
@@ -18,6 +17,7 @@ from fallline.instruments.timing.clock import (
     OTHER,
     STALL,
 )
+from fallline.location import Location
 
 if TYPE_CHECKING:
     from fallline.instruments.timing.device_trace import Device

@@ -9,8 +9,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
-from fallline.event import Location
 from fallline.finding import Edit
+from fallline.location import Location
 from fallline.syntax import Editor, Module
 
 __all__ = ["lone_statement", "move_to", "stepped", "steps_once", "way_in"]

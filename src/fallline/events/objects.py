@@ -1,0 +1,115 @@
+"""What the ids in events stand for. A field that is None is not known."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
+
+from fallline.location import Location
+
+__all__ = [
+    "OBJECTS",
+    "Loader",
+    "Model",
+    "Object",
+    "Optimizer",
+    "Sampler",
+    "Scaler",
+    "Scheduler",
+    "describe",
+    "scale_free",
+]
+
+
+@dataclass(slots=True, eq=False)
+class Object:
+    """Something that a training loop uses."""
+
+    id: str
+    at: Location | None = None
+    _: KW_ONLY
+    born: int = 0  # how many events there were before it was made
+    assumed: bool | None = None  # (reader) its making was not seen; a name stands for it
+    type: str | None = None  # its class: "SGD", "ResNet", "StepLR"
+
+    def fact(self, name: str) -> Any:
+        """For the transition: the fact, or None where it is not known."""
+        return getattr(self, name, None)
+
+
+@dataclass(slots=True, eq=False)
+class Optimizer(Object):
+    """What steps parameters."""
+
+    parameters: frozenset[str] | None = None  # the parameter sets it steps
+    lr: float | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Model(Object):
+    """What is called in a forward pass."""
+
+    parameters: frozenset[str] | None = None  # (reader) the parameter sets it holds
+    wrapper: str | None = None  # "ddp" | "fsdp1" | "fsdp2"
+    batchnorm: bool | None = None
+    recurrent: bool | None = None
+    transformer: bool | None = None
+    half: bool | None = None  # its parameters are float16
+    dropout: bool | None = None
+    has_mode: bool | None = None  # (reader) eval mode changes what it computes
+
+
+@dataclass(slots=True, eq=False)
+class Scaler(Object):
+    """torch.amp.GradScaler, or one like it."""
+
+    enabled: bool | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Scheduler(Object):
+    """What changes the learning rate."""
+
+
+@dataclass(slots=True, eq=False)
+class Loader(Object):
+    """What gives batches."""
+
+    endless: bool | None = None
+    sampler: str | None = None  # its id
+    length: int | None = None
+    shuffle: bool | None = None
+    workers: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Sampler(Object):
+    """What decides which samples a loader gives, and in which order."""
+
+    shuffle: bool | None = None
+
+
+# measured for Adam (`fallline prove FL104 FL201 FL124`); the others divide by the same kind of running size
+_SCALE_FREE = frozenset(
+    ("Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Adagrad", "Adadelta", "RMSprop", "Rprop", "Adafactor", "SparseAdam", "Lion", "Lamb", "LAMB", "Muon")
+)  # fmt: skip
+
+
+def scale_free(optimizer: str) -> bool:
+    """Whether a constant factor on the gradient barely changes the update of this class; not for one that is not known."""
+    return optimizer in _SCALE_FREE
+
+
+OBJECTS: dict[str, type[Object]] = {
+    "optimizer": Optimizer,
+    "model": Model,
+    "scaler": Scaler,
+    "scheduler": Scheduler,
+    "loader": Loader,
+    "sampler": Sampler,
+}
+
+
+def describe(kind: str, id: str, at: Location | None = None, **known: Any) -> Object:
+    """The description of an object of this kind; what is not known is left out. A misspelt field raises."""
+    return OBJECTS[kind](id, at, **known)
