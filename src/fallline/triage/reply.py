@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from fallline.finding import Finding
-from fallline.rule import rule_by_code
 from fallline.triage.choose import Chosen, choose
 from fallline.triage.claim import Action
 from fallline.triage.evidence import Gathered
@@ -171,6 +170,10 @@ def _distinct(found: Sequence[Finding], first: str) -> list[Finding]:
 
 
 def _instead(finding: Finding, evidence: Gathered) -> Action:
+    from fallline.rules import (
+        rule_by_code,  # only where there is a finding: all rules take a while to load
+    )
+
     rule = rule_by_code(finding.code)
     advice = rule.instead if rule is not None else ""
     code = _FENCE.search(advice)
