@@ -1,7 +1,7 @@
 """Which expressions are nn.Modules: constructors, followed through names, attributes, helpers and the project.
 
-A constructor that can be seen is proof, and so is what only modules are asked for (`acts_as_module`). A name alone
-(`looks_like_model`) is a guess: a finding that rests on nothing else is a note.
+A constructor that can be seen is proof. A name alone (`looks_like_model`) is a guess: a finding that rests on nothing else
+is a note.
 """
 
 from __future__ import annotations
@@ -11,12 +11,10 @@ import re
 from functools import lru_cache
 
 from fallline.flow.calls import last_name, same
-from fallline.flow.values import values_of
 from fallline.syntax import Module
 from fallline.syntax.module import walk
 
 __all__ = [
-    "acts_as_module",
     "construction",
     "has_state",
     "is_module",
@@ -46,19 +44,6 @@ _STATEFUL = re.compile(
     r"torch\.nn\.(modules\.\w+\.)?("
     r"Lazy\w+|(Bil|L)inear|Conv(Transpose)?\dd|\w*BatchNorm(\dd)?|GroupNorm|LayerNorm|RMSNorm|Embedding(Bag)?|"
     r"(RNN|LSTM|GRU)(Cell)?|MultiheadAttention|Transformer\w*|PReLU|Sequential|ModuleList|ModuleDict|(\w+)?Dropout(\dd)?)"
-)
-# What is asked of nothing but a module. `train` is not here: agents and trainers have it too.
-_MODULE_METHODS = frozenset(
-    "eval parameters named_parameters modules named_modules children named_children load_state_dict requires_grad_"
-    " register_forward_hook register_forward_pre_hook register_full_backward_hook".split()
-)
-_WRAPPERS = frozenset(
-    {
-        "torch.nn.DataParallel",
-        "torch.nn.parallel.DataParallel",
-        "torch.nn.parallel.DistributedDataParallel",
-        "torch.compile",
-    }
 )
 _REGISTERS = frozenset({"register_buffer", "register_parameter", "add_module", "register_module"})
 _DEPTH = 6
@@ -153,53 +138,6 @@ def _annotates_module(module: Module, annotation: ast.expr) -> bool:
     name = module.resolve(annotation)
     known = name is not None and _is_torch_module(name)
     return known or module_class(module, annotation) is not None
-
-
-def acts_as_module(module: Module, node: ast.expr) -> bool:
-    """Whether this name or `self.x` is used as only modules are: `model.parameters()`, `model.eval()`.
-
-    Asked in its function or class, and for a parameter also of what the callers in this file pass.
-    """
-    home: ast.AST | None = module.class_(node) if isinstance(node, ast.Attribute) else None
-    scope = module.scope(node)
-    if _asked_as_module(module, node, home or scope or module.tree):
-        return True
-    match node, scope:
-        case ast.Name(name), ast.FunctionDef() | ast.AsyncFunctionDef():
-            given = _passed(module, scope, name)
-        case _:
-            return False
-    return any(
-        is_module(module, value)
-        or _asked_as_module(module, value, module.scope(value) or module.tree)
-        for value in given
-    )
-
-
-def _asked_as_module(module: Module, node: ast.expr, scope: ast.AST) -> bool:
-    if not isinstance(node, ast.Name | ast.Attribute):
-        return False
-    for inner in walk(scope):
-        match inner:
-            case ast.Attribute(of, method) if method in _MODULE_METHODS and same(of, node):
-                return True
-            case ast.Call(func, [of, *_]) if module.resolve(func) in _WRAPPERS and same(of, node):
-                return True
-    return False
-
-
-def _passed(
-    module: Module, function: ast.FunctionDef | ast.AsyncFunctionDef, name: str
-) -> list[ast.expr]:
-    """What the calls of a function in this file give for one of its parameters, as far as it is seen."""
-    names = [a.arg for a in function.args.posonlyargs + function.args.args]
-    calls = values_of(module).calls_of(function) if name in names else []
-    given = (
-        Module.argument(call, names.index(name), name)
-        for call in calls
-        if isinstance(call.func, ast.Name)
-    )
-    return [value for value in given if value is not None]
 
 
 def looks_like_model(node: ast.expr) -> bool:

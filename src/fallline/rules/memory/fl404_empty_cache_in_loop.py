@@ -119,7 +119,7 @@ def fold(folds, loaders, model):
             if loop is not None and (trains or _over_batches(module, loop)):
                 yield self.finding(
                     module.location(call),
-                    "The memory cache is emptied on every iteration: each one waits for the device and allocates anew.",
+                    "empty_cache runs on every iteration, so each one waits for the device and allocates its memory again. Remove the call.",
                     # between pieces of a generation or an evaluation it may be meant
                     severity=None if trains else Severity.INFO,
                 )

@@ -38,9 +38,7 @@ class LoaderInProcess(Rule):
     code = "FL502"
     name = "loader-in-process"
     severity = Severity.INFO
-    what = (
-        "A `DataLoader` over data that are read and decoded sample by sample has `num_workers=0`."
-    )
+    what = "A `DataLoader` over data that is read and decoded sample by sample has `num_workers=0`."
     why = "With no workers, reading, decoding and transforming happen in the training process, between two steps: the device waits for every batch."
     instead = "`DataLoader(..., num_workers=4, pin_memory=True, persistent_workers=True)`; then measure with `fallline measure time`."
     references = (
@@ -125,7 +123,7 @@ loader = torch.utils.data.DataLoader(Numbers(100), batch_size=10)
             if dataset is not None and _reads_samples(module, dataset):
                 yield self.finding(
                     module.location(call),
-                    "num_workers=0: every sample is read and decoded in the training process while the device waits.",
+                    "This loader has no workers, so the training process reads and decodes every sample while the device waits. Set `num_workers`.",
                 )
 
 

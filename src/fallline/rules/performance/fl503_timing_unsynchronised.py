@@ -202,7 +202,7 @@ def epoch(train, evaluate, model):
             if between and _only_queues(module, between):
                 yield self.finding(
                     module.location(end),
-                    "The clock is read while the device still works: this times the queueing, not the work. Call torch.cuda.synchronize() first.",
+                    "The clock is read while the device still works, so this measures how fast Python queues kernels, not how long they run. Call torch.cuda.synchronize() first.",
                     severity=None if _on_device(module, block, between) else Severity.INFO,
                 )
 
