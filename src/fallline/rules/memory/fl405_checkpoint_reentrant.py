@@ -87,7 +87,7 @@ def save(model):
             if call.args and not any(k.arg in {None, "use_reentrant"} for k in call.keywords):
                 yield self.finding(
                     module.location(call),
-                    "checkpoint without use_reentrant=False is the old reentrant kind: no gradient when no input requires one.",
+                    "checkpoint() without use_reentrant is the old reentrant kind, which gives no gradients when no input requires one. Pass use_reentrant=False.",
                 )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:

@@ -125,7 +125,7 @@ loader = torch.utils.data.DataLoader(Numbers(100), batch_size=10)
             if dataset is not None and _reads_samples(module, dataset):
                 yield self.finding(
                     module.location(call),
-                    "num_workers=0: every sample is read and decoded in the training process while the device waits.",
+                    "With num_workers=0 every sample is read and decoded in the training process while the device waits. Give the loader workers.",
                 )
 
 
