@@ -78,12 +78,12 @@ def serve(folder: Path) -> None:
     import fallline.integrations.fabric
     import fallline.integrations.transformers
     import fallline.report.run
-    import fallline.rule
+    import fallline.rules
     import fallline.watcher.judge
     import fallline.watcher.session
 
     assert all((accelerate, lightning, pytorch_lightning, transformers))
-    fallline.rule.all_rules()
+    fallline.rules.all_rules()
     torch.set_num_threads(1)
     for home in sorted(folder.glob("*-*")):
         world = RANKS.get(home.name.rpartition("-")[2], 1)

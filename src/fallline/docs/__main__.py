@@ -10,7 +10,7 @@ from fallline.docs import ask_page, cli_page, comparison_page, specialist_page
 from fallline.proof import record
 from fallline.report import evidence_page, rule_page
 from fallline.report.skills import rendered
-from fallline.rule import all_rules
+from fallline.rules import all_rules
 
 # The same skills twice: where people look in the repository, and where agents look in the installed package.
 SKILLS = (Path("skills"), Path("src/fallline/.agents/skills"))

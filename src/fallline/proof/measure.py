@@ -195,7 +195,7 @@ def _without(known: Outcome, error: ModuleNotFoundError) -> Outcome:
 
 
 def _name(of: str) -> str:
-    from fallline.rule import rule_by_code
+    from fallline.rules import rule_by_code
 
     rule = rule_by_code(of) if of.startswith("FL") else None
     return rule.name if rule else of

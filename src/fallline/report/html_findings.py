@@ -10,7 +10,7 @@ from typing import Any
 from fallline.finding import Finding
 from fallline.proof.record import recorded
 from fallline.report.run import excerpt
-from fallline.rule import rule_by_code
+from fallline.rules import rule_by_code
 from fallline.runs.series import Series
 from fallline.show.numbers import number
 

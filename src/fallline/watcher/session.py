@@ -45,7 +45,7 @@ from fallline.taps.schedulers import SCHEDULER_STEP
 from fallline.taps.tap import Subscription, Topic
 from fallline.taps.waits import WAIT
 from fallline.watcher.guard import Guard
-from fallline.watcher.live import LiveLine
+from fallline.watcher.live import Live
 from fallline.watcher.log import EventLog
 from fallline.watcher.origin import Origin
 from fallline.watcher.recorder import Recorder
@@ -83,7 +83,7 @@ class Session(Updates):
         self.guard = Guard(self, options.guard)
         self.origin = Origin(self)
         self.recorder: Recorder | None = None
-        self.live: LiveLine | None = None  # where a person looks at a terminal
+        self.live: Live | None = None  # says what is found while the run goes on
         self.loggers: Any = None  # a LogThread, where numbers go to other tools as well
         self.rank, self.world = rank_and_world()
         self.failed: str | None = None

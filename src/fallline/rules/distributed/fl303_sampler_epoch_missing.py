@@ -21,7 +21,7 @@ The sampler shuffles with `seed + epoch`, and the epoch stays 0: the order is id
 
 Nothing raises, and one epoch looks right."""
     instead = """\
-Tell the sampler which epoch begins.
+Call `set_epoch` at the start of every epoch.
 
 ```python
 for epoch in range(epochs):
@@ -48,7 +48,7 @@ for epoch in range(epochs):
                     f"before the loop over the data ({passes[0].at.near(sampler.at)}).",
                 )
 
-    def denies(self, trace: Trace) -> Iterator[Location]:
+    def refutes(self, trace: Trace) -> Iterator[Location]:
         """A sampler that some setting tells its epoch is told on purpose in that one only."""
         called = {e.sampler for e in trace.of(SamplerEpoch)}
         for sampler in trace.objects_of(Sampler):

@@ -60,7 +60,7 @@ dist.barrier()
     def _found(self, module: Module, save: ast.Call) -> Finding:
         return self.finding(
             module.location(save),
-            "Every rank writes this file to the same path at the same time, so it can end up mixed or cut short. Save on one rank: `if dist.get_rank() == 0:`",
+            "Every rank writes this file, to the same path and at the same time, so it can end up corrupted. Save on one rank only: if dist.get_rank() == 0.",
         )
 
     wrong = (

@@ -24,9 +24,9 @@ class AccumulationUnscaled(Rule):
         "loss nor the gradient is divided by k."
     )
     why = (
-        "`backward()` adds. The gradient of k micro-batches is k times that of the big batch they stand for, so an SGD update is k "
-        "times too large: a hidden learning rate. Adam and AdamW divide the factor out again, and a clip that binds on every update "
-        "hides it; logged norms and clip thresholds are k times off all the same. An error, and with Adam and its kin a warning."
+        "`backward()` adds. The gradient of k micro-batches is k times that of one big batch, so an SGD update is k "
+        "times too large: a hidden learning rate. Adam and AdamW divide the factor out again, and a clip that takes effect on every update "
+        "hides it, but logged norms and clip thresholds are still k times off. An error; with Adam and similar optimizers, a warning."
     )
     instead = "Divide the loss by the number of micro-batches:\n\n```python\n(loss / accumulation_steps).backward()\n```"
     fix_safety = "Only the value given to `backward()` is divided; the logged loss stays as it was. Divides by the count that the boundary test or the loop names."

@@ -54,13 +54,15 @@ class ClipUneven(Rule):
     code = "FL114"
     name = "clip-uneven"
     severity = Severity.WARNING
+    yields_to = ("FL103",)
+    yields_within = "function"
     what = (
         "Finds clipping that goes module by module and leaves parameters out (a list of types that forgets Embedding or LayerNorm), "
         "or reaches parameters twice."
     )
     why = (
-        "What is left out is not clipped at all: with a clip for the Linear layers of an encoder, Embedding, LayerNorm and the attention's own "
-        "`in_proj_weight` keep their full gradients, and the update's direction has changed."
+        "The layers that are left out are not clipped at all: with a clip for the Linear layers of an encoder, Embedding, LayerNorm and the attention's own "
+        "`in_proj_weight` keep their full gradients, and the update points in a different direction."
     )
     instead = "Clip the parameters, not a list of types:\n\n```python\ntorch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n```"
     facts = ("per-layer-clip-forgets-layers", "per-layer-clip-twice-is-harmless")

@@ -29,7 +29,7 @@ class EmptyCacheInLoop(Rule):
         "The cache is what makes allocation cheap: memory in it is free for the next tensor already, and emptying it frees nothing that torch itself could not use. "
         "Every call waits for the device and gives the blocks back, and the next iteration asks the driver for them again."
     )
-    instead = "Remove it. Against fragmentation set PYTORCH_ALLOC_CONF=expandable_segments:True; against growth find what is kept (FL401)."
+    instead = "Remove it. Against fragmentation set PYTORCH_ALLOC_CONF=expandable_segments:True; against growth, find the tensor that is kept (FL401)."
     fix_safety = "Removes the call; no value changes."
     references = ("https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management",)
     tokens = (b"empty_cache",)
@@ -119,7 +119,7 @@ def fold(folds, loaders, model):
             if loop is not None and (trains or _over_batches(module, loop)):
                 yield self.finding(
                     module.location(call),
-                    "empty_cache runs on every iteration, so each one waits for the device and allocates its memory again. Remove the call.",
+                    "The memory cache is emptied on every iteration, so each one waits for the device and allocates its memory again. Remove the call.",
                     # between pieces of a generation or an evaluation it may be meant
                     severity=None if trains else Severity.INFO,
                 )

@@ -87,7 +87,7 @@ def save(model):
             if call.args and not any(k.arg in {None, "use_reentrant"} for k in call.keywords):
                 yield self.finding(
                     module.location(call),
-                    "checkpoint is called without `use_reentrant=False`, which means the old reentrant kind: it gives no gradient when no input requires one. Pass `use_reentrant=False`.",
+                    "checkpoint() without use_reentrant is the old reentrant kind, which gives no gradients when no input requires one. Pass use_reentrant=False.",
                 )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:

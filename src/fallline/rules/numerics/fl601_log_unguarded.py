@@ -39,6 +39,8 @@ class LogUnguarded(Rule):
     code = "FL601"
     name = "log-unguarded"
     severity = Severity.WARNING
+    yields_to = ("FL605",)
+    yields_within = "line"
     what = "A loss takes the logarithm of a value that can reach zero or go below it."
     why = """\
 One such value makes the whole loss infinite or NaN, and the next step writes NaN into every weight.

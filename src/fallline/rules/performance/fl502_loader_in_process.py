@@ -123,7 +123,7 @@ loader = torch.utils.data.DataLoader(Numbers(100), batch_size=10)
             if dataset is not None and _reads_samples(module, dataset):
                 yield self.finding(
                     module.location(call),
-                    "This loader has no workers, so the training process reads and decodes every sample while the device waits. Set `num_workers`.",
+                    "With num_workers=0 every sample is read and decoded in the training process while the device waits. Give the loader workers.",
                 )
 
 

@@ -88,7 +88,7 @@ class TimingUnsynchronised(Rule):
     what = "Work on a CUDA device is timed with `time.time()` or `time.perf_counter()`, and nothing waits for the device before the clock is read."
     why = (
         "CUDA calls return as soon as the work is queued. Without a synchronisation the clock measures how fast Python queues kernels, not how long they run; the "
-        "time shows up later, at whatever line waits first."
+        "time shows up later, at the first line that waits."
     )
     instead = "Call `torch.cuda.synchronize()` before both readings, or use `torch.cuda.Event(enable_timing=True)` or `torch.utils.benchmark.Timer`."
     references = ("https://docs.pytorch.org/docs/stable/notes/cuda.html#asynchronous-execution",)
@@ -202,7 +202,7 @@ def epoch(train, evaluate, model):
             if between and _only_queues(module, between):
                 yield self.finding(
                     module.location(end),
-                    "The clock is read while the device still works, so this measures how fast Python queues kernels, not how long they run. Call torch.cuda.synchronize() first.",
+                    "The clock is read while the device is still working, so it measures how fast kernels are queued, not how long they run. Call torch.cuda.synchronize() first.",
                     severity=None if _on_device(module, block, between) else Severity.INFO,
                 )
 

@@ -11,10 +11,12 @@ from fallline.location import Location
 from fallline.matters import nothing_to_find
 from fallline.reader.execute import traces_of
 from fallline.reader.roots import Root
-from fallline.rule import Rule, all_rules
+from fallline.rule import Rule
+from fallline.rules import all_rules
+from fallline.settle import settle
 from fallline.syntax import Module, Project, Source, UnreadableError
 from fallline.syntax.project import Question
-from fallline.verdict import denied, judge, merge, settle
+from fallline.verdict import examine, refuted, together
 
 __all__ = ["Reading", "Rest", "read_data", "read_text", "unreadable"]
 
@@ -28,7 +30,7 @@ class Reading:
     """What was read in one file. `touched` are the other files that had a part in it."""
 
     path: str
-    findings: list[Finding]
+    found: list[Finding]  # with those that yield to others: a selection may want them
     touched: frozenset[str] = field(default=frozenset())
     seconds: float = 0.0
     reached: frozenset[tuple[str, str]] = field(
@@ -42,6 +44,36 @@ class Reading:
     failures: tuple[str, ...] = ()  # what went wrong in fallline itself
     first: list[Finding] = field(default_factory=list)  # the findings without those of `rest`
     rest: Rest | None = None
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What is reported where everything is selected."""
+        return settle(self.found)
+
+
+@dataclass
+class Trouble:
+    """What went wrong while a file was read: mistakes of our own, and code nested deeper than it can be followed."""
+
+    path: str
+    failures: list[str] = field(default_factory=list)
+    deep: bool = False
+
+    def note(self, what: str, error: Exception) -> None:
+        if isinstance(error, RecursionError):
+            self.deep = True
+            return
+        words = failure(what, self.path, error)
+        if words not in self.failures:
+            self.failures.append(words)
+
+    def findings(self) -> list[Finding]:
+        if not self.deep:
+            return []
+        deep = UnreadableError("parts of the code are nested too deeply to be followed")
+        finding = unreadable(self.path, deep)
+        finding.severity = Severity.INFO  # the rest was read
+        return [finding]
 
 
 @dataclass
@@ -81,7 +113,7 @@ def read_data(
     except UnreadableError as error:
         return Reading(path, [unreadable(path, error)])
     reading = read_module(module, rules, started + seconds, defers)
-    reading.findings[:0] = _unread_cells(module.source)
+    reading.found[:0] = _unread_cells(module.source)
     reading.seconds = time.thread_time() - started
     return reading
 
@@ -95,14 +127,14 @@ def read_module(
     """The findings of one parsed file, with fixes."""
     raw = module.source.text.encode(errors="replace")
     found: list[Finding] = []
-    failures: list[str] = []
+    trouble = Trouble(module.path)
     holds: dict[bytes, bool] = {}  # rules share tokens
     for rule in rules:
         if rule._defines("check_syntax") and _may_matter(rule, raw, holds):
             try:
                 found += rule.check_syntax(module)
             except Exception as error:  # one rule's mistake must not cost the others' findings
-                failures.append(failure(rule.code, module.path, error))
+                trouble.note(rule.code, error)
     reached: set[tuple[str, str]] = set()
     touched: set[str] = set()
     deferred: set[str] = set()
@@ -114,17 +146,18 @@ def read_module(
         return True
 
     found += _judged(
-        module, rules, deadline, failures, reached=reached, touched=touched, wanted=wanted
+        module, rules, deadline, trouble, reached=reached, touched=touched, wanted=wanted
     )
-    found = settle(merge(found), one_trace=False)
-    _add_fixes(found, module, rules, failures, deadline)
+    found = together(found, one_trace=False)
+    _add_fixes(found, module, rules, trouble, deadline)
+    found += trouble.findings()
     return Reading(
         module.path,
         found,
         frozenset(touched - {module.path}),
         reached=frozenset(reached),
         deferred=frozenset(deferred),
-        failures=tuple(failures),
+        failures=tuple(trouble.failures),
     )
 
 
@@ -147,53 +180,48 @@ def read_deferred(
 ) -> Reading:
     """The findings of roots that were left to other files and that none of them reached."""
     started = time.thread_time()
-    failures: list[str] = []
+    trouble = Trouble(module.path)
     touched: set[str] = set()
     left = frozenset(names)
     found = _judged(
         module,
         rules,
         deadline,
-        failures,
+        trouble,
         reached=reached,
         touched=touched,
         wanted=lambda root: root.name in left,
     )
-    _add_fixes(found, module, rules, failures, deadline)
+    _add_fixes(found, module, rules, trouble, deadline)
     return Reading(
         module.path,
-        settle(merge(found), one_trace=False),
+        together(found, one_trace=False),
         frozenset(touched - {module.path}),
         time.thread_time() - started,
-        failures=tuple(failures),
+        failures=tuple(trouble.failures),
     )
 
 
 def _judged(
-    module: Module, rules: Sequence[Rule], deadline: float, failures: list[str], **options: object
+    module: Module, rules: Sequence[Rule], deadline: float, trouble: Trouble, **options: object
 ) -> list[Finding]:
     found: list[Finding] = []
-    refuted: set[tuple[str, str, int]] = set()
-
-    def on_failure(rule: Rule, error: Exception) -> None:
-        words = failure(rule.code, module.path, error)
-        if words not in failures:
-            failures.append(words)
+    dropped: set[tuple[str, str, int]] = set()
 
     try:
         for trace in traces_of(module, deadline, **options):  # type: ignore[arg-type]
-            found += judge(trace, rules, on_failure)
-            refuted |= denied(trace, rules)
+            found += examine(trace, rules, lambda rule, error: trouble.note(rule.code, error))
+            dropped |= refuted(trace, rules)
     except Exception as error:  # as above
-        failures.append(failure("the reader", module.path, error))
-    return [f for f in found if f.key not in refuted]
+        trouble.note("the reader", error)
+    return [f for f in found if f.key not in dropped]
 
 
 def _add_fixes(
     findings: list[Finding],
     module: Module,
     rules: Sequence[Rule],
-    failures: list[str],
+    trouble: Trouble,
     deadline: float,
 ) -> None:
     """Fixes, until the time for the file is up: a finding is worth telling without one."""
@@ -215,7 +243,7 @@ def _add_fixes(
             try:
                 finding.fix = rule.fix(finding, home)
             except Exception as error:  # as above
-                failures.append(failure(finding.code, finding.at.path, error))
+                trouble.note(finding.code, error)
 
 
 def failure(what: str, path: str, error: Exception) -> str:
