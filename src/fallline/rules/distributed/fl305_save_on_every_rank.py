@@ -27,7 +27,7 @@ class SaveOnEveryRank(Rule):
 
 A rank in the path, a guard of any kind, and collective savers (`torch.distributed.checkpoint`, FSDP, Accelerate, Fabric) are fine."""
     why = """\
-All ranks write the same file at the same time. The parameters are the same, but the file can end up mixed or cut short, and it is found out when it is loaded."""
+All ranks write the same file at the same time. The parameters are the same, but the file can end up mixed or cut short, which nobody notices until it is loaded."""
     instead = """\
 Let one rank write, and the others wait where they need the file.
 

@@ -14,7 +14,7 @@ _NAMES = ("torch.utils.checkpoint.checkpoint", "torch.utils.checkpoint.checkpoin
 class CheckpointReentrant(Rule):
     code = "FL405"
     name = "checkpoint-reentrant"
-    severity = Severity.WARNING
+    severity = Severity.INFO
     what = "`torch.utils.checkpoint.checkpoint` is called without `use_reentrant`, which still means the old reentrant kind."
     why = (
         "The reentrant kind gives no gradients when no input of the block requires one (frozen embeddings, the first block), takes no keyword arguments, and "

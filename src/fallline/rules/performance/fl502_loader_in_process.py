@@ -38,9 +38,7 @@ class LoaderInProcess(Rule):
     code = "FL502"
     name = "loader-in-process"
     severity = Severity.INFO
-    what = (
-        "A `DataLoader` over data that are read and decoded sample by sample has `num_workers=0`."
-    )
+    what = "A `DataLoader` over data that is read and decoded sample by sample has `num_workers=0`."
     why = "With no workers, reading, decoding and transforming happen in the training process, between two steps: the device waits for every batch."
     instead = "`DataLoader(..., num_workers=4, pin_memory=True, persistent_workers=True)`; then measure with `fallline measure time`."
     references = (
