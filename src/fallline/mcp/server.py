@@ -27,6 +27,9 @@ from fallline.mcp.contract import (
     RunObject,
     SpecialistObject,
 )
+from fallline.report.rule_page import page
+from fallline.report.skills import case_page
+from fallline.triage.playbook import playbooks
 
 __all__ = ["make_server"]
 
@@ -173,8 +176,6 @@ def _add_resources(server: MCPServer[None]) -> None:
     @server.resource("fallline://rules/{code}", title="A rule", mime_type="text/markdown")
     def rule(code: str) -> str:
         """One rule's page."""
-        from fallline.report.rule_page import page
-
         try:
             return page(work.known_rule(code))
         except UsageError as error:
@@ -185,9 +186,6 @@ def _add_resources(server: MCPServer[None]) -> None:
     )
     def playbook(specialist: str) -> str:
         """What one specialist knows, case by case."""
-        from fallline.report.skills import case_page
-        from fallline.triage.playbook import playbooks
-
         for book in playbooks():
             if book.specialist == specialist:
                 return "\n".join([f"# {specialist}\n", *(case_page(c, 2) for c in book.cases)])

@@ -6,12 +6,15 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from fallline.check.discovery import discover
+from fallline.check.fixing import Fixer
 from fallline.check.outcome import check
 from fallline.check.settings import Settings, load
 from fallline.check.sources import Sources
 from fallline.check.suppress import silenced
 from fallline.errors import RunError, UsageError
 from fallline.finding import Finding
+from fallline.instruments.clip.threshold import propose_from_series
 from fallline.mcp.confine import MOST_FILES, MOST_FINDINGS, Root, bounded, too_large
 from fallline.mcp.contract import (
     AnswerObject,
@@ -24,6 +27,7 @@ from fallline.mcp.contract import (
     RunObject,
     SpecialistObject,
 )
+from fallline.reader import read_paths, read_text
 from fallline.report.json import plain
 from fallline.report.run import overview, verdict
 from fallline.rule import Rule, all_rules, rule_by_code
@@ -31,6 +35,10 @@ from fallline.runs.read import read_run as read_series
 from fallline.runs.series import Series
 from fallline.runs.store import rank_files
 from fallline.specialists import SPECIALISTS
+from fallline.triage.answer import answer
+from fallline.triage.evaluate import grade_text
+from fallline.triage.evidence import code_in, corrected, seen_in
+from fallline.triage.playbook import playbooks
 from fallline.watcher.conclude import findings_of
 
 __all__ = [
@@ -53,8 +61,6 @@ _SUBMITTED = os.path.join(_NOWHERE, "train.py")
 
 def check_code(code: str) -> Checked:
     """The findings of one piece of code."""
-    from fallline.reader import read_text
-
     text = bounded(code, "the code")
     loud, hidden = _heard(read_text(text, _SUBMITTED), Sources({_SUBMITTED: text.encode()}))
     return _checked(loud, [f.at.path for f in loud], files=1, silenced=hidden, left_out=[])
@@ -62,8 +68,6 @@ def check_code(code: str) -> Checked:
 
 def check_path(path: str, root: Root) -> Checked:
     """The findings of a file, or of every file below a folder."""
-    from fallline.check.discovery import discover
-
     target = root.find(path)
     settings = _settings(target, root)
     files, problems = discover([str(target)], settings)
@@ -122,9 +126,6 @@ def _settings(target: Path, root: Root) -> Settings:
 
 def fix_code(code: str, unsafe_fixes: bool = False) -> Fixed:
     """The code with every fix that removes its finding and adds none."""
-    from fallline.check.fixing import Fixer
-    from fallline.reader import read_paths
-
     text = bounded(code, "the code")
     given = {_SUBMITTED: text.encode()}
     fixer = Fixer(
@@ -182,9 +183,6 @@ def known_rule(code: str) -> Rule:
 
 def ask(question: str, code: str, path: str, run: str, root: Root) -> AnswerObject:
     """An answer from the playbooks, with the evidence that came along."""
-    from fallline.triage.answer import answer
-    from fallline.triage.evidence import code_in, corrected, seen_in
-
     if not bounded(question, "the question").strip():
         raise UsageError("there is no question: say what the loop does and what you see")
     findings: list[Finding] = []
@@ -212,17 +210,12 @@ def ask(question: str, code: str, path: str, run: str, root: Root) -> AnswerObje
 
 def check_advice(text: str) -> list[ComplaintObject]:
     """What is refuted in a piece of advice, and the mistakes in its code."""
-    from fallline.triage.evaluate import grade_text
-
     if not bounded(text, "the advice").strip():
         raise UsageError("there is no advice: send the answer as it would be given")
     return [ComplaintObject.of(complaint) for complaint in grade_text(text)]
 
 
 def _of_file(path: str, root: Root) -> tuple[list[Finding], str | None]:
-    from fallline.reader import read_text
-    from fallline.triage.evidence import corrected
-
     file = root.find(path)
     if not file.is_file():
         raise UsageError(f"{path!r} is not a file; check_path reads folders")
@@ -271,8 +264,6 @@ def read_run(folder: str, root: Root) -> RunObject:
 
 def propose_clip(folder: str, quantile: float, root: Root) -> list[ClipObject]:
     """A clip threshold from the norms of a watched run, for each of its optimizers."""
-    from fallline.instruments.clip.threshold import propose_from_series
-
     proposal = propose_from_series(_of_run(folder, root)[0], quantile=quantile, shown=folder)
     return [ClipObject.of(clip) for clip in proposal.clips]
 
@@ -295,8 +286,6 @@ def _of_run(folder: str, root: Root) -> tuple[Series, list[Finding]]:
 
 def list_specialists() -> list[SpecialistObject]:
     """The nine, with what each knows."""
-    from fallline.triage.playbook import playbooks
-
     cases = {book.specialist: [case.title for case in book.cases] for book in playbooks()}
     return [
         SpecialistObject(

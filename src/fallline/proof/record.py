@@ -1,7 +1,6 @@
 """What the experiments measured when they were last recorded: read by documents, answers, reports and editors. Needs no torch.
 
-`docs/evidence.json` is the record; `fallline prove --all` writes it. `python -m fallline.docs` copies it to `evidence.json`
-beside this file, so that an installed fallline has it too.
+`evidence.json` beside this file is the record. `make evidence` measures it again.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from fallline.errors import UsageError
+from fallline.reader import read_text
 from fallline.triage.evidence import lines_back
 from fallline.triage.playbook import facts
 
@@ -216,8 +217,6 @@ def _stated(text: str) -> list[str]:
 
 
 def _code(text: str) -> list[Complaint]:
-    from fallline.reader import read_text
-
     found: list[Complaint] = []
     prose = _FENCE.sub("", text)
     for match in _FENCE.finditer(text):

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from fallline.check.fixing import Fixer
 from fallline.errors import RunError, UsageError
 from fallline.finding import Finding
+from fallline.reader import read_paths
+from fallline.runs.read import read_run
+from fallline.runs.series import Series
 from fallline.triage.pasted import unfenced
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from fallline.runs.series import Series
+from fallline.watcher.conclude import findings_of
 
 __all__ = ["code_in", "corrected", "gather", "lines_back", "seen_in"]
 
@@ -60,9 +61,6 @@ def code_in(question: str) -> list[tuple[str, str]]:
 
 def corrected(text: str, path: str) -> tuple[list[Finding], str | None]:
     """The findings in a piece of code, and the code with the fixes that hold: each was read again."""
-    from fallline.check.fixing import Fixer
-    from fallline.reader import read_paths
-
     head = _assumed(text) if path == _PASTED else ""
     given = {path: (head + text).encode()}
     readings = read_paths([path], roots=[str(Path(path).parent)], given=given)
@@ -120,9 +118,6 @@ def _of_run(folder: Path) -> list[Finding]:
     found = _recorded(file) if file.is_file() else []
     if found:
         return found
-    from fallline.runs.read import read_run
-    from fallline.watcher.conclude import findings_of
-
     if folder.is_file():
         raise RunError(f"{folder} is a file; --run takes the folder of a watched run")
     series = read_run(folder)
