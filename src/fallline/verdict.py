@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from fallline.events import Event, Kind, Trace
+from fallline.events import Batch, Epoch, EpochEnd, Event, Keep, Opaque, Sync, Trace
 from fallline.finding import Finding
 from fallline.location import Location
 from fallline.rule import Rule, all_rules
@@ -42,14 +42,8 @@ _PRECEDENCE: tuple[tuple[str, str, str], ...] = (
     ("FL620", "FL622", "trace"),
 )
 
-_SHOWN = frozenset(Kind) - {
-    Kind.BATCH,
-    Kind.EPOCH,
-    Kind.EPOCH_END,
-    Kind.OPAQUE,
-    Kind.SYNC,
-    Kind.KEEP,
-}
+# Events that happen too often, or say too little, to be shown in a witness.
+_HIDDEN = (Batch, Epoch, EpochEnd, Keep, Opaque, Sync)
 _WITNESS_LIMIT = 24
 
 
@@ -73,7 +67,7 @@ def judge(
                 raise
             on_failure(rule, error)
     kept = settle(merge(found))
-    shown = [e for e in trace.events if e.kind in _SHOWN]
+    shown = [e for e in trace.events if not isinstance(e, _HIDDEN)]
     places: dict[tuple[str, int], int] = {}
     for index, event in enumerate(shown):
         places.setdefault((event.at.path, event.at.line), index)

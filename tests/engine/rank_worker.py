@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -108,7 +109,12 @@ def exact(rank: int, world: int, folder: Path) -> None:
         optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
         stepper = fallline.Stepper(
-            ddp, optimizer, accumulate=accumulate, clip_norm=clip, scheduler=scheduler
+            ddp,
+            optimizer,
+            accumulate=accumulate,
+            clip_norm=clip,
+            scheduler=scheduler,
+            reduction="mean",  # of the hook that counts
         )
         known = seed % 3 != 2
         data = (
@@ -140,7 +146,8 @@ def by_hand(rank: int, world: int, folder: Path) -> None:
         batches = [b[:3] for b in batches]
         ddp, want = DistributedDataParallel(model_of(1)), model_of(1)
         calls = counting(ddp)
-        stepper = fallline.Stepper(ddp, torch.optim.SGD(ddp.parameters(), lr=0.1), accumulate=2)
+        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+        stepper = fallline.Stepper(ddp, optimizer, accumulate=2, reduction="mean")
         for i, (x, y) in enumerate(batches[rank]):
             with stepper.micro_batch(last=last and i == 2) as micro:
                 backward(micro, ddp, x, y, True)
@@ -150,6 +157,55 @@ def by_hand(rank: int, world: int, folder: Path) -> None:
         assert_close(ddp.module, want)
         assert_same_on_all_ranks(ddp)
         assert calls[0] == (2 if last else 1)
+
+
+def loops(rank: int, world: int, folder: Path) -> None:
+    """Left with break, accumulate changed on the way, and micro-batches that are masked on one rank or on all."""
+    batches = batches_of(random.Random(11), [9 + r for r in range(world)])
+    ddp, want = DistributedDataParallel(model_of(1)), model_of(1)
+    stepper = fallline.Stepper(ddp, torch.optim.SGD(ddp.parameters(), lr=0.1), accumulate=2)
+    sizes = []
+    for part in range(4):
+        for x, y in stepper.over(batches[rank]):
+            with stepper.micro_batch() as micro:
+                backward(micro, ddp, x, y, True)
+            if stepper.updated:
+                sizes.append(stepper.last.micro_batches)
+                stepper.accumulate = [2, 3, 1, 2, 4][min(len(sizes), 4)]
+            if part < 3 and sum(sizes) == [2, 5, 6][part]:
+                break
+    assert sizes[:4] == [2, 3, 1, 2], sizes
+    edges = [0, 2, 5, 6, 8, 12]
+    windows = [[b[i:j] for b in batches] for i, j in pairwise(edges)]
+    for window in windows:
+        reference(want, window, 4, True, None)
+    assert stepper.updates == len(windows) and stepper.epoch == 1
+    assert_close(ddp.module, want)
+    assert_same_on_all_ranks(ddp)
+
+    batches = batches_of(random.Random(12), [4] * world)
+    for bad in (
+        [(0, 1)],
+        [(r, 1) for r in range(world)],
+        [(r, i) for r in range(world) for i in (0, 1)],
+    ):
+        ddp, want = DistributedDataParallel(model_of(2)), model_of(2)
+        stepper = fallline.Stepper(ddp, torch.optim.SGD(ddp.parameters(), lr=0.1), accumulate=2)
+        for i, (x, y) in enumerate(stepper.over(batches[rank])):
+            with stepper.micro_batch() as micro:
+                if (rank, i) in bad:
+                    micro.backward((ddp(x) - y).square().sum() * 0, weight=0)
+                else:
+                    backward(micro, ddp, x, y, True)
+        kept = [
+            [pair for i, pair in enumerate(b) if (r, i) not in bad] for r, b in enumerate(batches)
+        ]
+        halves = ([k[: len(k) - 2] for k in kept], [k[-2:] for k in kept])
+        for window in halves:
+            if any(window):
+                reference(want, window, 4, True, None)
+        assert stepper.updates == sum(map(any, halves))
+        assert_close(ddp.module, want)
 
 
 def half_precision(rank: int, world: int, folder: Path) -> None:
@@ -311,16 +367,17 @@ def fsdp(rank: int, world: int, folder: Path) -> None:
 
 
 STORIES = {
-    story.__name__: story for story in (exact, by_hand, half_precision, misuse, checkpoint, fsdp)
+    story.__name__: story
+    for story in (exact, by_hand, loops, half_precision, misuse, checkpoint, fsdp)
 }
 
 
-def main() -> None:
+def main(stories=STORIES) -> None:
     names, rank, world, folder = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
     for name in names.split(","):
         store = folder / f"store-{name}"
         dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
-        STORIES[name](rank, world, folder / name)
+        stories[name](rank, world, folder / name)
         dist.barrier()  # nobody leaves while a neighbour still talks to it
         dist.destroy_process_group()
 

@@ -201,7 +201,7 @@ def test_a_live_run_sees_the_skip_itself() -> None:
     ("optimizer", "words", "severity"),
     [
         ("SGD", "65,000 times too small", "error"),
-        ("AdamW", "normalised-gradient", "warning"),
+        ("AdamW", "only the direction", "warning"),
         ("SomebodysOwn", "moves with the scale", "error"),
     ],
 )

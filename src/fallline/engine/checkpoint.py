@@ -21,9 +21,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from fallline.engine import rng
-from fallline.engine.data import capture_sources, is_stateful, restore_sources
 from fallline.engine.gradients import is_dtensor
 from fallline.engine.plain import plain
+from fallline.engine.position import capture_sources, is_stateful, restore_sources
 from fallline.engine.stepper import Stepper
 from fallline.errors import EngineError
 

@@ -26,7 +26,9 @@ class Window:
         "_replicas",
         "_travelling",
         "count",
+        "idle",
         "known_total",
+        "size",
         "synchronised",
         "weight",
         "weighted",
@@ -35,10 +37,12 @@ class Window:
     def __init__(self, replicas: Replicas, device: torch.device) -> None:
         self._replicas = replicas
         self._device = device
+        self.size = 1  # micro-batches that it is to have: `accumulate` when it began
         self.clear()
 
     def clear(self) -> None:
         self.count = 0
+        self.idle = 0  # how many of them had no data, on a rank that ran out
         self.weight: float | Tensor = 0.0
         self.weighted: bool | None = None  # nobody has said yet
         self.known_total: float | None = (
@@ -64,15 +68,15 @@ class Window:
             if weight.device.type != "cpu":
                 return weight.detach()  # stays there: reading it would wait for the device
             weight = weight.item()
-        if not weight > 0 or math.isinf(weight):
+        if not weight >= 0 or math.isinf(weight):
             raise EngineError(
-                f"weight={weight}: a weight is the number of things the loss sums over, and must be above 0; "
-                "skip a micro-batch that has none"
+                f"weight={weight}: a weight is the number of things the loss sums over, 0 or more"
             )
         return float(weight)
 
-    def add(self, weight: float | Tensor, weighted: bool) -> None:
+    def add(self, weight: float | Tensor, weighted: bool, idle: bool = False) -> None:
         self.count += 1
+        self.idle += idle
         self.weighted = weighted
         self.weight = self.weight + weight
 
@@ -85,17 +89,20 @@ class Window:
     def factor(self) -> float | Tensor:
         """What the accumulated gradients are multiplied with to be the big batch's: divide once, by what was really seen.
 
-        torch has divided the sum over ranks by their number, so it is multiplied back.
+        torch has divided the sum over ranks by `divisor`, so it is multiplied back. NaN where nothing was seen at all (every
+        micro-batch had weight 0): there is no such update.
         """
         total: float | Tensor = self.weight
+        divisor = 1.0
+        if self._replicas.size > 1:
+            divisor = self._replicas.divisor()
         if self._travelling is not None:
-            total, work = self._travelling
-            work.wait()  # orders the device's queue; on a GPU the host goes on
-            total = total[0]
+            total = self._replicas.finish_sum(*self._travelling)[0]
             if total.device.type == "cpu":
                 total = float(total)
         elif self._replicas.size > 1 and self.known_total is not None:
             total = self.known_total
         if isinstance(total, Tensor):
-            return (self._replicas.size / total.double()).float()
-        return self._replicas.size / total
+            wide = total.double()
+            return torch.where(wide > 0, divisor / wide, math.nan).float()
+        return divisor / total if total else math.nan

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
+from math import inf
 from typing import Any, ClassVar, Literal
 
 from fallline.location import Location
@@ -92,6 +93,14 @@ class Event:
         known = "".join(f", {name}={value!r}" for name, value in self.known().items())
         return f"{type(self).__name__}({self.at}{known})"
 
+    def seen_from(self, other: Event) -> Location:
+        """This event as it looks from the innermost function that leads to both: itself, or the call that led to it.
+
+        A helper that runs `loss.backward()` for everyone is not where something is missing.
+        """
+        frames, others = (*self.callers, self.at), (*other.callers, other.at)
+        return next((a for a, b in zip(frames, others, strict=False) if a != b), self.at)
+
     # -- for the transition: facts by name, as they were before each kind had its class
 
     @property
@@ -135,6 +144,11 @@ class Forward(Event):
     used: bool | None = None  # its result later reached a backward (False: known not to)
     followed: bool | None = None  # (watcher) its result carries a mark that a backward would find
 
+    @property
+    def may_train(self) -> bool:
+        """Autograd records it, and its result may reach a backward."""
+        return self.grad is not False and self.used is not False
+
 
 @dataclass(slots=True, eq=False, repr=False)
 class Backward(Event):
@@ -166,6 +180,11 @@ class Backward(Event):
     site: str | None = None  # identity of the call site of the loss; same site = same loss
     terms: int | None = None  # number of different losses in it, when several are summed
 
+    @property
+    def loss(self) -> object:
+        """Equal for two backward passes exactly when they are of the same loss, called from the same places."""
+        return (self.site or (self.at.path, self.at.line), tuple(map(str, self.callers)))
+
 
 @dataclass(slots=True, eq=False, repr=False)
 class GradWrite(Event):
@@ -173,6 +192,11 @@ class GradWrite(Event):
 
     kind = Kind.GRAD_WRITE
     op: Literal["div", "mul", "noise", "assign", "add", "other"] | None = None
+
+    @property
+    def rescales(self) -> bool:
+        """It may change the size of the gradient on purpose."""
+        return self.op not in ("noise", "add")
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -209,6 +233,11 @@ class Clip(Event):
     closure: bool | None = None  # inside the closure given to step
     local_shards: bool | None = None  # torch's function on FSDP1 shards
     norm: float | None = None  # (watcher) the norm it returned
+
+    @property
+    def measures_only(self) -> bool:
+        """`clip_grad_norm_(parameters, inf)` is how people read the norm; it changes nothing."""
+        return self.threshold == inf
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import ast
 import operator
 import re
+from collections.abc import Callable
 from typing import Any
 
+from fallline.api.values import Const, Mapping, Param, Sequence, Tensor, Unknown, Value
 from fallline.reader.counts import COUNTED, SIZE, SIZED
-from fallline.reader.evaluate import HANDLERS, evaluate
 from fallline.reader.machine import Machine
 from fallline.reader.relevance import acts, acts_here
-from fallline.reader.values import Const, Mapping, Param, Sequence, Tensor, Unknown, Value
 
-__all__ = ["decide", "truth"]
+__all__ = ["TESTS", "decide", "truth"]
 
 _MADE = re.compile(
     r"scaler|optim|sched|sampler|autocast|amp|ctx|context|^model$|^net$|ddp|loader|accelerator|fabric|sync"
@@ -31,9 +31,10 @@ _COMPARE: dict[type, Any] = {
 
 def decide(machine: Machine, node: ast.If | ast.IfExp) -> tuple[bool, bool]:
     """Which way an if goes, and whether that depends on the iteration."""
-    known: tuple[bool, int] | None = getattr(node, "_way", None)
+    ways = machine.module.notes("way")
+    known: tuple[bool, int] | None = ways.get(node)
     if known is None:
-        known = node._way = _way(machine, node)  # type: ignore[union-attr]
+        known = ways[node] = _way(machine, node)
     usual, matters = known
     return truth(machine, node.test, usual, machine.worth(matters))
 
@@ -45,12 +46,16 @@ def _way(machine: Machine, node: ast.If | ast.IfExp) -> tuple[bool, int]:
     guard = isinstance(body[-1], _JUMPS) or _exits(body[-1])
     if not isinstance(node, ast.IfExp):
         branches = [*body, *orelse]
-        if acts_here(branches) or _binds(branches):
+        if acts_here(machine.module, branches) or _binds(branches):
             matters = 2
         else:
             matters = 1 if acts(machine.module, branches) else 0
     else:
-        matters = 2 if acts_here([node]) or _scales(node.body) or _scales(node.orelse) else 1
+        matters = (
+            2
+            if acts_here(machine.module, [node]) or _scales(node.body) or _scales(node.orelse)
+            else 1
+        )
     return not guard or (bool(orelse) and not isinstance(body[-1], ast.Raise)), matters
 
 
@@ -123,13 +128,13 @@ def truth(
         return not value, varying
     if isinstance(node, ast.Compare) and len(node.ops) == 1:
         return _compared(machine, node, usual, matters)
-    return _truthy(machine, evaluate(machine, node), node, usual, matters)
+    return _truthy(machine, machine.evaluate(node), node, usual, matters)
 
 
 def _iterates(machine: Machine, node: ast.expr) -> bool:
     """Whether a part of a test is known and depends on the iteration."""
     value = (
-        machine.settled(evaluate(machine, node))
+        machine.settled(machine.evaluate(node))
         if isinstance(node, ast.Compare | ast.Name)
         else None
     )
@@ -141,7 +146,7 @@ def _truthy(
 ) -> tuple[bool, bool]:
     value = machine.settled(found)
     if isinstance(value, Const):
-        machine.compared += _is_number(value)
+        machine.counts.compared += _is_number(value)
         return bool(value.value), value.varying
     if isinstance(value, Sequence):
         return bool(value.items) or value.open, False
@@ -149,15 +154,15 @@ def _truthy(
         return bool(value.items), False
     if isinstance(value, Unknown | Tensor):
         hint = value.hint if isinstance(value, Unknown) and value.hint else machine.text(node)
-        return machine.settings.switch(_words(hint), usual, matters), False
+        return machine.switch(_words(hint), usual, matters), False
     return True, False
 
 
 def _compared(machine: Machine, node: ast.Compare, usual: bool, matters: int) -> tuple[bool, bool]:
     op = node.ops[0]
     left, right = (
-        machine.settled(evaluate(machine, node.left)),
-        machine.settled(evaluate(machine, node.comparators[0])),
+        machine.settled(machine.evaluate(node.left)),
+        machine.settled(machine.evaluate(node.comparators[0])),
     )
     if (
         isinstance(op, ast.Is | ast.IsNot | ast.Eq | ast.NotEq)
@@ -189,14 +194,14 @@ def _compared(machine: Machine, node: ast.Compare, usual: bool, matters: int) ->
     for one, other in ((left, right), (right, left)):
         if (
             isinstance(one, Unknown)
-            and (COUNTED.search(one.hint) or (one.hint in machine.ranges and _varies(other)))
+            and (COUNTED.search(one.hint) or (one.hint in machine.counts.ranges and _varies(other)))
             and isinstance(other, Const)
             and isinstance(other.value, int)
             and not isinstance(other.value, bool)
             and op.__class__ in _COMPARE
         ):
-            count = machine.ranges.get(one.hint) or machine.settings.count(
-                one.hint, compared=not other.varying and not machine.inside_model
+            count = machine.counts.ranges.get(one.hint) or machine.settings.count(
+                one.hint, compared=not other.varying and not machine.around.inside_model
             )
             number = other.value
             pair = (count, number) if one is left else (number, count)
@@ -214,14 +219,14 @@ def _compared(machine: Machine, node: ast.Compare, usual: bool, matters: int) ->
             if op.__class__ in _COMPARE:
                 return bool(_COMPARE[op.__class__](*pair)), True
     if isinstance(op, ast.NotEq | ast.IsNot):
-        same = machine.settings.switch(_pair(machine, node, left, right), not usual, matters)
+        same = machine.switch(_pair(machine, node, left, right), not usual, matters)
         return not same, False
     text = (
         _pair(machine, node, left, right)
         if isinstance(op, ast.Eq | ast.Is)
         else _words(machine.text(node))
     )
-    return machine.settings.switch(text, usual, matters), False
+    return machine.switch(text, usual, matters), False
 
 
 def _varies(value: Value) -> bool:
@@ -241,7 +246,7 @@ def _is_none(
         hint = value.hint or machine.text(node)
         if hint.endswith(".grad") or _computed_here(machine, node):
             return False, False
-        return not machine.settings.switch(_words(hint), not usual, matters), False
+        return not machine.switch(_words(hint), not usual, matters), False
     if isinstance(value, Param):
         return False, False
     return False, False
@@ -249,9 +254,13 @@ def _is_none(
 
 def _computed_here(machine: Machine, node: ast.expr) -> bool:
     """What this iteration computed (`loss = compute(batch)`): None is an exception among batches, and no setting."""
-    if not isinstance(node, ast.Name) or not machine.iteration or _MADE.search(node.id.lower()):
+    if (
+        not isinstance(node, ast.Name)
+        or not machine.loops.iteration
+        or _MADE.search(node.id.lower())
+    ):
         return False
-    if machine.frame.fresh.get(node.id) != machine.iteration:
+    if machine.frame.fresh.get(node.id) != machine.loops.iteration:
         return False
     bound = machine.module.bindings(node.id, machine.module.scope(node))
     return (
@@ -267,10 +276,10 @@ def _computed_here(machine: Machine, node: ast.expr) -> bool:
 
 def _both_known(machine: Machine, op: ast.cmpop, left: Const, right: Const) -> bool | None:
     a, b = left.value, right.value
-    machine.compared += _is_number(left) or _is_number(right)
+    machine.counts.compared += _is_number(left) or _is_number(right)
     if isinstance(a, int) and isinstance(b, int) and left.varying != right.varying:
         # a counter against a literal: literals shrink as they do in loops and modulo
-        a, b = (a, machine.small(b)) if left.varying else (machine.small(a), b)
+        a, b = (a, machine.counts.small(b)) if left.varying else (machine.counts.small(a), b)
     if isinstance(op, ast.Is):
         return a is b or (a == b and isinstance(a, bool | int | str))
     if isinstance(op, ast.IsNot):
@@ -323,7 +332,7 @@ def _contained(
     text = _words(
         f"{_said(machine, left, node.left)} in {_said(machine, right, node.comparators[0])}"
     )
-    value = machine.settings.switch(text, usual is inside, matters)
+    value = machine.switch(text, usual is inside, matters)
     return value is inside, False
 
 
@@ -349,8 +358,8 @@ def _compare_value(machine: Machine, node: ast.Compare) -> Value:
     """A comparison as a value: known, or something unknown that a later test on it decides the same way."""
     if len(node.ops) != 1:
         return Unknown(_words(machine.text(node)))
-    left = machine.settled(evaluate(machine, node.left))
-    right = machine.settled(evaluate(machine, node.comparators[0]))
+    left = machine.settled(machine.evaluate(node.left))
+    right = machine.settled(machine.evaluate(node.comparators[0]))
     if any(isinstance(v, Tensor) for v in (left, right)):
         return Tensor(False)
     if any(
@@ -366,8 +375,10 @@ def _compare_value(machine: Machine, node: ast.Compare) -> Value:
 def _conditional(machine: Machine, node: ast.IfExp) -> Value:
     value, varying = decide(machine, node)
     with machine.inside(machine.place(node.test), varying, machine.text(node.test)):
-        return evaluate(machine, node.body if value else node.orelse)
+        return machine.evaluate(node.body if value else node.orelse)
 
 
-HANDLERS[ast.Compare] = _compare_value
-HANDLERS[ast.IfExp] = _conditional
+TESTS: dict[type, Callable[[Machine, Any], Value]] = {
+    ast.Compare: _compare_value,
+    ast.IfExp: _conditional,
+}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from fallline.events import Event, Kind, Trace, Update
+from fallline.events import Backward, Forward, Trace, Update, ZeroGrad
 from fallline.finding import Edit, Finding, Fix, Severity
 from fallline.rule import Rule
 from fallline.rules._reindent import reindented
@@ -47,16 +47,16 @@ for i, (inputs, targets) in enumerate(loader):
     def check(self, trace: Trace) -> Iterator[Finding]:
         for update in trace.updates:
             for backward in _synced_again(update):
-                forward = next(iter(reversed(update.before(backward, Kind.FORWARD))), None)
-                places = {"forward": forward, "step": update.step}
-                related = {name: event.at for name, event in places.items() if event is not None}
-                boundary = update.step.fact("boundary")
-                if boundary is not None:
-                    related["boundary"] = boundary
+                forward = update.before(backward).of(Forward).first
+                related = {"step": update.step.at}
+                if forward is not None:
+                    related["forward"] = forward.at
+                if update.step.boundary is not None:
+                    related["boundary"] = update.step.boundary
                 yield self.finding(
                     backward,
-                    "DDP all-reduces the gradients on every micro-batch although only their sum is stepped. Run the forward and the backward pass of all but "
-                    "the last micro-batch inside model.no_sync()",
+                    "DDP all-reduces the gradients on every micro-batch although only their sum is stepped, which costs time and changes nothing. Run the forward "
+                    "and the backward pass of all but the last micro-batch inside model.no_sync().",
                     related=related,
                 )
 
@@ -161,17 +161,17 @@ for inputs, targets in loader:
     )
 
 
-def _synced_again(update: Update) -> list[Event]:
+def _synced_again(update: Update) -> list[Backward]:
     """All-reduces of one loss that another one of the same loss follows in this update."""
-    synced = [b for b in update.backwards if b.fact("wrapper") == "ddp" and b.fact("sync") is True]
-    again: list[Event] = []
-    for index, backward in enumerate(synced):
-        site = backward.fact("site") or backward.at
-        cleared = update.after(backward, Kind.ZERO_GRAD)
-        until = cleared[0].order if cleared else update.step.order
-        if any((b.fact("site") or b.at) == site and b.order < until for b in synced[index + 1 :]):
-            again.append(backward)
-    return again
+    synced = [b for b in update.backwards if b.wrapper == "ddp" and b.sync is True]
+    return [
+        b
+        for b in synced
+        if any(
+            later in synced and later.loss == b.loss
+            for later in update.after(b).until(ZeroGrad).of(Backward)
+        )
+    ]
 
 
 def _boundary(module: Module, step_line: int, block: list[ast.stmt]) -> ast.If | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fallline.events import Kind, Trace
+from fallline.events import Clip, Trace
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
 
@@ -39,12 +39,12 @@ model.clip_grad_norm_(1.0)
     )
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        for event in trace.all(Kind.CLIP):
-            if event.fact("local_shards") is True:
+        for clip in trace.of(Clip):
+            if clip.local_shards is True:
                 yield self.finding(
-                    event,
-                    "Clipping sees only this rank's shards of the FSDP model, so every rank computes another norm. Use the model's own method: "
-                    "model.clip_grad_norm_(max_norm)",
+                    clip,
+                    "torch's clip_grad_norm_ sees only this rank's shards of the FSDP model, so each rank computes a different norm. Use the model's own method: "
+                    "model.clip_grad_norm_(max_norm).",
                 )
 
     wrong = (

@@ -6,12 +6,10 @@ import ast
 from collections.abc import Iterator
 from typing import Any
 
-from fallline.events import Event, Kind, Trace
+from fallline.events import Backward, Clip, GradWrite, Trace, Window, scale_free, windows
 from fallline.finding import Finding, Fix, Severity
 from fallline.rule import Rule
-from fallline.rules._optimizers import scale_free
 from fallline.rules.gradients._specimens import SETUP
-from fallline.rules.gradients._windows import Window, optimizer_type, steps_by_framework, windows
 from fallline.syntax import Editor, Module
 
 __all__ = ["AccumulationUnscaled"]
@@ -39,22 +37,21 @@ class AccumulationUnscaled(Rule):
         if trace.opaque:
             return
         for window in windows(trace):
-            optimizer = window.update.optimizer
             # A live backward says itself whether a framework has divided it; on paper the framework's step has to do.
-            owned = not trace.live and steps_by_framework(trace, optimizer)
+            owned = not trace.live and window.optimizer in trace.by_framework
             if not window.micro or owned or not _unscaled(window):
                 continue
-            first, step = window.micro[0], window.update.step
+            first, step = window.micro[0], window.step
             # On paper the number of micro-batches is the reader's choice, not the program's.
             evidence: dict[str, Any] = {"micro_batches": len(window.micro)} if trace.live else {}
             related = {"step": step.at}
-            if step.fact("boundary") is not None:
-                related["boundary"] = step.fact("boundary")
+            if step.boundary is not None:
+                related["boundary"] = step.boundary
             yield self.finding(
                 first,
-                "Several backward passes of this loss feed one step and nothing divides them. "
-                f"{_harm(trace, window)} {_remedy(first)}",
-                severity=Severity.WARNING if scale_free(optimizer_type(trace, optimizer)) else None,
+                f"The loss is accumulated over {_how_many(trace, window)} micro-batches but never divided by their number, so "
+                f"{_harm(trace, window)}. {_remedy(first)}",
+                severity=Severity.WARNING if scale_free(trace.type_of(window.optimizer)) else None,
                 related=related,
                 **evidence,
             )
@@ -224,36 +221,31 @@ for epoch in range(2):
 def _unscaled(window: Window) -> bool:
     """Every micro-batch is a mean that is known not to be divided, and the gradient is not divided afterwards."""
     mean = all(
-        b.fact("divided") is False and b.fact("reduction") == "mean" and not b.fact("normalised")
-        for b in window.micro
+        b.divided is False and b.reduction == "mean" and not b.normalised for b in window.micro
     )
-    return mean and not any(
-        _rescales(e) for e in window.update.after(window.micro[0], Kind.GRAD_WRITE)
-    )
+    writes = window.update.after(window.micro[0]).of(GradWrite)
+    return mean and not any(w.rescales for w in writes)
 
 
-def _rescales(write: Event) -> bool:
-    return write.fact("op") not in ("noise", "add")
-
-
-def _remedy(backward: Event) -> str:
-    if backward.fact("driver") == "transformers":
+def _remedy(backward: Backward) -> str:
+    if backward.driver == "transformers":
         # measured with transformers 5.22: twice the update for 2 micro-batches of BertForSequenceClassification
         return (
-            "The Trainer takes this loss for divided by `num_items_in_batch`, and the model or loss function has not done it: "
-            "set `trainer.loss_is_scaled_for_ga = False`, and the Trainer divides."
+            "The Trainer assumes that this loss is already divided by `num_items_in_batch`, but neither the model nor the loss function "
+            "does it: set `trainer.loss_is_scaled_for_ga = False`, and the Trainer divides."
         )
     return "Divide the loss by the number of micro-batches."
 
 
 def _harm(trace: Trace, window: Window) -> str:
-    kind = optimizer_type(trace, window.update.optimizer)
-    hides = " Clipping hides this only while it binds." if window.update.all(Kind.CLIP) else ""
-    if kind == "SGD":
-        return f"Their gradients add up: SGD takes a step as many times too large.{hides}"
+    kind = trace.type_of(window.optimizer)
+    times = f"{len(window.micro)}×" if trace.live else "that many times"
     if scale_free(kind):
-        return f"{kind} divides the factor out again, but logged norms and clip thresholds are off by it."
-    return f"Their gradients add up: with SGD the step is as many times too large, Adam divides the factor out again.{hides}"
+        return f"logged norms and clip thresholds are off by that factor ({kind} itself divides it out again)"
+    hides = ", except where clipping takes effect" if window.update.of(Clip) else ""
+    if kind == "SGD":
+        return f"SGD's step is {times} too large{hides}"
+    return f"with SGD the step is {times} too large{hides}; Adam divides the factor out again"
 
 
 def _operand(module: Module, node: ast.expr) -> str:
@@ -301,3 +293,7 @@ def _is_attribute(node: ast.expr) -> bool:
         and isinstance(node.value, ast.Name)
         and node.value.id == "self"
     )
+
+
+def _how_many(trace: Trace, window: Window) -> str:
+    return str(len(window.micro)) if trace.live else "several"

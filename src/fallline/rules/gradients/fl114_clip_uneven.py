@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from fallline.events import Kind, Trace
+from fallline.events import Clip, Trace
 from fallline.finding import Finding, Severity
+from fallline.location import Location
 from fallline.rule import Rule
-from fallline.rules.gradients._windows import first_of_each, measures_only
 from fallline.syntax import Module
 
 __all__ = ["ClipUneven"]
@@ -67,10 +67,10 @@ class ClipUneven(Rule):
     tokens = (b"clip_grad",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        telling = [c for c in trace.all(Kind.CLIP) if c.fact("left_out") or c.fact("twice")]
-        for clip in first_of_each(telling):
-            if not measures_only(clip):
-                yield self._report(clip.at, clip.fact("left_out") or (), clip.fact("twice") or ())
+        telling = trace.of(Clip).where(lambda c: c.left_out or c.twice)
+        for clip in telling.first_of_each():
+            if not clip.measures_only:
+                yield self._report(clip.at, clip.left_out or (), clip.twice or ())
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         for call in module.calls(*_CLIPS):
@@ -80,13 +80,13 @@ class ClipUneven(Rule):
                     module.location(call), tuple(f"{name} layers" for name in forgotten), ()
                 )
 
-    def _report(self, at: object, left_out: tuple[str, ...], twice: tuple[str, ...]) -> Finding:
+    def _report(self, at: Location, left_out: tuple[str, ...], twice: tuple[str, ...]) -> Finding:
         if left_out:
             message = f"Clipping module by module leaves out {_listed(left_out)}: their gradients stay as large as they are. "
         else:
             message = f"Clipping module by module reaches {_listed(twice)} more than once. "
         return self.finding(
-            at,  # type: ignore[arg-type]
+            at,
             message + "Clip model.parameters() once.",
             left_out=list(left_out),
             twice=list(twice),

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from fallline.events import scale_free
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
-from fallline.rules._optimizers import scale_free
 from fallline.rules._trends import median
 
 __all__ = ["OverClipping"]

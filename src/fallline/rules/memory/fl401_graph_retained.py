@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from fallline.events import Event, Kind, Optimizer, Trace
+from fallline.events import Backward, Batch, Event, Forward, Keep, Mode, Optimizer, Step, Trace
 from fallline.finding import Finding, Fix, Severity
 from fallline.location import Location
 from fallline.rule import Rule
@@ -13,7 +13,7 @@ from fallline.syntax import Editor, Module
 
 _HOW = {
     "append": "is stored with its graph",
-    "add": "is summed up with its graph",
+    "add": "is added up with its graph",
 }
 
 
@@ -144,22 +144,21 @@ for epoch in range(2):
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         grows = _growing(trace)
-        for event in trace.all(Kind.KEEP):
-            how = _HOW.get(event.fact("how"))
-            if how is not None and event.fact("reaches_backward") is False:
+        for keep in trace.of(Keep):
+            how = _HOW.get(keep.how or "")
+            if how is not None and keep.reaches_backward is False:
+                sure = trace.live or (_keeper(keep) in grows and _has_graph(trace, keep))
                 yield self.finding(
-                    event,
-                    f"A tensor {how} and never reaches a backward: memory grows with every iteration. Keep .detach() or .item() of it.",
-                    severity=None
-                    if trace.live or (_keeper(event) in grows and _has_graph(trace, event))
-                    else Severity.INFO,
+                    keep,
+                    f"A tensor {how} and never reaches a backward, so memory grows with every iteration. Keep .detach() or .item() of it.",
+                    severity=None if sure else Severity.INFO,
                 )
 
     def denies(self, trace: Trace) -> Iterator[Location]:
         """What one setting walks is not kept for nothing: only that setting's loss is evaluated, not trained."""
-        for event in trace.all(Kind.KEEP):
-            if event.fact("reaches_backward"):
-                yield event.at
+        for keep in trace.of(Keep):
+            if keep.reaches_backward:
+                yield keep.at
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
         kept = _kept(module, Editor(module).statement_at(finding.at.line))
@@ -173,32 +172,27 @@ for epoch in range(2):
         )
 
 
-def _has_graph(trace: Trace, event: Event) -> bool:
+def _has_graph(trace: Trace, keep: Keep) -> bool:
     """Whether what computed it was seen to be a model with weights that learn; a feature extractor may be frozen inside."""
-    of = event.fact("of")
-    return not of or any(_learns(trace, model) for model in of)
+    return not keep.of or any(_learns(trace, model) for model in keep.of)
 
 
 def _learns(trace: Trace, model: str) -> bool:
     """Switched between train and eval, walked by a backward, or held by an optimizer; not only called like a model."""
-    if any(
-        e.kind is Kind.MODE or e.fact("used")
-        for e in trace.all(Kind.MODE, Kind.FORWARD)
-        if e.model == model
-    ):
+    if any(e.model == model for e in trace.of(Mode)):
         return True
-    known = trace.object(model)
-    sets = known.fact("parameters") if known is not None else None
-    return any(
-        not sets.isdisjoint(o.fact("parameters") or ())
-        for o in trace.objects.values()
-        if sets and isinstance(o, Optimizer)
+    if any(e.model == model and e.used for e in trace.of(Forward)):
+        return True
+    known = trace.model(model)
+    sets = known.parameters if known is not None else None
+    return sets is not None and any(
+        not sets.isdisjoint(o.parameters or ()) for o in trace.objects_of(Optimizer)
     )
 
 
-def _keeper(event: Event) -> tuple[Location, object]:
+def _keeper(keep: Keep) -> tuple[Location, object]:
     """Where something is kept, and the container (by the iteration that made it)."""
-    return event.at, event.fact("born")
+    return keep.at, keep.born
 
 
 def _growing(trace: Trace) -> set[tuple[Location, object]]:
@@ -207,16 +201,17 @@ def _growing(trace: Trace) -> set[tuple[Location, object]]:
     What is emptied with every update, or holds the pieces of one step, ends where the step ends.
     """
     found: set[tuple[Location, object]] = set()
-    between: dict[tuple[Location, object], set[Kind]] = {}
-    for event in trace.events:
-        if event.kind in (Kind.BATCH, Kind.BACKWARD, Kind.STEP):
-            for kinds in between.values():
-                kinds.add(event.kind)
-        elif event.kind is Kind.KEEP:
-            kinds = between.get(_keeper(event), set())
-            if Kind.STEP in kinds or (Kind.BATCH in kinds and Kind.BACKWARD not in kinds):
-                found.add(_keeper(event))
-            between[_keeper(event)] = set()
+    between: dict[tuple[Location, object], set[type[Event]]] = {}
+    for event in trace.of(Batch, Backward, Step, Keep):
+        match event:
+            case Keep():
+                kinds = between.get(_keeper(event), set())
+                if Step in kinds or (Batch in kinds and Backward not in kinds):
+                    found.add(_keeper(event))
+                between[_keeper(event)] = set()
+            case _:
+                for kinds in between.values():
+                    kinds.add(type(event))
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from fallline.events import Kind, Trace
+from fallline.events import Backward, Trace
 from fallline.finding import Finding, Fix, Severity
 from fallline.rule import Rule
 from fallline.rules._reindent import reindented
@@ -66,12 +66,12 @@ scaler.scale(loss).backward()
     references = ("https://docs.pytorch.org/docs/stable/amp.html#autocasting",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        for event in trace.all(Kind.BACKWARD):
-            if event.fact("autocast") in {"float16", "bfloat16"}:
+        for backward in trace.of(Backward):
+            if backward.autocast in {"float16", "bfloat16"}:
                 yield self.finding(
-                    event,
-                    f"Backward runs under autocast ({event.fact('autocast')}): custom autograd functions, hooks and double backward "
-                    "are cast to half precision here. End the autocast block before backward()",
+                    backward,
+                    f"backward() runs under autocast ({backward.autocast}), so custom autograd functions, hooks and double backward "
+                    "are cast to half precision. End the autocast block before backward().",
                 )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
