@@ -185,7 +185,7 @@ def test_a_part_of_the_list(fallline: Fallline) -> None:
 def test_a_damaged_record_is_told(fallline: Fallline, project: Path) -> None:
     (project / "gpu.json").write_text("{}")
     ran = fallline("prove", "--merge", "gpu.json", "--out", "docs")
-    assert ran.status == 2 and "no record of experiments" in ran.err
+    assert ran.status == 2 and "not a record of experiments" in ran.err
 
 
 def test_without_out_nothing_is_written_and_nothing_of_the_users_is_touched(

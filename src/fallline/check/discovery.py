@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from fallline.files import TEMPORARY, sweep
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -83,6 +85,8 @@ def _below(top: str, settings: Settings, problems: list[Problem]) -> Iterator[st
         if folder != top and any(entry.name == "pyvenv.cfg" for entry in entries):
             continue  # a virtual environment under another name
         folders = []
+        if any(entry.name.startswith(TEMPORARY) for entry in entries):
+            sweep(folder)  # what a killed --fix has left
         for entry in entries:
             if _skipped(entry.name) or _excluded(entry.path, settings):
                 continue

@@ -64,7 +64,8 @@ def check(
         readings = read_files(
             files,
             root=settings.root,
-            cache_dir=cache_dir,
+            # a cache can come with the project: what is written into files is read from them, now
+            cache_dir=None if fix else cache_dir,
             jobs=jobs or _processors(),
             problems=problems,
             on_file=on_start(len(files)),

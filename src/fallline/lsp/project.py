@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
-import tokenize
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -20,6 +18,7 @@ from fallline.matters import matters
 from fallline.reader import Reading, read_paths
 from fallline.reader.project import called_names
 from fallline.syntax.edits import split_lines
+from fallline.syntax.source import UnreadableError, decode
 
 __all__ = ["Change", "Project", "Target", "as_bytes"]
 
@@ -243,9 +242,8 @@ def as_bytes(text: str) -> bytes:
     """An editor's text as the bytes its file would have, by the encoding that it declares."""
     data = text.encode("utf-8", errors="replace")
     try:
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
-        return text.encode(encoding)
-    except (SyntaxError, LookupError, UnicodeEncodeError):
+        return text.encode(decode(data)[1])
+    except (UnreadableError, UnicodeError):
         return data
 
 
@@ -293,8 +291,7 @@ def _identity(finding: Finding, sources: Sources) -> tuple[str, str, str, str]:
 def _changes(path: str, before: bytes, after: bytes) -> list[Change]:
     full = os.path.abspath(path)
     if not path.endswith(".ipynb"):
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(before).readline)
-        return [Change(full, None, before.decode(encoding), after.decode(encoding))]
+        return [Change(full, None, decode(before)[0], decode(after)[0])]
     pairs = zip(_cells(before), _cells(after), strict=True)
     return [
         Change(full, number, old, new) for number, (old, new) in enumerate(pairs, 1) if old != new

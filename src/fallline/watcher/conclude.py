@@ -12,6 +12,7 @@ from pathlib import Path
 from fallline.errors import UsageError
 from fallline.finding import Finding
 from fallline.rule import Rule, all_rules
+from fallline.runs.excerpt import project_of
 from fallline.runs.findings import write_findings
 from fallline.runs.read import read_run
 from fallline.runs.series import Series
@@ -59,7 +60,7 @@ def _thresholds(series: Series) -> dict[str, dict[str, float]]:
     from fallline.check.settings import load
 
     try:
-        return load([str(series.meta.get("cwd") or ".")]).thresholds
+        return load([str(project_of(series) or ".")]).thresholds
     except UsageError as error:
         print(f"fallline: {error}", file=sys.stderr)
         return {}
