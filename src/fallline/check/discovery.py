@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from fallline.check.settings import Settings
 
-__all__ = ["Problem", "discover", "shown"]
+__all__ = ["Problem", "below", "discover", "excluded", "shown"]
 
 SUFFIXES = (".py", ".ipynb")
 # Folders that hold other people's code or no code. Hidden folders are left out as well.
@@ -47,6 +47,12 @@ def discover(
         else:
             files[shown(path)] = None
     return list(files), problems
+
+
+def below(folder: str, settings: Settings) -> Iterator[str]:
+    """The files below a folder, as they are found: for those who may not want them all."""
+    if os.path.isdir(folder):
+        yield from map(shown, _below(folder, settings, []))
 
 
 def excluded(path: str, settings: Settings) -> bool:

@@ -79,13 +79,20 @@ class Settings:
         )
 
 
-def load(paths: Sequence[str], select: Sequence[str] = (), ignore: Sequence[str] = ()) -> Settings:
+def load(
+    paths: Sequence[str],
+    select: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+    *,
+    below: str | None = None,
+) -> Settings:
     """The settings for checking these paths, with the command line's choices on top.
 
     `select` replaces the file's; `ignore` adds to it, but never undoes what `select` names outright.
+    `below`: nothing outside of this folder is opened.
     """
     settings = Settings()
-    file = nearest(paths)
+    file = nearest(paths, below)
     table: dict[str, Any] = {}
     if file is not None:
         settings.file, settings.root = file, os.path.dirname(file)
@@ -107,8 +114,8 @@ def load(paths: Sequence[str], select: Sequence[str] = (), ignore: Sequence[str]
 KEYS = ("select", "ignore", "exclude", "per-file-ignores", "baseline", "cache-dir", "thresholds")
 
 
-def nearest(paths: Sequence[str]) -> str | None:
-    """The nearest pyproject.toml with a [tool.fallline] table, from the folder that holds all paths upwards."""
+def nearest(paths: Sequence[str], below: str | None = None) -> str | None:
+    """The nearest pyproject.toml with a [tool.fallline] table, from the folder that holds all paths upwards to `below`."""
     known = [os.path.abspath(p) for p in paths if p != "-"] or [os.getcwd()]
     try:
         folder = os.path.commonpath(known)
@@ -118,6 +125,8 @@ def nearest(paths: Sequence[str]) -> str | None:
         folder = os.path.dirname(folder)
     while True:
         candidate = os.path.join(folder, "pyproject.toml")
+        if below is not None and not _inside(candidate, below):
+            return None
         if os.path.isfile(candidate):
             try:
                 if b"tool.fallline" in read_file(candidate, _LARGEST):
@@ -128,6 +137,11 @@ def nearest(paths: Sequence[str]) -> str | None:
         if up == folder:
             return None
         folder = up
+
+
+def _inside(path: str, folder: str) -> bool:
+    """Whether the path lies in the folder once all links are followed."""
+    return os.path.realpath(path).startswith(os.path.join(os.path.realpath(folder), ""))
 
 
 def _table(file: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from fallline.check.discovery import discover, excluded, shown
+from fallline.check.discovery import below, excluded, shown
 from fallline.check.fixing import Fixer
 from fallline.check.settings import Settings, load
 from fallline.check.sift import Sift, collect, for_people
@@ -24,6 +24,9 @@ __all__ = ["Change", "Project", "Target", "as_bytes"]
 
 # Above this many files that can hold a mistake, only what is open is read: an editor wants its answer now.
 MOST_FILES = 300
+LOOKED_AT = (
+    10_000  # files of a folder; one with more is no project that a check at each key can read
+)
 
 State = tuple[int, int] | int | None  # what tells one content of a file from another
 _IMPORT = re.compile(rb"^[ \t]*(?:from|import)\b(?:[^\n(]|\([^)]*\))*", re.MULTILINE)
@@ -256,8 +259,12 @@ def _files(folder: str, settings: Settings, given: dict[str, bytes], whole: bool
     opened = [path for path in given if not excluded(path, settings)]
     if not whole:
         return opened
-    found, _ = discover([folder], settings)
-    others = [path for path in found if path not in given and _can_matter(path)]
+    others: list[str] = []
+    for looked_at, path in enumerate(below(folder, settings)):
+        if len(others) > MOST_FILES or looked_at > LOOKED_AT:
+            return opened
+        if path not in given and _can_matter(path):
+            others.append(path)
     return opened if len(others) > MOST_FILES else [*opened, *others]
 
 

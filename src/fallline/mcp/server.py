@@ -72,7 +72,7 @@ async def _answered(seconds: float, job: Callable[[*Arguments], T], *given: *Arg
     """The job's result, from a process that is killed when the time is up; its expected failures as tool errors."""
     try:
         with anyio.fail_after(seconds):
-            return await anyio.to_process.run_sync(job, *given, cancellable=True)
+            return await anyio.to_process.run_sync(work.limited, job, *given, cancellable=True)
     except TimeoutError:
         raise ToolError(
             f"not finished within {seconds:g} seconds: send less, such as one file"

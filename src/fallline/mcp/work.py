@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
+from typing import TypeVar, TypeVarTuple
 
 from fallline.check.discovery import discover
 from fallline.check.fixing import Fixer
@@ -15,6 +17,7 @@ from fallline.check.suppress import silenced
 from fallline.errors import RunError, UsageError
 from fallline.finding import Finding
 from fallline.instruments.clip.threshold import propose_from_series
+from fallline.limits import MEMORY, die_with_parent, limit_memory
 from fallline.mcp.confine import MOST_FILES, MOST_FINDINGS, Root, bounded, too_large
 from fallline.mcp.contract import (
     AnswerObject,
@@ -49,14 +52,35 @@ __all__ = [
     "explain_rule",
     "fix_code",
     "known_rule",
+    "limited",
     "list_specialists",
     "propose_clip",
     "read_run",
 ]
 
+T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
+
 # Submitted code gets a name in a folder that does not exist, so that none of its imports finds a file of ours.
 _NOWHERE = "<code>"
 _SUBMITTED = os.path.join(_NOWHERE, "train.py")
+
+
+def limited(job: Callable[[*Arguments], T], *given: *Arguments) -> T:
+    """The job, in a worker process: with so much memory, and not for longer than there is a server."""
+    _limit_this_process()
+    try:
+        return job(*given)
+    except MemoryError:
+        raise UsageError(
+            f"this takes more than {MEMORY >> 30} GB of memory to read: send less, such as one file"
+        ) from None
+
+
+@cache
+def _limit_this_process() -> None:
+    limit_memory()
+    die_with_parent()
 
 
 def check_code(code: str) -> Checked:
@@ -115,9 +139,8 @@ def _checked(
 
 def _settings(target: Path, root: Root) -> Settings:
     """`[tool.fallline]` of the project, as long as that lies below the root."""
-    settings = load([str(target)])
-    if settings.file is None or not root.holds(settings.file):
-        settings = Settings()
+    settings = load([str(target)], below=str(root.folder))
+    if settings.file is None:
         settings.root = str(root.folder)
     if settings.baseline is not None and not root.holds(settings.baseline):
         settings.baseline = None
@@ -275,13 +298,11 @@ def _of_run(folder: str, root: Root) -> tuple[Series, list[Finding]]:
         raise UsageError(f"{folder!r} holds links that lead out of the root")
     try:
         series = read_series(home)
-        return series, findings_of(series)
     except RunError:
         raise RunError(
-            f"{folder!r} is no run folder, or is damaged: `fallline run --out DIR train.py` makes one"
+            f"{folder!r} is not a run folder, or is damaged: `fallline run --out DIR train.py` makes one"
         ) from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{folder!r} is damaged ({type(error).__name__})") from None
+    return series, findings_of(series, _settings(home, root).thresholds)
 
 
 def list_specialists() -> list[SpecialistObject]:

@@ -35,18 +35,22 @@ def conclude(folder: Path, *, wait: bool = False) -> tuple[Series, list[Finding]
     return series, found
 
 
-def findings_of(series: Series) -> list[Finding]:
-    """What was found while the run went on, and what its numbers show."""
+def findings_of(
+    series: Series, thresholds: dict[str, dict[str, float]] | None = None
+) -> list[Finding]:
+    """What was found while the run went on, and what its numbers show. The thresholds are the project's, unless given."""
     recorded = [f for rank in series.ranks for f in rank.findings]
     recorded += [
         Finding.from_dict(d) for rank in series.ranks for d in rank.meta.get("judged") or ()
     ]
-    return settle(merge([*recorded, *measured(series)]))
+    return settle(merge([*recorded, *measured(series, thresholds)]))
 
 
-def measured(series: Series) -> Iterator[Finding]:
+def measured(
+    series: Series, thresholds: dict[str, dict[str, float]] | None = None
+) -> Iterator[Finding]:
     """The findings of the numeric rules."""
-    chosen = _thresholds(series)
+    chosen = _thresholds(series) if thresholds is None else thresholds
     for rule in all_rules():
         if rule._defines("check_series"):
             try:
