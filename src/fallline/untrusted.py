@@ -11,7 +11,7 @@ TYPE_CHECKING = (
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["parse_json", "printable", "read_file"]
+__all__ = ["json_text", "parse_json", "printable", "read_file"]
 
 # Characters that move the cursor, change colours, reorder what stands beside them or end a line: C0 and C1 controls, line and
 # paragraph separators, marks of writing direction, and halves of surrogate pairs.
@@ -45,6 +45,16 @@ def read_file(path: str | os.PathLike[str], most: int) -> bytes:
     if len(data) > most:
         raise OSError(f"{os.fspath(path)} is larger than {most:,} bytes")
     return data
+
+
+def json_text(value: Any, *, indent: int | None = None) -> str:
+    """JSON with the same meaning, in which no character acts on a terminal: `json` leaves those above 0x7e as they are."""
+    import json  # only for those who write JSON
+
+    made = json.dumps(value, indent=indent, ensure_ascii=False)
+    if made.isascii() and "\x7f" not in made:
+        return made
+    return "".join(f"\\u{ord(c):04x}" if c in _HIDDEN and c != "\n" else c for c in made)
 
 
 def parse_json(text: str | bytes) -> Any:

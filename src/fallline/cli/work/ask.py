@@ -10,6 +10,7 @@ from fallline.errors import UsageError
 from fallline.report.answer import markdown, text
 from fallline.triage.answer import answer
 from fallline.triage.evidence import gather
+from fallline.untrusted import printable
 
 _LARGEST = 1_000_000
 _STRAY = 0.1  # a pasted log may hold a few bytes of another encoding
@@ -23,7 +24,8 @@ def run(args: argparse.Namespace) -> int:
     if args.output_format == "json":
         print(json.dumps(reply.as_dict(), indent=2, default=str))
         return 0
-    print(markdown(reply) if args.output_format == "markdown" else text(reply, more=args.more))
+    shown = markdown(reply) if args.output_format == "markdown" else text(reply, more=args.more)
+    print(printable(shown))
     return 0
 
 
