@@ -9,7 +9,7 @@ from typing import Any
 from fallline.location import Location
 from fallline.specialists import specialist_of
 
-__all__ = ["Edit", "Finding", "Fix", "Severity"]
+__all__ = ["Edit", "Finding", "Fix", "Severity", "Yields"]
 
 
 class Severity(StrEnum):
@@ -60,6 +60,9 @@ class Fix:
         return {"title": self.title, "safe": self.safe, "edits": [e.as_dict() for e in self.edits]}
 
 
+Yields = tuple[frozenset[tuple[str, str]], ...]
+
+
 @dataclass(slots=True)
 class Finding:
     """One mistake at one place."""
@@ -74,6 +77,8 @@ class Finding:
     related: dict[str, Location] = field(
         default_factory=dict
     )  # e.g. {"step": ...}: what a fix needs
+    # For each execution that shows it, the findings of that execution (code, path) that it yields to; none: it stands.
+    yields: Yields = ()
 
     @property
     def key(self) -> tuple[str, str, int]:

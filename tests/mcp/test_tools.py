@@ -15,7 +15,7 @@ from fallline.cli.main import main
 from fallline.location import Location
 from fallline.mcp import work
 from fallline.mcp.server import make_server
-from fallline.rule import all_rules
+from fallline.rules import all_rules
 from fallline.runs.update import UpdateRow
 from fallline.specialists import SPECIALISTS
 from fallline.watcher.recorder import Recorder

@@ -19,7 +19,7 @@ from fallline.proof.experiment import where
 from fallline.proof.record import Outcome, all_recorded
 from fallline.report.evidence_page import documents as evidence_documents
 from fallline.report.rule_page import page
-from fallline.rule import all_rules, rule_by_code
+from fallline.rules import all_rules, rule_by_code
 from fallline.specialists import SPECIALISTS
 from fallline.triage.answer import answer
 

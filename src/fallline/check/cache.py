@@ -22,10 +22,9 @@ from fallline._version import __version__
 from fallline.check.cache_folder import CacheFolder
 from fallline.finding import Finding
 from fallline.location import Location
-from fallline.reader import Reading
-from fallline.reader.read import SECONDS_PER_FILE, Rest
 from fallline.syntax import Project
 from fallline.syntax.project import Question
+from fallline.verdict.reading import SECONDS_PER_FILE, Reading, Rest
 
 __all__ = ["Cache"]
 
@@ -177,7 +176,7 @@ def _frozen_reading(reading: Reading) -> dict[str, Any]:
             "names": list(rest.names),
             "reached": sorted(rest.reached),
             "touched": sorted(rest.reading.touched),
-            "findings": [_frozen(f) for f in rest.reading.findings],
+            "findings": [_frozen(f) for f in rest.reading.found],
         },
     }
 
@@ -209,13 +208,19 @@ def _hash(data: bytes) -> str:
 
 def _frozen(finding: Finding) -> dict[str, Any]:
     related = {name: asdict(at) for name, at in finding.related.items()}
-    return {**finding.as_dict(), "function": finding.at.function, "related": related}
+    return {
+        **finding.as_dict(),
+        "function": finding.at.function,
+        "related": related,
+        "yields": [sorted(others) for others in finding.yields],
+    }
 
 
 def _thaw(data: dict[str, Any]) -> Finding:
     finding = Finding.from_dict(data)
     finding.at = replace(finding.at, function=data["function"])
     finding.related = {name: Location(**at) for name, at in data["related"].items()}
+    finding.yields = tuple(frozenset(map(tuple, others)) for others in data["yields"])
     return finding
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fallline.check.settings import Settings
     from fallline.check.sources import Sources
     from fallline.finding import Finding
-    from fallline.reader import Reading
+    from fallline.verdict.reading import Reading
 
 __all__ = ["Outcome", "check"]
 
@@ -88,7 +88,9 @@ def check(
     if fix:
         from fallline.check.fixing import Fixer
 
-        outcome.fixer = Fixer(readings, sift.unknown, settings.root, given, unsafe_fixes)
+        outcome.fixer = Fixer(
+            readings, sift.unknown, settings.root, given, unsafe_fixes, sift.settled
+        )
         outcome.fixer.run()
         readings = list(outcome.fixer.state.readings.values())
         outcome.sources = Sources({**given, **outcome.fixer.state.changed})
@@ -107,7 +109,7 @@ def _standard_input(
 ) -> tuple[list[str], list[Problem], list[Reading]]:
     if len(paths) > 1:
         raise UsageError("`-` (standard input) cannot be checked together with other paths")
-    from fallline.reader import read_paths
+    from fallline.verdict.project import read_paths
 
     path = name or "<stdin>"
     given[path] = sys.stdin.buffer.read()

@@ -222,17 +222,17 @@ def _codes(choices: Sequence[str], where: str) -> tuple[str, ...]:
     )
     if not found:
         return ()
-    from fallline.rule import all_rules
+    from fallline.rules import rule_names
 
-    rules = all_rules()
+    names = rule_names()
     settled = []
     for choice in found:
         upper, lower = choice.upper(), choice.lower()
         if upper == "ALL" or (
-            upper.startswith("FL") and any(rule.code.startswith(upper) for rule in rules)
+            upper.startswith("FL") and any(code.startswith(upper) for code in names)
         ):
             settled.append(upper)
-        elif any(rule.name == lower for rule in rules):
+        elif lower in names.values():
             settled.append(lower)
         else:
             raise UsageError(

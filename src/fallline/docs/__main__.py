@@ -10,7 +10,7 @@ from fallline.docs import ask_page, cli_page, comparison_page, specialist_page
 from fallline.proof import record
 from fallline.report import evidence_page, rule_page
 from fallline.report.skills import rendered
-from fallline.rule import all_rules
+from fallline.rules import all_rules
 
 SKILLS = Path("skills")  # the wheel takes a copy: see pyproject.toml
 # The record of the experiments, for documents, reports, answers and editors.

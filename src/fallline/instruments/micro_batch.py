@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -66,9 +65,7 @@ class MicroBatch:
                 torch._C.DisableTorchFunction(),
                 _disable_current_modes(),
             ):  # its copies are no operations of the code
-                stack.enter_context(
-                    as_it_was(self._capture, SimpleNamespace(off=False, replaying=False))
-                )
+                stack.enter_context(as_it_was(self._capture))
             rng.restore(self._random)
             for module, name, buffer in buffers:
                 module._buffers[name] = buffer  # whoever calls this looks after the buffers

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fallline.errors import UsageError
+from fallline.taps.patches import Patches, Wrapped
 from fallline.watcher.launch import after_torch, execute, report, without_us
-from fallline.watcher.patches import Patches, Wrapped
 
 if TYPE_CHECKING:
     from torch import nn

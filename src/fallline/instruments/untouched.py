@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from fallline.engine import rng
+from fallline.taps.tap import Reached
 from fallline.watcher.objects import unwrap
-from fallline.watcher.replay import Reached
 
 __all__ = ["World", "is_scalar_loss", "leaves_of", "loss_of", "untouched"]
 

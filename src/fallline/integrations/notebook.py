@@ -20,7 +20,7 @@ from fallline.report.html_findings import finding_cards
 from fallline.report.run import overview, summary, verdict
 from fallline.show.numbers import number
 from fallline.show.terminal import Paint, counted
-from fallline.watcher import frames
+from fallline.taps import frames
 from fallline.watcher.launch import without_us
 from fallline.watcher.watch import Watch, watch
 

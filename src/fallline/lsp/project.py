@@ -15,10 +15,10 @@ from fallline.check.sift import Sift, collect, for_people
 from fallline.check.sources import Sources
 from fallline.finding import Finding
 from fallline.matters import matters
-from fallline.reader import Reading, read_paths
-from fallline.reader.project import called_names
 from fallline.syntax.edits import split_lines
 from fallline.syntax.source import UnreadableError, decode
+from fallline.verdict.project import called_names, read_paths
+from fallline.verdict.reading import Reading
 
 __all__ = ["Change", "Project", "Target", "as_bytes"]
 
@@ -104,7 +104,7 @@ class Project:
         self._read(settings, given)
         sift = Sift(settings, self._readings, settings.baseline)
         readings = list(self._readings.values())
-        chosen = self._chosen(readings, given, target)
+        chosen = self._chosen(sift.settled(collect(readings)), given, target)
         fixer = Fixer(
             readings,
             lambda finding, sources: (
@@ -115,6 +115,7 @@ class Project:
             settings.root,
             given,
             unsafe,
+            sift.settled,
         )
         fixer.run()
         return [
@@ -137,14 +138,14 @@ class Project:
         return [Change(target.path, None, text.source.text, after)]
 
     def _chosen(
-        self, readings: Iterable[Reading], given: dict[str, bytes], target: Target | None
+        self, findings: Iterable[Finding], given: dict[str, bytes], target: Target | None
     ) -> Callable[[Finding, Sources], bool]:
         """Everything but the findings that are there now and not meant; what a fix uncovers is fixed with it."""
         if target is None:
             return lambda finding, sources: True
         now = Sources(given)
         others = set()
-        for finding in collect(readings):
+        for finding in findings:
             told = for_people([finding], now)[0]
             if Target.of(told) != target:
                 others.add(_identity(finding, now))

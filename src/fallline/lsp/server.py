@@ -21,7 +21,7 @@ from fallline.lsp import convert
 from fallline.lsp.documents import Documents, documents_of
 from fallline.lsp.project import Change, Target
 from fallline.lsp.worker import Worker
-from fallline.rule import rule_by_code
+from fallline.rules import rule_by_code
 from fallline.syntax.edits import split_lines
 from fallline.syntax.source import UnreadableError, decode
 

@@ -30,10 +30,10 @@ from fallline.mcp.contract import (
     RunObject,
     SpecialistObject,
 )
-from fallline.reader import read_paths, read_text
 from fallline.report.json import plain
 from fallline.report.run import overview, verdict
-from fallline.rule import Rule, all_rules, rule_by_code
+from fallline.rule import Rule
+from fallline.rules import all_rules, rule_by_code
 from fallline.runs.read import read_run as read_series
 from fallline.runs.series import Series
 from fallline.runs.store import rank_files
@@ -42,6 +42,8 @@ from fallline.triage.answer import answer
 from fallline.triage.evaluate import grade_text
 from fallline.triage.evidence import code_in, corrected, seen_in
 from fallline.triage.playbook import playbooks
+from fallline.verdict.project import read_paths
+from fallline.verdict.reading import read_text
 from fallline.watcher.conclude import findings_of
 
 __all__ = [

@@ -22,7 +22,7 @@ from fallline.proof import experiment
 from fallline.proof.processes import begin, with_torch
 from fallline.proof.record import Outcome, recorded
 from fallline.proof.seeds import move_seeds, seed_everything
-from fallline.rule import rule_by_code
+from fallline.rules import rule_by_code
 
 __all__ = ["LIMIT", "measure"]
 

@@ -13,7 +13,7 @@ from fallline.proof.figure import figure
 from fallline.proof.record import Outcome, read, written
 from fallline.proof.text import table
 from fallline.report import rule_page
-from fallline.rule import rule_by_code
+from fallline.rules import rule_by_code
 from fallline.specialists import SPECIALISTS
 
 __all__ = ["documents", "page", "write"]

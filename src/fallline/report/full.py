@@ -44,7 +44,7 @@ def summary(outcome: Outcome) -> str:
 def _block(finding: Finding, outcome: Outcome, paint: Paint, explain: bool) -> str:
     from fallline.report.place import lines_around, where
     from fallline.report.witness import witness_lines
-    from fallline.rule import rule_by_code
+    from fallline.rules import rule_by_code
 
     style = SEVERITY_STYLE[finding.severity.value]
     mark = " [*]" if finding.fix is not None and finding.fix.safe else ""

@@ -9,7 +9,7 @@ from typing import Any
 
 from fallline.finding import Finding
 from fallline.proof.record import recorded
-from fallline.rule import rule_by_code
+from fallline.rules import rule_by_code
 from fallline.runs.excerpt import excerpt
 from fallline.runs.series import Series
 from fallline.show.numbers import number

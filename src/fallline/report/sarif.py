@@ -14,7 +14,8 @@ from fallline.check.sources import Sources
 from fallline.finding import Edit, Finding
 from fallline.report.json import plain
 from fallline.report.rule_page import page
-from fallline.rule import Rule, all_rules
+from fallline.rule import Rule
+from fallline.rules import all_rules
 from fallline.show.terminal import Paint
 from fallline.untrusted import json_text
 

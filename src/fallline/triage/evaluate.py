@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from fallline.errors import UsageError
-from fallline.reader import read_text
 from fallline.triage.evidence import lines_back
 from fallline.triage.playbook import facts
+from fallline.verdict.reading import read_text
 
 __all__ = ["KINDS", "Complaint", "Scenario", "grade", "grade_text", "refuted", "scenarios"]
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from fallline.check.fixing import Fixer
 from fallline.errors import RunError, UsageError
 from fallline.finding import Finding
-from fallline.reader import read_paths
 from fallline.runs.findings import read_findings
 from fallline.runs.read import read_run
 from fallline.runs.series import Series
 from fallline.triage.pasted import unfenced
+from fallline.verdict.project import read_paths
 from fallline.watcher.conclude import findings_of
 
 __all__ = ["code_in", "corrected", "gather", "lines_back", "seen_in"]

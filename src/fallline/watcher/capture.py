@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import fallline
-from fallline.watcher.frames import is_user_file, user_chain, user_frames
+from fallline.taps.frames import is_user_file, user_chain, user_frames
 from fallline.watcher.objects import wrapper_of
 from fallline.watcher.randomness import State
 
@@ -165,7 +165,7 @@ class Capture:
     def holders(self) -> list[nn.Module]:
         """Modules whose methods call models: `self` of the function that a framework called, and of the user's frames now."""
         selves = list(self.function[1][:1]) if self.function is not None else []
-        selves += [f.f_locals.get("self") for f in user_frames(2)]
+        selves += [f.f_locals.get("self") for f in user_frames()]
         return [s for s in selves if isinstance(s, nn.Module)]
 
     @property
@@ -229,7 +229,7 @@ def called_by_framework(frame: FrameType) -> tuple[CodeType, tuple[Any, ...]] | 
 
 def _called_by(frame: FrameType) -> bool:
     """Whether nothing but torch and ourselves stands between this frame and us."""
-    here: FrameType | None = sys._getframe(1)
+    here: FrameType | None = sys._getframe()
     while here is not None and here is not frame:
         if not here.f_code.co_filename.startswith(_BETWEEN):
             return False

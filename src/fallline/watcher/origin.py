@@ -18,8 +18,9 @@ from torch import Tensor, nn
 
 from fallline.events import Backward, Event
 from fallline.location import Location
+from fallline.taps.frames import is_user_file, locate, user_frames
+from fallline.taps.tap import Reached
 from fallline.watcher.capture import Capture, Gone
-from fallline.watcher.frames import is_user_file, locate, user_frames
 from fallline.watcher.objects import unwrap
 from fallline.watcher.origin_graph import from_graph
 from fallline.watcher.origin_hooks import Hooks
@@ -37,7 +38,6 @@ from fallline.watcher.origin_trace import (
 )
 from fallline.watcher.randomness import Randomness
 from fallline.watcher.replay import (
-    Reached,
     Replay,
     arguments,
     as_it_was,
@@ -454,7 +454,7 @@ class Origin:
             return None, "", replay.missing
         trace = ForwardTrace(arguments(self.capture) | replay.names)
         try:
-            with as_it_was(self.capture, self.session, trace.same):
+            with as_it_was(self.capture, trace.same):
                 trace.modules = self._modules(self.capture)  # with the buffers of the replay
                 with trace.modules.followed(), trace:
                     loss = replay.run()
@@ -479,7 +479,7 @@ class Origin:
         modules = self._modules(self.capture)
         hooks = Hooks(modules)
         try:
-            with as_it_was(self.capture, self.session), hooks.followed(self.capture.models):
+            with as_it_was(self.capture), hooks.followed(self.capture.models):
                 with modules.followed(), torch.autograd.set_detect_anomaly(True, check_nan=False):
                     loss = replay.run()
                 if not isinstance(loss, Tensor) or loss.grad_fn is None:

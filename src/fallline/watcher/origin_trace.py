@@ -19,7 +19,7 @@ from torch.nn.modules import module as global_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fallline.location import Location
-from fallline.watcher.frames import is_user_file, place, shown_path
+from fallline.taps.frames import is_user_file, place, shown_path
 
 __all__ = [
     "BackwardTrace",
@@ -270,7 +270,7 @@ class ForwardTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.stories[key] = story
 
     def _place(self, story: Story, name: str, before: list[dict[str, Any]], output: Tensor) -> None:
-        where = place(3)
+        where = place()
         story.op = plain_name(name, output)
         story.at = where.at if where is not None else None
         story.module = self.modules.current

@@ -21,8 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fallline.taps.frames import locate, user_frames
+from fallline.taps.tap import Reached, replaying
 from fallline.watcher.capture import Capture, Gone, take
-from fallline.watcher.frames import locate, user_frames
 from fallline.watcher.objects import unwrap, wrapper_of
 from fallline.watcher.origin_trace import tensors_in
 from fallline.watcher.randomness import restore, state_now
@@ -30,7 +31,7 @@ from fallline.watcher.replay_kept import nothing_changed
 from fallline.watcher.replay_once import streams_kept
 from fallline.watcher.replay_region import Spot, region
 
-__all__ = ["Reached", "Replay"]
+__all__ = ["Replay"]
 
 
 def spot_of(code: CodeType, instruction: int) -> Spot:
@@ -39,14 +40,6 @@ def spot_of(code: CodeType, instruction: int) -> Spot:
         text = linecache.getline(code.co_filename, at.line)
         return at.line, len(text) - len(text.lstrip()) + 1
     return at.line, at.column
-
-
-class Reached(BaseException):
-    """The replay has come to the backward; carries the loss. Not an Exception: user code must not catch it."""
-
-    def __init__(self, loss: Any) -> None:
-        super().__init__()
-        self.loss = loss
 
 
 @dataclass
@@ -143,7 +136,7 @@ def _common_frame(capture: Capture) -> tuple[FrameType, Spot, Spot] | None:
     """The innermost frame of the user's code that called both the model and, now, the backward."""
     calls = {key: (code, spot_of(code, i)) for key, code, i in capture.calls[0].chain}
     ends = {key: (code, spot_of(code, i)) for key, code, i in capture.end_chain}
-    for frame in user_frames(2):
+    for frame in user_frames():
         known, end = calls.get(id(frame)), ends.get(id(frame))
         if known is None or end is None:
             continue
@@ -237,7 +230,7 @@ def _named(values: dict[str, Any]) -> dict[int, str]:
 
 @contextlib.contextmanager
 def as_it_was(
-    capture: Capture, session: Any, same: Callable[[Tensor, Tensor], None] | None = None
+    capture: Capture, same: Callable[[Tensor, Tensor], None] | None = None
 ) -> Iterator[None]:
     """Randomness, buffers and output set aside; taps silent; models called with what they were called with.
 
@@ -254,10 +247,8 @@ def as_it_was(
     stance: Any = contextlib.nullcontext()
     if "torch._dynamo" in sys.modules and hasattr(torch.compiler, "set_stance"):
         stance = torch.compiler.set_stance("force_eager")
-    off, replaying = session.off, session.replaying
     call = nn.Module.__call__
     try:
-        session.off = session.replaying = True
         if capture.random is not None:
             restore(capture.random)
         for module, name, buffer in buffers:
@@ -268,6 +259,7 @@ def as_it_was(
         with (
             contextlib.redirect_stdout(quiet),
             contextlib.redirect_stderr(quiet),
+            replaying(),
             stance,
             nothing_changed(capture.models),
             streams_kept(),
@@ -279,7 +271,6 @@ def as_it_was(
         for module, name, buffer in buffers:
             module._buffers[name] = buffer
         restore(random_now)
-        session.off, session.replaying = off, replaying
 
 
 def _replayed_call(original: Any, capture: Capture, same: Any) -> Any:

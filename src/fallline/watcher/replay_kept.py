@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import nn
 
-from fallline.watcher.frames import is_user_file, user_frames
+from fallline.taps.frames import is_user_file, user_frames
 
 __all__ = ["nothing_changed"]
 

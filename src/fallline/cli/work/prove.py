@@ -14,7 +14,7 @@ from fallline.proof.record import all_recorded, read, recorded
 from fallline.proof.text import text
 from fallline.proof.unfinished import Unfinished
 from fallline.report.evidence_page import write
-from fallline.rule import all_rules, rule_by_code
+from fallline.rules import all_rules, rule_by_code
 from fallline.show.terminal import Paint, counted, wants_colour
 
 TYPE_CHECKING = False

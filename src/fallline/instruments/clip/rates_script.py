@@ -9,7 +9,7 @@ from torch import Tensor
 from fallline.instruments.clip.rates import RateRange, Sweep, ratios_of, set_rates
 from fallline.instruments.frame import Progress
 from fallline.instruments.script import Enough, NothingMeasured, Observer, Script, run_until
-from fallline.watcher.patches import Patches, Wrapped
+from fallline.taps.patches import Patches, Wrapped
 
 __all__ = ["sweep_script"]
 

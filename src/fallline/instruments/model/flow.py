@@ -257,7 +257,7 @@ class _Activations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _look(self, name: str, out: Tensor) -> None:
         # (batch, channels, ...) for pictures, (batch, ..., units) for the rest
         units = out.movedim(1 if out.ndim >= 4 else -1, 0).flatten(1)
-        found = Silent(name, self.modules.current, user_line(3), len(units), seen=units.shape[1])
+        found = Silent(name, self.modules.current, user_line(), len(units), seen=units.shape[1])
         silent = (units == 0) if name in ("relu", "hardtanh") else _at_its_limit(name, units)
         numbers = silent.all(1).nonzero().flatten().tolist()
         key = (name, found.module, found.at, found.units)

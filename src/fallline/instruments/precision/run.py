@@ -295,7 +295,7 @@ class _Row:
 
 
 def _line_of(error: BaseException) -> str | None:
-    from fallline.watcher.frames import is_user_file, shown_path
+    from fallline.taps.frames import is_user_file, shown_path
 
     found, trace = None, error.__traceback__
     while trace is not None:

@@ -23,8 +23,8 @@ from fallline.instruments.frame import Progress
 from fallline.instruments.ranks.parameters import prints
 from fallline.instruments.same.fingerprint import fingerprint, resolve, together
 from fallline.instruments.script import Observer, Ran, Script, run_until
+from fallline.taps.patches import Patches, Wrapped
 from fallline.watcher.origin_trace import tensors_in
-from fallline.watcher.patches import Patches, Wrapped
 
 __all__ = ["Training", "train"]
 

@@ -164,7 +164,7 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if name in entry:
                 entry[name] = self._later(entry[name])
         entry["shapes"] = [list(t.shape) for t in made[:3]]
-        at = user_line(3)
+        at = user_line()
         entry["path"], entry["line"] = (at.path, at.line) if at is not None else ("", 0)
         self._entries.append(entry)
 

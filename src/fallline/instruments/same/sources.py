@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from fallline.location import Location
-from fallline.watcher.frames import is_user_file, place
-from fallline.watcher.patches import Patches, Wrapped
+from fallline.taps.frames import is_user_file, place
+from fallline.taps.patches import Patches, Wrapped
 
 __all__ = ["MEANS", "SOURCES", "Draws", "environment", "pin", "pin_kernels"]
 
@@ -85,7 +85,7 @@ class Draws(Patches):
         # everyone looks at the clock; only the user's own look can get into what is trained
         if source == "clock" and not is_user_file(caller):
             return
-        found = place(3)
+        found = place()
         if found is not None and not caller.startswith(_HERE):
             self._note(source, found.at, state())
 

@@ -18,7 +18,7 @@ from fallline.instruments.frame import Progress
 from fallline.instruments.script import NothingMeasured, Ran, Script, run_until
 from fallline.instruments.timing.clock import DATA, Clock, Stall, tap_copies, tap_stalls
 from fallline.instruments.timing.device_trace import MARK, Device, read_trace
-from fallline.watcher.patches import Patches
+from fallline.taps.patches import Patches
 
 if TYPE_CHECKING:
     import torch

@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from fallline.finding import Finding, Severity
+from fallline.flow.functions import Method, functions_in, own_nodes
 from fallline.rule import Rule
-from fallline.rules.autograd._functions import Method, functions_in, own_nodes
 from fallline.syntax import Module
 
 # Methods of a tensor that give back one tensor: `grad_output.clone()` is one gradient, not a tuple.

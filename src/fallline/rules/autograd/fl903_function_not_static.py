@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from fallline.finding import Finding, Fix, Severity
+from fallline.flow.functions import Method, functions_in, head
 from fallline.rule import Rule
-from fallline.rules.autograd._functions import Method, functions_in, head
 from fallline.syntax import Editor, Module
 
 _STATIC = ("forward", "backward", "setup_context", "vjp", "jvp", "vmap")

@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from fallline.finding import Finding, Severity
+from fallline.flow.functions import AutogradFunction, Method, functions_in, own_nodes
 from fallline.rule import Rule
-from fallline.rules.autograd._functions import AutogradFunction, Method, functions_in, own_nodes
 from fallline.syntax import Module
 
 # What gives another name for the same memory; everything else makes a new tensor, or may.

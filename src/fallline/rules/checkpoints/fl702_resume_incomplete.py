@@ -7,8 +7,7 @@ import re
 from collections.abc import Iterator
 
 from fallline.finding import Finding, Severity
-from fallline.rule import Rule
-from fallline.rules.checkpoints._state import (
+from fallline.flow.checkpoints import (
     Loaded,
     Saved,
     called_functions,
@@ -17,6 +16,7 @@ from fallline.rules.checkpoints._state import (
     saves,
     uses,
 )
+from fallline.rule import Rule
 from fallline.syntax import Module
 
 _STATE = ("optimizer", "scheduler", "scaler", "counter", "rng")

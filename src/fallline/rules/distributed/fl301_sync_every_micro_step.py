@@ -17,6 +17,7 @@ class SyncEveryMicroStep(Rule):
     code = "FL301"
     name = "sync-every-micro-step"
     severity = Severity.WARNING
+    yields_to = ("FL302",)
     what = """\
 DDP all-reduces the gradients after every micro-batch of an accumulation, although only the sum is stepped."""
     why = """\

@@ -48,7 +48,7 @@ for epoch in range(epochs):
                     f"before the loop over the data ({passes[0].at.near(sampler.at)}).",
                 )
 
-    def denies(self, trace: Trace) -> Iterator[Location]:
+    def refutes(self, trace: Trace) -> Iterator[Location]:
         """A sampler that some setting tells its epoch is told on purpose in that one only."""
         called = {e.sampler for e in trace.of(SamplerEpoch)}
         for sampler in trace.objects_of(Sampler):

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 
 from fallline.finding import Finding, Severity
+from fallline.flow.ranks import called_functions, is_distributed, owned_by_framework
 from fallline.rule import Rule
-from fallline.rules.distributed._ranks import called_functions, is_distributed, owned_by_framework
 from fallline.syntax import Module
 
 # Any of these says that somebody has thought of who reads what.

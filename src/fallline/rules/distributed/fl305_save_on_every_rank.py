@@ -6,8 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from fallline.finding import Finding, Severity
-from fallline.rule import Rule
-from fallline.rules.distributed._ranks import (
+from fallline.flow.ranks import (
     called_functions,
     is_distributed,
     mentions_rank,
@@ -15,6 +14,7 @@ from fallline.rules.distributed._ranks import (
     owned_by_framework,
     runs_on_every_rank,
 )
+from fallline.rule import Rule
 from fallline.syntax import Module
 
 

@@ -16,6 +16,7 @@ class RankDesync(Rule):
     code = "FL320"
     name = "rank-desync"
     severity = Severity.ERROR
+    yields_to = ("FL309",)
     what = "The parameters of ranks that train one model have drifted apart."
     why = (
         "Data-parallel training averages gradients and assumes that every rank applies them to the same weights. Once they differ, "

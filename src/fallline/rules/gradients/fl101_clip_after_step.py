@@ -18,6 +18,8 @@ class ClipAfterStep(Rule):
     code = "FL101"
     name = "clip-after-step"
     severity = Severity.ERROR
+    yields_to = ("FL102",)
+    yields_within = "line"
     what = (
         "Finds gradient clipping that runs after the `optimizer.step()` that used those gradients."
     )

@@ -33,6 +33,7 @@ class AccumulationWiped(Rule):
     code = "FL105"
     name = "accumulation-wiped"
     severity = Severity.ERROR
+    yields_to = ("FL107",)
     what = (
         "Finds `zero_grad()` between a `backward()` and the step that should use it: inside an accumulation window, or just "
         "before the step."

@@ -51,7 +51,7 @@ class ZeroGradMissing(Rule):
                 related={"step": step.at} if alone else {},
             )
 
-    def denies(self, trace: Trace) -> Iterator[Location]:
+    def refutes(self, trace: Trace) -> Iterator[Location]:
         """Gradients that some setting clears are cleared on purpose in that one only."""
         for mine, carried in _carried(trace):
             if not is_habit(carried, _NEVER):

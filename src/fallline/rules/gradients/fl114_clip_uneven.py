@@ -54,6 +54,8 @@ class ClipUneven(Rule):
     code = "FL114"
     name = "clip-uneven"
     severity = Severity.WARNING
+    yields_to = ("FL103",)
+    yields_within = "function"
     what = (
         "Finds clipping that goes module by module and leaves parameters out (a list of types that forgets Embedding or LayerNorm), "
         "or reaches parameters twice."

@@ -16,6 +16,8 @@ class ClipWrongParameters(Rule):
     code = "FL115"
     name = "clip-wrong-parameters"
     severity = Severity.ERROR
+    yields_to = ("FL102",)
+    yields_within = "line"
     what = "Finds a clip right before a step whose optimizer holds none of the clipped parameters."
     why = (
         "The step uses its own gradients unclipped, and the clip works on another network: on nothing, or on gradients that are about to be cleared. "

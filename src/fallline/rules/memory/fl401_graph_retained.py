@@ -154,7 +154,7 @@ for epoch in range(2):
                     severity=None if sure else Severity.INFO,
                 )
 
-    def denies(self, trace: Trace) -> Iterator[Location]:
+    def refutes(self, trace: Trace) -> Iterator[Location]:
         """What one setting walks is not kept for nothing: only that setting's loss is evaluated, not trained."""
         for keep in trace.of(Keep):
             if keep.reaches_backward:

@@ -126,7 +126,7 @@ print(torch.stack(rows).shape)
                     "retain_graph=True keeps the graph on every iteration although no second backward uses it, which only costs memory. Remove it.",
                 )
 
-    def denies(self, trace: Trace) -> Iterator[Location]:
+    def refutes(self, trace: Trace) -> Iterator[Location]:
         """A graph that one setting walks twice has to be kept."""
         for backward in trace.of(Backward):
             if backward.second:

@@ -6,9 +6,9 @@ import ast
 from collections.abc import Iterator
 
 from fallline.finding import Finding, Fix, Severity
+from fallline.flow.modules import acts_as_module, is_module, looks_like_model
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
-from fallline.syntax.models import acts_as_module, is_module, looks_like_model
 
 
 class ForwardCalled(Rule):

@@ -6,11 +6,10 @@ import ast
 from collections.abc import Iterator
 
 from fallline.finding import Finding, Fix, Severity
+from fallline.flow.algebra import DEAD_BRANCH, Range
+from fallline.flow.calls import last_name, operand, operations
+from fallline.flow.losses import LOSS_TOKENS, in_loss, unguarded
 from fallline.rule import Rule
-from fallline.rules.numerics._algebra import Range
-from fallline.rules.numerics._layers import last_name, operations
-from fallline.rules.numerics._losses import LOSS_TOKENS, dead_branch, guarded, in_loss
-from fallline.rules.numerics._ranges import range_of
 from fallline.syntax import Editor, Module
 
 _DIVISIONS = ("div", "divide", "true_divide")
@@ -212,37 +211,44 @@ Contrast()(torch.randn(4, 2, requires_grad=True), torch.randn(4, 2)).backward()
     )
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
-        for division, below, found in _unguarded(module):
+        for division, below, found in _reported(module):
             yield self.finding(
                 module.location(division),
-                _message(module, below, found),
-                severity=Severity.INFO if found is not None and _unlikely(below, found) else None,
+                _message(below, found),
+                severity=Severity.INFO if _unlikely(below, found) else None,
             )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
         edits = []
-        for division, below, found in _unguarded(module):
+        for division, below, found in _reported(module):
             if division.lineno != finding.at.line:
                 continue
             counted = isinstance(below, ast.Call) and last_name(below) == "sum"
-            if not counted or found is None or not found.source.startswith("the mask"):
+            if not counted or not found.source.startswith("the mask"):
                 return None  # the line would still be wrong
             edits.append(Editor(module).replace(below, module.segment(below) + ".clamp(min=1)"))
         return Fix("Count at least 1", tuple(edits)) if edits else None
 
 
-def _unguarded(module: Module) -> Iterator[tuple[ast.expr, ast.expr, Range | None]]:
-    """The divisions that are reported, by what, and its range (None: in a branch of torch.where)."""
+def _reported(module: Module) -> Iterator[tuple[ast.expr, ast.expr, Range]]:
+    """The divisions that are reported, by what, and its range."""
     for division, below in _divisions(module):
         if isinstance(below, ast.Constant):
             continue
-        dead = dead_branch(module, division, below)
-        found = None if dead else range_of(module, below)
-        if not dead and (found is None or not found.has_zero or _unsaid(below, found)):
+        found = unguarded(module, division, below, _reaches_zero)
+        if found is None or _unsaid(below, found) or not in_loss(module, division):
             continue
-        if in_loss(module, division) and (dead or not guarded(module, below)):
-            if found is None or not _standardises_data(module, division, found):
-                yield division, below, found
+        if not _standardises_data(module, division, found):
+            yield division, below, found
+
+
+def _reaches_zero(found: Range) -> bool:
+    return found.has_zero and found.source not in _NOT_SAID - {"linear"}
+
+
+def _unsaid(below: ast.expr, found: Range) -> bool:
+    """Where an epsilon was added to what can be negative, the pole is still there."""
+    return found.source == "linear" and not isinstance(below, ast.BinOp)
 
 
 def _standardises_data(module: Module, division: ast.expr, found: Range) -> bool:
@@ -264,33 +270,24 @@ def _divisions(module: Module) -> Iterator[tuple[ast.expr, ast.expr]]:
         if isinstance(aug.op, ast.Div):
             yield aug.value, aug.value
     for call in operations(module, *_DIVISIONS):
-        below = module.argument(call, 0 if module.resolve(call.func) is None else 1, "other")
+        below = operand(module, call, "other")
         if below is not None:
             yield call, below
 
 
-def _unsaid(below: ast.expr, found: Range) -> bool:
-    if found.source == "linear" and isinstance(below, ast.BinOp):
-        return (
-            False  # an epsilon was added to something that can be negative: the pole is still there
-        )
-    return found.source in _NOT_SAID
-
-
 def _unlikely(below: ast.expr, found: Range) -> bool:
     """Only a name says so; or zero lies between other values, and no epsilon shows that someone met it."""
-    shifted = isinstance(below, ast.BinOp) and isinstance(below.op, ast.Add)
-    return found.guessed or (found.low < 0 < found.high and not shifted)
+    match below:
+        case ast.BinOp(op=ast.Add()):
+            return found.guessed
+    return found is not DEAD_BRANCH and (found.guessed or found.low < 0 < found.high)
 
 
-def _message(module: Module, below: ast.expr, found: Range | None) -> str:
-    if found is None:
+def _message(below: ast.expr, found: Range) -> str:
+    if found is DEAD_BRANCH:
         return "division inside torch.where: where the test is false its gradient is 0 times infinity, NaN"
-    what = found.source if found.source.startswith("the ") else f"the result of {found.source}"
     if found.source.startswith("the mask"):
-        return f"Division by a count that is 0 when nothing is selected ({what}): NaN"
-    if found.source == "target":
-        what = "the target"
+        return f"Division by a count that is 0 when nothing is selected ({found.said}): NaN"
     if found.low < 0 and isinstance(below, ast.BinOp):
-        return f"Division by a value that can be 0 ({what}): an epsilon only moves the pole of a value of either sign"
-    return f"Division by a value that can be 0 ({what})"
+        return f"Division by a value that can be 0 ({found.said}): an epsilon only moves the pole of a value of either sign"
+    return f"Division by a value that can be 0 ({found.said})"

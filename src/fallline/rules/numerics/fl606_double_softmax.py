@@ -6,27 +6,28 @@ import ast
 from collections.abc import Iterator
 
 from fallline.finding import Edit, Finding, Fix, Severity
+from fallline.flow.calls import last_name, of_self
+from fallline.flow.makers import Made, made_by, output_of
+from fallline.flow.values import values_of
 from fallline.rule import Rule
-from fallline.rules.numerics._layers import Made, last_name, made_by, output_of
-from fallline.rules.numerics._stable import still_means
-from fallline.rules.numerics._values import values_of
 from fallline.syntax import Editor, Module
 
-_SOFTMAX_LOSSES = frozenset({"cross_entropy", "CrossEntropyLoss"})
-_SIGMOID_LOSSES = frozenset(
-    {
-        "binary_cross_entropy_with_logits",
-        "BCEWithLogitsLoss",
-        "multilabel_soft_margin_loss",
-        "MultiLabelSoftMarginLoss",
-        "soft_margin_loss",
-        "SoftMarginLoss",
-        "sigmoid_focal_loss",
-    }
-)
-_LOGIT_LOSSES = _SOFTMAX_LOSSES | _SIGMOID_LOSSES
 _HOMES = ("torch.nn.", "torch.nn.functional.", "torchvision.ops.", "timm.loss.")
-_TIMM = frozenset({"LabelSmoothingCrossEntropy", "SoftTargetCrossEntropy"})
+_FUNCTIONS = (
+    "cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "multilabel_soft_margin_loss",
+    "soft_margin_loss",
+    "sigmoid_focal_loss",
+)
+_CLASSES = (
+    "CrossEntropyLoss",
+    "BCEWithLogitsLoss",
+    "MultiLabelSoftMarginLoss",
+    "SoftMarginLoss",
+    "LabelSmoothingCrossEntropy",
+    "SoftTargetCrossEntropy",
+)
 _PROBABILITIES = frozenset({"softmax", "sigmoid", "softmin", "hardsigmoid"})
 
 
@@ -202,18 +203,12 @@ criterion(model(torch.randn(4, 8)), torch.ones(4, 1)).backward()
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         for call, loss in _logit_losses(module):
-            given = module.argument(call, 0, "input", "inputs")
-            made = made_by(module, given) if given is not None else None
-            if made is None or made.op not in _PROBABILITIES:
+            made = _squashed(module, call)
+            if made is None:
                 continue
-            where = (
-                "" if made.module is module and made.line == call.lineno else f" (line {made.line})"
-            )
-            if made.module is not module:
-                where = f" ({made.module.path}:{made.line})"
             yield self.finding(
                 module.location(call),
-                f"{loss} expects logits and is given the result of {made.op}{where}: it squashes them a second time",
+                f"{loss} expects logits and is given the result of {made.op}{_where(module, made, call)}: it squashes them a second time",
                 loss=loss,
                 squashed_by=made.op,
                 squashed_at=f"{made.module.path}:{made.line}",
@@ -221,118 +216,95 @@ criterion(model(torch.randn(4, 8)), torch.ones(4, 1)).backward()
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
         for call, _ in _logit_losses(module):
-            given = module.argument(call, 0, "input", "inputs")
-            if module.location(call) != finding.at or given is None:
+            if module.location(call) != finding.at:
                 continue
-            made = made_by(module, given)
-            edits = (
-                _without(module, made, given, call)
-                if made is not None and made.module is module
-                else None
-            )
+            made = _squashed(module, call)
+            edits = _without(module, made, call) if made is not None else None
             return Fix("Give the loss the logits", edits) if edits is not None else None
         return None
+
+
+def _squashed(module: Module, call: ast.Call) -> Made | None:
+    """The softmax or sigmoid whose result this loss is given."""
+    given = module.argument(call, 0, "input", "inputs")
+    made = made_by(module, given) if given is not None else None
+    return made if made is not None and made.op in _PROBABILITIES else None
+
+
+def _where(module: Module, made: Made, call: ast.Call) -> str:
+    if made.module is not module:
+        return f" ({made.module.path}:{made.line})"
+    return "" if made.line == call.lineno else f" (line {made.line})"
 
 
 def _logit_losses(module: Module) -> Iterator[tuple[ast.Call, str]]:
     """Calls of losses that take logits: functions, `nn.CrossEntropyLoss()(...)`, `criterion(...)`, `self.loss_fn(...)`."""
     for home in _HOMES:
-        for name in _LOGIT_LOSSES | _TIMM:
-            for call in module.calls(home + name):
-                if name[:1].islower():
-                    yield call, name
-    made = [
-        c
-        for home in _HOMES
-        for name in _LOGIT_LOSSES | _TIMM
-        if name[:1].isupper()
-        for c in module.calls(home + name)
-    ]
-    if not made:
-        return
-    for call in module.all(ast.Call):
+        for name in _FUNCTIONS:
+            yield from ((call, name) for call in module.calls(home + name))
+    made = [c for home in _HOMES for name in _CLASSES for c in module.calls(home + name)]
+    for call in module.all(ast.Call) if made else ():
         if len(call.args) < 2 and not call.keywords:
             continue
-        func = call.func
-        if isinstance(func, ast.Call):
-            loss = func
-        elif (isinstance(func, ast.Name) and module.resolve(func) is None) or _is_self(func):
-            found = values_of(module).model(func)
-            if not isinstance(found, ast.Call):
+        match call.func:
+            case ast.Call():
+                pass
+            case ast.Name() if module.resolve(call.func) is None:
+                pass
+            case ast.Attribute(ast.Name("self")):
+                pass
+            case _:
                 continue
-            loss = found
-        else:
-            continue
-        if any(loss is c for c in made):
+        loss = values_of(module).constructed(call.func)
+        if loss is not None and any(loss is c for c in made):
             yield call, last_name(loss)
 
 
-def _is_self(func: ast.expr) -> bool:
-    return (
-        isinstance(func, ast.Attribute)
-        and isinstance(func.value, ast.Name)
-        and func.value.id == "self"
-    )
-
-
-def _without(
-    module: Module, made: Made, given: ast.expr, call: ast.Call
-) -> tuple[Edit, ...] | None:
+def _without(module: Module, made: Made, call: ast.Call) -> tuple[Edit, ...] | None:
     """Edits that let the logits through: the softmax is dropped where nothing else reads it."""
-    squash = made.call
+    squash, given = made.call, module.argument(call, 0, "input", "inputs")
+    if made.module is not module or module.function(squash) is not module.function(call):
+        return None
     logits = _inside(module, squash)
-    if logits is None or module.function(squash) is not module.function(call):
+    if logits is None:
         return None
     editor = Editor(module)
     text = module.segment(logits)
     if any(up is given for up in [squash, *module.parents(squash)]):
         return (editor.replace(squash, text),)
-    up = module.parent(squash)
-    if not (
-        isinstance(up, ast.Assign) and len(up.targets) == 1 and isinstance(up.targets[0], ast.Name)
-    ):
-        return None
-    name, scope = up.targets[0].id, module.scope(squash)
-    end = _next_binding(module, name, scope, up)
-    uses = [
-        n
-        for n in module.all(ast.Name)
-        if n.id == name
-        and isinstance(n.ctx, ast.Load)
-        and module.scope(n) is scope
-        and up.lineno < n.lineno <= end
-    ]
-    if len(uses) != 1:
+    match module.parent(squash):
+        case ast.Assign([ast.Name(name)]) as up:
+            pass
+        case _:
+            return None
+    if len(_read_before_next(module, name, up)) != 1:
         # others read the probabilities: only the loss gets the logits, where they have a name
-        named = (
-            isinstance(logits, ast.Name) and logits.id != name and still_means(module, squash, call)
-        )
-        return (editor.replace(given, text),) if named and isinstance(given, ast.Name) else None
+        match logits, given:
+            case ast.Name(other), ast.Name() if other != name:
+                means = values_of(module).still_means(squash, call)
+                return (editor.replace(given, text),) if means else None
+        return None
     if isinstance(logits, ast.Name) and logits.id == name and editor.alone(up):
         return (editor.delete(up),)
     return (editor.replace(squash, text),)
 
 
-def _next_binding(module: Module, name: str, scope: ast.AST | None, after: ast.stmt) -> float:
-    later = [
-        getattr(b, "lineno", 0)
-        for b in module.bindings(name, scope)
-        if getattr(b, "lineno", 0) > after.lineno
-    ]
-    return min(later, default=float("inf"))
+def _read_before_next(module: Module, name: str, after: ast.stmt) -> list[ast.Name]:
+    """Where a name is read before it is bound again."""
+    scope = module.scope(after)
+    later = [line for b in module.bindings(name, scope) if (line := b.lineno) > after.lineno]  # type: ignore[attr-defined]
+    end = min(later, default=float("inf"))
+    return [use for use in values_of(module).uses(name, scope, after) if use.lineno <= end]
 
 
 def _inside(module: Module, squash: ast.Call) -> ast.expr | None:
     """The logits that the softmax or sigmoid is given."""
-    name = module.resolve(squash.func)
-    if name is not None and name.startswith("torch."):
+    if (module.resolve(squash.func) or "").startswith("torch."):
         return module.argument(squash, 0, "input")
-    if (
-        isinstance(squash.func, ast.Attribute)
-        and squash.func.attr in _PROBABILITIES
-        and not _is_self(squash.func)
-    ):
-        return squash.func.value
+    match squash.func:
+        case ast.Attribute(value, method) if method in _PROBABILITIES:
+            if of_self(squash.func) is None:
+                return value
     made = output_of(module, squash.func, squash)
     single = made is not None and made.call is squash and len(squash.args) == 1
     return squash.args[0] if single else None

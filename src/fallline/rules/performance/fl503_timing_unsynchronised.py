@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator
 
 from fallline.finding import Finding, Severity
+from fallline.flow.modules import is_module, looks_like_model
 from fallline.rule import Rule
 from fallline.syntax import Module
-from fallline.syntax.models import is_module, looks_like_model
 
 _CLOCKS = frozenset(
     {

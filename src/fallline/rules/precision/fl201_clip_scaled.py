@@ -16,6 +16,8 @@ class ClipScaled(Rule):
     code = "FL201"
     name = "clip-scaled"
     severity = Severity.ERROR
+    yields_to = ("FL101", "FL103")
+    yields_within = "line"
     what = """\
 Gradients are clipped while they are still multiplied by the loss scale.
 

@@ -16,6 +16,7 @@ class UnscaleTwice(Rule):
     code = "FL202"
     name = "unscale-twice"
     severity = Severity.ERROR
+    yields_to = ("FL204", "FL212")
     what = """\
 `scaler.unscale_` is called a second time for one optimizer before `scaler.update()`.
 

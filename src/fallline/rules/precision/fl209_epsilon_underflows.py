@@ -7,8 +7,8 @@ import struct
 from collections.abc import Iterator
 
 from fallline.finding import Finding, Severity
+from fallline.flow.precision import is_low
 from fallline.rule import Rule
-from fallline.rules.precision._half import is_low
 from fallline.syntax import Module
 
 _WITH_EPS = {"torch.nn.functional.normalize": 3, "torch.nn.functional.cosine_similarity": 3}
