@@ -48,7 +48,7 @@ def read_findings(folder: Path) -> list[Finding]:
     try:
         if not file.exists():
             return []
-        written = schema.json_of(read_file(file, _LARGEST).decode(), str(file))
+        written = schema.json_of(read_file(file, _LARGEST).decode(), "it")
         if not isinstance(written, list):
             raise Damaged("it is not a list")
         return [schema.finding(one, "an entry") for one in written]
