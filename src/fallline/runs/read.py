@@ -28,6 +28,7 @@ from fallline.untrusted import printable
 __all__ = ["read_run"]
 
 SECONDS = 60.0  # for one rank; the largest that we write takes two
+_STRIDE = 100_000  # steps of SQLite between two looks at the clock
 _LARGEST_FILE = 4 << 30
 _LARGEST_VALUE = 256 << 20
 
@@ -95,7 +96,7 @@ class _Reader:
         db = sqlite3.connect(address, uri=True)
         try:
             db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LARGEST_VALUE)
-            db.set_progress_handler(lambda: time.monotonic() > self.until, 100_000)
+            db.set_progress_handler(lambda: time.monotonic() > self.until, _STRIDE)
             for pragma in ("query_only=on", "trusted_schema=off", "cell_size_check=on"):
                 db.execute(f"pragma {pragma}")
             kinds = dict(db.execute("select name, type || ':' || sql from sqlite_master"))
