@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from fallline.instruments.frame import Progress
-from fallline.instruments.script import Enough, Observer, Ran
+from fallline.instruments.observer import Enough, Observer, Ran
 from fallline.taps.backward import BACKWARD, BackwardCall
 from fallline.taps.data import BATCH, EPOCH, INDEX, BatchCall, EpochCall, IndexCall
 from fallline.taps.modules import MODULE_CALL, ModuleCall

@@ -10,7 +10,7 @@ from fallline.instruments.clip.rates import RateRange, Sweep, ratios_of, set_rat
 from fallline.instruments.frame import Progress
 from fallline.instruments.script import NothingMeasured, Observer, Script, run_until
 
-__all__ = ["sweep_script"]
+__all__ = ["lr_range_of_script"]
 
 
 class _Rates(Observer):
@@ -50,7 +50,19 @@ class _Rates(Observer):
         self._rate = None
 
 
-def sweep_script(script: Script, sweep: Sweep, progress: Progress | None) -> RateRange:
+def lr_range_of_script(
+    script: Script,
+    *,
+    start: float = 1e-6,
+    end: float = 10.0,
+    updates: int = 100,
+    progress: Progress | None = None,
+) -> RateRange:
+    """Run a script with growing rates instead of its own; with accumulation the loss of an update is the mean of its micro-batches."""
+    return _sweep_script(script, Sweep(start, end, updates), progress)
+
+
+def _sweep_script(script: Script, sweep: Sweep, progress: Progress | None) -> RateRange:
     rates = _Rates(sweep)
     ran = run_until(script, rates, updates=sweep.updates, progress=progress)
     if not ran.updates and not ran.interrupted:
