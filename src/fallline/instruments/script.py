@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fallline.instruments.observer import Enough, NothingMeasured, Observer, Ran
+from fallline.taps.launch import after_torch, execute, report, without_us
 from fallline.taps.patches import Patches
-from fallline.watcher.launch import after_torch, execute, report, without_us
 
 if TYPE_CHECKING:
     from fallline.instruments.follow import Follower

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from fallline.engine import rng
+from fallline.replay.modules import unwrap
 from fallline.taps.backward import BACKWARD
 from fallline.taps.tap import Reached, Subscription, replaying
-from fallline.watcher.objects import unwrap
 
 __all__ = ["World", "is_scalar_loss", "leaves_of", "loss_of", "untouched"]
 

@@ -214,6 +214,6 @@ def gradient_noise_scale(
 
 def samples_in(batch: Any) -> int | None:
     """The first dimension of the first tensor in it."""
-    from fallline.watcher.origin_trace import tensors_in
+    from fallline.replay.tensors import tensors_in
 
     return next((int(t.shape[0]) for t in tensors_in(batch) if t.dim()), None)

@@ -22,7 +22,7 @@ from fallline.instruments.frame import Progress
 from fallline.instruments.ranks.parameters import prints
 from fallline.instruments.same.fingerprint import fingerprint, resolve, together
 from fallline.instruments.script import Observer, Ran, Script, run_until
-from fallline.watcher.origin_trace import tensors_in
+from fallline.replay.tensors import tensors_in
 
 __all__ = ["Training", "train"]
 
