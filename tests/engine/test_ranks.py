@@ -52,7 +52,7 @@ def _run_ranks(stories: str, world: int, folder: Path, worker: Path) -> list[tup
 
 @pytest.mark.slow
 def test_two_ranks(tmp_path):
-    run_ranks("exact,by_hand,loops,half_precision,misuse,checkpoint", 2, tmp_path)
+    run_ranks("exact,by_hand,loops,half_precision,misuse,checkpoint,saving,resume", 2, tmp_path)
 
 
 @pytest.mark.slow
@@ -67,7 +67,7 @@ def test_sharded_ranks(tmp_path):
 
 @pytest.mark.slow
 def test_four_ranks_on_meshes(tmp_path):
-    run_ranks("matrix,nan_in_one_shard,refusals", 4, tmp_path, MESHES)
+    run_ranks("matrix,nan_in_one_shard,refusals,another_world_size", 4, tmp_path, MESHES)
 
 
 @pytest.mark.long

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from fallline.proof.record import recorded
-from fallline.reader import read_text
 from fallline.rules import all_rules, rule_by_code
 from fallline.specialists import SPECIALISTS
 from fallline.triage import playbook
 from fallline.triage.evaluate import refuted
 from fallline.triage.playbook import Case, cases_of, facts, playbooks
+from fallline.verdict.reading import read_text
 
 CASES = [case for book in playbooks() for case in book.cases]
 

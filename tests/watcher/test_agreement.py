@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fallline.reader import read_text
 from fallline.rule import Rule
 from fallline.rules import all_rules
+from fallline.verdict.reading import read_text
 
 sys.path.insert(0, str(Path(__file__).parent))
 from specimens import run_once, said_by_fallline
