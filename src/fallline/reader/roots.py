@@ -11,7 +11,7 @@ from fallline import api
 from fallline.api.framework import COUNTERS
 from fallline.api.library import Driver
 from fallline.api.values import Const, Function, Mapping, Sequence, Tensor, Value
-from fallline.events import Backward, Opaque, Step
+from fallline.events import Backward, Deed, Opaque, Step
 from fallline.reader.arguments import given, instance, pair_up
 from fallline.reader.machine import Machine
 from fallline.reader.relevance import begins, called_names, trains
@@ -108,6 +108,9 @@ def _function(
         _repeatedly(machine, Function(node, module), node)
 
 
+_AROUND_A_STEP: frozenset[Deed] = frozenset({"backward", "clear", "step", "epoch"})
+
+
 def _repeatedly(
     machine: Machine, function: Function, node: ast.FunctionDef | ast.AsyncFunctionDef
 ) -> None:
@@ -137,8 +140,10 @@ def _repeatedly(
             if turn == 1:
                 return
         elif not turn:
-            # one step of somebody else's loop: what is missing here may be there
-            machine.emit(Opaque(machine.place(node), what="the caller's loop"))
+            # one step of somebody else's loop: what is missing here may be there; but not a division of a loss whose
+            # backward is here
+            at = machine.place(node)
+            machine.emit(Opaque(at, what="the caller's loop", could=_AROUND_A_STEP))
 
 
 def _escapes(machine: Machine, result: Value, depth: int = 4) -> None:
