@@ -10,7 +10,7 @@ from fallline.api.values import Function, Tensor, Thing, Unknown, Value, replace
 from fallline.events import Deed, Opaque
 from fallline.reader.machine import Machine
 
-__all__ = ["derived", "maybe_opaque"]
+__all__ = ["derived", "holds_protocol", "maybe_opaque"]
 
 # By its name such a call, given the loss or a closure, does part of the protocol.
 _WORKS = re.compile(
@@ -23,7 +23,7 @@ _RECORDS = re.compile(
 )
 # By its name such a call, given the optimizer, does no part of it.
 _HARMLESS = re.compile(
-    r"(?i)log|print|save|checkpoint|state|summary|format|len|meter|metric|wandb|write|adjust|learning_rate|lr$|set_lr|get_|is_|isinstance|hasattr|str|repr|type|record|scheduler|show|plot|warn|assert|copy|progress|desc|postfix|to_device|initialize$|freeze|count|info|debug|register"
+    r"(?i)log|print|save|checkpoint|state|summary|format|len|meter|metric|wandb|write|adjust|learning_rate|lr$|set_lr|get_|is_|isinstance|hasattr|str|repr|type|record|scheduler|show|plot|warn|assert|copy|progress|desc|postfix|to_device|initialize$|freeze|count|info|debug|register|load|resume|restore"
 )
 
 
@@ -55,6 +55,15 @@ def _could(value: Value, name: str, last: str) -> frozenset[Deed]:
         case Function() if _WORKS.search(last):
             return _EVERYTHING
     return frozenset()
+
+
+def holds_protocol(machine: Machine, thing: Thing) -> bool:
+    """Whether an object is a training object or has one: an environment's `step` has no optimizer to step."""
+    held = (machine.settled(value) for value in thing.attrs.values())
+    return thing.kind != "object" or any(
+        isinstance(value, Thing) and value.kind not in {"object", "dataset", "iterator"}
+        for value in held
+    )
 
 
 def derived(call: Call, machine: Machine | None = None) -> Value:
