@@ -136,45 +136,36 @@ def _loop_of(module: Module, call: ast.Call) -> ast.For | ast.While | None:
     """The loop whose every iteration makes this call: no test that changes with the iteration, no exception handler."""
     child: ast.AST = call
     for up in module.parents(call):
-        if isinstance(up, ast.For | ast.While):
-            return up if child in up.body else None
-        if isinstance(up, ast.If):
-            if _SAME_EVERY_TIME.search(module.segment(up.test)) is None or "%" in module.segment(
-                up.test
-            ):
+        match up:
+            case ast.For() | ast.While():
+                return up if child in up.body else None
+            case ast.If(test):
+                text = module.segment(test)
+                if _SAME_EVERY_TIME.search(text) is None or "%" in text:
+                    return None
+            case ast.ExceptHandler() | ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
                 return None
-        elif isinstance(
-            up, ast.ExceptHandler | ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
-        ):
-            return None
         child = up
     return None
 
 
 def _trains(module: Module, loop: ast.For | ast.While) -> bool:
     """Each turn of the loop itself is one batch that is trained on."""
-    return any(
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr == "backward"
-        and module.enclosing(node, ast.For, ast.While) is loop
-        for node in ast.walk(loop)
-    )
+    return any(module.enclosing(c, ast.For, ast.While) is loop for c in _backwards(loop))
 
 
 def _over_batches(module: Module, loop: ast.For | ast.While) -> bool:
     """The data of the loop come from what is called like a loader, and nothing in it is a loop or trains."""
-    if any(
-        isinstance(n, ast.For | ast.While)
-        or (
-            isinstance(n, ast.Call)
-            and isinstance(n.func, ast.Attribute)
-            and n.func.attr == "backward"
-        )
-        for n in ast.walk(loop)
-        if n is not loop
-    ):
+    inner = [n for n in ast.walk(loop) if n is not loop and isinstance(n, ast.For | ast.While)]
+    if inner or any(_backwards(loop)):
         return False
     return (
         isinstance(loop, ast.For) and _GIVES_BATCHES.search(module.segment(loop.iter)) is not None
     )
+
+
+def _backwards(loop: ast.AST) -> Iterator[ast.Call]:
+    for node in ast.walk(loop):
+        match node:
+            case ast.Call(ast.Attribute(attr="backward")):
+                yield node

@@ -147,8 +147,6 @@ def _reads_samples(module: Module, node: ast.expr) -> bool:
 def _item_reads(home: Module, cls: ast.ClassDef) -> bool:
     """`__getitem__`, or a method of the class that it calls, opens or decodes something."""
     methods = {m.name: m for m in cls.body if isinstance(m, ast.FunctionDef)}
-    if "__getitem__" not in methods:
-        return False
     queue, seen = ["__getitem__"], set()
     while queue:
         name = queue.pop()
@@ -156,14 +154,11 @@ def _item_reads(home: Module, cls: ast.ClassDef) -> bool:
             continue
         seen.add(name)
         for node in ast.walk(methods[name]):
-            if isinstance(node, ast.Call):
-                callee = home.resolve(node.func)
-                if callee in _READS or (isinstance(node.func, ast.Name) and node.func.id == "open"):
+            match node:
+                case ast.Call(ast.Name("open")):
                     return True
-                if (
-                    isinstance(node.func, ast.Attribute)
-                    and isinstance(node.func.value, ast.Name)
-                    and node.func.value.id == "self"
-                ):
-                    queue.append(node.func.attr)
+                case ast.Call(func) if home.resolve(func) in _READS:
+                    return True
+                case ast.Call(ast.Attribute(ast.Name("self"), method)):
+                    queue.append(method)
     return False
