@@ -80,14 +80,16 @@ def _begin(settings: dict[str, Any]) -> None:
     """torch has just been imported: put the taps in place."""
     global _session
     try:
+        from fallline.verdict import judge
         from fallline.watcher.live import LiveLine
         from fallline.watcher.session import Options, Session
 
         meta = {k: settings[k] for k in ("script", "argv", "cwd")} | versions()
         _session = Session(
-            Options(Path(settings["out"]), settings["budget"], settings["guard"], meta)
+            Options(Path(settings["out"]), settings["budget"], settings["guard"], meta), judge
         )
         session = _session
+        session.trains = lambda: forked(session)
         if settings["log"]:
             from fallline.integrations.logger import log_session
 
@@ -131,8 +133,8 @@ def _end(settings: dict[str, Any], status: str) -> None:
 
 def _crashed(error: BaseException) -> None:
     """The script raised: its frames are still there to be looked at."""
-    if _session is not None and not _session.off and isinstance(error, Exception):
-        _session.safely(_session.origin.crashed, error.__traceback__)
+    if _session is not None and isinstance(error, Exception):
+        _session.crashed(error.__traceback__)
 
 
 def _spawned_run(folder: Path, started: float) -> Path | None:
