@@ -193,9 +193,9 @@ class Guard:
             found = ~torch.isfinite(norm_of(gradients))
         self.flag = optimizer.found_inf = found.float()
         loss = self._origin.last_loss
-        told = self.flag if loss is None else torch.stack((self.flag, loss.float().reshape(())))
-        here = torch.empty(told.shape, pin_memory=True)
-        here.copy_(told, non_blocking=True)
+        sent = self.flag if loss is None else torch.stack((self.flag, loss.float().reshape(())))
+        here = torch.empty(sent.shape, pin_memory=True)
+        here.copy_(sent, non_blocking=True)
         arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
         arrived.record()
         self._flags.append((index, here, arrived))

@@ -20,7 +20,7 @@ from fallline.events import Backward, Clip, Event
 from fallline.location import Location
 from fallline.taps.frames import is_user_file, locate, user_frames
 from fallline.taps.tap import Reached
-from fallline.watcher.capture import Capture, Gone
+from fallline.watcher.capture import CallSites, Capture, Gone
 from fallline.watcher.objects import Objects, unwrap
 from fallline.watcher.observed import Observed
 from fallline.watcher.origin_graph import from_graph
@@ -65,6 +65,7 @@ class Origin:
         self._observed = observed
         self.capture: Capture | None = None
         self._randomness = Randomness()
+        self._sites = CallSites()
         self._replays = 0
         self._reported: set[Any] = set()
         self._loss: tuple[Tensor, Event] | None = None
@@ -95,7 +96,7 @@ class Origin:
         """A model is called, from this frame."""
         capture = self.capture
         if capture is None or capture.over:
-            capture = self.capture = Capture(self._randomness.before())
+            capture = self.capture = Capture(self._randomness.before(), self._sites)
         if len(capture.calls) < 64:
             capture.add(module, args, kwargs, device, frame, recorded)
 

@@ -76,7 +76,7 @@ def blame(parameter: Tensor, last: Stepped, call: Location | None) -> dict[str, 
 def step_made_it(
     optimizer: torch.optim.Optimizer | None, parameter: Tensor, ordinary: bool
 ) -> bool | None:
-    """Whether the last step wrote the NaN; None where that cannot be told.
+    """Whether the last step wrote the NaN; None where that is not known.
 
     After an ordinary step what is left is a division in the optimizer itself (Adam with eps = 0), and that happens again when a
     copy of the parameter is stepped.
@@ -218,8 +218,10 @@ def _called(call: ast.Call) -> str:
 def _concerns(node: ast.expr, values: dict[str, Any], parameter: Tensor) -> bool:
     """Whether what is written can be this parameter: a name in it stands for it, for a model with it, or for nothing known."""
     roots = [values[n.id] for n in ast.walk(node) if isinstance(n, ast.Name) and n.id in values]
-    telling = [v for v in roots if isinstance(v, Tensor | nn.Module)]
-    return not telling or any(isinstance(v, nn.Parameter) or _holds(v, parameter) for v in telling)
+    concerned = [v for v in roots if isinstance(v, Tensor | nn.Module)]
+    return not concerned or any(
+        isinstance(v, nn.Parameter) or _holds(v, parameter) for v in concerned
+    )
 
 
 def _holds(value: Any, parameter: Tensor) -> bool:
