@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from fallline.reader import read_text
 from fallline.triage.evidence import corrected
+from fallline.verdict.reading import read_text
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"^( *)```python\n(.*?)^\1```", re.MULTILINE | re.DOTALL)

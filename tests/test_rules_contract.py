@@ -8,10 +8,10 @@ from textwrap import dedent
 import pytest
 
 from fallline.finding import Severity
-from fallline.reader import read_text
 from fallline.rule import Rule
 from fallline.rules import all_rules, rule_by_code, rule_names
 from fallline.syntax.edits import apply
+from fallline.verdict.reading import read_text
 
 RULES = all_rules()
 each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.code}-{rule.name}")

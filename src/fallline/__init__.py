@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         save_checkpoint,
         seed_everything,
         verify_resume,
+        wait_for_checkpoint,
     )
     from fallline.instruments import check_function, precision_probe
     from fallline.watcher.watch import watch
@@ -31,6 +32,7 @@ _HOME = {
     "save_checkpoint": "fallline.engine",
     "load_checkpoint": "fallline.engine",
     "verify_resume": "fallline.engine",
+    "wait_for_checkpoint": "fallline.engine",
     "seed_everything": "fallline.engine",
     "distributed": "fallline.engine",
     "check_function": "fallline.instruments",
@@ -50,6 +52,7 @@ __all__ = [
     "save_checkpoint",
     "seed_everything",
     "verify_resume",
+    "wait_for_checkpoint",
     "watch",
 ]
 

@@ -52,7 +52,7 @@ def _run_ranks(stories: str, world: int, folder: Path, worker: Path) -> list[tup
 
 @pytest.mark.slow
 def test_two_ranks(tmp_path):
-    run_ranks("exact,by_hand,loops,half_precision,misuse,checkpoint", 2, tmp_path)
+    run_ranks("exact,by_hand,loops,half_precision,misuse,checkpoint,saving,resume", 2, tmp_path)
 
 
 @pytest.mark.slow

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fallline.events import Backward, Model
-from fallline.reader import read_text
 from fallline.rules import rule_by_code
 from fallline.verdict import judge, refuted
+from fallline.verdict.reading import read_text
 from traces import codes, trace
 
 GAN = {

@@ -259,7 +259,7 @@ def test_outputs_change():
 
 
 def test_a_unit_test_is_no_evaluation() -> None:
-    from fallline.reader import read_text
+    from fallline.verdict.reading import read_text
 
     def told(path: str) -> bool:
         return "FL402" in {f.code for f in read_text(UNIT_TEST, path)}

@@ -182,11 +182,7 @@ def clip(
     """A clip of the gradients of some parameters."""
     sets = parameter_sets(paper, target)
     known = paper.settled(limit) if limit is not None else None
-    threshold = (
-        float(known.value)
-        if isinstance(known, Const) and isinstance(known.value, int | float)
-        else None
-    )
+    threshold = known.number if isinstance(known, Const) else None
     value = paper.settled(target) if target is not None else None
     per_module = isinstance(value, Params) and value.module
     models = [

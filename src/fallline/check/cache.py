@@ -22,10 +22,9 @@ from fallline._version import __version__
 from fallline.files import write_atomically
 from fallline.finding import Finding
 from fallline.location import Location
-from fallline.reader import Reading
-from fallline.reader.read import SECONDS_PER_FILE, Rest
 from fallline.syntax import Project
 from fallline.syntax.project import Question
+from fallline.verdict.reading import SECONDS_PER_FILE, Reading, Rest
 
 __all__ = ["FOLDER", "Cache"]
 

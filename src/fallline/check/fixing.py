@@ -14,10 +14,11 @@ from fallline.check import notebook
 from fallline.check.sources import Sources
 from fallline.files import write_atomically
 from fallline.finding import Edit, Finding
-from fallline.reader import Reading, read_paths
 from fallline.settle import settle
 from fallline.syntax import Source, UnreadableError
 from fallline.syntax.edits import apply, split_lines
+from fallline.verdict.project import read_paths
+from fallline.verdict.reading import Reading
 
 __all__ = ["Fixer"]
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fallline.check.settings import Settings
     from fallline.check.sources import Sources
     from fallline.finding import Finding
-    from fallline.reader import Reading
+    from fallline.verdict.reading import Reading
 
 __all__ = ["Outcome", "check"]
 
@@ -102,7 +102,7 @@ def _standard_input(
 ) -> tuple[list[str], list[Problem], list[Reading]]:
     if len(paths) > 1:
         raise UsageError("`-` (standard input) cannot be checked together with other paths")
-    from fallline.reader import read_paths
+    from fallline.verdict.project import read_paths
 
     path = name or "<stdin>"
     given[path] = sys.stdin.buffer.read()

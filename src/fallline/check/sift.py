@@ -12,10 +12,9 @@ from fallline.check.settings import Settings
 from fallline.check.sources import Sources
 from fallline.check.suppress import silenced
 from fallline.finding import Finding
-from fallline.reader import Reading
-from fallline.reader.read import unreadable
 from fallline.settle import settle, yields_of_both
 from fallline.syntax import UnreadableError
+from fallline.verdict.reading import Reading, unreadable
 
 __all__ = ["Sift", "collect", "for_people"]
 

@@ -9,7 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fallline.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+    from fallline.engine.checkpoint import (
+        Checkpoint,
+        load_checkpoint,
+        save_checkpoint,
+        wait_for_checkpoint,
+    )
     from fallline.engine.clipping import clip_grad_norm_
     from fallline.engine.ranks import Ranks, distributed
     from fallline.engine.resume import ResumeReport, verify_resume
@@ -33,6 +38,7 @@ _HOME = {
     "save_checkpoint": "checkpoint",
     "seed_everything": "seeds",
     "verify_resume": "resume",
+    "wait_for_checkpoint": "checkpoint",
 }
 
 __all__ = [
@@ -50,6 +56,7 @@ __all__ = [
     "save_checkpoint",
     "seed_everything",
     "verify_resume",
+    "wait_for_checkpoint",
 ]
 
 

@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset
 
+from fallline.engine.saving import SAVER
 from fallline.engine.seeds import Seeds, seed_everything
 
 __all__ = ["Ranks", "distributed"]
@@ -88,4 +89,5 @@ def distributed(
     yield Ranks(rank, world_size, local_rank, device, seeds)
     # Not in a `finally`: after an error it could wait for ranks that never come. The process ends, and torchrun stops the others.
     if started:
+        SAVER.finish()  # a checkpoint that is being written still talks to the other ranks
         dist.destroy_process_group()

@@ -28,6 +28,7 @@ from fallline.engine.passes import Pass
 from fallline.engine.position import Position
 from fallline.engine.precision import Precision, PrecisionName
 from fallline.engine.replicas import Replicas
+from fallline.engine.saving import SAVER
 from fallline.engine.schedule import Schedule
 from fallline.engine.statistics import moments_of, stats_of
 from fallline.engine.update import UpdateReport
@@ -240,6 +241,8 @@ class Stepper:
         # Before the multiply: statistics are of what was read
         self._report(grads, factor, measured, found_inf)
 
+        # A checkpoint that is being copied must be complete before parameters change
+        SAVER.before_step()
         finish = self._finish_gradients if self._must_finish else None
         self._ownership.stepping = True
         try:

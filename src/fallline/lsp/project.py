@@ -17,9 +17,9 @@ from fallline.check.sift import Sift, collect, for_people
 from fallline.check.sources import Sources
 from fallline.finding import Finding
 from fallline.matters import matters
-from fallline.reader import Reading, read_paths
-from fallline.reader.project import called_names
 from fallline.syntax.edits import split_lines
+from fallline.verdict.project import called_names, read_paths
+from fallline.verdict.reading import Reading
 
 __all__ = ["Change", "Project", "Target", "as_bytes"]
 

@@ -54,7 +54,7 @@ _SUBMITTED = os.path.join(_NOWHERE, "train.py")
 
 def check_code(code: str) -> Checked:
     """The findings of one piece of code."""
-    from fallline.reader import read_text
+    from fallline.verdict.reading import read_text
 
     text = bounded(code, "the code")
     loud, hidden = _heard(read_text(text, _SUBMITTED), Sources({_SUBMITTED: text.encode()}))
@@ -124,7 +124,7 @@ def _settings(target: Path, root: Root) -> Settings:
 def fix_code(code: str, unsafe_fixes: bool = False) -> Fixed:
     """The code with every fix that removes its finding and adds none."""
     from fallline.check.fixing import Fixer
-    from fallline.reader import read_paths
+    from fallline.verdict.project import read_paths
 
     text = bounded(code, "the code")
     given = {_SUBMITTED: text.encode()}
@@ -221,8 +221,8 @@ def check_advice(text: str) -> list[ComplaintObject]:
 
 
 def _of_file(path: str, root: Root) -> tuple[list[Finding], str | None]:
-    from fallline.reader import read_text
     from fallline.triage.evidence import corrected
+    from fallline.verdict.reading import read_text
 
     file = root.find(path)
     if not file.is_file():

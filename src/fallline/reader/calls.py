@@ -53,6 +53,7 @@ def call(machine: Machine, node: ast.Call) -> Value:
 def _arguments(machine: Machine, node: ast.Call) -> Call:
     args: list[Value] = []
     star = False
+    machine.bounds.spend(len(node.args) // 16)
     for argument in node.args:
         if isinstance(argument, ast.Starred):
             inner = machine.settled(machine.evaluate(argument.value))

@@ -75,16 +75,17 @@ def _uncalled(
                     if isinstance(used, ast.Name) and used.id in called:
                         called[used.id].add(function.name)
     ordered: dict[str, set[str]] = {}
-
-    def after_callers(name: str, waiting: tuple[str, ...] = ()) -> None:
-        if name in ordered or name in waiting:
-            return
-        for caller in sorted(called[name]):
-            after_callers(caller, (*waiting, name))
-        ordered[name] = called[name] - {name}
-
-    for name in sorted(named, key=lambda name: bool(called[name])):
-        after_callers(name)
+    for first in sorted(named, key=lambda name: bool(called[name])):
+        # depth first, without recursion: each name after those who call it, unless they call each other
+        waiting = {first: iter(sorted(called[first]))} if first not in ordered else {}
+        while waiting:
+            name, callers = next(reversed(waiting.items()))
+            caller = next((c for c in callers if c not in ordered and c not in waiting), None)
+            if caller is None:
+                del waiting[name]
+                ordered[name] = called[name] - {name}
+            else:
+                waiting[caller] = iter(sorted(called[caller]))
     return [(named[name], callers) for name, callers in ordered.items()]
 
 

@@ -15,6 +15,7 @@ import time
 import uuid
 from array import array
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ __all__ = [
     "Store",
     "claim_folder",
     "decode",
+    "free_folder",
     "layout_from",
     "rank_files",
 ]
@@ -84,6 +86,15 @@ def claim_folder(wanted: Path, rank: int, world: int) -> Path:
         if _marked(folder, launch) and _taken(folder, rank):
             return folder
     raise OSError(f"no free folder beside {wanted}")
+
+
+def free_folder(wanted: Path) -> Path:
+    """`wanted`, or the first beside it that holds no run."""
+    folder, number = wanted, 1
+    while (folder / MARK).exists() or rank_files(folder):
+        number += 1
+        folder = wanted.with_name(f"{wanted.name}-{number}")
+    return folder
 
 
 def _launch(world: int) -> str:
@@ -205,7 +216,8 @@ class Store:
     def close(self) -> None:
         self.commit()
         self._db.execute("commit")
-        self._db.execute("pragma journal_mode=delete")  # a finished run is one plain file
+        with suppress(sqlite3.OperationalError):  # locked: somebody reads it, and nothing is lost
+            self._db.execute("pragma journal_mode=delete")  # a finished run is one plain file
         self._db.close()
 
     def _count(self, row: UpdateRow) -> None:

@@ -216,7 +216,7 @@ def _stated(text: str) -> list[str]:
 
 
 def _code(text: str) -> list[Complaint]:
-    from fallline.reader import read_text
+    from fallline.verdict.reading import read_text
 
     found: list[Complaint] = []
     prose = _FENCE.sub("", text)

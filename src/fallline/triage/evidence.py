@@ -61,7 +61,7 @@ def code_in(question: str) -> list[tuple[str, str]]:
 def corrected(text: str, path: str) -> tuple[list[Finding], str | None]:
     """The findings in a piece of code, and the code with the fixes that hold: each was read again."""
     from fallline.check.fixing import Fixer
-    from fallline.reader import read_paths
+    from fallline.verdict.project import read_paths
 
     head = _assumed(text) if path == _PASTED else ""
     given = {path: (head + text).encode()}

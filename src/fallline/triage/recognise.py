@@ -21,7 +21,7 @@ from itertools import pairwise
 from fallline.specialists import SPECIALISTS
 from fallline.triage.numbers import trends
 from fallline.triage.pasted import unfenced
-from fallline.triage.playbook import Case, playbooks
+from fallline.triage.playbook import Case, cases_of, playbooks
 from fallline.triage.words import familiar, holds, pointers, scope, spelled, tokens
 
 __all__ = ["Match", "Question", "recognise"]
@@ -168,7 +168,7 @@ def recognise(text: str, findings: Iterable[str] = ()) -> list[Match]:
             score += 0.08
         if moving.intersection(case.numbers):
             score += _MOVING
-        if found := [n for n, code in enumerate(shown) if code in case.rules]:
+        if found := [n for n, code in enumerate(shown) if case.id in cases_of(code)]:
             score += _SHOWN if found[0] else _SHOWN + 1  # the worst finding leads
             held = True
             named.add(case.specialist)

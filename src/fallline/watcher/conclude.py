@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from fallline.errors import UsageError
+from fallline.errors import RunError, UsageError
 from fallline.finding import Finding
 from fallline.rule import Rule
 from fallline.rules import all_rules
@@ -88,15 +88,15 @@ def _all_ranks(folder: Path) -> Series:
     while True:
         if (now := _written(folder)) != written:
             written, still = now, time.monotonic()
-        series = read_run(folder)
-        ended = sum(1 for r in series.ranks if "ended" in r.meta)
         waited = time.monotonic()
-        if (
-            ended >= series.world
-            or waited > still + WAIT_FOR_RANKS
-            or waited > begun + LONGEST_WAIT
-        ):
-            return series
+        over = waited > still + WAIT_FOR_RANKS or waited > begun + LONGEST_WAIT
+        try:
+            series = read_run(folder)
+            if over or sum(1 for r in series.ranks if "ended" in r.meta) >= series.world:
+                return series
+        except RunError:
+            if over:
+                raise
         time.sleep(0.1)
 
 

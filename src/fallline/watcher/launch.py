@@ -6,56 +6,30 @@ taps are put in place at the end of its own `import torch`.
 
 from __future__ import annotations
 
+import atexit
 import builtins
-import importlib.abc
 import importlib.machinery
 import importlib.util
 import os
 import signal
 import sys
-import threading
 import types
 from collections.abc import Callable
 from typing import Any
 
 from fallline.errors import UsageError
+from fallline.taps.frames import claim
+from fallline.watcher.on_import import after_import
 
 __all__ = ["after_torch", "execute", "report", "run_target", "without_us"]
 
+Prepared = tuple[types.CodeType, types.ModuleType]
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 def after_torch(install: Callable[[], None]) -> None:
-    """Call `install` as soon as torch is imported; now, when it is already."""
-    if "torch" in sys.modules:
-        install()
-    else:
-        sys.meta_path.insert(0, _TorchFinder(install))
-
-
-class _TorchFinder(importlib.abc.MetaPathFinder):
-    """Lets torch be found and loaded as ever, and calls back when it is complete."""
-
-    def __init__(self, install: Callable[[], None]) -> None:
-        self._install = install
-
-    def find_spec(
-        self, name: str, path: Any = None, target: Any = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if name != "torch":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec("torch")
-        if spec is None or spec.loader is None:
-            return spec
-        execute = spec.loader.exec_module
-
-        def exec_module(module: types.ModuleType) -> None:
-            execute(module)
-            self._install()
-
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
+    """Call `install` as soon as torch has been imported; now, when it is already."""
+    after_import("torch", install)
 
 
 def run_target(
@@ -63,36 +37,60 @@ def run_target(
     arguments: list[str],
     *,
     module: bool,
+    ready: Callable[[], None],
     finish: Callable[[str], None],
     crashed: Callable[[BaseException], None],
 ) -> int:
-    """Run the script (or `-m` module); `finish(status)` is called when it is over, however it ends."""
-    status, error = execute(target, arguments, module=module)
+    """Run the script (or `-m` module) to its end; its exit status.
+
+    `ready()` is called just before it starts. `finish(status)` is called when all of it is over: its threads have ended and its
+    exit handlers have run. It is itself the interpreter's last exit handler, registered before the script's own.
+    """
+    prepared = prepare(target, arguments, module=module)
+    ending = _Ending(finish)
+    atexit.register(ending)
+    ready()
+    status, error = run_prepared(prepared)
     if isinstance(error, SystemExit):
-        text = f"exit {status}"
+        ending.status = f"exit {status}"
     elif error is not None:
-        text = f"raised {type(error).__name__}: {error}"
+        ending.status = f"raised {type(error).__name__}: {error}"
         crashed(error)
         report(error)
-    else:
-        text = "finished"
-    interrupted = isinstance(error, KeyboardInterrupt)
-    del error  # and with it the script's frames, and all that they hold
-    _join_threads()
-    finish(text)
-    _flush()
-    if interrupted:
-        # python itself ends by the signal, so that a shell's loop stops too
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGINT)
+    ending.interrupted = isinstance(error, KeyboardInterrupt)
     return status
+
+
+class _Ending:
+    """What is left to do when the interpreter has waited for the script's threads and called its exit handlers."""
+
+    def __init__(self, finish: Callable[[str], None]) -> None:
+        self.status = "finished"
+        self.interrupted = False
+        self._finish = finish
+
+    def __call__(self) -> None:
+        self._finish(self.status)
+        _flush()
+        if self.interrupted:
+            # python itself ends by the signal, so that a shell's loop stops too
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
 
 
 def execute(target: str, arguments: list[str], *, module: bool) -> tuple[int, BaseException | None]:
     """Run it to its end: its exit status, and what it raised, if anything."""
-    code, main = (
-        _prepare_module(target, arguments) if module else _prepare_script(target, arguments)
-    )
+    return run_prepared(prepare(target, arguments, module=module))
+
+
+def prepare(target: str, arguments: list[str], *, module: bool) -> Prepared:
+    """Set arguments and path as `python` does for this script. A script that is not there is a wrong usage."""
+    return _prepare_module(target, arguments) if module else _prepare_script(target, arguments)
+
+
+def run_prepared(prepared: Prepared) -> tuple[int, BaseException | None]:
+    """Run it as `__main__`: its exit status, and what it raised, if anything."""
+    code, main = prepared
     sys.modules["__main__"] = main
     try:
         exec(code, main.__dict__)
@@ -105,29 +103,40 @@ def execute(target: str, arguments: list[str], *, module: bool) -> tuple[int, Ba
     return 0, None
 
 
-def _prepare_script(target: str, arguments: list[str]) -> tuple[types.CodeType, types.ModuleType]:
+def _prepare_script(target: str, arguments: list[str]) -> Prepared:
     path = os.path.abspath(target)
     if os.path.isdir(path):
-        inner = os.path.join(path, "__main__.py")
-        if not os.path.isfile(inner):
-            raise UsageError(f"there is no __main__.py in {target}; name the script to run")
-        folder, path = path, inner
-    else:
-        folder = os.path.dirname(path)
+        return _prepare_folder(target, arguments)
     try:
         with open(path, "rb") as file:
             source = file.read()
     except OSError as error:
         raise UsageError(f"cannot open {target}: {error.strerror or error}") from None
     sys.argv = [target, *arguments]
-    sys.path[0:1] = [folder]
+    # a script that is a link imports from the folder of the file it points to
+    _first_on_path(os.path.dirname(os.path.realpath(path)))
     main = _main_module(path, None)
     main.__dict__["__loader__"] = importlib.machinery.SourceFileLoader("__main__", path)
     return _compiled(source, path), main
 
 
-def _prepare_module(target: str, arguments: list[str]) -> tuple[types.CodeType, types.ModuleType]:
-    sys.path[0:1] = [os.getcwd()]
+def _prepare_folder(target: str, arguments: list[str]) -> Prepared:
+    """A folder with a `__main__.py` in it runs as a module that is found there."""
+    folder = os.path.abspath(target)
+    if not os.path.isfile(os.path.join(folder, "__main__.py")):
+        raise UsageError(f"there is no __main__.py in {target}; name the script to run")
+    _first_on_path(folder)
+    if sys.flags.safe_path:
+        sys.path.insert(0, folder)  # which keeps out the folder of a script, not one that is run
+    spec = importlib.machinery.PathFinder.find_spec("__main__", [folder])
+    if spec is None:
+        raise UsageError(f"cannot read __main__.py in {target}")
+    sys.argv = [target, *arguments]
+    return _module_code(target, spec)
+
+
+def _prepare_module(target: str, arguments: list[str]) -> Prepared:
+    _first_on_path(os.getcwd())
     sys.argv = ["-m", *arguments]
     try:
         spec = importlib.util.find_spec(target)
@@ -139,16 +148,31 @@ def _prepare_module(target: str, arguments: list[str]) -> tuple[types.CodeType, 
         raise UsageError(
             f"cannot find the module {target}: is it on the path, and spelled as in `import {target}`?"
         )
-    code = spec.loader.get_code(spec.name)  # type: ignore[attr-defined]
-    if code is None:
-        raise UsageError(f"the module {target} has no Python source to run")
+    prepared = _module_code(target, spec)
     sys.argv[0] = spec.origin
-    from fallline.taps.frames import claim
-
     claim(os.path.dirname(spec.origin))
+    return prepared
+
+
+def _module_code(target: str, spec: importlib.machinery.ModuleSpec) -> Prepared:
+    loader: Any = spec.loader
+    try:
+        code = loader.get_code(spec.name)
+    except SyntaxError as error:
+        error.__traceback__ = None
+        report(error)
+        raise SystemExit(1) from None
+    if code is None or spec.origin is None:
+        raise UsageError(f"the module {target} has no Python source to run")
     main = _main_module(spec.origin, spec)
-    main.__dict__.update(__loader__=spec.loader, __package__=spec.parent, __cached__=spec.cached)
+    main.__dict__.update(__loader__=loader, __package__=spec.parent, __cached__=spec.cached)
     return code, main
+
+
+def _first_on_path(folder: str) -> None:
+    """In the place of our own entry; with PYTHONSAFEPATH or `python -P` there is none."""
+    if not sys.flags.safe_path:
+        sys.path[0:1] = [folder]
 
 
 def _main_module(path: str, spec: Any) -> types.ModuleType:
@@ -156,6 +180,8 @@ def _main_module(path: str, spec: Any) -> types.ModuleType:
     main.__dict__.update(
         __file__=path, __builtins__=builtins, __spec__=spec, __package__=None, __cached__=None
     )
+    if "__annotations__" in vars(sys.modules["__main__"]):  # up to Python 3.13
+        main.__dict__.update(__annotations__={})
     return main
 
 
@@ -208,13 +234,6 @@ def _exit_status(error: SystemExit) -> int:
     _flush()
     print(error.code, file=sys.stderr)
     return 1
-
-
-def _join_threads() -> None:
-    """The interpreter waits for threads that are not daemons, and so does the end of the run."""
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread() and not thread.daemon:
-            thread.join()
 
 
 def _flush() -> None:

@@ -52,6 +52,31 @@ class Reading:
 
 
 @dataclass
+class Trouble:
+    """What went wrong while a file was read: mistakes of our own, and code nested deeper than it can be followed."""
+
+    path: str
+    failures: list[str] = field(default_factory=list)
+    deep: bool = False
+
+    def note(self, what: str, error: Exception) -> None:
+        if isinstance(error, RecursionError):
+            self.deep = True
+            return
+        words = failure(what, self.path, error)
+        if words not in self.failures:
+            self.failures.append(words)
+
+    def findings(self) -> list[Finding]:
+        if not self.deep:
+            return []
+        deep = UnreadableError("parts of the code are nested too deeply to be followed")
+        finding = unreadable(self.path, deep)
+        finding.severity = Severity.INFO  # the rest was read
+        return [finding]
+
+
+@dataclass
 class Rest:
     """What was left to other files and none of them reached, begun on its own."""
 
@@ -102,14 +127,14 @@ def read_module(
     """The findings of one parsed file, with fixes."""
     raw = module.source.text.encode(errors="replace")
     found: list[Finding] = []
-    failures: list[str] = []
+    trouble = Trouble(module.path)
     holds: dict[bytes, bool] = {}  # rules share tokens
     for rule in rules:
         if rule._defines("check_syntax") and _may_matter(rule, raw, holds):
             try:
                 found += rule.check_syntax(module)
             except Exception as error:  # one rule's mistake must not cost the others' findings
-                failures.append(failure(rule.code, module.path, error))
+                trouble.note(rule.code, error)
     reached: set[tuple[str, str]] = set()
     touched: set[str] = set()
     deferred: set[str] = set()
@@ -121,17 +146,18 @@ def read_module(
         return True
 
     found += _judged(
-        module, rules, deadline, failures, reached=reached, touched=touched, wanted=wanted
+        module, rules, deadline, trouble, reached=reached, touched=touched, wanted=wanted
     )
     found = together(found, one_trace=False)
-    _add_fixes(found, module, rules, failures, deadline)
+    _add_fixes(found, module, rules, trouble, deadline)
+    found += trouble.findings()
     return Reading(
         module.path,
         found,
         frozenset(touched - {module.path}),
         reached=frozenset(reached),
         deferred=frozenset(deferred),
-        failures=tuple(failures),
+        failures=tuple(trouble.failures),
     )
 
 
@@ -154,45 +180,40 @@ def read_deferred(
 ) -> Reading:
     """The findings of roots that were left to other files and that none of them reached."""
     started = time.thread_time()
-    failures: list[str] = []
+    trouble = Trouble(module.path)
     touched: set[str] = set()
     left = frozenset(names)
     found = _judged(
         module,
         rules,
         deadline,
-        failures,
+        trouble,
         reached=reached,
         touched=touched,
         wanted=lambda root: root.name in left,
     )
-    _add_fixes(found, module, rules, failures, deadline)
+    _add_fixes(found, module, rules, trouble, deadline)
     return Reading(
         module.path,
         together(found, one_trace=False),
         frozenset(touched - {module.path}),
         time.thread_time() - started,
-        failures=tuple(failures),
+        failures=tuple(trouble.failures),
     )
 
 
 def _judged(
-    module: Module, rules: Sequence[Rule], deadline: float, failures: list[str], **options: object
+    module: Module, rules: Sequence[Rule], deadline: float, trouble: Trouble, **options: object
 ) -> list[Finding]:
     found: list[Finding] = []
     dropped: set[tuple[str, str, int]] = set()
 
-    def on_failure(rule: Rule, error: Exception) -> None:
-        words = failure(rule.code, module.path, error)
-        if words not in failures:
-            failures.append(words)
-
     try:
         for trace in traces_of(module, deadline, **options):  # type: ignore[arg-type]
-            found += examine(trace, rules, on_failure)
+            found += examine(trace, rules, lambda rule, error: trouble.note(rule.code, error))
             dropped |= refuted(trace, rules)
     except Exception as error:  # as above
-        failures.append(failure("the reader", module.path, error))
+        trouble.note("the reader", error)
     return [f for f in found if f.key not in dropped]
 
 
@@ -200,7 +221,7 @@ def _add_fixes(
     findings: list[Finding],
     module: Module,
     rules: Sequence[Rule],
-    failures: list[str],
+    trouble: Trouble,
     deadline: float,
 ) -> None:
     """Fixes, until the time for the file is up: a finding is worth telling without one."""
@@ -222,7 +243,7 @@ def _add_fixes(
             try:
                 finding.fix = rule.fix(finding, home)
             except Exception as error:  # as above
-                failures.append(failure(finding.code, finding.at.path, error))
+                trouble.note(finding.code, error)
 
 
 def failure(what: str, path: str, error: Exception) -> str:

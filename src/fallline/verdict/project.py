@@ -19,7 +19,12 @@ from functools import cached_property
 from hashlib import blake2b
 from itertools import chain
 
-from fallline.reader.read import (
+from fallline.reader.relevance import TOKENS
+from fallline.rule import Rule
+from fallline.rules import all_rules, rule_by_code
+from fallline.syntax import Project, UnreadableError
+from fallline.verdict import together
+from fallline.verdict.reading import (
     SECONDS_PER_FILE,
     Reading,
     Rest,
@@ -27,17 +32,12 @@ from fallline.reader.read import (
     read_deferred,
     unreadable,
 )
-from fallline.reader.relevance import TOKENS
-from fallline.rule import Rule
-from fallline.rules import all_rules, rule_by_code
-from fallline.syntax import Project, UnreadableError
-from fallline.verdict import together
 
 __all__ = ["called_names", "read_paths"]
 
 # From a word's first letter and never back into it: a picture in a notebook is one word of a megabyte.
 _CALLED = re.compile(rb"(?<![\w.])(def |class )?([\w.]++)\(")
-_IMPORTED = re.compile(rb"^[ \t]*(?:from .*?)?import[ \t]*(?:\(([^)]*)\)|(.*))$", re.M)
+_IMPORTED = re.compile(rb"^[ \t]*(?:from .*?)?import[ \t]*(?:\(([^)]{0,10000})\)|(.*))$", re.M)
 # `model.train()` in a file says nothing of a function `train` in another one; `engine.train()` does, where engine is imported.
 _METHODS = frozenset({b"train", b"eval", b"step", b"update", b"forward", b"backward"})
 _WORD = re.compile(rb"[A-Za-z_]\w*")
@@ -116,20 +116,31 @@ def _callers(paths: Sequence[str], project: Project) -> dict[bytes, tuple[str, .
     return {name: tuple(sorted(files)) for name, files in found.items()}
 
 
-_MOST_KNOWN = 4096
-_known: dict[bytes, frozenset[bytes]] = {}  # by content: an editor asks again with every keystroke
+class _Remembered:
+    """What files call, by their content: an editor asks again with every keystroke."""
+
+    most = 4096
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, frozenset[bytes]] = {}
+
+    def names(self, data: bytes) -> frozenset[bytes]:
+        key = blake2b(data, digest_size=16).digest()
+        if key not in self._known:
+            if len(self._known) >= self.most:
+                self._known.clear()
+            self._known[key] = frozenset(_called_names(data))
+        return self._known[key]
+
+
+_REMEMBERED = _Remembered()
 
 
 def called_names(data: bytes) -> frozenset[bytes]:
     """What a file calls or imports by name; nothing where it cannot train."""
     if not any(token in data for token in TOKENS):
         return frozenset()
-    key = blake2b(data, digest_size=16).digest()
-    if key not in _known:
-        if len(_known) >= _MOST_KNOWN:
-            _known.clear()
-        _known[key] = frozenset(_called_names(data))
-    return _known[key]
+    return _REMEMBERED.names(data)
 
 
 def _called_names(data: bytes) -> set[bytes]:
