@@ -22,6 +22,7 @@ from fallline.errors import FalllineError
 from fallline.runs.findings import write_findings
 from fallline.runs.series import Series
 from fallline.runs.store import MARK, Store, claim_folder, free_folder, rank_files
+from fallline.verdict import judge
 from fallline.watcher.conclude import conclude
 from fallline.watcher.launch import after_torch, run_target
 from fallline.watcher.on_import import after_import
@@ -148,8 +149,9 @@ def _begin(run: _Run) -> None:
 
         meta = {k: settings[k] for k in ("script", "argv", "cwd")} | versions()
         session = Session(
-            Options(Path(settings["out"]), settings["budget"], settings["guard"], meta)
+            Options(Path(settings["out"]), settings["budget"], settings["guard"], meta), judge
         )
+        session.trains = lambda: forked(session)
         if settings["log"]:
             from fallline.integrations.logger import log_session
 
@@ -157,7 +159,7 @@ def _begin(run: _Run) -> None:
         session.start()
         if session.rank == 0:
             session.live = Live.on_stderr(
-                lambda: session.findings, lambda: session.origin.observed, meta
+                lambda: session.findings, lambda: session.observed.all, meta
             )
         run.session = session
     except Exception as error:
@@ -168,8 +170,8 @@ def _begin(run: _Run) -> None:
 def _crashed(error: BaseException) -> None:
     """The script raised: its frames are still there to be looked at."""
     session = active()
-    if session is not None and not session.off and isinstance(error, Exception):
-        session.safely(session.origin.crashed, error.__traceback__)
+    if session is not None and isinstance(error, Exception):
+        session.crashed(error.__traceback__)
 
 
 def _end_of(process: int, run: _Run, status: str) -> None:

@@ -6,6 +6,7 @@ names, cut so finely that two sets share a name exactly where they share paramet
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Iterable
 from typing import Any
@@ -23,22 +24,18 @@ _RECURRENT = (nn.RNNBase, nn.RNNCellBase)
 _TRANSFORMER = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 
 
-_wrappers: dict[type, str | None] = {}
-
-
 def wrapper_of(module: nn.Module) -> str | None:
     """ "ddp", "fsdp1" or "fsdp2" when this module is wrapped so."""
-    kind = type(module)
-    if kind not in _wrappers:
-        _wrappers[kind] = _wrapper(kind)
-    found = _wrappers[kind]
+    kind: Any = type(module)
+    found = _wrapper(kind)
     if found == "compiled":
         inner = getattr(module, "_orig_mod", None)
         return wrapper_of(inner) if isinstance(inner, nn.Module) else None
     return found
 
 
-def _wrapper(kind: type) -> str | None:
+@functools.lru_cache(maxsize=1024)
+def _wrapper(kind: Any) -> str | None:
     if issubclass(kind, nn.parallel.DistributedDataParallel):
         return "ddp"
     names = {
@@ -156,6 +153,11 @@ class Objects:
         return [
             (name, thing) for name, ref in self._optimizers.items() if (thing := ref()) is not None
         ]
+
+    def held(self, tensor: Tensor) -> bool:
+        """Some optimizer steps this tensor."""
+        serial = self.serial(tensor)
+        return any(serial in self._members[n] for n in self.optimizer_sets.values())
 
     # -- parameter sets ----------------------------------------------------------------------------------------
 

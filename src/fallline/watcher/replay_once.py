@@ -1,6 +1,6 @@
 """What a replay must not do a second time: take the next batch, step an environment, draw from a random stream for good.
 
-What stands in the replayed statements, and in the user's functions that they call, is looked at before; `next` on an
+What is in the replayed statements, and in the user's functions that they call, is looked at before; `next` on an
 iterator of the user's is also refused while the replay runs.
 """
 
@@ -101,7 +101,7 @@ def _body(function: FunctionType) -> ast.AST | None:
 
 @contextlib.contextmanager
 def streams_kept() -> Iterator[None]:
-    """Random streams of Python, NumPy and generators in the user's names go on afterwards where they stood; `next` is refused."""
+    """Random streams of Python, NumPy and generators in the user's names continue afterwards where they were; `next` is refused."""
     kept = list(_streams())
     real, mine = builtins.next, get_ident()
 

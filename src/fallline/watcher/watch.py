@@ -66,8 +66,8 @@ class Watch:
 
     def fail(self, error: BaseException) -> list[Finding]:
         """Stop watching because the program raised; perhaps it saw a NaN itself."""
-        if self.own and not self.stopped and isinstance(error, Exception) and not self._session.off:
-            self._session.safely(self._session.origin.crashed, error.__traceback__)
+        if self.own and not self.stopped and isinstance(error, Exception):
+            self._session.crashed(error.__traceback__)
         return self.stop(f"raised {type(error).__name__}: {error}")
 
     def summary(self, stream: TextIO) -> str:
@@ -137,6 +137,7 @@ def watch(
     import torch
 
     from fallline.integrations.logger import log_session
+    from fallline.verdict import judge
     from fallline.watcher.launch_run import active, default_folder, versions
     from fallline.watcher.session import Options, Session
 
@@ -154,7 +155,8 @@ def watch(
         _watching.stop()
     folder = Path(out if out is not None else default_folder("watch"))
     session = Session(
-        Options(folder.absolute(), budget / 100, guard, {"cwd": str(Path.cwd()), **versions()})
+        Options(folder.absolute(), budget / 100, guard, {"cwd": str(Path.cwd()), **versions()}),
+        judge,
     )
     for thing in things:
         if isinstance(thing, torch.nn.Module):
