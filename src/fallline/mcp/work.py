@@ -33,6 +33,7 @@ from fallline.runs.read import read_run as read_series
 from fallline.runs.series import Series
 from fallline.runs.store import rank_files
 from fallline.specialists import SPECIALISTS
+from fallline.triage.evidence import Gathered
 
 __all__ = [
     "ask",
@@ -181,34 +182,31 @@ def known_rule(code: str) -> Rule:
     return rule
 
 
-def ask(question: str, code: str, path: str, run: str, root: Root) -> AnswerObject:
+def ask(question: str, code: str, path: str, run: str, more: bool, root: Root) -> AnswerObject:
     """An answer from the playbooks, with the evidence that came along."""
     from fallline.triage.answer import answer
     from fallline.triage.evidence import code_in, corrected, seen_in
 
     if not bounded(question, "the question").strip():
         raise UsageError("there is no question: say what the loop does and what you see")
-    findings: list[Finding] = []
-    fixed: str | None = None
+    evidence = Gathered([])
     shown: dict[str, str] = {}
     texts = [bounded(code, "the code")] if code.strip() else []
     if not texts and not path:
         texts = [text for _, text in code_in(question)]
     for text in texts:
-        found, fixed = corrected(text, _SUBMITTED)
+        found = corrected(text, _SUBMITTED)
         # a fragment pasted into a question need not be whole
-        findings += [f for f in found if f.code != "FL000" or code.strip()]
+        found.findings = [f for f in found.findings if f.code != "FL000" or code.strip()]
+        evidence.add(found)
     if path:
-        checked, better = _of_file(path, root)
-        findings += checked
-        fixed = fixed or better
-        shown |= {f.at.path: root.shown(f.at.path) for f in checked}
+        checked = _of_file(path, root)
+        evidence.add(checked)
+        shown |= {f.at.path: root.shown(f.at.path) for f in checked.findings}
     if run:
-        findings += seen_in(*_of_run(run, root), run)
-    reply = answer(question, findings, fixed, run)
-    return AnswerObject.of(
-        reply, [FindingObject.of(f, shown.get(f.at.path)) for f in reply.findings]
-    )
+        evidence.findings += seen_in(*_of_run(run, root), run)
+    reply = answer(question, evidence, run)
+    return AnswerObject.of(reply, {_SUBMITTED: "code", **shown}, more)
 
 
 def check_advice(text: str) -> list[ComplaintObject]:
@@ -220,7 +218,7 @@ def check_advice(text: str) -> list[ComplaintObject]:
     return [ComplaintObject.of(complaint) for complaint in grade_text(text)]
 
 
-def _of_file(path: str, root: Root) -> tuple[list[Finding], str | None]:
+def _of_file(path: str, root: Root) -> Gathered:
     from fallline.triage.evidence import corrected
     from fallline.verdict.reading import read_text
 
@@ -234,9 +232,10 @@ def _of_file(path: str, root: Root) -> tuple[list[Finding], str | None]:
     except OSError as error:
         raise UsageError(f"{path!r} cannot be read ({error.strerror})") from None
     if file.suffix == ".ipynb":  # its fixes are edits of cells, not of this text
-        return read_text(data, str(file)), None
-    found, better = corrected(data.decode("utf-8", errors="replace"), str(file))
-    return [f for f in found if root.holds(f.at.path)], better
+        return Gathered(read_text(data, str(file)))
+    found = corrected(data.decode("utf-8", errors="replace"), str(file))
+    found.findings = [f for f in found.findings if root.holds(f.at.path)]
+    return found
 
 
 def read_run(folder: str, root: Root) -> RunObject:

@@ -6,7 +6,8 @@ import json
 import re
 import textwrap
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from difflib import unified_diff
 from pathlib import Path
 
 from fallline.errors import RunError, UsageError
@@ -17,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from fallline.runs.series import Series
 
-__all__ = ["code_in", "corrected", "gather", "lines_back", "seen_in"]
+__all__ = ["Gathered", "code_in", "corrected", "gather", "lines_back", "seen_in"]
 
 _FENCE = re.compile(r"```(?:py|python|python3)?[ \t]*\n(.*?)(?:```|\Z)", re.S)
 _LARGEST = 2_000_000
@@ -34,20 +35,36 @@ _IMPORTS = {
 }
 
 
-def gather(
-    question: str, code: Sequence[str] = (), run: str | None = None
-) -> tuple[list[Finding], str | None]:
+@dataclass(slots=True)
+class Gathered:
+    """What the evidence shows: findings, the code with the reader's own fixes, and what those leave."""
+
+    findings: list[Finding]
+    corrected: str | None = None
+    diff: str = ""  # the lines that the fixes change
+    remaining: list[Finding] = field(default_factory=list)
+
+    @property
+    def serious(self) -> list[Finding]:
+        """What calls for a change, worst first."""
+        return sorted(
+            (f for f in self.findings if f.severity != "info"), key=lambda f: f.severity.rank
+        )
+
+    def add(self, other: Gathered) -> None:
+        self.findings += other.findings
+        if self.corrected is None:
+            self.corrected, self.diff, self.remaining = other.corrected, other.diff, other.remaining
+
+
+def gather(question: str, code: Sequence[str] = (), run: str | None = None) -> Gathered:
     """The findings of all evidence, and the corrected code where the reader has certain fixes."""
-    found: list[Finding] = []
-    fixed: str | None = None
-    texts = [(path, _read(path)) for path in code] or code_in(question)
-    for path, text in texts:
-        here, better = corrected(text, path)
-        found += here
-        fixed = fixed or better
+    found = Gathered([])
+    for path, text in [(path, _read(path)) for path in code] or code_in(question):
+        found.add(corrected(text, path))
     if run is not None:
-        found += _of_run(Path(run))
-    return found, fixed
+        found.findings += _of_run(Path(run))
+    return found
 
 
 def code_in(question: str) -> list[tuple[str, str]]:
@@ -58,7 +75,7 @@ def code_in(question: str) -> list[tuple[str, str]]:
     return [(_PASTED, "\n".join(blocks))] if any(blocks) else []
 
 
-def corrected(text: str, path: str) -> tuple[list[Finding], str | None]:
+def corrected(text: str, path: str) -> Gathered:
     """The findings in a piece of code, and the code with the fixes that hold: each was read again."""
     from fallline.check.fixing import Fixer
     from fallline.verdict.project import read_paths
@@ -69,9 +86,22 @@ def corrected(text: str, path: str) -> tuple[list[Finding], str | None]:
     found = [f for r in readings for f in r.findings if f.code != "FL000" or path != _PASTED]
     fixer = Fixer(readings, lambda finding, sources: finding.severity != "info", ".", given, True)
     fixer.run()
-    changed = fixer.state.changed.get(path)
-    shifted = [_moved(f, head.count("\n")) for f in found]
-    return shifted, changed.decode().removeprefix(head) if changed is not None else None
+    lines = head.count("\n")
+    gathered = Gathered([_moved(f, lines) for f in found])
+    if (changed := fixer.state.changed.get(path)) is not None:
+        gathered.corrected = changed.decode().removeprefix(head)
+        gathered.diff = _changes(text, gathered.corrected)
+        left = [f for f in fixer.state.readings[path].findings if f.severity != "info"]
+        gathered.remaining = [_moved(f, lines) for f in left]
+    return gathered
+
+
+def _changes(before: str, after: str) -> str:
+    """The lines that changed, each with a sign, and one line around them."""
+    rows = list(unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=1))[2:]
+    return textwrap.dedent("\n".join("" if row.startswith("@@") else row for row in rows)).strip(
+        "\n"
+    )
 
 
 def _assumed(text: str) -> str:
