@@ -385,9 +385,9 @@ def memory(updates: int = 1_000_000) -> str:
     """A million updates through the recorder and the live history, with samples of 150 parameters now and then."""
     import resource
 
+    from fallline.report.live import LiveLine
     from fallline.runs.samples import COLUMNS, Layout, ParameterInfo, Sample
     from fallline.runs.update import UpdateRow
-    from fallline.watcher.live import LiveLine
     from fallline.watcher.recorder import Recorder
 
     layout = Layout(

@@ -11,9 +11,9 @@ from torch import nn
 
 import fallline
 from fallline.events import Backward, Batch, Clip, Event, Forward, SchedulerStep, Step, ZeroGrad
+from fallline.integrations.watch import Watch
 from fallline.watcher.emit import Emitter
 from fallline.watcher.session import Session
-from fallline.watcher.watch import Watch
 
 torch.set_num_threads(1)
 LATE = 200  # an update in which everything is well known

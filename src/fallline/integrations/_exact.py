@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fallline.engine.gradients import local
 from fallline.engine.replicas import Replicas
 from fallline.engine.window import Window
-from fallline.watcher.watch import current
+from fallline.integrations.watch import current
 
 __all__ = ["ExactWindow"]
 

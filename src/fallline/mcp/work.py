@@ -10,6 +10,7 @@ from fallline.check.outcome import check
 from fallline.check.settings import Settings, load
 from fallline.check.sources import Sources
 from fallline.check.suppress import silenced
+from fallline.conclude import findings_of
 from fallline.errors import RunError, UsageError
 from fallline.finding import Finding
 from fallline.mcp.confine import MOST_FILES, MOST_FINDINGS, Root, bounded, too_large
@@ -33,7 +34,6 @@ from fallline.runs.series import Series
 from fallline.runs.store import rank_files
 from fallline.specialists import SPECIALISTS
 from fallline.triage.evidence import Gathered
-from fallline.watcher.conclude import findings_of
 
 __all__ = [
     "ask",

@@ -150,8 +150,8 @@ def _of_run(folder: Path) -> list[Finding]:
     found = _recorded(file) if file.is_file() else []
     if found:
         return found
+    from fallline.conclude import findings_of
     from fallline.runs.read import read_run
-    from fallline.watcher.conclude import findings_of
 
     if folder.is_file():
         raise RunError(f"{folder} is a file; --run takes the folder of a watched run")

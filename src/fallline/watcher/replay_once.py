@@ -106,11 +106,12 @@ def streams_kept() -> Iterator[None]:
     real, mine = builtins.next, get_ident()
 
     def refusing(it: Any, *default: Any) -> Any:
-        caller = sys._getframe(1)
+        caller = sys._getframe().f_back
         # an iterator that no name holds was made by this very expression
         if (
             get_ident() == mine
             and sys.getrefcount(it) > _TEMPORARY
+            and caller is not None
             and is_user_file(caller.f_code.co_filename)
         ):
             raise Once("next() would take what the training loop still needs")

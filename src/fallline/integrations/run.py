@@ -18,12 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fallline.conclude import conclude
 from fallline.errors import FalllineError
+from fallline.integrations.logger import log_session
+from fallline.report.live import Live
 from fallline.runs.findings import write_findings
 from fallline.runs.series import Series
 from fallline.runs.store import MARK, Store, claim_folder, free_folder, rank_files
 from fallline.verdict import judge
-from fallline.watcher.conclude import conclude
 from fallline.watcher.launch import after_torch, run_target
 from fallline.watcher.on_import import after_import
 
@@ -143,8 +145,7 @@ def _begin(run: _Run) -> None:
     """torch has just been imported: put the taps in place."""
     settings = run.settings
     try:
-        # only now, because these import torch
-        from fallline.watcher.live import Live
+        # only now, because it imports torch
         from fallline.watcher.session import Options, Session
 
         meta = {k: settings[k] for k in ("script", "argv", "cwd")} | versions()
@@ -153,8 +154,6 @@ def _begin(run: _Run) -> None:
         )
         session.trains = lambda: forked(session)
         if settings["log"]:
-            from fallline.integrations.logger import log_session
-
             log_session(session, settings["log"])
         session.start()
         if session.rank == 0:
@@ -292,7 +291,7 @@ def _watch_spawned(settings: dict[str, Any]) -> None:
     from multiprocessing import spawn  # the script has imported it
 
     original = spawn.get_command_line
-    begin = f"from fallline.watcher.launch_run import child; child({json.dumps(settings)!r}); "
+    begin = f"from fallline.integrations.run import child; child({json.dumps(settings)!r}); "
 
     def get_command_line(**kwargs: Any) -> list[str]:
         command = original(**kwargs)
