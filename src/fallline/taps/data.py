@@ -16,11 +16,13 @@ __all__ = [
     "BATCH",
     "EPOCH",
     "EXHAUSTED",
+    "INDEX",
     "SAMPLER_EPOCH",
     "SAMPLER_MADE",
     "BatchCall",
     "EpochCall",
     "Exhausted",
+    "IndexCall",
     "SamplerEpochCall",
     "SamplerMade",
 ]
@@ -50,6 +52,14 @@ class Exhausted(Call):
 
 
 @dataclass(slots=True)
+class IndexCall(Call):
+    """A loader takes the indices of its next batch from its sampler: one, or a list of them. Only after."""
+
+    iterator: Any
+    index: Any
+
+
+@dataclass(slots=True)
 class SamplerMade(Call):
     """A DistributedSampler was constructed. Only after."""
 
@@ -69,6 +79,10 @@ def _patch_iter(patches: Patches) -> None:
 
 def _patch_next(patches: Patches) -> None:
     patches.patch(_BaseDataLoaderIter, "__next__", _next)
+
+
+def _patch_next_index(patches: Patches) -> None:
+    patches.patch(_BaseDataLoaderIter, "_next_index", _next_index)
 
 
 def _patch_sampler(patches: Patches) -> None:
@@ -115,6 +129,18 @@ def _next(original: Wrapped) -> Wrapped:
     return __next__
 
 
+def _next_index(original: Wrapped) -> Wrapped:
+    def _next_index(self: Any) -> Any:
+        index = original(self)
+        if published():
+            call = IndexCall(caller(), self, index)
+            for handler in INDEX.after:
+                handler(call)
+        return index
+
+    return _next_index
+
+
 def _sampler(original: Wrapped) -> Wrapped:
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
@@ -141,5 +167,6 @@ _batches = Tap(_patch_next)
 EPOCH = Topic(EpochCall, Tap(_patch_iter))
 BATCH = Topic(BatchCall, _batches)
 EXHAUSTED = Topic(Exhausted, _batches)
+INDEX = Topic(IndexCall, Tap(_patch_next_index))
 SAMPLER_MADE = Topic(SamplerMade, Tap(_patch_sampler))
 SAMPLER_EPOCH = Topic(SamplerEpochCall, Tap(_patch_set_epoch))

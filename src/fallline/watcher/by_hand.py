@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from fallline.events import Event, GradRead, GradWrite, ZeroGrad
+from fallline.replay.source import attribute_at, enclosing
 from fallline.taps.frames import locate
 from fallline.taps.gradients import (
     GRADIENT_READ,
@@ -25,7 +26,6 @@ from fallline.taps.tap import Call, Subscription
 from fallline.watcher.emit import Emitter, spot
 from fallline.watcher.fuse import Fuse
 from fallline.watcher.objects import Objects
-from fallline.watcher.source import attribute_at, enclosing
 
 __all__ = ["ByHand"]
 

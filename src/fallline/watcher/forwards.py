@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from fallline.events import Event, Forward
+from fallline.replay.modules import wrapper_of
 from fallline.taps.frames import Place
 from fallline.taps.modules import FORWARD, WRAPPED, ForwardCall, ModuleWrapped
 from fallline.taps.tap import Subscription
@@ -20,7 +21,7 @@ from fallline.watcher.fuse import Fuse
 from fallline.watcher.kept import KeptGraphs
 from fallline.watcher.loss import root_marker
 from fallline.watcher.memory import LiveGraphs
-from fallline.watcher.objects import Objects, wrapper_of
+from fallline.watcher.objects import Objects
 from fallline.watcher.origin import Origin
 from fallline.watcher.progress import Draft, Progress
 from fallline.watcher.routine import Routine

@@ -14,10 +14,10 @@ from typing import Any, Literal
 
 from fallline.events import Event, Forward, Keep
 from fallline.location import Location
+from fallline.replay.source import enclosing, statement_at
 from fallline.watcher.emit import Emitter
 from fallline.watcher.loss import root_marker
 from fallline.watcher.progress import Progress
-from fallline.watcher.source import enclosing, statement_at
 
 __all__ = ["KeptGraphs", "keeper"]
 

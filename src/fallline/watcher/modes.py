@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from fallline.events import Anomaly, AutocastOff, Checkpoint, Mode
+from fallline.replay.modules import unwrap
 from fallline.taps.frames import from_torch
 from fallline.taps.modes import (
     ANOMALY,
@@ -23,7 +24,7 @@ from fallline.watcher.emit import Emitter, spot
 from fallline.watcher.facts import HalfWatch, modules_in
 from fallline.watcher.fuse import Fuse
 from fallline.watcher.log import EventLog
-from fallline.watcher.objects import Objects, unwrap
+from fallline.watcher.objects import Objects
 from fallline.watcher.progress import Progress
 from fallline.watcher.routine import Routine
 

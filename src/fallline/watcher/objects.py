@@ -6,7 +6,6 @@ names, cut so finely that two sets share a name exactly where they share paramet
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Iterable
 from typing import Any
@@ -16,48 +15,11 @@ from torch import Tensor, nn
 
 from fallline.events import Model, Object, describe
 from fallline.location import Location
+from fallline.replay.modules import unwrap, wrapper_of
 
-__all__ = ["Objects", "unwrap", "wrapper_of"]
+__all__ = ["Objects"]
 
 _BATCHNORM = (nn.modules.batchnorm._BatchNorm,)
-
-
-def wrapper_of(module: nn.Module) -> str | None:
-    """ "ddp", "fsdp1" or "fsdp2" when this module is wrapped so."""
-    kind: Any = type(module)
-    found = _wrapper(kind)
-    if found == "compiled":
-        inner = getattr(module, "_orig_mod", None)
-        return wrapper_of(inner) if isinstance(inner, nn.Module) else None
-    return found
-
-
-@functools.lru_cache(maxsize=1024)
-def _wrapper(kind: Any) -> str | None:
-    if issubclass(kind, nn.parallel.DistributedDataParallel):
-        return "ddp"
-    names = {
-        "FullyShardedDataParallel": "fsdp1",
-        "FSDPModule": "fsdp2",
-        "OptimizedModule": "compiled",
-    }
-    return next((names[base.__name__] for base in kind.__mro__ if base.__name__ in names), None)
-
-
-def unwrap(module: nn.Module) -> nn.Module:
-    """The user's own model inside DDP, FSDP1, DataParallel and torch.compile."""
-    while True:
-        inner = None
-        if (
-            isinstance(module, nn.parallel.DistributedDataParallel | nn.DataParallel)
-            or wrapper_of(module) == "fsdp1"
-        ):
-            inner = getattr(module, "module", None)
-        elif type(module).__name__ == "OptimizedModule":
-            inner = getattr(module, "_orig_mod", None)
-        if not isinstance(inner, nn.Module):
-            return module
-        module = inner
 
 
 class Objects:

@@ -8,12 +8,13 @@ import torch
 from torch import nn
 
 from fallline.events import Step, ZeroGrad
+from fallline.replay.modules import unwrap
 from fallline.taps.frames import Place
 from fallline.taps.optimizers import OPTIMIZER_MADE, ZERO_GRAD, OptimizerMade, ZeroGradCall
 from fallline.taps.tap import Subscription
 from fallline.watcher.emit import Emitter, spot
 from fallline.watcher.fuse import Fuse
-from fallline.watcher.objects import Objects, unwrap
+from fallline.watcher.objects import Objects
 from fallline.watcher.routine import Routine
 from fallline.watcher.scalers import Scalers
 

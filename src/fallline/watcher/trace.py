@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from fallline.events import Backward, Clip, Event, Forward, Object, Optimizer, Step, Trace
+from fallline.replay.source import boundary_of, over_modules
 from fallline.watcher.log import EventLog
 from fallline.watcher.objects import Objects
-from fallline.watcher.source import boundary_of, over_modules
 
 __all__ = ["build_trace"]
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from fallline.events import Sync
+from fallline.replay.source import over_parameters
 from fallline.taps.tap import Subscription
 from fallline.taps.waits import WAIT, Wait
 from fallline.watcher.emit import Emitter, spot
 from fallline.watcher.fuse import Fuse
 from fallline.watcher.progress import Progress
-from fallline.watcher.source import over_parameters
 
 __all__ = ["Waits"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from fallline.watcher.objects import wrapper_of
+from fallline.replay.modules import wrapper_of
 
 __all__ = ["Wrappers"]
 
