@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from math import inf
 from operator import attrgetter
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from fallline.location import Location
 
@@ -23,6 +23,7 @@ __all__ = [
     "Batch",
     "Checkpoint",
     "Clip",
+    "Deed",
     "Epoch",
     "EpochEnd",
     "Event",
@@ -41,6 +42,11 @@ __all__ = [
     "Unscale",
     "ZeroGrad",
 ]
+
+
+# What an opaque call could have done: run a backward, clear gradients, step, divide losses or gradients, tell the sampler
+# its epoch.
+Deed: TypeAlias = Literal["backward", "clear", "step", "divide", "epoch"]
 
 
 # Many are made for every training step, and compared by identity: no __eq__, no __post_init__.
@@ -330,13 +336,14 @@ class AutocastOff(Event):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Opaque(Event):
-    """A call that was given the loss, the model or the optimizer and cannot be seen into.
+    """A call that was given the loss, the optimizer or the sampler and cannot be seen into.
 
-    Rules of the form "X is missing" stay silent.
+    A rule of the form "X is missing" stays silent only if such a call could have done X (`Trace.hides`).
     """
 
     kind = "opaque"
     what: str | None = None
+    could: frozenset[Deed] | None = None  # have done, by what it was given; None: anything
 
 
 # The facts of each kind, its own fields and which parameters it touches: their names, and how to get them all at once.

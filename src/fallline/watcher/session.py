@@ -22,6 +22,7 @@ from fallline.watcher.emit import Emitter
 from fallline.watcher.forwards import Forwards
 from fallline.watcher.fuse import Fuse
 from fallline.watcher.guard import Guard
+from fallline.watcher.hand_updates import HandUpdates
 from fallline.watcher.judge import Judge, Verdict
 from fallline.watcher.kept import KeptGraphs
 from fallline.watcher.loaders import Loaders
@@ -84,6 +85,7 @@ class Session:
         kept = KeptGraphs(emitter, progress)
         self.owners = owners = Owners(emitter, objects, progress, observed)
         self.by_hand = by_hand = ByHand(emitter, objects, taps)
+        self.hand_updates = hand_updates = HandUpdates(recording.open, fuse.safely)
         reach = Reach(emitter, objects, window, owners)
         steps = Steps(emitter, routine, objects, scalers)
         loaders = Loaders(emitter, routine, objects, draft, kept)
@@ -95,6 +97,8 @@ class Session:
         )  # fmt: skip
 
         def stepped() -> None:
+            if progress.steps == 1:
+                hand_updates.stop()  # an optimizer steps, perhaps one that was made before us
             by_hand.stepped(progress.steps)
             owners.stepped()
             kept.stepped()
@@ -126,6 +130,7 @@ class Session:
         self._rebind = rebind
         self.taps.rebind = rebind
         self.taps.start()
+        self.hand_updates.start()
         self._engine = Patches(rebind=rebind)
         tap_engine(self._engine)
         os.register_at_fork(after_in_child=self._forked)
@@ -138,6 +143,7 @@ class Session:
         asleep.before(STEP, self._wake)
         asleep.start()
         self.taps.stop()
+        self.hand_updates.stop()
 
     def _wake(self, call: StepCall) -> None:
         """A forked child steps an optimizer: it trains, and is a run of its own."""
@@ -159,6 +165,7 @@ class Session:
         self.fuse.off = True
         self.taps.stop()
         self._engine.remove()
+        safely(self.hand_updates.finish)
         safely(self.owners.look)
         safely(self.guard.settle, True)
         safely(self.judge.finish, status in ("finished", "exit 0"))
