@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fallline.cli.main import GROUPS, available
+from fallline.cli.commands import GROUPS, available
 from fallline.cli.measure import available as verbs
 from fallline.report.skills import rendered
 from fallline.triage.playbook import playbooks

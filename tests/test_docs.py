@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from fallline.check.settings import load
-from fallline.cli.main import available
-from fallline.reader import read_paths
+from fallline.cli.commands import available
+from fallline.verdict.project import read_paths
 
 ROOT = Path(__file__).parent.parent
 PAGES = [

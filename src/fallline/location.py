@@ -20,3 +20,7 @@ class Location:
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line}"
+
+    def near(self, other: Location) -> str:
+        """`line 12` for a message in the same file, `utils.py:12` for one in another file."""
+        return f"line {self.line}" if self.path == other.path else str(self)

@@ -11,7 +11,8 @@ from importlib import import_module
 
 import pytest
 
-from fallline.cli.main import GROUPS, available, overview
+from fallline.cli.commands import GROUPS, available
+from fallline.cli.main import overview
 
 COMMANDS = [name for _, rows in GROUPS for name, _ in rows if name in available()]
 

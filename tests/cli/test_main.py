@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fallline._version import __version__
-from fallline.cli.main import available
+from fallline.cli.commands import available
 
 
 def test_help_shows_the_doors_first(fallline: Callable) -> None:

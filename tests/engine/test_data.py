@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
 import fallline
-from fallline.engine.data import plan
+from fallline.engine.turns import plan
 
 torch.set_num_threads(1)
 
@@ -56,6 +56,94 @@ def test_breaking_out_keeps_the_window_open():
     for x in stepper.over(list(torch.arange(2))):
         one(model, stepper, x)
     assert stepper.updates == 2 and stepper.last.micro_batches == 3
+
+
+def test_breaking_out_continues_where_it_stopped():
+    """The next pass sees what was not seen yet, the epoch ends when the data does, and then the order is a new one."""
+    model, stepper = made(accumulate=2)
+    sampler = DistributedSampler(range(16), num_replicas=1, rank=0, shuffle=True)
+    loader = DataLoader(range(16), sampler=sampler)
+    seen = []
+    for part in range(3):
+        for x in stepper.over(loader):
+            if part == 1 and len(seen) == 9:
+                break  # handed out and not used: it comes again
+            seen.append(int(x))
+            one(model, stepper, x)
+            if part == 0 and len(seen) == 5:
+                break
+        assert stepper.epoch == (part == 2)
+    assert sorted(seen) == list(range(16)) and stepper.updates == 8
+    again = []
+    for x in stepper.over(loader):
+        again.append(int(x))
+        one(model, stepper, x)
+    assert sorted(again) == list(range(16)) and again != seen and stepper.epoch == 2
+
+
+def test_the_rest_of_a_pass_can_be_given_up():
+    model, stepper = made(accumulate=4)
+    loader = DataLoader(range(16), sampler=DistributedSampler(range(16), 1, 0))
+    first = next(iter(stepper.over(loader)))
+    for x in stepper.over(loader):
+        one(model, stepper, x)
+        if stepper.updated:
+            break
+    one(model, stepper, x)
+    stepper.next_epoch()
+    assert stepper.epoch == 1 and stepper.updates == 2 and stepper.last.micro_batches == 1
+    assert len(list(stepper.over(loader))) == 16 and int(first) == int(
+        next(iter(DataLoader(range(16), sampler=DistributedSampler(range(16), 1, 0))))
+    )
+
+
+def test_a_progress_bar_knows_the_length_and_may_be_left():
+    model, stepper = made()
+    data = list(torch.arange(6))
+    bar = stepper.over(data)  # as tqdm holds it
+    assert len(bar) == 6
+    for x in bar:
+        one(model, stepper, x)
+        if int(x) == 1:
+            break
+    rest = stepper.over(data)
+    assert len(rest) == 4
+    for x in rest:
+        one(model, stepper, x)
+    assert stepper.updates == 6 and stepper.epoch == 1
+    try:
+        len(stepper.over(iter(data)))
+    except TypeError as error:
+        assert "does not know how long" in str(error)
+    else:
+        raise AssertionError("a stream has no length")
+
+
+def test_loaders_that_accelerate_prepares():
+    import pytest
+
+    pytest.importorskip("accelerate")
+    from accelerate import Accelerator
+
+    def build():
+        model = nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        loader = DataLoader(range(12), batch_size=2, shuffle=True)
+        model, optimizer, loader = Accelerator(cpu=True).prepare(model, optimizer, loader)
+        return model, fallline.Stepper(model, optimizer, accumulate=2), loader
+
+    torch.manual_seed(0)
+    model, stepper, loader = build()
+    order = []
+    for x in stepper.over(loader):
+        order.append(x.tolist())
+        one(model, stepper, x)
+        if stepper.updates == 1 and stepper.updated:
+            state = stepper.state_dict()
+    assert stepper.updates == 3
+    model, stepper, loader = build()
+    stepper.load_state_dict(state)
+    assert [x.tolist() for x in stepper.over(loader)] == order[2:]
 
 
 def test_a_stream_without_length():
@@ -113,7 +201,7 @@ def test_a_loader_that_restores_itself_is_asked():
 )
 def test_plans_fit_together(rows, accumulate, lockstep):
     rows = [(left, min(opened, accumulate - 1)) for left, opened in rows]
-    plans = [list(plan(rows, accumulate, rank, lockstep)) for rank in range(len(rows))]
+    plans = [list(plan(rows, lambda: accumulate, rank, lockstep)) for rank in range(len(rows))]
     assert len({len(p) for p in plans}) == 1, "every rank makes as many updates"
     for (left, _), own in zip(rows, plans, strict=True):
         assert sum(mine for mine, _, _ in own) == left, "every batch is used once"

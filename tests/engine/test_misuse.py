@@ -84,9 +84,7 @@ def test_second_backward():
         micro.backward(model(torch.ones(1, 2)).sum())
 
 
-@pytest.mark.parametrize(
-    "weight", [0, -1, math.nan, math.inf, torch.tensor(0), torch.tensor([1, 2])]
-)
+@pytest.mark.parametrize("weight", [-1, math.nan, math.inf, torch.tensor(-2), torch.tensor([1, 2])])
 def test_weights_that_make_no_sense(weight):
     model, stepper = made()
     with pytest.raises(EngineError, match="weight"):

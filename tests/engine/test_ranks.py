@@ -13,19 +13,20 @@ from gloo import ATTEMPTS, aborted
 
 pytest.importorskip("torch")
 WORKER = Path(__file__).with_name("rank_worker.py")
+MESHES = Path(__file__).with_name("mesh_worker.py")
 
 
-def run_ranks(stories: str, world: int, folder: Path) -> None:
+def run_ranks(stories: str, world: int, folder: Path, worker: Path = WORKER) -> None:
     for attempt in range(ATTEMPTS):
         (folder / str(attempt)).mkdir()
-        ended = _run_ranks(stories, world, folder / str(attempt))
+        ended = _run_ranks(stories, world, folder / str(attempt), worker)
         if not any(aborted(output) for _, output in ended):
             break
     for number, (status, output) in enumerate(ended):
         assert status == 0, f"rank {number} of {world}:\n{output[-4000:]}"
 
 
-def _run_ranks(stories: str, world: int, folder: Path) -> list[tuple[int, str]]:
+def _run_ranks(stories: str, world: int, folder: Path, worker: Path) -> list[tuple[int, str]]:
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
@@ -33,7 +34,7 @@ def _run_ranks(stories: str, world: int, folder: Path) -> list[tuple[int, str]]:
     }
     ranks = [
         subprocess.Popen(
-            [sys.executable, str(WORKER), stories, str(rank), str(world), str(folder)],
+            [sys.executable, str(worker), stories, str(rank), str(world), str(folder)],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -51,7 +52,9 @@ def _run_ranks(stories: str, world: int, folder: Path) -> list[tuple[int, str]]:
 
 @pytest.mark.slow
 def test_two_ranks(tmp_path):
-    run_ranks("exact,by_hand,half_precision,misuse,checkpoint", 2, tmp_path)
+    run_ranks(
+        "exact,by_hand,loops,half_precision,misuse,checkpoint,saving,resume,going_back", 2, tmp_path
+    )
 
 
 @pytest.mark.slow
@@ -62,3 +65,20 @@ def test_three_ranks(tmp_path):
 @pytest.mark.slow
 def test_sharded_ranks(tmp_path):
     run_ranks("fsdp", 2, tmp_path)
+
+
+@pytest.mark.slow
+def test_ranks_of_other_frameworks(tmp_path):
+    pytest.importorskip("accelerate")
+    pytest.importorskip("lightning")
+    run_ranks("frameworks", 2, tmp_path)
+
+
+@pytest.mark.slow
+def test_four_ranks_on_meshes(tmp_path):
+    run_ranks("matrix,nan_in_one_shard,refusals,another_world_size", 4, tmp_path, MESHES)
+
+
+@pytest.mark.long
+def test_eight_ranks_on_meshes(tmp_path):
+    run_ranks("matrix,nan_in_one_shard", 8, tmp_path, MESHES)

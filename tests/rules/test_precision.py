@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fallline.events import Scaler
-from fallline.rule import rule_by_code
+from fallline.rules import rule_by_code
 from fallline.verdict import judge
 from traces import codes, trace
 
@@ -201,7 +201,7 @@ def test_a_live_run_sees_the_skip_itself() -> None:
     ("optimizer", "words", "severity"),
     [
         ("SGD", "65,000 times too small", "error"),
-        ("AdamW", "normalised-gradient", "warning"),
+        ("AdamW", "only the direction", "warning"),
         ("SomebodysOwn", "moves with the scale", "error"),
     ],
 )

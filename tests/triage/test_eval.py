@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from fallline.cli.contestants import columns
 from fallline.cli.main import main
-from fallline.rule import rule_by_code
+from fallline.cli.work.contestants import columns
+from fallline.rules import rule_by_code
 from fallline.specialists import SPECIALISTS
 from fallline.triage.evaluate import Scenario, grade, grade_text, refuted, scenarios
 from fallline.triage.playbook import facts

@@ -1,4 +1,4 @@
-"""`fallline COMMAND`: finds the command's module and hands over. Only that one module is imported."""
+"""`fallline COMMAND`: reads the command's options and hands over. Only that one command is imported."""
 
 from __future__ import annotations
 
@@ -8,46 +8,15 @@ import sys
 from importlib import import_module
 
 from fallline._version import __version__
+from fallline.cli.commands import GROUPS, available
 from fallline.cli.streams import cannot_write, give_up_writing, open_closed, write_plainly
+from fallline.untrusted import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["GROUPS", "entry", "main"]
-
-# (heading, ((command, one line), ...)). Each command is one module: fallline/cli/<command>.py with
-# HELP (the long help), add_arguments(parser) and run(args) -> exit status.
-GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
-    (
-        "start with",
-        (
-            ("check", "read training code and find what is wrong in it"),
-            ("run", "run a training script and watch it; says where a NaN was born"),
-            ("ask", "ask a training question; measures before it prescribes"),
-        ),
-    ),
-    (
-        "measure and prove",
-        (
-            ("measure", "memory, time, precision, reproducibility, ranks, clipping, modules"),
-            ("report", "show a watched run again, and write its HTML page"),
-            ("rule", "explain a rule"),
-            ("prove", "run the experiment behind a rule or a fact"),
-            ("demo", "see it work on an example"),
-        ),
-    ),
-    (
-        "for agents and editors",
-        (
-            ("mcp", "serve check, fix, ask and rules to agents (Model Context Protocol)"),
-            ("lsp", "serve findings and fixes to editors (Language Server Protocol)"),
-            ("skills", "write the Agent Skills into a folder"),
-            ("eval", "grade advice against scenarios"),
-            ("completion", "complete commands and options in the shell"),
-        ),
-    ),
-)
+__all__ = ["entry", "main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -78,7 +47,7 @@ def _handed_over(arguments: list[str]) -> int:
         return 0
     name, rest = arguments[0], arguments[1:]
     if name not in available():
-        print(f"fallline: {_unknown(name)}", file=sys.stderr)
+        print(f"fallline: {printable(_unknown(name))}", file=sys.stderr)
         return 2
     command = import_module(f"fallline.cli.{name}")
     parser = argparse.ArgumentParser(
@@ -95,16 +64,22 @@ def _handed_over(arguments: list[str]) -> int:
     except SystemExit as stop:  # --help, or a mistake that argparse has told
         return int(stop.code or 0)
     try:
-        return int(command.run(args))
+        return int(import_module(f"fallline.cli.work.{name}").run(args))
     except Exception as error:
         from fallline.errors import FalllineError
 
         if isinstance(error, FalllineError):
-            print(f"fallline {name}: {error}", file=sys.stderr)
+            print(f"fallline {name}: {printable(str(error))}", file=sys.stderr)
             return 2
         if cannot_write(error) or os.environ.get("FALLLINE_TRACEBACK"):
             raise
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        if isinstance(error, MemoryError):
+            print(
+                f"fallline {name}: there is not enough memory here for what was given: give less at a time",
+                file=sys.stderr,
+            )
+            return 2
+        reason = printable(" ".join(f"{type(error).__name__}: {error}".split()))
         print(
             f"fallline {name}: this is a mistake in fallline itself ({reason}). FALLLINE_TRACEBACK=1 shows where.",
             file=sys.stderr,
@@ -128,14 +103,6 @@ def entry() -> None:
         sys.stderr.flush()
         os._exit(status)
     sys.exit(status)
-
-
-def available() -> frozenset[str]:
-    """The commands that this installation has."""
-    here = os.path.dirname(__file__)
-    return frozenset(
-        c for _, rows in GROUPS for c, _ in rows if os.path.exists(os.path.join(here, c + ".py"))
-    )
 
 
 def overview() -> str:

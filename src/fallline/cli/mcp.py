@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-
-from fallline.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
+    from argparse import ArgumentParser
 
-__all__ = ["HELP", "add_arguments", "run"]
+__all__ = ["HELP", "add_arguments"]
 
 HELP = """\
 Serve check, fix, ask and the rules to agents over the Model Context Protocol. Code is read, never run; nothing is written.
@@ -22,8 +19,6 @@ Serve check, fix, ask and the rules to agents over the Model Context Protocol. C
 
 Needs the official SDK: pip install 'fallline[mcp]'
 """
-
-_LOOPBACK = "127.0.0.1"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -43,40 +38,3 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="N",
         help="the port for --http (default: 8733; 0 takes a free one)",
     )
-
-
-def run(args: Namespace) -> int:
-    if args.port is not None and not args.http:
-        raise UsageError("--port belongs to --http: give both, or neither")
-    if not args.root.is_dir():
-        raise UsageError(f"--root {args.root} is not a folder")
-    try:
-        from fallline.mcp.server import make_server
-    except ImportError as error:
-        if not (error.name or "").startswith(("mcp", "anyio", "pydantic")):
-            raise
-        raise UsageError(
-            "this needs the Model Context Protocol SDK, version 2: pip install 'fallline[mcp]'"
-        ) from None
-    server = make_server(args.root)
-    if args.http:
-        port = _free(8733 if args.port is None else args.port)
-        print(f"fallline mcp: http://{_LOOPBACK}:{port}/mcp", file=sys.stderr, flush=True)
-        server.run("streamable-http", host=_LOOPBACK, port=port)
-    else:
-        server.run("stdio")
-    return 0
-
-
-def _free(port: int) -> int:
-    """The port, if nobody has it; asked here because the HTTP server would end without a reason."""
-    import socket
-
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((_LOOPBACK, port))
-        except (OSError, OverflowError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise UsageError(f"--port {port} cannot be used: {reason}") from None
-        return int(probe.getsockname()[1])

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
-import sys
 from importlib import import_module
 
-from fallline.errors import UsageError
-
-__all__ = ["HELP", "VERBS", "add_arguments", "run"]
+__all__ = ["HELP", "VERBS", "add_arguments"]
 
 HELP = """\
 Measure before you prescribe. Each verb is one instrument; `fallline measure VERB --help` says more.
@@ -40,21 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         verb.add_arguments(inner)
-
-
-def run(args: argparse.Namespace) -> int:
-    verb = import_module(f"fallline.cli.measuring.{args.verb}")
-    if getattr(verb, "NEEDS_TORCH", True) and importlib.util.find_spec("torch") is None:
-        raise UsageError(
-            f"`fallline measure {args.verb}` needs torch, which is not installed here: pip install 'fallline[torch]'"
-        )
-    from fallline.instruments.script import NothingMeasured
-
-    try:
-        return int(verb.run(args))
-    except NothingMeasured as nothing:
-        print(f"fallline measure: {nothing}", file=sys.stderr)
-        return nothing.status
 
 
 def available() -> list[str]:

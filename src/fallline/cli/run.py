@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import os
-import sys
 
-from fallline.errors import UsageError
-
-__all__ = ["HELP", "add_arguments", "run"]
+__all__ = ["HELP", "add_arguments"]
 
 HELP = """\
 Run a training script and watch it. The script is not changed: same output, same results bit for bit, same exit status.
@@ -54,24 +49,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="its own arguments"
     ).required = False  # argparse would ask for them
-
-
-def run(args: argparse.Namespace) -> int:
-    from fallline.watcher.launch_run import run_watched
-
-    if importlib.util.find_spec("torch") is None:
-        print(
-            f"fallline run: there is no torch in this Python ({sys.executable}), so there is nothing to watch: "
-            "pip install 'fallline[torch]', or use the Python that your script trains with",
-            file=sys.stderr,
-        )
-    if args.out and os.path.exists(args.out) and not os.path.isdir(args.out):
-        raise UsageError(f"--out {args.out} is a file: name a folder, which need not exist yet")
-    if args.log:
-        from fallline.integrations.logger import loggers_of
-
-        loggers_of(args.log)  # a package that is missing is said before the script runs
-    return run_watched(args)
 
 
 def _percent(text: str) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from importlib import import_module
 
-from fallline.cli.main import GROUPS, available
+from fallline.cli.commands import GROUPS, available
 
 __all__ = ["page"]
 

@@ -16,9 +16,15 @@ from fallline.engine.precision import Precision
 __all__ = ["can_fuse", "step_fused", "step_plain"]
 
 
-def can_fuse(grads: Sequence[Tensor], groups: tuple[int, ...]) -> bool:
-    """Whether fused optimizers can take the multiply: they have one scalar, and it is a float32."""
-    return groups[-1] == 0 and all(g.dtype is not torch.float64 for g in grads)
+def can_fuse(
+    optimizers: Sequence[Optimizer], grads: Sequence[Tensor], groups: tuple[int, ...]
+) -> bool:
+    """Whether the optimizers' own kernels multiply and skip, so that gradients are never rewritten: they have one scalar, a float32."""
+    return (
+        all([getattr(o, "_step_supports_amp_scaling", False) for o in optimizers])
+        and groups[-1] == 0
+        and all(g.dtype is not torch.float64 for g in grads)
+    )
 
 
 def step_fused(optimizers: Sequence[Optimizer], measured: Measured | MeasuredByKernel, found_inf: bool | Tensor, precision: Precision) -> bool | Tensor:  # fmt: skip

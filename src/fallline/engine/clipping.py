@@ -16,11 +16,18 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fallline.engine.gradients import Parameters, Per, local, sum_over_shards
+from fallline.engine.gradients import Parameters, Per, as_real, local, sum_over_shards
 from fallline.engine.statistics import has_kernel, moments_of, triton_installed
 from fallline.errors import EngineError
 
-__all__ = ["Measured", "MeasuredByKernel", "check_threshold", "clip_grad_norm_", "measure"]
+__all__ = [
+    "Measured",
+    "MeasuredByKernel",
+    "check_threshold",
+    "clip_by_value",
+    "clip_grad_norm_",
+    "measure",
+]
 
 _EPSILON = 1e-6  # torch's: a norm of zero must not divide
 
@@ -135,6 +142,17 @@ def clip_grad_norm_(
         return _clip(measured, grads, groups, per, norm_type, error_if_nonfinite)
 
 
+def clip_by_value(grads: list[Tensor], value: float) -> None:
+    """Hold every element within ±value, in place; of a complex one, its real and its imaginary part."""
+    here = [g.coalesce() if g.is_sparse else g for g in local(grads)]
+    dense = [as_real(g._values() if g.is_sparse else g) for g in here]
+    torch._foreach_clamp_min_(dense, -value)
+    torch._foreach_clamp_max_(dense, value)
+    for grad, whole in zip(grads, here, strict=True):
+        if grad.is_sparse and whole is not grad:
+            grad.copy_(whole)
+
+
 def _clip(measured: Measured | MeasuredByKernel, grads: list[Tensor], groups: tuple[int, ...], per: Per, norm_type: float, error_if_nonfinite: bool) -> Tensor:  # fmt: skip
     if error_if_nonfinite and bool(measured.found_inf):  # waits for the device, as torch's does
         raise RuntimeError(
@@ -220,6 +238,8 @@ def _norm_of_each(grads: list[Tensor], norm_type: float) -> Tensor:
 
 def _norms_of(here: list[Tensor], norm_type: float) -> Sequence[Tensor]:
     """In one dtype, and never in half precision: a norm kept in bfloat16 has three digits."""
+    if any(g.is_complex() for g in here):
+        here = [as_real(g) if g.is_complex() else g for g in here]
     dtypes = {g.dtype for g in here}
     wide = (
         None
@@ -241,7 +261,7 @@ def _promoted(grads: list[Tensor]) -> torch.dtype:
     dtype = grads[0].dtype
     for other in {g.dtype for g in grads}:
         dtype = torch.promote_types(dtype, other)
-    return dtype
+    return dtype.to_real()
 
 
 def _measure_on_device(

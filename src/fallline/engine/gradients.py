@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from fallline.errors import EngineError
 
-__all__ = ["Parameters", "Per", "is_dtensor", "local", "sum_over_shards"]
+__all__ = ["Parameters", "Per", "as_real", "is_dtensor", "local", "some", "sum_over_shards"]
 
 Per = Literal["all", "group", "layer"]
 
@@ -26,6 +27,7 @@ class Parameters:
     group_names: tuple[str, ...]
     tensors: list[Tensor]
     groups: tuple[int, ...]
+    frozen: Sequence[Tensor] = ()  # of the model, and in no optimizer: they must stay frozen
 
     def __init__(
         self,
@@ -85,7 +87,7 @@ class Parameters:
         """As in `named_parameters()`, where names were given; else their numbers."""
         return self._names if self._names is not None else list(map(str, range(len(self.tensors))))
 
-    @property
+    @cached_property
     def are_few(self) -> bool:
         """Whether they are one clip group of a few plain float32 parameters of a CPU, as in small models."""
         return (
@@ -130,6 +132,16 @@ def is_dtensor(tensor: Tensor) -> bool:
     )
 
 
+def as_real(tensor: Tensor) -> Tensor:
+    """The same memory as real numbers: a complex one is two."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+def some(names: Sequence[str], most: int = 3) -> str:
+    """The first few names, and how many more there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
 def local(grads: list[Tensor]) -> list[Tensor]:
     """This rank's own memory of each gradient."""
     if set(map(type, grads)) == {Tensor}:
@@ -152,7 +164,8 @@ def sum_over_shards(values: Tensor, grads: Sequence[Tensor], largest: bool = Fal
     sharded: dict[Any, list[int]] = {}
     for i, grad in enumerate(grads):
         if is_dtensor(grad):
-            pattern = tuple(p.is_shard() for p in grad.placements)  # type: ignore[attr-defined]
+            # Not `is_shard`: that is False for the strided shards that FSDP2 makes of tensor-parallel parameters
+            pattern = tuple(not p.is_replicate() for p in grad.placements)  # type: ignore[attr-defined]
             if any(pattern):
                 sharded.setdefault((grad.device_mesh, pattern), []).append(i)  # type: ignore[attr-defined]
     if not sharded:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 from types import TracebackType
-from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
-from fallline.engine.forget import forget_gradients
+from fallline.engine.ownership import Ownership
+from fallline.engine.position import Position
+from fallline.engine.precision import Precision
+from fallline.engine.replicas import Replicas
+from fallline.engine.rewind import Rewind
+from fallline.engine.window import Window
 from fallline.errors import EngineError
-
-if TYPE_CHECKING:
-    from fallline.engine.stepper import Stepper
 
 __all__ = ["MicroBatch"]
 
@@ -31,11 +34,27 @@ _OUTSIDE, _FORWARD, _DONE = (
 class MicroBatch:
     """What `stepper.micro_batch()` gives. There is one for a Stepper, used again and again."""
 
-    def __init__(self, stepper: Stepper) -> None:
-        self._stepper = stepper
+    def __init__(
+        self,
+        window: Window,
+        precision: Precision,
+        replicas: Replicas,
+        position: Position,
+        ownership: Ownership,
+        update: Callable[[], None],
+        rewind: Rewind | None,
+    ) -> None:
+        self._window = window
+        self._precision = precision
+        self._replicas = replicas
+        self._position = position
+        self._ownership = ownership
+        self._update = update
+        self._rewind = rewind
         self._state = _OUTSIDE
-        self.last = False  # what `micro_batch(last=...)` was told
         self._closes = False
+        self.last = False  # what `micro_batch(last=...)` was given
+        self.updated = False  # the last micro-batch made an update
         self.broken = False  # a backward failed half-way: the window holds part of a gradient
 
     def check_outside(self, what: str) -> None:
@@ -46,44 +65,61 @@ class MicroBatch:
 
     def __enter__(self) -> MicroBatch:
         self.check_outside("a second micro_batch()")
+        self._ownership.check_ours()
         if self.broken:
             raise EngineError(
-                "a backward of this window failed half-way: call stepper.discard() to forget the window, or stop"
+                "this window's gradients are not whole (a backward failed half-way, or something changed them): "
+                "call stepper.discard() to forget the window, or stop"
             )
-        stepper = self._stepper
-        window, turn = stepper._window, stepper._turn
-        if turn is None:
-            self._closes = self.last or window.count + 1 >= stepper.accumulate
-        else:
-            if turn.used:
-                raise EngineError(
-                    "a second micro_batch() for one batch of over(): over() gives one batch for one micro-batch"
-                )
-            self._closes = (
-                self.last
-                or turn.last
-                or (stepper._replicas.size == 1 and window.count + 1 >= stepper.accumulate)
+        turn = self._position.turn
+        if turn is not None and turn.used:
+            raise EngineError(
+                "a second micro_batch() for one batch of over(): over() gives one batch for one micro-batch"
             )
-        if window.count == 0:
-            # At the beginning, not after the step: what other losses left behind in the meantime goes too.
-            forget_gradients(stepper.optimizers)
-        stepper._updated = False
-        stepper._replicas.enter(synchronise=self._closes)
-        if stepper._precision.autocast is not None:
-            stepper._precision.autocast.__enter__()  # type: ignore[no-untyped-call]
+        self._ownership.take()
+        self._begin_or_continue()
+        self._closes = self._is_last()
+        self.updated = False
+        self._replicas.enter(synchronise=self._closes)
+        if self._precision.autocast is not None:
+            self._precision.autocast.__enter__()  # type: ignore[no-untyped-call]
         self._state = _FORWARD
         return self
 
-    def backward(self, loss: Tensor, weight: float | Tensor | None = None) -> None:
-        """Backward of this micro-batch. `loss` is its mean; or, with `weight`, its sum over that many things (tokens, samples)."""
-        if self._state is not _FORWARD:
-            if self._state is _DONE:
-                raise EngineError(
-                    "a second backward in one micro_batch: add the losses and call backward once"
-                )
-            raise EngineError(
-                "backward outside: call it inside `with stepper.micro_batch() as micro:`, together with the forward pass"
-            )
+    def _begin_or_continue(self) -> None:
+        window = self._window
+        if window.count == 0:
+            # At the beginning, not after the step: what other losses left behind in the meantime goes too.
+            self._ownership.begin()
+            window.size = window.accumulate
+            window.began_at = self._position.samples
+        else:
+            self._check_unchanged()
+
+    def _is_last(self) -> bool:
+        """Whether this micro-batch closes its window. On several ranks `over` knows, for all of them together."""
+        turn, window = self._position.turn, self._window
+        if self.last or (turn is not None and turn.last):
+            return True
+        if turn is not None and self._replicas.size > 1:
+            return False
+        return window.count + 1 >= window.size
+
+    def _check_unchanged(self) -> None:
+        try:
+            self._ownership.check_unchanged()
+        except EngineError:
+            self.broken = True
+            raise
+
+    def backward(
+        self, loss: Tensor, weight: float | Tensor | None = None, *, retain_graph: bool = False
+    ) -> None:
+        """Backward of this micro-batch. `loss` is its mean; or, with `weight`, its sum over that many things (tokens, samples).
+
+        A micro-batch without any (all of it masked) has weight 0 and changes nothing.
+        """
+        self._check_forward("backward")
         if loss.numel() != 1:
             raise EngineError(
                 f"the loss has {loss.numel()} elements: give backward one number, a mean, or a sum and its weight"
@@ -92,30 +128,73 @@ class MicroBatch:
             raise EngineError(
                 "the loss does not depend on any parameter: was it computed under no_grad, or detached?"
             )
-        stepper = self._stepper
-        window, precision, turn = stepper._window, stepper._precision, stepper._turn
-        checked = window.check(weight)
-        if turn is not None:
-            # This rank has no data left: it takes part in the synchronisation, with nothing
-            if turn.idle:
-                checked, loss = 0.0, loss * 0.0
-            window.known_total = turn.total
-        if weight is not None and precision.scaler is not None and not precision.has_reference:
-            # Waits for the device, once in a run.
-            replicas = stepper._replicas
-            precision.set_reference(
-                replicas.largest(float(checked), stepper._device)
-                if replicas.size > 1
-                else float(checked)
-            )
+        turn = self._position.turn
+        # This rank has no data left: it takes part in the synchronisation, with nothing
+        if turn is not None and turn.idle:
+            loss = loss * 0.0
+        checked = self._weigh(weight, loss.device)
+        if self._rewind is not None:
+            self._rewind.see(loss, checked, weight is not None)
         self._leave_autocast()  # backward runs in the dtypes that the forward pass chose
-        window.add(checked, weight is not None)
         if self._closes:
-            window.start_total()
+            self._window.start_total()
         self._state = _DONE
         self.broken = True
-        precision.scaled(loss).backward()  # type: ignore[no-untyped-call]
+        self._precision.scaled(loss).backward(retain_graph=retain_graph)  # type: ignore[no-untyped-call]
         self.broken = False
+        self._ownership.note(stays_open=not self._closes)
+
+    def gradients_ready(self, weight: float | Tensor | None = None) -> None:
+        """In place of `backward`, where something else computed the gradients: a pipeline schedule, or code with a backward of its own.
+
+        They are already in `.grad`, computed inside this block. What is true of `backward` is true here: they are those of a mean, or
+        of a sum over `weight` things. With float16, give that code `micro.scaled(loss)`.
+        """
+        self._check_forward("gradients_ready")
+        turn = self._position.turn
+        if turn is not None and turn.idle:
+            raise EngineError(
+                "this rank has no data left while others have, and gradients_ready() cannot take part with nothing: "
+                "give all ranks the same number of batches"
+            )
+        self._weigh(weight, self._window._device)
+        self._leave_autocast()
+        if self._closes:
+            self._window.start_total()
+        self._state = _DONE
+        self._ownership.note(stays_open=not self._closes)
+
+    def scaled(self, loss: Tensor) -> Tensor:
+        """The loss as this precision needs it for backward: multiplied with the loss scale of float16, else itself."""
+        return self._precision.scaled(loss)
+
+    def _check_forward(self, what: str) -> None:
+        if self._state is _DONE:
+            raise EngineError(
+                f"a second {what} in one micro_batch: add the losses and call backward once"
+            )
+        if self._state is not _FORWARD:
+            raise EngineError(
+                f"{what} outside: call it inside `with stepper.micro_batch() as micro:`, together with the forward pass"
+            )
+
+    def _weigh(self, weight: float | Tensor | None, device: torch.device) -> float | Tensor:
+        window, precision, turn = self._window, self._precision, self._position.turn
+        checked = window.check(weight)
+        idle = turn is not None and turn.idle
+        if turn is not None:
+            window.known_total = turn.total
+        if idle:
+            checked = 0.0
+        if weight is not None and precision.scaler is not None and not precision.has_reference:
+            # Waits for the device, until the first micro-batch that has any weight.
+            replicas = self._replicas
+            largest = float(checked)
+            precision.set_reference(
+                replicas.largest(largest, device) if replicas.size > 1 else largest
+            )
+        window.add(checked, weight is not None, idle)
+        return checked
 
     def __exit__(
         self,
@@ -123,26 +202,27 @@ class MicroBatch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        stepper = self._stepper
         state, self._state = self._state, _OUTSIDE
         if state is _FORWARD:
             self._leave_autocast()
-        stepper._replicas.leave()
+        self._replicas.leave()
         if kind is not None:
             return
         if state is _FORWARD:
             raise EngineError(
                 "micro_batch ended without backward: call micro.backward(loss) in the block, or do not enter it for this batch"
             )
-        turn = stepper._turn
+        turn = self._position.turn
         if turn is not None:
             turn.used = True
             if not turn.idle:
-                stepper._position.batches += 1
+                self._position.batches += 1
+            self._position.at_end = turn.final and self._closes
         if self._closes:
-            stepper._update()
+            self._check_unchanged()
+            self._update()
 
     def _leave_autocast(self) -> None:
-        autocast = self._stepper._precision.autocast
+        autocast = self._precision.autocast
         if autocast is not None:
             autocast.__exit__(None, None, None)

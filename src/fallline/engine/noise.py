@@ -39,8 +39,9 @@ class Noise:
             if grad.device not in generators:
                 generators[grad.device] = torch.Generator(grad.device).manual_seed(update)
             shape = grad.shape  # the whole, also where this rank holds a shard of it: all ranks must draw the same numbers
+            kind = torch.complex64 if grad.is_complex() else torch.float32
             noise = torch.randn(
-                shape, generator=generators[grad.device], device=grad.device, dtype=torch.float32
+                shape, generator=generators[grad.device], device=grad.device, dtype=kind
             ).to(grad.dtype)
             if is_dtensor(grad):
                 from torch.distributed.tensor import distribute_tensor

@@ -59,6 +59,8 @@ class Precision:
         self._one: Tensor | None = None
 
     def set_reference(self, weight: float) -> None:
+        if weight == 0:  # every token is masked: the next micro-batch will say
+            return
         self.reference = 2.0 ** round(math.log2(weight))
         self.has_reference = True
 

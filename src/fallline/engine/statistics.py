@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fallline.engine.gradients import Parameters, local, sum_over_shards
+from fallline.engine.gradients import Parameters, as_real, local, sum_over_shards
 
 __all__ = [
     "GradientStats",
@@ -152,6 +152,7 @@ def _moments_by_torch(tensor: Tensor) -> Tensor:
         moments = _moments_by_torch(tensor._values())
         moments[ZEROS] += rest
         return moments
+    tensor = as_real(tensor)
     wide = torch.float64
     if tensor.numel() == 0:
         return torch.zeros(5, dtype=wide, device=tensor.device)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -12,16 +13,29 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from fallline.engine.apply import can_fuse, step_fused, step_plain
-from fallline.engine.clipping import Measured, MeasuredByKernel, check_threshold, measure
-from fallline.engine.data import Position, Turn, batches_left, turns
-from fallline.engine.gradients import Parameters, Per, layer_of, local
+from fallline.engine.clipping import (
+    Measured,
+    MeasuredByKernel,
+    check_threshold,
+    clip_by_value,
+    measure,
+)
+from fallline.engine.gradients import Parameters, Per, layer_of, some
+from fallline.engine.ledger import Ledger
 from fallline.engine.micro_batch import MicroBatch
 from fallline.engine.noise import Noise
+from fallline.engine.ownership import Ownership, unwrapped
+from fallline.engine.passes import Pass
+from fallline.engine.position import Position
 from fallline.engine.precision import Precision, PrecisionName
 from fallline.engine.replicas import Replicas
+from fallline.engine.rewind import Rewind, restore
+from fallline.engine.saving import SAVER
+from fallline.engine.schedule import Schedule
 from fallline.engine.statistics import moments_of, stats_of
 from fallline.engine.update import UpdateReport
-from fallline.engine.window import Window
+from fallline.engine.window import Window, checked_accumulate
+from fallline.engine.wrappers import Reduction
 from fallline.errors import EngineError
 
 __all__ = ["Stepper"]
@@ -50,7 +64,12 @@ class Stepper:
     nonfinite    "skip" an update whose gradient is not finite (default), "raise", or "apply" it as torch would. On a
                  GPU, skipping makes the host wait once for an update, unless the optimizer is fused and there is no scheduler
     statistics   keep every parameter's gradient statistics in `stepper.last.statistics`
-    process_group   the ranks that see different data, where DDP or FSDP2 cannot say it
+    epoch_scheduler   one or several that advance once for each complete pass of `over`
+    ema          a torch.optim.swa_utils.AveragedModel of the model, updated with every applied update and saved with the rest
+    on_spike     a Rewind: go back to a snapshot after a loss spike, without the samples that made it (off by default)
+    reduction    what the ranks' gradients are after backward, where the wrapper cannot say: "mean", "sum", or "none" for ranks that
+                 train alone
+    process_group   the ranks that see different data; read from DDP or FSDP2 unless it is given
     """
 
     def __init__(
@@ -66,85 +85,68 @@ class Stepper:
         precision: PrecisionName = "fp32",
         scaler: GradScaler | None = None,
         scheduler: Any = None,
+        epoch_scheduler: Any = None,
+        ema: Any = None,
+        on_spike: Rewind | None = None,
         noise: float | Callable[[int], float] | None = None,
         nonfinite: Literal["skip", "raise", "apply"] = "skip",
         statistics: bool = False,
+        reduction: Reduction | None = None,
         process_group: Any = None,
     ) -> None:
         self.models = _listed(model)
-        self.optimizers = _listed(optimizer)
-        self.schedulers = _listed(scheduler)
-        _check_choices(
-            accumulate, clip_norm, clip_value, nonfinite, self.optimizers, self.schedulers
-        )
-        self.accumulate = accumulate
+        self.optimizers = [unwrapped(o) for o in _listed(optimizer)]
+        _check_choices(clip_norm, clip_value, nonfinite, reduction, self.optimizers)
         self.clip_norm = None if clip_norm is None else float(clip_norm)
         self.clip_value = clip_value
         self.clip_per = clip_per
         self.norm_type = float(norm_type)
         self.nonfinite = nonfinite
         self.keep_statistics = statistics
+        self.ema = ema
+        self.on_spike = on_spike
         self.last: UpdateReport | None = None
         self.attempts = 0  # updates tried, the skipped ones included
         self._skipped: float | Tensor = 0.0
-        self._replicas = Replicas(self.models, process_group)
+        self._warned = False
+        self._schedule = Schedule(_listed(scheduler), _listed(epoch_scheduler), self.optimizers)
+        self._replicas = Replicas(self.models, process_group, reduction)
         self._parameters = self._collect()
-        self._few = self._parameters.are_few
-        self._device = self._parameters.tensors[0].device
         self._precision = Precision(precision, self._device, self._parameters.tensors, scaler)
         self._noise = None if noise is None else Noise(noise)
-        self._window = Window(self._replicas, self._device)
+        self._ownership = Ownership(self.optimizers, self._replicas.kept)
+        self._ownership.parameters = self._parameters
+        self._window = Window(self._replicas, self._device, accumulate)
         self._position = Position()
-        self._turn: Turn | None = None
-        self._micro = MicroBatch(self)
-        self._finish = (
-            self._finish_gradients if clip_value is not None or noise is not None else None
+        self.ledger = Ledger()
+        self._micro = MicroBatch(
+            self._window,
+            self._precision,
+            self._replicas,
+            self._position,
+            self._ownership,
+            self._update,
+            on_spike,
         )
-        # Whether the optimizers' own kernels multiply and skip, so that gradients are never rewritten.
-        self._fused = self._finish is None and all(
-            getattr(o, "_step_supports_amp_scaling", False) for o in self.optimizers
-        )
-        self._updated = False
-        self._warned = False
 
     # -- the loop ---------------------------------------------------------------------------------------------------
 
-    def over(self, loader: Iterable[T]) -> Iterator[T]:
+    def over(self, loader: Iterable[T]) -> Pass[T]:
         """The loader's batches, one for one `micro_batch`. The remainder at the end is an update of its own.
 
-        Samplers get their `set_epoch`, ranks with less data stay in step with the others, and after `load_state_dict`
-        the pass goes on where it stopped.
+        Samplers get their `set_epoch`, and ranks with less data stay in step with the others. A pass that was left with `break`,
+        or with the process, continues where it stopped; `next_epoch()` gives up the rest of it.
         """
-        if self._turn is not None:
-            raise EngineError(
-                "over() inside over(): finish or break out of one pass before the next begins"
-            )
-        position, replicas = self._position, self._replicas
-        iterator = position.open(loader)
-        length = batches_left(loader, position)
-        try:
-            for batch, turn in turns(
-                iterator,
-                length,
-                position,
-                self.accumulate,
-                self._window.count,
-                replicas,
-                self._device,
-            ):
-                self._turn = turn
-                yield batch
-                if not turn.used:
-                    if replicas.size > 1:
-                        raise EngineError(
-                            "a batch from over() was given no micro_batch(): on several ranks each must have exactly one"
-                        )
-                    position.batches += 1
-        finally:
-            self._turn = None
-        if self._window.count:
-            self.step()
-        position.close()
+        return Pass(
+            loader,
+            self._position,
+            self._window,
+            self._replicas,
+            self._device,
+            self.step,
+            self._schedule.after_epoch,
+            self._first_snapshot,
+        )
 
     def micro_batch(self, *, last: bool = False) -> MicroBatch:
         """A context for the forward pass and `backward` of one micro-batch. The last one of a window makes the update.
@@ -157,10 +159,12 @@ class Stepper:
     def step(self) -> None:
         """Make an update of what is accumulated now. Windows close by themselves: this is for a remainder without `over`."""
         self._micro.check_outside("step()")
+        self._ownership.check_ours()
         if self._window.count == 0:
             raise EngineError(
                 "step() without backward: no micro-batch was accumulated since the last update"
             )
+        self._ownership.check_unchanged()
         if self._replicas.size > 1 and not self._window.synchronised:
             tensors = [p for p in self._parameters.tensors if p.requires_grad]
             averaged = self._replicas.average([p.grad for p in tensors], tensors)
@@ -172,13 +176,30 @@ class Stepper:
     def discard(self) -> None:
         """Forget what is accumulated in the open window."""
         self._micro.check_outside("discard()")
-        self._window.clear()
+        self._clear_window()
         self._micro.broken = False
+
+    def next_epoch(self) -> None:
+        """Give up the rest of a pass that was left with `break`: what is accumulated is applied, and `over` begins anew."""
+        self._micro.check_outside("next_epoch()")
+        if self._window.count:
+            self.step()
+        self._position.close()
+        self._schedule.after_epoch()
+
+    @property
+    def accumulate(self) -> int:
+        """Micro-batches for one update. A change counts from the next window on; on several ranks make it on all of them."""
+        return self._window.accumulate
+
+    @accumulate.setter
+    def accumulate(self, value: int) -> None:
+        self._window.accumulate = checked_accumulate(value)
 
     @property
     def updated(self) -> bool:
         """Whether the last micro-batch made an update: the moment to log `stepper.last`, or to save."""
-        return self._updated
+        return self._micro.updated
 
     @property
     def updates(self) -> int:
@@ -190,76 +211,158 @@ class Stepper:
         """Complete passes of `over`."""
         return self._position.epoch
 
+    def samples_of(self, update: int) -> tuple[int, list[int]]:
+        """The epoch and the dataset's indices that an update (counted from 0, as in `last.update`) was made of, on all ranks.
+
+        Known where over() was given a loader with a global order: `ranks.loader`, or one with `fallline.Order` or `fallline.Share`.
+        """
+        epoch, begin, end = self.ledger.find(update)
+        return epoch, self._position.samples_at(epoch, begin, end)
+
+    @property
+    def schedulers(self) -> list[Any]:
+        return self._schedule.all
+
     @property
     def scaler(self) -> GradScaler | None:
         return self._precision.scaler
 
+    @property
+    def _device(self) -> torch.device:
+        return self._parameters.tensors[0].device
+
     # -- the update -------------------------------------------------------------------------------------------------
 
     def _update(self) -> None:
-        held = 0
-        for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                held += len(group["params"])
-        if held != len(self._parameters.tensors):  # a parameter group was added
-            self._parameters = self._collect()
-            self._few = self._parameters.are_few
+        self._notice_new_parameters()
         grads, groups = self._parameters.with_gradient()
         if not grads:
-            self._window.clear()
+            self._clear_window()
             raise EngineError(
                 "backward reached no parameter of the optimizer: is the loss computed from this model's output?"
             )
 
         # One scalar: the weight on all ranks, the loss scale, and the clip coefficient.
         factor = self._precision.factor(self._window.factor(), self._device)
-        measured = measure(grads, groups, factor, self.clip_norm, self.norm_type, few=self._few)
-        found_inf = self._judge(measured)
+        few = self._parameters.are_few
+        measured = measure(grads, groups, factor, self.clip_norm, self.norm_type, few=few)
+        found_inf = self._judge(measured, factor)
         # Before the multiply: statistics are of what was read
         self._report(grads, factor, measured, found_inf)
+        if self.on_spike is not None and self._went_back(self.on_spike, bool(found_inf)):
+            return
 
-        if self._fused and can_fuse(grads, groups):
-            applied = step_fused(self.optimizers, measured, found_inf, self._precision)
-        else:
-            applied = step_plain(
-                self.optimizers, grads, groups, measured, found_inf, self._precision, self._finish
-            )
+        # A checkpoint that is being copied must be complete before parameters change
+        SAVER.before_step()
+        finish = self._finish_gradients if self._must_finish else None
+        self._ownership.stepping = True
+        try:
+            if finish is None and can_fuse(self.optimizers, grads, groups):
+                applied = step_fused(self.optimizers, measured, found_inf, self._precision)
+            else:
+                applied = step_plain(
+                    self.optimizers, grads, groups, measured, found_inf, self._precision, finish
+                )
+        finally:
+            self._ownership.stepping = False
         if self.scaler is not None:
             self.scaler.update()
         # Waits for the device, where a fused optimizer decides there
-        if self.schedulers and bool(applied):
-            for scheduler in self.schedulers:
-                scheduler.step()
+        if (self._schedule.per_update or self.ema is not None) and bool(applied):
+            self._schedule.after_update()
+            if self.ema is not None:
+                self.ema.update_parameters(self.models[0])
 
+        self._enter_into_ledger()
         self.attempts += 1
         self._skipped = self._skipped + found_inf
-        self._window.clear()
-        self._updated = True
+        self._clear_window()
+        self._ownership.applied(grads[0])
+        self._micro.updated = True
+        if self.on_spike is not None and self.on_spike.is_due(self.attempts):
+            self._take_snapshot(self.on_spike)
 
-    def _judge(self, measured: Measured | MeasuredByKernel) -> bool | Tensor:
+    # -- going back -------------------------------------------------------------------------------------------------
+
+    def _first_snapshot(self) -> None:
+        if self.on_spike is None or self.on_spike.has_snapshot:
+            return
+        if not self._position.has_order:
+            raise EngineError(
+                "Rewind leaves out the samples of a spike, so it must know them: give over() a loader with a global order "
+                "(ranks.loader, or fallline.Order as batch_sampler)"
+            )
+        self._take_snapshot(self.on_spike)
+
+    def _went_back(self, rewind: Rewind, found_inf: bool) -> bool:
+        """Whether this update is a spike on all ranks together, and the run has gone back instead of applying it."""
+        total, weight = self._replicas.add_up(rewind.take_sums(), self._device)
+        loss = total / weight if weight else math.nan
+        begin, end = self._window.began_at, self._position.samples
+        if not rewind.is_spike(loss, found_inf) or begin is None or end is None:
+            return False
+        epoch = self._position.epoch
+        snapshot = rewind.back(self.attempts, loss, epoch, (begin, end))
+        restore(snapshot, self._restorable)
+        self._restore_counters(snapshot.stepper)
+        self._position.go_back(snapshot.stepper["position"], epoch, begin, end)
+        return True
+
+    def _take_snapshot(self, rewind: Rewind) -> None:
+        rewind.keep(self.attempts, self._restorable, self._own_state())
+
+    @property
+    def _restorable(self) -> list[Any]:
+        ema = [] if self.ema is None else [self.ema]
+        return [*self.models, *self.optimizers, *self.schedulers, *ema]
+
+    def _enter_into_ledger(self) -> None:
+        behind = self._position.samples
+        if behind is not None and self._position.turn is not None:
+            begin = self._window.began_at if self._window.began_at is not None else behind
+            self.ledger.add(self.attempts, self._position.epoch, begin, behind)
+
+    def _clear_window(self) -> None:
+        self._window.clear()
+        self._ownership.close()
+
+    def _judge(
+        self, measured: Measured | MeasuredByKernel, factor: float | Tensor
+    ) -> bool | Tensor:
         """Whether the update must not be applied: False at once, or the device's own answer."""
-        if self.nonfinite == "apply" and self.scaler is None:
+        empty = isinstance(factor, float) and math.isnan(factor)
+        if self.nonfinite == "apply" and self.scaler is None and not empty:
             return False
         found_inf = measured.found_inf
+        if empty:
+            self._warn(
+                f"every micro-batch of update {self.attempts} has weight 0, so there is no gradient and nothing was applied"
+            )
+            return True
         # "raise" waits for the device
         if found_inf is True or (self.nonfinite == "raise" and bool(found_inf)):
             what = f"the gradient of update {self.attempts} is not finite (`fallline run` names the operation it comes from)"
             if self.nonfinite == "raise":
-                self._window.clear()
+                self._clear_window()
                 raise EngineError(f'{what}; nonfinite="raise" stops here')
-            if self.scaler is None and not self._warned:
-                self._warned = True
-                warnings.warn(
-                    f"{what}: it was not applied. Further ones are counted in stepper.last.skipped",
-                    stacklevel=5,
+            if self.scaler is None:
+                self._warn(
+                    f"{what}: it was not applied. Further ones are counted in stepper.last.skipped"
                 )
         return found_inf
 
+    def _warn(self, text: str) -> None:
+        if not self._warned:
+            self._warned = True
+            warnings.warn(text, stacklevel=5)
+
+    @property
+    def _must_finish(self) -> bool:
+        return self.clip_value is not None or self._noise is not None
+
     def _finish_gradients(self, grads: list[Tensor]) -> None:
         if self.clip_value is not None:
-            here = local(grads)
-            torch._foreach_clamp_min_(here, -self.clip_value)
-            torch._foreach_clamp_max_(here, self.clip_value)
+            clip_by_value(grads, self.clip_value)
         if self._noise is not None:
             self._noise.add_(grads, self.attempts)
 
@@ -284,6 +387,17 @@ class Stepper:
 
     # -- what can go wrong ------------------------------------------------------------------------------------------
 
+    def _notice_new_parameters(self) -> None:
+        held = 0
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                held += len(group["params"])
+        thawed = any([p.requires_grad for p in self._parameters.frozen])
+        if held != len(self._parameters.tensors) or thawed:
+            # A parameter group was added, or something was unfrozen: the same questions as at the beginning.
+            self._parameters = self._collect()
+            self._ownership.parameters = self._parameters
+
     def _collect(self) -> Parameters:
         """Every optimizer's parameters, each once, named as in the model."""
         names: dict[int, tuple[str, Tensor]] = {}
@@ -304,13 +418,12 @@ class Stepper:
             raise EngineError(
                 "a parameter belongs to two optimizers, or is twice in one: each update would step it twice"
             )
-        missing = [
-            name for key, (name, p) in names.items() if p.requires_grad and key not in set(ids)
-        ]
+        left_out = {key: named for key, named in names.items() if key not in set(ids)}
+        missing = [name for name, p in left_out.values() if p.requires_grad]
         if missing:
             raise EngineError(
-                f"{_some(missing)} belong{'s' if len(missing) == 1 else ''} to no optimizer and would never be trained: "
-                "add to an optimizer, or freeze with requires_grad_(False)"
+                f"{some(missing)} belong{'s' if len(missing) == 1 else ''} to no optimizer and would never be trained: "
+                "add to an optimizer (optimizer.add_param_group), or freeze with requires_grad_(False)"
             )
         foreign = [p for _, p in held if id(p) not in names]
         if foreign and self._replicas.size > 1:
@@ -320,6 +433,7 @@ class Stepper:
         labels = [
             names[id(p)][0] if id(p) in names else f"parameter {i}" for i, (_, p) in enumerate(held)
         ]
+        self._replicas.check_covered(zip(labels, (p for _, p in held), strict=True))
         groups = None
         if self.clip_per == "group":
             groups = [group for group, _ in held]
@@ -329,7 +443,9 @@ class Stepper:
             raise EngineError(
                 f'clip_per={self.clip_per!r} is not known: use "all", "group" or "layer"'
             )
-        return Parameters(labels, [p for _, p in held], groups)
+        parameters = Parameters(labels, [p for _, p in held], groups)
+        parameters.frozen = [p for _, p in left_out.values()]
+        return parameters
 
     # -- saving -----------------------------------------------------------------------------------------------------
 
@@ -338,7 +454,7 @@ class Stepper:
         self._micro.check_outside("state_dict()")
         window: dict[str, Any] = {"count": self._window.count}
         if self._window.count:
-            if self._replicas.fsdp:
+            if self._replicas.keeps_gradients:
                 raise EngineError(
                     "FSDP2 keeps an open window's gradients inside: save when stepper.updated is true"
                 )
@@ -348,29 +464,38 @@ class Stepper:
                 "weighted": self._window.weighted,
                 "gradients": {name: p.grad.clone() for name, p in named if p.grad is not None},
             }
+        return self._own_state() | {"window": window}
+
+    def _own_state(self) -> dict[str, Any]:
         return {
             "attempts": self.attempts,
             "skipped": float(self._skipped),
             "accumulate": self.accumulate,
             "precision": self._precision.state_dict(),
             "position": self._position.state_dict(),
-            "window": window,
+            "ledger": self.ledger.state_dict(),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._micro.check_outside("load_state_dict()")
-        if self._turn is not None:
-            raise EngineError(
-                "load_state_dict() inside over(): load before the pass begins, and it will go on where it stopped"
-            )
+    def _restore_counters(self, state: dict[str, Any]) -> None:
         self.attempts = state["attempts"]
         self._skipped = state["skipped"]
         self._precision.load_state_dict(state["precision"])
-        self._position.load_state_dict(state["position"])
+        self.ledger.load_state_dict(state.get("ledger", {"rows": []}))
+        self._schedule.restart()
         self.discard()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._micro.check_outside("load_state_dict()")
+        if self._position.turn is not None:
+            raise EngineError(
+                "load_state_dict() inside over(): load before the pass begins, and it will go on where it stopped"
+            )
+        self._position.load_state_dict(state["position"])
+        self._restore_counters(state)
         window = state["window"]
         if window["count"]:
             self._window.count = window["count"]
+            self._window.size = max(self.accumulate, window["count"] + 1)
             self._window.weight = window["weight"]
             self._window.weighted = window["weighted"]
             for name, parameter in zip(
@@ -390,15 +515,7 @@ def _listed(value: Any) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
-def _check_choices(accumulate: int, clip_norm: float | None, clip_value: float | None, nonfinite: str, optimizers: list[Any], schedulers: list[Any]) -> None:  # fmt: skip
-    if isinstance(accumulate, bool) or not isinstance(accumulate, int) or accumulate < 1:
-        raise EngineError(
-            f"accumulate={accumulate!r}: give the number of micro-batches in one update, 1 or more"
-        )
+def _check_choices(clip_norm: float | None, clip_value: float | None, nonfinite: str, reduction: str | None, optimizers: list[Any]) -> None:  # fmt: skip
     if clip_norm is not None and clip_value is not None:
         raise EngineError(
             "clip_norm and clip_value together: which comes first changes the result; choose one"
@@ -409,13 +526,10 @@ def _check_choices(accumulate: int, clip_norm: float | None, clip_value: float |
         check_threshold("clip_value", clip_value)
     if nonfinite not in ("skip", "raise", "apply"):
         raise EngineError(f'nonfinite={nonfinite!r} is not known: use "skip", "raise" or "apply"')
+    if reduction not in (None, "mean", "sum", "none"):
+        raise EngineError(f'reduction={reduction!r} is not known: use "mean", "sum" or "none"')
     for optimizer in optimizers:
         if isinstance(optimizer, torch.optim.LBFGS):
             raise EngineError(
                 "LBFGS recomputes its gradients inside step(closure), past any clipping or accumulation: step it yourself"
-            )
-    for scheduler in schedulers:
-        if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
-            raise EngineError(
-                "ReduceLROnPlateau waits for a metric: call its step(metric) yourself, after each evaluation"
             )

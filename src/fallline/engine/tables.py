@@ -6,7 +6,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import triton
@@ -89,6 +89,8 @@ class Layout:
 
 class Table:
     """The gradients of one moment: a layout, and where each of them lies now."""
+
+    captured: ClassVar[list[object]] = []  # what a CUDA graph reads for as long as it lives
 
     def __init__(self, layout: Layout, pointers: list[int], stream: int) -> None:
         self.layout = layout
@@ -228,12 +230,11 @@ def _upload(host: Tensor, device: torch.device) -> Tensor:
     pinned = host.pin_memory()
     there = pinned.to(device, non_blocking=True)
     if torch.cuda.is_current_stream_capturing():
-        _captured.append(pinned)  # every replay of the graph copies from it again
+        Table.captured.append(pinned)  # every replay of the graph copies from it again
     return there
 
 
 _tables: OrderedDict[tuple[int, int, int], Table] = OrderedDict()
-_captured: list[object] = []
 _KEEP = 16
 
 
@@ -276,7 +277,7 @@ def table_of(grads: Sequence[Tensor], groups: tuple[int, ...]) -> Table | None:
 
 def _used(table: Table) -> Table:
     if torch.cuda.is_current_stream_capturing():
-        _captured.append(table)  # a graph reads these pointers for as long as it lives
+        Table.captured.append(table)  # a graph reads these pointers for as long as it lives
     return table
 
 

@@ -11,7 +11,15 @@ from torch import Tensor
 from fallline.engine.replicas import Replicas
 from fallline.errors import EngineError
 
-__all__ = ["Window"]
+__all__ = ["Window", "checked_accumulate"]
+
+
+def checked_accumulate(value: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise EngineError(
+            f"accumulate={value!r}: give the number of micro-batches in one update, 1 or more"
+        )
+    return value
 
 
 class Window:
@@ -25,20 +33,28 @@ class Window:
         "_device",
         "_replicas",
         "_travelling",
+        "accumulate",
+        "began_at",
         "count",
+        "idle",
         "known_total",
+        "size",
         "synchronised",
         "weight",
         "weighted",
     )
 
-    def __init__(self, replicas: Replicas, device: torch.device) -> None:
+    def __init__(self, replicas: Replicas, device: torch.device, accumulate: int = 1) -> None:
         self._replicas = replicas
         self._device = device
+        self.accumulate = checked_accumulate(accumulate)
+        self.size = 1  # micro-batches that it is to have: `accumulate` when it began
         self.clear()
 
     def clear(self) -> None:
         self.count = 0
+        self.began_at: int | None = None  # samples of the epoch that were behind when it began
+        self.idle = 0  # how many of them had no data, on a rank that ran out
         self.weight: float | Tensor = 0.0
         self.weighted: bool | None = None  # nobody has said yet
         self.known_total: float | None = (
@@ -46,6 +62,10 @@ class Window:
         )
         self.synchronised = False
         self._travelling: tuple[Tensor, Any] | None = None
+
+    def next_size(self) -> int:
+        """Micro-batches of the window that is open, or of the next one: `accumulate` counts from a window's beginning."""
+        return self.size if self.count else self.accumulate
 
     def check(self, weight: float | Tensor | None) -> float | Tensor:
         """The weight to add, or an error that says what is wrong with it. Changes nothing."""
@@ -64,15 +84,15 @@ class Window:
             if weight.device.type != "cpu":
                 return weight.detach()  # stays there: reading it would wait for the device
             weight = weight.item()
-        if not weight > 0 or math.isinf(weight):
+        if not weight >= 0 or math.isinf(weight):
             raise EngineError(
-                f"weight={weight}: a weight is the number of things the loss sums over, and must be above 0; "
-                "skip a micro-batch that has none"
+                f"weight={weight}: a weight is the number of things the loss sums over, 0 or more"
             )
         return float(weight)
 
-    def add(self, weight: float | Tensor, weighted: bool) -> None:
+    def add(self, weight: float | Tensor, weighted: bool, idle: bool = False) -> None:
         self.count += 1
+        self.idle += idle
         self.weighted = weighted
         self.weight = self.weight + weight
 
@@ -85,17 +105,20 @@ class Window:
     def factor(self) -> float | Tensor:
         """What the accumulated gradients are multiplied with to be the big batch's: divide once, by what was really seen.
 
-        torch has divided the sum over ranks by their number, so it is multiplied back.
+        torch has divided the sum over ranks by `divisor`, so it is multiplied back. NaN where nothing was seen at all (every
+        micro-batch had weight 0): there is no such update.
         """
         total: float | Tensor = self.weight
+        divisor = 1.0
+        if self._replicas.size > 1:
+            divisor = self._replicas.divisor()
         if self._travelling is not None:
-            total, work = self._travelling
-            work.wait()  # orders the device's queue; on a GPU the host goes on
-            total = total[0]
+            total = self._replicas.finish_sum(*self._travelling)[0]
             if total.device.type == "cpu":
                 total = float(total)
         elif self._replicas.size > 1 and self.known_total is not None:
             total = self.known_total
         if isinstance(total, Tensor):
-            return (self._replicas.size / total.double()).float()
-        return self._replicas.size / total
+            wide = total.double()
+            return torch.where(wide > 0, divisor / wide, math.nan).float()
+        return divisor / total if total else math.nan

@@ -1,5 +1,6 @@
 """What a training loop does, read from source or seen in a live run: events, objects, and questions to a trace."""
 
+from fallline.events.iterations import on_every_iteration
 from fallline.events.kinds import (
     Anomaly,
     AutocastOff,
@@ -7,6 +8,7 @@ from fallline.events.kinds import (
     Batch,
     Checkpoint,
     Clip,
+    Deed,
     Epoch,
     EpochEnd,
     Event,
@@ -36,9 +38,24 @@ from fallline.events.objects import (
     Scaler,
     Scheduler,
     describe,
+    scale_free,
+)
+from fallline.events.owners import acting, misdirected, owners, position
+from fallline.events.scale import (
+    Scale,
+    forwards_of,
+    reaches,
+    same_scaler,
+    scaler_assumed,
+    scaler_on,
+    scales,
+    still_scaled,
+    touched_optimizers,
 )
 from fallline.events.shim import make
+from fallline.events.span import Span
 from fallline.events.trace import Trace, Update
+from fallline.events.windows import Window, Wipe, clears, habits, is_habit, windows
 from fallline.location import Location
 
 __all__ = [
@@ -49,6 +66,7 @@ __all__ = [
     "Batch",
     "Checkpoint",
     "Clip",
+    "Deed",
     "Epoch",
     "EpochEnd",
     "Event",
@@ -67,16 +85,38 @@ __all__ = [
     "Replace",
     "Sampler",
     "SamplerEpoch",
+    "Scale",
     "Scaler",
     "ScalerUpdate",
     "Scheduler",
     "SchedulerStep",
+    "Span",
     "Step",
     "Sync",
     "Trace",
     "Unscale",
     "Update",
+    "Window",
+    "Wipe",
     "ZeroGrad",
+    "acting",
+    "clears",
     "describe",
+    "forwards_of",
+    "habits",
+    "is_habit",
     "make",
+    "misdirected",
+    "on_every_iteration",
+    "owners",
+    "position",
+    "reaches",
+    "same_scaler",
+    "scale_free",
+    "scaler_assumed",
+    "scaler_on",
+    "scales",
+    "still_scaled",
+    "touched_optimizers",
+    "windows",
 ]

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
-from typing import Any, ClassVar, Literal
+from math import inf
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from fallline.location import Location
 
@@ -23,6 +24,7 @@ __all__ = [
     "Batch",
     "Checkpoint",
     "Clip",
+    "Deed",
     "Epoch",
     "EpochEnd",
     "Event",
@@ -42,6 +44,11 @@ __all__ = [
     "Unscale",
     "ZeroGrad",
 ]
+
+
+# What an opaque call could have done: run a backward, clear gradients, step, divide losses or gradients, tell the sampler
+# its epoch.
+Deed: TypeAlias = Literal["backward", "clear", "step", "divide", "epoch"]
 
 
 class Kind(StrEnum):
@@ -92,6 +99,14 @@ class Event:
         known = "".join(f", {name}={value!r}" for name, value in self.known().items())
         return f"{type(self).__name__}({self.at}{known})"
 
+    def seen_from(self, other: Event) -> Location:
+        """This event as it looks from the innermost function that leads to both: itself, or the call that led to it.
+
+        A helper that runs `loss.backward()` for everyone is not where something is missing.
+        """
+        frames, others = (*self.callers, self.at), (*other.callers, other.at)
+        return next((a for a, b in zip(frames, others, strict=False) if a != b), self.at)
+
     # -- for the transition: facts by name, as they were before each kind had its class
 
     @property
@@ -135,6 +150,11 @@ class Forward(Event):
     used: bool | None = None  # its result later reached a backward (False: known not to)
     followed: bool | None = None  # (watcher) its result carries a mark that a backward would find
 
+    @property
+    def may_train(self) -> bool:
+        """Autograd records it, and its result may reach a backward."""
+        return self.grad is not False and self.used is not False
+
 
 @dataclass(slots=True, eq=False, repr=False)
 class Backward(Event):
@@ -166,6 +186,11 @@ class Backward(Event):
     site: str | None = None  # identity of the call site of the loss; same site = same loss
     terms: int | None = None  # number of different losses in it, when several are summed
 
+    @property
+    def loss(self) -> object:
+        """Equal for two backward passes exactly when they are of the same loss, called from the same places."""
+        return (self.site or (self.at.path, self.at.line), tuple(map(str, self.callers)))
+
 
 @dataclass(slots=True, eq=False, repr=False)
 class GradWrite(Event):
@@ -173,6 +198,11 @@ class GradWrite(Event):
 
     kind = Kind.GRAD_WRITE
     op: Literal["div", "mul", "noise", "assign", "add", "other"] | None = None
+
+    @property
+    def rescales(self) -> bool:
+        """It may change the size of the gradient on purpose."""
+        return self.op not in ("noise", "add")
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -209,6 +239,11 @@ class Clip(Event):
     closure: bool | None = None  # inside the closure given to step
     local_shards: bool | None = None  # torch's function on FSDP1 shards
     norm: float | None = None  # (watcher) the norm it returned
+
+    @property
+    def measures_only(self) -> bool:
+        """`clip_grad_norm_(parameters, inf)` is how people read the norm; it changes nothing."""
+        return self.threshold == inf
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -342,13 +377,14 @@ class AutocastOff(Event):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Opaque(Event):
-    """A call that was given the loss, the model or the optimizer and cannot be seen into.
+    """A call that was given the loss, the optimizer or the sampler and cannot be seen into.
 
-    Rules of the form "X is missing" stay silent.
+    A rule of the form "X is missing" stays silent only if such a call could have done X (`Trace.hides`).
     """
 
     kind = Kind.OPAQUE
     what: str | None = None
+    could: frozenset[Deed] | None = None  # have done, by what it was given; None: anything
 
 
 _NAMES: dict[type[Event], tuple[str, ...]] = {}

@@ -17,6 +17,7 @@ __all__ = [
     "Scaler",
     "Scheduler",
     "describe",
+    "scale_free",
 ]
 
 
@@ -86,6 +87,17 @@ class Sampler(Object):
     """What decides which samples a loader gives, and in which order."""
 
     shuffle: bool | None = None
+
+
+# measured for Adam (`fallline prove FL104 FL201 FL124`); the others divide by the same kind of running size
+_SCALE_FREE = frozenset(
+    ("Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Adagrad", "Adadelta", "RMSprop", "Rprop", "Adafactor", "SparseAdam", "Lion", "Lamb", "LAMB", "Muon")
+)  # fmt: skip
+
+
+def scale_free(optimizer: str) -> bool:
+    """Whether a constant factor on the gradient barely changes the update of this class; not for one that is not known."""
+    return optimizer in _SCALE_FREE
 
 
 OBJECTS: dict[str, type[Object]] = {

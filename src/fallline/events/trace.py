@@ -5,54 +5,50 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeVar, cast
 
-from fallline.events.kinds import Event, Kind
-from fallline.events.objects import Loader, Model, Object, Optimizer, Sampler, Scaler, Scheduler
+from fallline.events.kinds import Backward, Deed, Event, Opaque, Step
+from fallline.events.objects import Model, Object, Optimizer, Sampler, Scaler
+from fallline.events.span import Span
 
 __all__ = ["Trace", "Update"]
 
+K = TypeVar("K", bound=Event)
+O = TypeVar("O", bound=Object)  # noqa: E741
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, eq=False)
 class Update:
     """The events of one optimizer from the end of one step to the end of the next.
 
-    `events` ends with the STEP. `trail` holds what follows it before the next backward.
+    `events` ends with the step. `trail` holds the events that follow it before the next backward.
     """
 
     optimizer: str | None
     index: int
     events: list[Event]
-    step: Event
+    step: Step
     trail: list[Event] = field(default_factory=list)
 
-    def all(self, *kinds: Kind) -> list[Event]:
+    def of(self, *kinds: type[K]) -> Span[K]:
         """The events of these kinds up to and with the step, in order."""
-        return [e for e in self.events if e.kind in kinds]
+        return Span(lambda: iter(self.events)).of(*kinds)
+
+    def before(self, event: Event) -> Span[Event]:
+        """The events of this update before this one, the nearest first."""
+        return Span(lambda: (e for e in reversed(self.events) if e.order < event.order))
+
+    def after(self, event: Event) -> Span[Event]:
+        """The events of this update after this one, in order, up to and with the step."""
+        return Span(lambda: (e for e in self.events if e.order > event.order))
 
     @property
-    def backwards(self) -> list[Event]:
-        return self.all(Kind.BACKWARD)
-
-    @property
-    def accumulates(self) -> bool:
-        """Several backward passes of one and the same loss feed this step."""
-        sites: dict[object, int] = {}
-        for event in self.backwards:
-            site = event.fact("site") or event.at
-            sites[site] = sites.get(site, 0) + 1
-        return any(count > 1 for count in sites.values())
-
-    def before(self, event: Event, *kinds: Kind) -> list[Event]:
-        """Events of these kinds in this update that come before `event`."""
-        return [e for e in self.events if e.order < event.order and e.kind in kinds]
-
-    def after(self, event: Event, *kinds: Kind) -> list[Event]:
-        """Events of these kinds in this update, up to the step, that come after `event`."""
-        return [e for e in self.events if e.order > event.order and e.kind in kinds]
+    def backwards(self) -> list[Backward]:
+        return list(self.of(Backward))
 
 
 class Trace:
-    """One execution, on paper or real: events in order, the objects they touch, and the updates they make.
+    """One execution, on paper or real.
 
     `settings` are the switches of the program that this trace assumed, in words ("args.amp is true").
     `complete` is False when the trace stopped early (bounds, a crash), so that "never" cannot be concluded.
@@ -76,41 +72,85 @@ class Trace:
         self.complete = complete
         self.live = live
 
-    def all(self, *kinds: Kind) -> list[Event]:
-        """The events of these kinds, in order."""
-        return [e for e in self.events if e.kind in kinds]
+    # -- events ------------------------------------------------------------------------------------------------
 
-    def object(self, id: str | None) -> Object | None:
-        return self.objects.get(id) if id is not None else None
+    @cached_property
+    def _by_kind(self) -> dict[type[Event], list[Event]]:
+        found: dict[type[Event], list[Event]] = {}
+        for event in self.events:
+            found.setdefault(type(event), []).append(event)
+        return found
+
+    def of(self, *kinds: type[K]) -> Span[K]:
+        """The events of these kinds, in order."""
+        if len(kinds) == 1:
+            found = cast(list[K], self._by_kind.get(kinds[0], []))
+            return Span(lambda: iter(found))
+        return Span(lambda: iter(self.events)).of(*kinds)
+
+    def after(self, event: Event) -> Span[Event]:
+        """The events after this one, in order."""
+        return self._span(event.order + 1, len(self.events))
+
+    def before(self, event: Event) -> Span[Event]:
+        """The events before this one, the nearest first."""
+        return self._span(event.order - 1, -1, -1)
+
+    def between(self, first: Event, last: Event) -> Span[Event]:
+        """The events after the first and before the last, in order."""
+        return self._span(first.order + 1, last.order)
+
+    def _span(self, start: int, stop: int, step: int = 1) -> Span[Event]:
+        return Span(lambda: map(self.events.__getitem__, range(start, stop, step)))
+
+    def hides(self, *deeds: Deed) -> bool:
+        """Whether something that could not be seen into could have done one of these: conclude nothing from their absence."""
+        return any(e.could is None or not e.could.isdisjoint(deeds) for e in self.of(Opaque))
+
+    # -- objects -----------------------------------------------------------------------------------------------
+
+    def object(self, kind: type[O], id: str | None) -> O | None:
+        """The object of this kind that an id stands for, where it is known."""
+        found = self.objects.get(id) if id is not None else None
+        return found if isinstance(found, kind) else None
 
     def optimizer(self, id: str | None) -> Optimizer | None:
-        found = self.object(id)
-        return found if isinstance(found, Optimizer) else None
+        return self.object(Optimizer, id)
 
     def model(self, id: str | None) -> Model | None:
-        found = self.object(id)
-        return found if isinstance(found, Model) else None
+        return self.object(Model, id)
 
     def scaler(self, id: str | None) -> Scaler | None:
-        found = self.object(id)
-        return found if isinstance(found, Scaler) else None
-
-    def scheduler(self, id: str | None) -> Scheduler | None:
-        found = self.object(id)
-        return found if isinstance(found, Scheduler) else None
-
-    def loader(self, id: str | None) -> Loader | None:
-        found = self.object(id)
-        return found if isinstance(found, Loader) else None
+        return self.object(Scaler, id)
 
     def sampler(self, id: str | None) -> Sampler | None:
-        found = self.object(id)
-        return found if isinstance(found, Sampler) else None
+        return self.object(Sampler, id)
+
+    def objects_of(self, kind: type[O]) -> list[O]:
+        """Every object of a kind."""
+        return [o for o in self.objects.values() if isinstance(o, kind)]
+
+    def held_by(self, optimizer: str | None) -> frozenset[str] | None:
+        """The parameter sets an optimizer steps; None where they are not known."""
+        known = self.optimizer(optimizer)
+        return (known.parameters or None) if known is not None else None
+
+    def type_of(self, optimizer: str | None) -> str:
+        """`SGD`, `AdamW`, ...; empty where it is not known."""
+        known = self.optimizer(optimizer)
+        return (known.type or "") if known is not None else ""
+
+    # -- updates -----------------------------------------------------------------------------------------------
 
     @cached_property
     def optimizers(self) -> list[str | None]:
         """The ids that are stepped, in order of their first step."""
-        return list(dict.fromkeys(e.optimizer for e in self.events if e.kind is Kind.STEP))
+        return list(dict.fromkeys(e.optimizer for e in self.of(Step)))
+
+    @cached_property
+    def by_framework(self) -> frozenset[str | None]:
+        """The optimizers that a framework steps: it clears, divides and skips by itself."""
+        return frozenset(e.optimizer for e in self.of(Step) if e.via == "framework")
 
     @cached_property
     def updates(self) -> list[Update]:
@@ -119,21 +159,21 @@ class Trace:
         return sorted(found, key=lambda u: u.step.order)
 
     def updates_of(self, optimizer: str | None) -> list[Update]:
-        """The updates of one optimizer. What belongs to another optimizer is left out.
+        """The updates of one optimizer, without what belongs to another one.
 
-        What one step leaves over (`trail`) is also the head of the next update's `events`.
+        The events that one step leaves over (`trail`) are also the head of the next update's `events`.
         """
-        mine = [e for e in self.events if self.concerns(e, optimizer)]
         updates: list[Update] = []
         pending: list[Event] = []
-        for event in mine:
+        for event in self.events:
+            if not self.concerns(event, optimizer):
+                continue
             pending.append(event)
-            if event.kind is Kind.STEP and event.optimizer == optimizer:
+            if isinstance(event, Step) and event.optimizer == optimizer:
                 updates.append(Update(optimizer, len(updates), pending, event))
                 pending = []
-        for update, following in zip(
-            updates, [*(u.events for u in updates[1:]), pending], strict=False
-        ):
+        rest = [*(u.events for u in updates[1:]), pending]
+        for update, following in zip(updates, rest, strict=False):
             update.trail = list(_until_backward(following))
         return updates
 
@@ -142,22 +182,18 @@ class Trace:
         if event.optimizer is not None and optimizer is not None:
             return event.optimizer == optimizer
         owner = self.optimizer(optimizer)
-        if owner is not None and event.order < owner.born:
+        if owner is None:
+            return True
+        if event.order < owner.born:
             return False
-        held = owner.parameters if owner is not None else None
-        touched = event.parameters
-        if not held or not touched or event.kind is Kind.STEP:
+        held, touched = owner.parameters, event.parameters
+        if not held or not touched or isinstance(event, Step):
             return True
         return not held.isdisjoint(touched)
-
-    @cached_property
-    def opaque(self) -> bool:
-        """Something that matters could not be seen: conclude nothing from absence."""
-        return any(e.kind is Kind.OPAQUE for e in self.events)
 
 
 def _until_backward(events: Iterable[Event]) -> Iterator[Event]:
     for event in events:
-        if event.kind is Kind.BACKWARD:
+        if isinstance(event, Backward):
             return
         yield event

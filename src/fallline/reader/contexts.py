@@ -6,72 +6,46 @@ import ast
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from fallline.reader.evaluate import evaluate
+from fallline.api import contexts
+from fallline.api.values import Context, Function, Thing, Unknown, Value
+from fallline.reader.assign import assign_to
 from fallline.reader.machine import Frame, Machine
-from fallline.reader.values import NONE, Context, Function, Thing, Unknown, Value
 
-__all__ = ["decorated", "enter", "entered_all", "generator_contexts"]
+__all__ = ["decorated", "entered_all"]
 
 
 @contextmanager
 def entered_all(machine: Machine, node: ast.With | ast.AsyncWith) -> Iterator[None]:
     """Everything that a with statement opens."""
-    from fallline.reader.statements import assign_to
-
     with ExitStack() as stack:
         for item in node.items:
-            value = machine.settled(evaluate(machine, item.context_expr))
-            enter(machine, stack, value, item.context_expr)
+            value = machine.settled(machine.evaluate(item.context_expr))
+            _enter(machine, stack, value, item.context_expr)
             if item.optional_vars is not None:
-                named: Value = value if isinstance(value, Thing) else Unknown()
-                assign_to(machine, item.optional_vars, named, item.optional_vars)
+                assign_to(machine, item.optional_vars, _named(value), item.optional_vars)
         yield
 
 
-def enter(machine: Machine, stack: ExitStack, value: Value, node: ast.AST) -> None:
+def _named(value: Value) -> Value:
+    """What `as` names."""
+    match value:
+        case Thing():
+            return value
+        case Context(gives=Value() as given):
+            return given
+    return Unknown()
+
+
+def _enter(machine: Machine, stack: ExitStack, value: Value, node: ast.AST) -> None:
     """Open one context until the stack closes."""
+    opened: list[Context] = []
     if isinstance(value, Context):
-        stack.enter_context(_open(machine, value, node))
+        opened = [value]
     elif isinstance(value, Function):
-        for inner in generator_contexts(machine, value):
-            stack.enter_context(_open(machine, inner, node))
-
-
-@contextmanager
-def _open(machine: Machine, context: Context, node: ast.AST) -> Iterator[None]:
-    kind = context.kind
-    if kind == "grad":
-        before, machine.recording = machine.recording, bool(context.value)
-        try:
-            yield
-        finally:
-            machine.recording = before
-    elif kind == "autocast":
-        machine.autocast.append(context.value)
-        try:
-            yield
-        finally:
-            machine.autocast.pop()
-    elif kind == "no_sync" and context.thing is not None:
-        machine.unsynced.append(context.thing.id)
-        try:
-            yield
-        finally:
-            if context.thing.id in machine.unsynced:
-                machine.unsynced.remove(context.thing.id)
-    elif kind == "anomaly":
-        before_anomaly, machine.anomaly = machine.anomaly, machine.place(node)
-        try:
-            yield
-        finally:
-            machine.anomaly = before_anomaly
-    elif kind == "accumulate" and context.thing is not None:
-        from fallline.reader import frameworks
-
-        with frameworks.accumulating(machine, context.thing):
-            yield
-    else:
-        yield
+        opened = _generator_contexts(machine, value)
+    for context in opened:
+        if context.opens is not None:
+            stack.enter_context(context.opens(machine, node))
 
 
 def decorated(machine: Machine, function: Function, stack: ExitStack) -> None:
@@ -91,13 +65,13 @@ def decorated(machine: Machine, function: Function, stack: ExitStack) -> None:
         } or name.endswith("autocast"):
             with machine.entered(machine.module_frame(function.module)):
                 value = (
-                    evaluate(machine, decorator)
+                    machine.evaluate(decorator)
                     if isinstance(decorator, ast.Call)
-                    else Context("grad", False)
+                    else contexts.grad(False)
                 )
-            enter(machine, stack, value, decorator)
+            _enter(machine, stack, value, decorator)
         elif _turns_off_grad(function, target):
-            enter(machine, stack, Context("grad", False), decorator)
+            _enter(machine, stack, contexts.grad(False), decorator)
 
 
 def _turns_off_grad(function: Function, target: ast.expr) -> bool:
@@ -119,7 +93,7 @@ def _turns_off_grad(function: Function, target: ast.expr) -> bool:
     )
 
 
-def generator_contexts(machine: Machine, function: Function) -> list[Context]:
+def _generator_contexts(machine: Machine, function: Function) -> list[Context]:
     """What a `@contextmanager` function of the project opens around its yield."""
     found: list[Context] = []
     node = function.node
@@ -137,10 +111,7 @@ def generator_contexts(machine: Machine, function: Function) -> list[Context]:
                 frame.names[argument.arg] = Unknown(argument.arg)
             with machine.entered(frame):
                 for item in inner.items:
-                    value = evaluate(machine, item.context_expr)
+                    value = machine.evaluate(item.context_expr)
                     if isinstance(value, Context):
                         found.append(value)
     return found
-
-
-_ = NONE

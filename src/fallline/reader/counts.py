@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 
-__all__ = ["COUNTED", "SIZE", "SIZED", "small"]
+__all__ = ["COUNTED", "SIZE", "SIZED", "Counts", "small"]
 
 # Names of unknown whole numbers that a window can be made of.
 COUNTED = re.compile(
@@ -21,3 +22,21 @@ def small(number: int) -> int:
     if number <= 8:
         return number
     return 3 if number <= 64 else 5
+
+
+@dataclass(slots=True)
+class Counts:
+    """What one execution has done about counts so far."""
+
+    # literal windows, and in how many micro-batches each is executed
+    shrunk: dict[int, int] = field(default_factory=dict)
+    # unknown counts that a loop goes up to, and how far it goes
+    ranges: dict[str, int] = field(default_factory=dict)
+    compared: int = 0  # tests decided by known numbers
+
+    def small(self, number: int) -> int:
+        """A large literal count as it is executed on paper; the last of a shrunk window stays its last."""
+        for offset in (0, 1, -1):
+            if number + offset in self.shrunk:
+                return self.shrunk[number + offset] - offset
+        return small(number)

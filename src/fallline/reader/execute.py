@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
+from fallline.api.paper import Loops
 from fallline.events import Event, Trace
-from fallline.reader.machine import Machine, Stop
+from fallline.reader.language import PYTHON
+from fallline.reader.machine import Bounds, Machine, Stop
 from fallline.reader.relevance import TOKENS
 from fallline.reader.roots import Root, roots_of
 from fallline.reader.switches import Settings, explore
@@ -53,12 +55,11 @@ def traces_of(
             machine = _executed(project, root, settings, deadline)
             spent += machine.work
             tried += machine.work if perhaps else 0
-            trains = trains or bool(machine.backwards or machine.windows)
+            trains = trains or bool(machine.updates.backwards or machine.updates.windows)
             ran |= machine.reached
             files |= machine.touched
-            happened = hash(
-                (frozenset(machine.undecided), *(_outline(event) for event in machine.events))
-            )
+            undecided = frozenset(machine.updates.undecided)
+            happened = hash((undecided, *(_outline(event) for event in machine.events)))
             settings.outline = hash((happened, *_made(machine)))
             if machine.events and happened not in judged:
                 judged.add(happened)
@@ -67,7 +68,7 @@ def traces_of(
 
 def _outline(event: Event) -> tuple[object, ...]:
     """What tells one event from another; two executions with the same outline need judging once."""
-    facts = tuple((name, str(value)) for name, value in event.facts.items() if name != "site")
+    facts = tuple((name, str(value)) for name, value in event.known().items() if name != "site")
     return (
         event.kind,
         event.at.path,
@@ -94,9 +95,12 @@ def _made(machine: Machine) -> Iterator[tuple[object, ...]]:
 def _executed(project: Project, root: Root, settings: Settings, deadline: float) -> Machine:
     """Run a root; again with loaders that leave a remainder, once its accumulation window is known."""
     machine = _run(project, root, settings, _LENGTH, deadline, ())
-    window = max([*machine.windows, machine.pending if not machine.windows else 0], default=0)
+    window = max(
+        [*machine.updates.windows, machine.updates.pending if not machine.updates.windows else 0],
+        default=0,
+    )
     if window > 1:
-        length = min(2 * window + 1, _LONGEST) if machine.windows else 19
+        length = min(2 * window + 1, _LONGEST) if machine.updates.windows else 19
         if length != _LENGTH:
             again = Settings(settings.forced)
             longer = _run(project, root, again, length, deadline, (window,))
@@ -113,11 +117,11 @@ def _run(
     deadline: float,
     expected: tuple[int, ...],
 ) -> Machine:
-    machine = Machine(project, settings, length, deadline, expected)
+    machine = Machine(PYTHON, project, settings, Loops(length, expected), Bounds(deadline))
     try:
         root.run(machine)
     except Stop:
         pass
     except RecursionError:
-        machine.complete = False
+        machine.bounds.complete = False
     return machine

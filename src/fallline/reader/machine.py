@@ -3,25 +3,45 @@
 It runs a program's own statements with small concrete numbers: a loader has a few batches, an unknown accumulation
 count is two. So counters, modulo tests, `continue`, inner loops and last-batch tests need no special case: they are
 simply carried out. What cannot be known is `Unknown`; a test on it is a switch (see switches.py).
+
+Expressions hold calls, calls run statements, statements hold expressions: each goes through the machine
+(`evaluate`, `call`, `run`), which was given what it can carry out as its `Language` (put together in language.py).
 """
 
 from __future__ import annotations
 
 import ast
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
-from fallline.events import OBJECTS, Event, Kind, Trace, describe, make
+from fallline.api.call import Call
+from fallline.api.paper import Around, Loops, Test, Updates
+from fallline.api.values import Function, Thing, Unknown, Value, kind_by_name
+from fallline.events import (
+    OBJECTS,
+    Backward,
+    Batch,
+    Event,
+    Forward,
+    Keep,
+    Opaque,
+    Step,
+    Trace,
+    describe,
+)
 from fallline.location import Location
-from fallline.reader.counts import small
+from fallline.reader.counts import Counts
+from fallline.reader.relevance import acts_here, called_names, trains
 from fallline.reader.switches import Settings
-from fallline.reader.values import Const, Thing, Unknown, Value, kind_by_name
 from fallline.syntax import Module, Project
+from fallline.syntax.classes import find_method
 
-__all__ = ["Frame", "Machine", "Stop"]
+__all__ = ["Bounds", "Frame", "Language", "Machine", "Stop"]
+
+E = TypeVar("E", bound=Event)
 
 _FUEL = 30_000
 _MOST_EVENTS = 4_000
@@ -40,101 +60,150 @@ class Frame:
     outer: Frame | None = None
     me: Thing | None = None
     names: dict[str, Value] = field(default_factory=dict)
-    fresh: dict[str, int] = field(
-        default_factory=dict
-    )  # name → iteration in which it was last assigned
-    closing: bool = False  # the body of a closure given to optimizer.step
+    fresh: dict[str, int] = field(default_factory=dict)  # name → iteration of its last assignment
     globals: set[str] = field(default_factory=set)
 
 
-class Machine:
-    """One execution on paper."""
+@dataclass(slots=True)
+class Bounds:
+    """How much work one trace may be. `complete` is false once it stopped short of the program's end."""
 
-    def __init__(
-        self,
-        project: Project,
-        settings: Settings,
-        length: int,
-        deadline: float,
-        expected: tuple[int, ...] = (),
-    ) -> None:
-        self.project = project
-        self.settings = settings
-        self.length = length  # batches of a loader whose length is not known
-        self.expected = (
-            expected  # accumulation windows that an earlier trace of the same program had
-        )
-        self.deadline = deadline
-        self.fuel = _FUEL
-        self.complete = True
-        self.events: list[Event] = []
-        self.things: dict[str, Thing] = {}
-        self.frames: list[Frame] = []
-        self.callers: tuple[Location, ...] = ()
-        self.calling: list[ast.AST] = []  # functions being run, innermost last
-        self.reached: set[tuple[str, str]] = set()  # (path, qualified name) of functions that ran
-        self.touched: set[str] = set()
-        self.returned: Value | None = None
-        # what surrounds the statement that runs now
-        self.recording = True  # autograd records
-        self.autocast: list[str | None] = ["off"]
-        self.unsynced: list[str] = []  # ids of models inside no_sync
-        self.tests: list[
-            tuple[Location, bool, str]
-        ] = []  # the ifs around: place, depends on iteration, text
-        self.iteration = 0
-        self.iterations = 0
-        self.passed: list[
-            Location
-        ] = []  # tests of this iteration that would have jumped and did not
-        self.begun: list[
-            tuple[int, int]
-        ] = []  # of the loops around: this iteration's id, events before it
-        self.loops: list[str] = []  # kinds of the loops around (see loops.Stream), innermost last
-        self.loop_nodes: list[tuple[Module, ast.AST]] = []
-        self.inside_model = 0
-        self.anomaly: Location | None = None
-        self.halves: set[str] = set()
-        self.windows: list[int] = []  # backward passes per step, as they come
-        self.backwards = 0
-        # backward passes that kept their graph, each with the forward passes in it
-        self.retained: list[tuple[Event, frozenset[int]]] = []
-        # events of which nobody knows whether a backward reaches them
-        self.undecided: set[int] = set()
-        self.training_loops = 0  # loops with a backward in them that have ended
-        self.data_loops = 0  # those over a loader
-        self.results: dict[
-            tuple[int, int], Value
-        ] = {}  # of calls that only compute: (function, call) → result
-        self.parts: dict[object, Thing] = {}  # parts of models by who built them, and of what
-        self.compared = 0  # tests decided so far by known numbers
-        self._module_frames: dict[str, Frame] = {}
-        self._numbers: dict[str, int] = {}
-        self.pending = 0  # backward passes since the last step
-        self.shrunk: dict[
-            int, int
-        ] = {}  # literal windows, and in how many micro-batches each is executed
-        self.ranges: dict[
-            str, int
-        ] = {}  # unknown counts that a loop goes up to, and how far it goes
-        self._looking: set[tuple[str, str]] = set()
+    deadline: float  # of processor time
+    fuel: int = _FUEL
+    complete: bool = True
 
-    # -- bounds ------------------------------------------------------------------------------------------------
-
-    def tick(self) -> None:
+    def tick(self, events: int) -> None:
         """One statement's worth of work; stops the trace at its bounds."""
         self.fuel -= 1
-        if self.fuel < 0 or len(self.events) > _MOST_EVENTS:
+        if self.fuel < 0 or events > _MOST_EVENTS:
             self.complete = False
             raise Stop
         if self.fuel % 512 == 0 and time.thread_time() > self.deadline:
             self.complete = False
             raise Stop
 
+    def spend(self, statements: int) -> None:
+        """As much work as so many statements, inside one."""
+        self.fuel -= statements
+        if self.fuel < 0:
+            self.complete = False
+            raise Stop
+
+
+@dataclass(frozen=True)
+class Language:
+    """What the machine can carry out: one function for each kind of statement and expression, and for calls."""
+
+    statements: Mapping[type, Callable[[Machine, Any], str | None]]
+    expressions: Mapping[type, Callable[[Machine, Any], Value]]
+    attribute: Callable[[Machine, Value, str, ast.AST], Value]
+    call: Callable[[Machine, Value, Call], Value]
+    run_function: Callable[..., Value]
+    global_name: Callable[[Machine, Module, str], Value]
+    instance: Callable[[Machine, Module, ast.ClassDef], Thing]
+    given: Callable[[Machine, ast.FunctionDef | ast.AsyncFunctionDef], dict[str, Value]]
+    batches: Callable[[Machine, Thing], int]
+
+
+class Machine:
+    """One execution on paper. Implements `fallline.api.paper.Paper` for the handlers of calls."""
+
+    def __init__(
+        self,
+        language: Language,
+        project: Project,
+        settings: Settings,
+        loops: Loops,
+        bounds: Bounds,
+    ) -> None:
+        self.language = language
+        self.project = project
+        self.settings = settings
+        self.bounds = bounds
+        # what happened
+        self.events: list[Event] = []
+        self.updates = Updates()
+        self.reached: set[tuple[str, str]] = set()  # (path, qualified name) of functions that ran
+        self.touched: set[str] = set()  # files that had a part in it
+        self.aside = False  # see `looking`
+        # what surrounds the statement that runs now
+        self.around = Around()
+        self.loops = loops
+        self.frames: list[Frame] = []
+        self.callers: tuple[Location, ...] = ()
+        self.calling: list[ast.AST] = []  # functions being run, innermost last
+        self.returned: Value | None = None
+        # what there is
+        self.things: dict[str, Thing] = {}
+        self.counts = Counts()
+        # of calls that only compute: (function, call) → result; and parts of models by who built them, and of what
+        self.results: dict[tuple[int, int], Value] = {}
+        self.parts: dict[object, Thing] = {}
+        self._module_frames: dict[str, Frame] = {}
+        self._numbers: dict[str, int] = {}
+
+    # -- carrying out ------------------------------------------------------------------------------------------
+
+    def run(self, statements: Sequence[ast.stmt]) -> str | None:
+        """Run statements until one of them jumps; the kind of jump, or None."""
+        handlers = self.language.statements
+        for statement in statements:
+            self.bounds.tick(len(self.events))
+            handler = handlers.get(statement.__class__)
+            if handler is not None:
+                jump = handler(self, statement)
+                if jump is not None:
+                    return jump
+        return None
+
+    def evaluate(self, node: ast.expr) -> Value:
+        """The value of an expression on paper."""
+        handler = self.language.expressions.get(node.__class__)
+        return handler(self, node) if handler is not None else Unknown()
+
+    def attribute(self, value: Value, name: str, node: ast.AST) -> Value:
+        """`value.name`."""
+        return self.language.attribute(self, value, name, node)
+
+    def call(self, target: Value, call: Call) -> Value:
+        """Call something."""
+        return self.language.call(self, target, call)
+
+    def run_function(
+        self,
+        function: Function,
+        args: list[Value],
+        kwargs: dict[str, Value],
+        node: ast.AST,
+        always: bool = False,
+    ) -> Value:
+        """Run a function of the project where it is called; `always`: also a long one that only computes."""
+        return self.language.run_function(self, function, args, kwargs, node, always)
+
+    def run_method(
+        self, thing: Thing, name: str, call: Call, calls: frozenset[str] | None = None
+    ) -> Value | None:
+        """Run a method that the project defines; None where it defines none, or none that calls one of `calls`."""
+        method = find_method(*thing.cls, name) if thing.cls is not None else None
+        if method is None:
+            return None
+        if calls is not None and called_names(*method).isdisjoint(calls):
+            return None
+        function = Function(method[1], method[0], None, thing)
+        return self.run_function(function, call.args, call.kwargs, call.node, calls is not None)
+
+    def instance(self, module: Module, cls: ast.ClassDef) -> Thing:
+        """An instance of a class that nobody is seen to make."""
+        return self.language.instance(self, module, cls)
+
+    def given(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> dict[str, Value]:
+        """Arguments for a function that nobody is seen to call, by name."""
+        return self.language.given(self, function)
+
     @property
     def work(self) -> int:
         """Statements carried out so far."""
-        return _FUEL - self.fuel
+        return _FUEL - self.bounds.fuel
 
     # -- places ------------------------------------------------------------------------------------------------
 
@@ -149,15 +218,17 @@ class Machine:
     def place(self, node: ast.AST) -> Location:
         frame = self.frames[-1]
         source = frame.module.source
-        known: Location | None = getattr(node, "_place", None)  # asked for again in every iteration
-        if known is None or known.function != frame.function or known.path != source.path:
-            known = node._place = source.location(node, frame.function)  # type: ignore[attr-defined]
+        places = frame.module.notes("place")  # asked for again in every iteration
+        known: Location | None = places.get(node)
+        if known is None or known.function != frame.function:
+            known = places[node] = source.location(node, frame.function)
         return known
 
     def text(self, node: ast.AST) -> str:
-        known: str | None = getattr(node, "_text", None)
+        texts = self.module.notes("text")
+        known: str | None = texts.get(node)
         if known is None:
-            known = node._text = self.module.segment(node)  # type: ignore[attr-defined]
+            known = texts[node] = self.module.segment(node)
         return known
 
     def site(self, node: ast.AST) -> str:
@@ -166,6 +237,19 @@ class Machine:
         return " < ".join(
             [f"{at.path}:{at.line}:{at.column}", *(str(c) for c in reversed(self.callers))]
         )
+
+    def outside(self, node: ast.AST) -> Location:
+        """Where a model is called from: for a part called in one of the model's own methods, where that method was called."""
+        depth = 0
+        for frame, function in zip(reversed(self.frames), reversed(self.calling), strict=False):
+            if frame.me is None or frame.me.kind != "model" or acts_here(frame.module, [function]):
+                break
+            depth += 1
+        return self.callers[-depth] if 0 < depth <= len(self.callers) else self.place(node)
+
+    def modules(self) -> list[Module]:
+        """The files on the way to here."""
+        return list({id(frame.module): frame.module for frame in self.frames}.values())
 
     # -- things ------------------------------------------------------------------------------------------------
 
@@ -181,7 +265,7 @@ class Machine:
         self.things[thing.id] = thing
         return thing
 
-    def become(self, unknown: Unknown, kind: str, node: ast.AST | None = None) -> Thing:
+    def become(self, unknown: Unknown, kind: str) -> Thing:
         """Something unknown turns out to be a training object; the same one each time."""
         if unknown.became is None:
             same = [t for t in unknown.made_from if t.kind == kind]
@@ -232,10 +316,7 @@ class Machine:
         frame = self.module_frame(module)
         found = frame.names.get(name)
         if found is None:
-            from fallline.reader import globals as module_globals
-
-            found = module_globals.find(self, module, name)
-            frame.names[name] = found
+            found = frame.names[name] = self.language.global_name(self, module, name)
         return found
 
     def assign(self, name: str, value: Value) -> None:
@@ -245,81 +326,103 @@ class Machine:
         if isinstance(value, Unknown) and value.became is None and not value.hint:
             value.hint = name
         frame.names[name] = value
-        frame.fresh[name] = self.iteration
+        frame.fresh[name] = self.loops.iteration
 
     # -- events ------------------------------------------------------------------------------------------------
 
-    def emit(
-        self,
-        kind: Kind | Event,
-        node: ast.AST | Location | None = None,
-        *,
-        optimizer: Thing | None = None,
-        scaler: Thing | None = None,
-        model: Thing | None = None,
-        scheduler: Thing | None = None,
-        loader: Thing | None = None,
-        **facts: Any,
-    ) -> Event:
-        """Add an event, made here of a kind and its facts (for the transition) or given whole."""
-        if isinstance(kind, Event):
-            event = kind
-        else:
-            assert node is not None
-            event = make(
-                kind,
-                node if isinstance(node, Location) else self.place(node),
-                optimizer=optimizer.id if optimizer else None,
-                scaler=scaler.id if scaler else None,
-                model=model.id if model else None,
-                scheduler=scheduler.id if scheduler else None,
-                loader=loader.id if loader else None,
-                **facts,
-            )
+    def emit(self, event: E) -> E:
+        """Something happens here."""
         if event.parameters is not None and _unclear(event.parameters):
             event.parameters = None
-        event.callers, event.order = self.callers, len(self.events)
+        event.callers = self.callers
+        if self.aside:
+            event.order = -1
+            return event
+        event.order = len(self.events)
         self.events.append(event)
-        if event.kind is Kind.BACKWARD:
-            self.backwards += 1
-            self.pending += 1
-        elif event.kind is Kind.STEP:
-            self.windows.append(self.pending)
-            self.pending = 0
+        if isinstance(event, Backward):
+            self.updates.backwards += 1
+            self.updates.pending += 1
+        elif isinstance(event, Step):
+            self.updates.windows.append(self.updates.pending)
+            self.updates.pending = 0
         return event
 
-    def small(self, number: int) -> int:
-        """A large literal count as it is executed on paper; the last of a shrunk window stays its last."""
-        for offset in (0, 1, -1):
-            if number + offset in self.shrunk:
-                return self.shrunk[number + offset] - offset
-        return small(number)
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        """A value is looked up aside from the execution: whatever its making does has no part in it."""
+        before, self.aside = self.aside, True
+        try:
+            yield
+        finally:
+            self.aside = before
+
+    def batches(self, loader: Thing) -> int:
+        """How many batches a loader gives in this trace."""
+        return self.language.batches(self, loader)
+
+    def over(self, loader: Thing, node: ast.AST) -> Iterator[int]:
+        """Go over a loader as a framework does, batch by batch."""
+        self.loops.kinds.append("data")
+        self.loops.begun.append((0, 0))
+        try:
+            for index in range(self.loops.length):
+                self.loops.next(len(self.events))
+                last = index == self.loops.length - 1
+                self.emit(Batch(self.place(node), loader=loader.id, index=index, last=last))
+                yield index
+        finally:
+            self.loops.kinds.pop()
+            self.loops.begun.pop()
+            self.loops.iteration = 0
 
     def boundary(self) -> Location | None:
         """The innermost test around that depends on the iteration."""
-        around = next((at for at, varying, _ in reversed(self.tests) if varying), None)
-        return around or (self.passed[-1] if self.passed else None)
+        around = next((test.at for test in reversed(self.around.tests) if test.varying), None)
+        return around or (self.loops.passed[-1] if self.loops.passed else None)
 
-    def outlives(self, born: int, forwards: frozenset[int]) -> bool:
-        """Whether something made in iteration `born` outlives an iteration in which these forward passes ran."""
-        for iteration, events in self.begun:
-            if iteration > born:
-                return any(order >= events for order in forwards)
-        return False
+    def evaluates(self) -> bool:
+        """Whether a loop is around that does not train: over the batches of an evaluation, over samples."""
+        return "items" in self.loops.kinds or any(
+            not trains(module, [loop]) for module, loop in self.loops.nodes
+        )
+
+    def in_batch(self) -> bool:
+        """The innermost loop around is one that trains batch by batch, not the epoch loop around it."""
+        if "data" in self.loops.kinds:
+            return True
+        if not self.loops.nodes:
+            return False
+        module, loop = self.loops.nodes[-1]
+        inner = [n for n in ast.walk(loop) if isinstance(n, ast.For | ast.While) and n is not loop]
+        return not trains(module, inner) and any(
+            isinstance(n, ast.Call)
+            and isinstance(n.func, ast.Attribute)
+            and n.func.attr in {"backward", "manual_backward"}
+            for n in ast.walk(loop)
+        )
 
     def worth(self, matters: int) -> int:
         """How much a choice matters here: inside a model it gives the model its shape, unless the protocol is right there."""
-        return 0 if self.inside_model and matters < 2 else matters
+        return 0 if self.around.inside_model and matters < 2 else matters
+
+    def switch(self, key: str, usual: bool, matters: int = 2) -> bool:
+        """A test that cannot be decided: one value for the whole execution."""
+        return self.settings.switch(key, usual, matters)
+
+    def count(self, key: str) -> int:
+        """A small number for a count that is not known."""
+        return self.settings.count(key)
 
     # -- surroundings ------------------------------------------------------------------------------------------
 
     @contextmanager
     def inside(self, test: Location, varying: bool, text: str) -> Iterator[None]:
-        self.tests.append((test, varying, text))
+        self.around.tests.append(Test(test, varying, text))
         try:
             yield
         finally:
-            self.tests.pop()
+            self.around.tests.pop()
 
     @contextmanager
     def entered(self, frame: Frame) -> Iterator[None]:
@@ -333,24 +436,9 @@ class Machine:
 
     def trace(self) -> Trace:
         """What was executed, as rules see it."""
-        if not self.complete and self.events:
-            self.emit(Kind.OPAQUE, self.events[-1].at, what="the rest of the program")
-        # what reaches a backward once does so again, past the end of this trace
-        reaching = {
-            (e.kind, e.at, e.callers)
-            for e in self.events
-            if e.fact("used") or e.fact("reaches_backward")
-        }
-        for event in self.events:
-            if event.order in self.undecided:
-                continue
-            again = (event.kind, event.at, event.callers) in reaching
-            if event.kind is Kind.FORWARD and (again or self.complete):
-                event.facts.setdefault("used", again)
-            if event.kind is Kind.KEEP and (again or self.complete):
-                event.facts.setdefault("reaches_backward", again)
-            if event.kind is Kind.BACKWARD and event.fact("retain_graph"):
-                event.facts.setdefault("second", False)
+        if not self.bounds.complete and self.events:
+            self.emit(Opaque(self.events[-1].at, what="the rest of the program"))
+        self._settle()
         return Trace(
             self.events,
             [
@@ -359,8 +447,31 @@ class Machine:
                 if t.kind in OBJECTS
             ],
             settings=self.settings.words(),
-            complete=self.complete,
+            complete=self.bounds.complete,
         )
+
+    def _settle(self) -> None:
+        """What reaches a backward once does so again, past the end of this trace."""
+        reaching = {(e.kind, e.at, e.callers) for e in self.events if _reaches_backward(e)}
+        for event in self.events:
+            if event.order in self.updates.undecided:
+                continue
+            again = (event.kind, event.at, event.callers) in reaching
+            decided = again or self.bounds.complete
+            match event:
+                case Forward(used=None) if decided:
+                    event.used = again
+                case Keep(reaches_backward=None) if decided:
+                    event.reaches_backward = again
+                case Backward(second=None, retain_graph=True):
+                    event.second = False
+
+
+def _reaches_backward(event: Event) -> bool:
+    match event:
+        case Forward(used=True) | Keep(reaches_backward=True):
+            return True
+    return False
 
 
 def _known(kind: str, facts: dict[str, Any]) -> dict[str, Any]:
@@ -375,16 +486,3 @@ def _known(kind: str, facts: dict[str, Any]) -> dict[str, Any]:
 def _unclear(sets: Any) -> bool:
     """Parameter sets of models that were only assumed: which optimizer holds them is not known."""
     return not sets or any(name.startswith("?") for name in sets)
-
-
-def count_of(machine: Machine, value: Value) -> int | None:
-    """A whole number for a value: itself, or a small assumed one where the name says it is a count."""
-    if (
-        isinstance(value, Const)
-        and isinstance(value.value, int)
-        and not isinstance(value.value, bool)
-    ):
-        return value.value
-    if isinstance(value, Unknown) and value.became is None and value.hint:
-        return machine.settings.count(value.hint)
-    return None

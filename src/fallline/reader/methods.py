@@ -1,14 +1,15 @@
-"""What the methods of training objects and tensors do: the protocol itself."""
+"""Method calls: of training objects and tensors as their library says, of the unknown by what only a training object has."""
 
 from __future__ import annotations
 
 import re
 
-from fallline.events import Kind
-from fallline.reader import containers, frameworks, tensors
-from fallline.reader.call import METHODS, Call
-from fallline.reader.machine import Machine
-from fallline.reader.values import (
+from fallline import api
+from fallline.api import containers, tensors
+from fallline.api.arithmetic import pieces
+from fallline.api.call import Call
+from fallline.api.gradients import backward
+from fallline.api.values import (
     NONE,
     Const,
     Context,
@@ -23,37 +24,41 @@ from fallline.reader.values import (
     Value,
     kind_by_name,
 )
+from fallline.events import Opaque, SamplerEpoch
+from fallline.reader.machine import Machine
+from fallline.reader.opaque import derived
 
-__all__ = ["call_method", "call_unknown", "knows"]
+__all__ = ["call_method", "call_unknown"]
 
 _ACTS = re.compile(r"backward|step|update|clip|zero|scale_|reduce|sync")
 
 
 def call_method(machine: Machine, found: Value, name: str, call: Call) -> Value:
     """`found.name(...)` of something that is no class of the project."""
-    from fallline.reader.calls import derived
-
     value = machine.settled(found)
     if isinstance(value, Thing):
-        handler = METHODS.get((value.kind, name))
+        handler = api.method(value.kind, name)
         if handler is not None:
             return handler(machine, value, call)
         if name == "set_epoch":
             return _some_sampler(machine, call)
-        special = frameworks.method(machine, value, name, call)
+        handler = api.inherited(value.kind, name)
+        if handler is not None:
+            return handler(machine, value, call)
+        special = _special(machine, value, name, call)
         if special is not None:
             return special
         if value.kind == "iterator":
             return value
         if value.kind in {"optimizer", "scaler"} and _ACTS.search(name):
             # `optimizer.backward(loss)`, `optimizer.clip_master_grads(1)`: not torch's own class, and it does more than that one
-            machine.emit(Kind.OPAQUE, call.node, what=f"{value.kind}.{name}")
+            machine.emit(Opaque(machine.place(call.node), what=f"{value.kind}.{name}"))
         return Unknown()
     if isinstance(value, Tensor):
         return tensors.tensor(machine, value, name, call)
     if name == "backward" and not call.values:
         # whatever it is on paper, only a loss is called so
-        tensors.backward(machine, Tensor(None, divided=None), call)
+        backward(machine, Tensor(None, divided=None), call)
         return NONE
     if isinstance(value, Param):
         return tensors.parameter(machine, value, name, call)
@@ -72,9 +77,10 @@ def call_method(machine: Machine, found: Value, name: str, call: Call) -> Value:
     return derived(call)
 
 
-def knows(thing: Thing, name: str) -> bool:
-    """Whether this is a method of the object's torch class."""
-    return (thing.kind, name) in METHODS
+def _special(machine: Machine, thing: Thing, name: str, call: Call) -> Value | None:
+    """A method of a framework's object."""
+    handler = api.any_method(thing.kind)
+    return handler(machine, thing, name, call) if handler is not None else None
 
 
 def call_unknown(machine: Machine, value: Unknown, name: str, call: Call) -> Value | None:
@@ -84,22 +90,22 @@ def call_unknown(machine: Machine, value: Unknown, name: str, call: Call) -> Val
         and kind_by_name(value.hint) not in {"accelerator", "fabric"}
         and not call.values
     ):
-        tensors.backward(machine, Tensor(None, divided=None), call)
+        backward(machine, Tensor(None, divided=None), call)
         return NONE
     kind = kind_by_name(value.hint)
     if kind is None and name == "zero_grad":
         kind = "model" if not value.parts else None
     if name in {"unscale_", "get_scale"}:
         kind = "scaler"
-    if kind is not None and (kind, name) in METHODS and kind != "loader":
+    if kind is not None and kind != "loader" and api.method(kind, name) is not None:
         return call_method(machine, machine.become(value, kind), name, call)
     if name == "set_epoch":
         return _some_sampler(machine, call)
     if kind in {"accelerator", "fabric"}:
-        return frameworks.method(machine, machine.become(value, kind), name, call)
+        return _special(machine, machine.become(value, kind), name, call)
     if name == "backward" and call.args:
         # engine.backward(loss), trainer.backward(loss): somebody else's protocol
-        machine.emit(Kind.OPAQUE, call.node, what=f"{value.hint}.backward")
+        machine.emit(Opaque(machine.place(call.node), what=f"{value.hint}.backward"))
         return NONE
     if name in {"parameters", "named_parameters"}:
         return call_method(machine, machine.become(value, "model"), name, call)
@@ -109,7 +115,7 @@ def call_unknown(machine: Machine, value: Unknown, name: str, call: Call) -> Val
     if name in {"train", "eval"} and not value.hint and not call.values:
         return value
     if name in {"chunk", "split", "unbind", "tensor_split"}:
-        return tensors.pieces(machine, Tensor(False), call)
+        return pieces(machine, Tensor(False), call)
     if name in {"to", "cuda", "float", "half", "cpu", "detach", "clone"}:
         return value
     if name in {"item"}:
@@ -119,5 +125,5 @@ def call_unknown(machine: Machine, value: Unknown, name: str, call: Call) -> Val
 
 def _some_sampler(machine: Machine, call: Call) -> Value:
     """`data.set_epoch(epoch)`: a wrapper of a loader or a dataset tells its sampler."""
-    machine.emit(Kind.SAMPLER_EPOCH, call.node)
+    machine.emit(SamplerEpoch(machine.place(call.node)))
     return NONE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
+from typing import TypeAlias
 
 from fallline.syntax import Module
 from fallline.syntax.module import children
@@ -45,53 +46,71 @@ _BEGINS = frozenset(
 TOKENS = (b"backward(", b"training_step", b"compute_loss", b".eval(", b"optimizer", b".step(")
 
 
-def called_names(node: ast.AST) -> frozenset[str]:
+def called_names(module: Module, node: ast.AST) -> frozenset[str]:
     """The simple names of everything called in a node, itself included, and of what is handed to calls as an argument."""
-    known: frozenset[str] | None = getattr(node, "_called_names", None)
+    kept = module.notes("called names")
+    known: frozenset[str] | None = kept.get(node)
     if known is None:
-        known = node._called_names = frozenset.union(*_named(node))  # type: ignore[attr-defined]
+        known = kept[node] = frozenset.union(*_named(module.notes("named"), node))
     return known
 
 
-def _named(node: ast.AST) -> tuple[frozenset[str], frozenset[str]]:
+_Names: TypeAlias = tuple[frozenset[str], frozenset[str]]
+
+
+def _named(kept: dict[ast.AST, _Names], node: ast.AST) -> _Names:
     """What is called in a node, and what is only handed over: a function to call there, or a number (`log(loss, step)`)."""
-    known: tuple[frozenset[str], frozenset[str]] | None = getattr(node, "_named", None)
+    known = kept.get(node)
     if known is None:
-        found: set[str] = set()
-        handed: set[str] = set()
-        stack = [node]
-        while stack:
-            inner = stack.pop()
-            if inner is not node and isinstance(inner, ast.stmt):
-                called, given = _named(inner)  # asked for at every depth, walked once
-                found |= called
-                handed |= given
-                continue
-            stack += children(inner)
-            if isinstance(inner, ast.Call):
-                if isinstance(inner.func, ast.Name):
-                    found.add(inner.func.id)
-                elif isinstance(inner.func, ast.Attribute):
-                    found.add(inner.func.attr)
-                    if isinstance(inner.func.value, ast.Name):
-                        found.add(f"{inner.func.value.id}.{inner.func.attr}")
-                    if (
-                        inner.func.attr == "update"
-                        and "scal" in ast.unparse(inner.func.value).lower()
-                    ):
-                        found.add("scaler.update")
-                for argument in () if _only_asks(inner.func) else inner.args:
-                    # a closure or step function handed to something that will call it
-                    if isinstance(argument, ast.Name):
-                        handed.add(argument.id)
-            elif isinstance(inner, ast.Attribute) and inner.attr in {
-                "grad",
-                "require_backward_grad_sync",
-                "sync_gradients",
-            }:
-                found.add("zero_grad")
-        known = node._named = frozenset(found), frozenset(handed - found)  # type: ignore[attr-defined]
+        # asked for at every depth, walked once: the innermost statements first, without recursion
+        unknown = [node]
+        for here in unknown:
+            unknown += [n for n in children(here) if n not in kept]
+        for inner in reversed(unknown[1:]):
+            if isinstance(inner, ast.stmt):
+                kept[inner] = _names_in(kept, inner)
+        known = kept[node] = _names_in(kept, node)
     return known
+
+
+def _names_in(kept: dict[ast.AST, _Names], node: ast.AST) -> _Names:
+    """The same, where the answers for the statements below are known."""
+    found: set[str] = set()
+    handed: set[str] = set()
+    stack = [node]
+    while stack:
+        inner = stack.pop()
+        if inner is not node and isinstance(inner, ast.stmt):
+            called, given = kept[inner]
+            found |= called
+            handed |= given
+            continue
+        stack += children(inner)
+        if isinstance(inner, ast.Call):
+            found.update(_calls(inner.func))
+            if not _only_asks(inner.func):
+                # a closure or step function handed to something that will call it
+                handed.update(a.id for a in inner.args if isinstance(a, ast.Name))
+        elif isinstance(inner, ast.Attribute) and inner.attr in _LIKE_ZERO_GRAD:
+            found.add("zero_grad")
+    return frozenset(found), frozenset(handed - found)
+
+
+_LIKE_ZERO_GRAD = frozenset({"grad", "require_backward_grad_sync", "sync_gradients"})
+
+
+def _calls(function: ast.expr) -> list[str]:
+    """The names by which a call may be known: `update`, `scaler.update`."""
+    if isinstance(function, ast.Name):
+        return [function.id]
+    if not isinstance(function, ast.Attribute):
+        return []
+    names = [function.attr]
+    if isinstance(function.value, ast.Name):
+        names.append(f"{function.value.id}.{function.attr}")
+    if function.attr == "update" and "scal" in ast.unparse(function.value).lower():
+        names.append("scaler.update")
+    return names
 
 
 # Functions that look at what they are given and call none of it: `isinstance(model, Trainer)` trains nothing.
@@ -112,9 +131,10 @@ def acts(module: Module, nodes: Iterable[ast.AST]) -> bool:
     return relevant(module, nodes, _ACTS)
 
 
-def acts_here(nodes: Iterable[ast.AST]) -> bool:
+def acts_here(module: Module, nodes: Iterable[ast.AST]) -> bool:
     """Whether these statements themselves do part of the protocol, not through other functions."""
-    return any(not _named(node)[0].isdisjoint(_ACTS) for node in nodes)
+    kept = module.notes("named")
+    return any(not _named(kept, node)[0].isdisjoint(_ACTS) for node in nodes)
 
 
 def begins(module: Module, nodes: Iterable[ast.AST]) -> bool:
@@ -149,12 +169,12 @@ def _reaches(
 ) -> int:
     """_REACHED, _SURE not, or the depth of an outer search that the answer waits for: functions call each other in circles.
 
-    Only what is sure is kept on the node, so that no answer depends on which file was read before.
+    Only what is sure is kept, so that no answer depends on which file was read before.
     """
-    if not _named(node)[0].isdisjoint(wanted):
+    if not _named(module.notes("named"), node)[0].isdisjoint(wanted):
         return _REACHED
-    key = _KEYS[id(wanted)]
-    known = getattr(node, key, None)
+    kept = module.notes(_QUESTIONS[wanted])
+    known = kept.get(node)
     if known is not None:
         return _REACHED if known else _SURE
     if id(node) in begun:
@@ -163,38 +183,38 @@ def _reaches(
         return 0
     begun[id(node)] = depth
     answer = _SURE
-    for name in sorted(called_names(node) - _COMMON):
+    for name in sorted(called_names(module, node) - _COMMON):
         for home, target in definitions(module, name):
             answer = min(answer, _reaches(home, target, wanted, begun, depth + 1))
             if answer == _REACHED:
-                setattr(node, key, True)
+                kept[node] = True
                 return _REACHED
     if answer >= depth:
-        setattr(node, key, False)
+        kept[node] = False
         answer = _SURE
     begun[id(node)] = answer
     return answer
 
 
-_KEYS = {
-    id(TRIGGERS): "_reaches",
-    id(_ACTS): "_reaches_act",
-    id(_TRAINS): "_reaches_train",
-    id(_BEGINS): "_reaches_begin",
-    id(_STEPS): "_reaches_step",
+_QUESTIONS = {
+    TRIGGERS: "reaches a trigger",
+    _ACTS: "acts",
+    _TRAINS: "trains",
+    _BEGINS: "begins",
+    _STEPS: "steps",
 }
 
 
 def definitions(module: Module, name: str) -> list[tuple[Module, ast.AST]]:
     """Functions and methods of the project that a simple name may mean from this module."""
-    by_name = getattr(module, "_by_simple_name", None)
+    kept = module.notes("definitions")
+    by_name: dict[str, list[tuple[Module, ast.AST]]] | None = kept.get(module.tree)
     if by_name is None:
-        by_name = {}
+        by_name = kept[module.tree] = {}
         for qualified, function in module.functions.items():
             by_name.setdefault(qualified.rpartition(".")[2], []).append((module, function))
         for qualified, cls in module.classes.items():
             by_name.setdefault(qualified.rpartition(".")[2], []).append((module, cls))
-        module._by_simple_name = by_name  # type: ignore[attr-defined]
     if name not in by_name:
         base, _, last = name.partition(".")
         there = None
@@ -203,4 +223,4 @@ def definitions(module: Module, name: str) -> list[tuple[Module, ast.AST]]:
             if module.project.may_hold(dotted, module, TOKENS):
                 there = module.project.find(dotted, module)
         by_name[name] = [there] if there is not None else []
-    return by_name[name]  # type: ignore[no-any-return]
+    return by_name[name]

@@ -3,65 +3,56 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
-from collections.abc import Sequence as Seq
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from fallline.events import Kind
-from fallline.reader import contexts, grads, loops
-from fallline.reader.decide import decide, truth
-from fallline.reader.evaluate import combine, evaluate
-from fallline.reader.machine import Machine
-from fallline.reader.values import (
+from fallline.api import gradients
+from fallline.api.paper import Test
+from fallline.api.values import (
     NONE,
     Class,
     Const,
     Function,
-    Mapping,
     Param,
     Sequence,
     Tensor,
-    Thing,
     Unknown,
-    Value,
     replace,
 )
+from fallline.reader import contexts, loops
+from fallline.reader.assign import assign_to
+from fallline.reader.decide import decide, truth
+from fallline.reader.loops import BREAK, CONTINUE, RETURN
+from fallline.reader.machine import Machine
+from fallline.reader.names import imported
+from fallline.reader.operators import combine, joined
 
-__all__ = ["assign_to", "run_block"]
-
-BREAK, CONTINUE, RETURN = "break", "continue", "return"
-
-
-def run_block(machine: Machine, statements: Seq[ast.stmt]) -> str | None:
-    """Run statements until one of them jumps; the kind of jump, or None."""
-    for statement in statements:
-        machine.tick()
-        handler = _HANDLERS.get(statement.__class__)
-        if handler is not None:
-            jump = handler(machine, statement)
-            if jump is not None:
-                return jump
-    return None
+__all__ = ["STATEMENTS"]
 
 
 def _expression(machine: Machine, node: ast.Expr) -> None:
     if not isinstance(node.value, ast.Constant):
-        evaluate(machine, node.value)
+        machine.evaluate(node.value)
 
 
 def _assign(machine: Machine, node: ast.Assign) -> None:
     grows = _adds_to_itself(node)
-    before = machine.settled(evaluate(machine, node.targets[0])) if grows else None
-    value = evaluate(machine, node.value)
+    before = machine.settled(machine.evaluate(node.targets[0])) if grows else None
+    value = machine.evaluate(node.value)
     if grows and isinstance(value, Tensor) and value.graph:
         added = value
         if isinstance(before, Tensor):
             added = replace(
                 value, forwards=value.forwards - before.forwards, kept=value.kept - before.kept
             )
-        value = grads.accumulate(machine, node, added, value)
+        value = gradients.accumulate(machine, node, added, value, _born(machine, node.targets[0]))
     for target in node.targets:
         assign_to(machine, target, value, node)
+
+
+def _born(machine: Machine, target: ast.expr) -> int:
+    """The iteration that last gave a name its value."""
+    return machine.frame.fresh.get(target.id, 0) if isinstance(target, ast.Name) else 0
 
 
 def _adds_to_itself(node: ast.Assign) -> bool:
@@ -90,182 +81,24 @@ def _same_name(one: ast.expr, other: ast.expr) -> bool:
 
 def _annotated(machine: Machine, node: ast.AnnAssign) -> None:
     if node.value is not None:
-        assign_to(machine, node.target, evaluate(machine, node.value), node)
-
-
-def assign_to(machine: Machine, target: ast.expr, value: Value, node: ast.AST) -> None:
-    """Bind a value to a name, attribute, item, or a pattern of them."""
-    if isinstance(target, ast.Name):
-        _replaced(machine, target.id, value, node)
-        machine.assign(target.id, value)
-    elif isinstance(target, ast.Attribute):
-        _set_attribute(machine, target, value, node)
-    elif isinstance(target, ast.Tuple | ast.List):
-        for part, item in zip(target.elts, _unpacked(machine, value, target.elts), strict=True):
-            assign_to(machine, part.value if isinstance(part, ast.Starred) else part, item, node)
-    elif isinstance(target, ast.Subscript):
-        _set_item(machine, target, value, node)
-
-
-def _unpacked(machine: Machine, found: Value, parts: list[ast.expr]) -> list[Value]:
-    value = machine.settled(found)
-    if (
-        isinstance(value, Sequence)
-        and len(value.items) == len(parts)
-        and not any(isinstance(p, ast.Starred) for p in parts)
-    ):
-        return value.items
-    if isinstance(value, Tensor):
-        # a model's outputs, or a batch: each part is such a tensor, or a number
-        return [replace(value, graph=None if value.graph else value.graph) for _ in parts]
-    if isinstance(value, Sequence) and len(value.items) == 1 and isinstance(value.items[0], Tensor):
-        return [replace(value.items[0]) for _ in parts]
-    return [Unknown(_name(p)) for p in parts]
-
-
-def _name(node: ast.expr) -> str:
-    return (
-        node.id
-        if isinstance(node, ast.Name)
-        else node.attr
-        if isinstance(node, ast.Attribute)
-        else ""
-    )
-
-
-def _replaced(machine: Machine, name: str, value: Value, node: ast.AST) -> None:
-    """`model = Net()` again, when an optimizer already holds the old parameters."""
-    new = machine.settled(value)
-    if not isinstance(new, Thing) or new.kind != "model":
-        return
-    old = machine.frame.names.get(name)
-    if (
-        isinstance(old, Thing)
-        and old.kind == "model"
-        and new.sets
-        and old.sets
-        and new.sets.isdisjoint(old.sets)
-    ):
-        held = any(
-            t.kind == "optimizer" and not t.sets.isdisjoint(old.sets)
-            for t in machine.things.values()
-        )
-        here = machine.place(node)
-        made_here = (
-            isinstance(node, ast.Assign)
-            and new.at is not None
-            and here.line <= new.at.line <= (here.end_line or 0)
-        )
-        if held and not machine.iteration and made_here:
-            machine.emit(Kind.REPLACE, node, model=new, what="recreated", parameters=old.sets)
-
-
-def _set_attribute(machine: Machine, target: ast.Attribute, value: Value, node: ast.AST) -> None:
-    of = machine.settled(evaluate(machine, target.value))
-    if isinstance(of, Param) and target.attr == "grad":
-        grads.assign(machine, of.sets, value, node)
-        return
-    if isinstance(of, Param) and target.attr == "data":
-        grads.used(machine, value, of.sets, node)
-        return
-    if isinstance(of, Tensor) and target.attr == "requires_grad":
-        of.leaf = of.graph = True
-        return
-    if isinstance(of, Tensor) and target.attr == "grad":
-        grads.assign(machine, of.sets, value, node)
-        return
-    if isinstance(of, Unknown) and target.attr == "grad":
-        grads.assign(machine, frozenset(), value, node)
-        return
-    if isinstance(of, Thing):
-        new = machine.settled(value)
-        if target.attr == "require_backward_grad_sync" and of.kind == "model":
-            _toggle_sync(machine, of, value, target)
-            return
-        if (
-            of.kind == "model"
-            and isinstance(new, Thing)
-            and new.kind == "model"
-            and target.attr != "module"
-        ):
-            _new_part(machine, of, new, target.attr, node)
-        of.attrs[target.attr] = value
-        if isinstance(value, Unknown) and value.became is None and not value.hint:
-            value.hint = target.attr
-
-
-def _toggle_sync(machine: Machine, model: Thing, value: Value, target: ast.Attribute) -> None:
-    model.facts["wrapper"] = model.facts.get("wrapper", "ddp")
-    synced = (
-        bool(value.value)
-        if isinstance(value, Const)
-        else machine.settings.switch(machine.text(target), True, 0)
-    )
-    if synced:
-        machine.unsynced = [m for m in machine.unsynced if m != model.id]
-    elif model.id not in machine.unsynced:
-        machine.unsynced.append(model.id)
-
-
-def _new_part(machine: Machine, model: Thing, part: Thing, name: str, node: ast.AST) -> None:
-    """`model.fc = nn.Linear(...)`: part of the model; too late when an optimizer already holds the old ones."""
-    me = machine.frame.me
-    for layer in ("batchnorm", "recurrent", "dropout", "transformer"):
-        if part.facts.get(layer):
-            model.facts[layer] = True
-    if me is model:
-        part.facts["parameters"] = model.sets
-        return
-    holders = [
-        t
-        for t in machine.things.values()
-        if t.kind == "optimizer" and not t.sets.isdisjoint(model.sets)
-    ]
-    if holders and not part.sets <= model.sets and not machine.iteration:
-        machine.emit(
-            Kind.REPLACE,
-            node,
-            model=model,
-            optimizer=holders[0],
-            what="head",
-            parameters=model.sets,
-        )
-    part.facts["parameters"] = model.sets
-
-
-def _set_item(machine: Machine, target: ast.Subscript, value: Value, node: ast.AST) -> None:
-    of = machine.settled(evaluate(machine, target.value))
-    if isinstance(of, Mapping):
-        key = evaluate(machine, target.slice)
-        if isinstance(key, Const):
-            try:
-                of.items[key.value] = value
-            except TypeError:
-                return
-        if isinstance(value, Tensor):
-            grads.keep(machine, of, value, "assign", node)
-    elif isinstance(of, Thing) and of.kind == "model":
-        new = machine.settled(value)
-        if isinstance(new, Thing) and new.kind == "model":
-            _new_part(machine, of, new, machine.text(target.slice), node)
-    elif isinstance(of, Sequence) and isinstance(value, Tensor):
-        grads.keep(machine, of, value, "assign", node)
+        assign_to(machine, node.target, machine.evaluate(node.value), node)
 
 
 def _augmented(machine: Machine, node: ast.AugAssign) -> None:
-    old = machine.settled(evaluate(machine, node.target))
-    value = evaluate(machine, node.value)
+    old = machine.settled(machine.evaluate(node.target))
+    value = machine.evaluate(node.value)
     if isinstance(old, Tensor) and old.grad_of is not None:
-        grads.write(machine, old.grad_of, _operation(node.op), node)
+        gradients.write(machine, old.grad_of, _operation(node.op), node)
         return
     if isinstance(old, Param):
-        grads.used(machine, value, old.sets, node)
+        gradients.used(machine, old.sets, node)
         return
     new = combine(machine, old, value, node.op, node)
     if isinstance(old, Sequence) and isinstance(value, Sequence):
-        old.items += value.items
+        longer = joined(old, value, old.born)
+        old.items, old.open = longer.items, longer.open
         return
-    if isinstance(new, Const) and machine.iteration:
+    if isinstance(new, Const) and machine.loops.iteration:
         new = Const(new.value, True)
     if (
         isinstance(new, Tensor)
@@ -273,50 +106,51 @@ def _augmented(machine: Machine, node: ast.AugAssign) -> None:
         and isinstance(node.op, ast.Add)
         and isinstance(value, Tensor)
     ):
-        new = grads.accumulate(machine, node, value, new)
+        new = gradients.accumulate(machine, node, value, new, _born(machine, node.target))
     assign_to(machine, node.target, new, node)
 
 
-def _operation(op: ast.operator) -> str:
-    return {
-        ast.Div: "div",
-        ast.Mult: "mul",
-        ast.Add: "add",
-        ast.Sub: "add",
-        ast.FloorDiv: "div",
-    }.get(op.__class__, "other")
+def _operation(op: ast.operator) -> gradients.Op:
+    match op:
+        case ast.Div() | ast.FloorDiv():
+            return "div"
+        case ast.Mult():
+            return "mul"
+        case ast.Add() | ast.Sub():
+            return "add"
+    return "other"
 
 
 def _if(machine: Machine, node: ast.If) -> str | None:
     value, varying = decide(machine, node)
     body = node.body if value else node.orelse
     if varying and not value and isinstance(node.body[-1], ast.Continue):
-        machine.passed.append(
+        machine.loops.passed.append(
             machine.place(node.test)
         )  # what follows is reached only past this test
     if not body:
         return None
-    machine.tests.append((machine.place(node.test), varying, machine.text(node.test)))
+    machine.around.tests.append(Test(machine.place(node.test), varying, machine.text(node.test)))
     try:
-        return run_block(machine, body)
+        return machine.run(body)
     finally:
-        machine.tests.pop()
+        machine.around.tests.pop()
 
 
 def _with(machine: Machine, node: ast.With | ast.AsyncWith) -> str | None:
     with contexts.entered_all(machine, node):
-        return run_block(machine, node.body)
+        return machine.run(node.body)
 
 
 def _try(machine: Machine, node: ast.Try) -> str | None:
-    jump = run_block(machine, node.body)
+    jump = machine.run(node.body)
     if jump is None:
-        jump = run_block(machine, node.orelse)
-    return run_block(machine, node.finalbody) or jump
+        jump = machine.run(node.orelse)
+    return machine.run(node.finalbody) or jump
 
 
 def _return(machine: Machine, node: ast.Return) -> str:
-    machine.returned = evaluate(machine, node.value) if node.value is not None else NONE
+    machine.returned = machine.evaluate(node.value) if node.value is not None else NONE
     return RETURN
 
 
@@ -329,8 +163,6 @@ def _class(machine: Machine, node: ast.ClassDef) -> None:
 
 
 def _import(machine: Machine, node: ast.Import | ast.ImportFrom) -> None:
-    from fallline.reader.globals import imported
-
     module = machine.module
     for alias in node.names:
         name = alias.asname or alias.name.partition(".")[0]
@@ -349,12 +181,12 @@ def _nonlocal(machine: Machine, node: ast.Nonlocal) -> None:
 
 
 def _match(machine: Machine, node: ast.Match) -> str | None:
-    evaluate(machine, node.subject)
+    machine.evaluate(node.subject)
     for index, case in enumerate(node.cases):
         last = index == len(node.cases) - 1
         key = f"{machine.text(node.subject)} matches case {index + 1}"
-        if last or machine.settings.switch(key, index == 0):
-            return run_block(machine, case.body)
+        if last or machine.switch(key, index == 0):
+            return machine.run(case.body)
     return None
 
 
@@ -372,12 +204,12 @@ def _delete(machine: Machine, node: ast.Delete) -> None:
         if isinstance(target, ast.Name):
             machine.frame.names.pop(target.id, None)
         elif isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Slice):
-            emptied = machine.settled(evaluate(machine, target.value))
+            emptied = machine.settled(machine.evaluate(target.value))
             if isinstance(emptied, Sequence):
                 emptied.items.clear()
 
 
-_HANDLERS: dict[type, Callable[[Machine, Any], str | None]] = {
+STATEMENTS: Mapping[type, Callable[[Machine, Any], str | None]] = {
     ast.Expr: _expression,
     ast.Assign: _assign,
     ast.AnnAssign: _annotated,

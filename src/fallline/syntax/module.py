@@ -73,6 +73,7 @@ class Module:
         self._by_type: dict[type, list[Any]] = {}
         self._resolved: dict[int, str | None] = {}
         self._bases: dict[int, set[str]] = {}
+        self._notes: dict[str, dict[ast.AST, Any]] = {}
         self._index()
 
     # -- the index ---------------------------------------------------------------------------------------------
@@ -108,6 +109,13 @@ class Module:
         for nodes in self._by_type.values():
             for node in nodes:
                 node.__dict__.pop("parent", None)
+
+    def notes(self, about: str) -> dict[ast.AST, Any]:
+        """A table of answers about nodes, one for each question, kept as long as the file is."""
+        table = self._notes.get(about)
+        if table is None:
+            table = self._notes[about] = {}
+        return table
 
     def all(self, *kinds: type[Node]) -> list[Node]:
         """Every node of these types, in source order within each type."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from fallline.cli.measuring._common import add_output, deliver
-from fallline.errors import UsageError
+from fallline.cli.measuring._common import add_output
 
-__all__ = ["HELP", "add_arguments", "run"]
+__all__ = ["HELP", "add_arguments"]
 
 HELP = """\
 a custom autograd Function: gradcheck and everything that training asks of it
@@ -33,28 +32,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--skip", action="append", default=[], metavar="CASE", help="leave a case out"
     )
     add_output(parser)
-
-
-def run(args: argparse.Namespace) -> int:
-    from fallline.instruments.function.check import check_function, shaped
-    from fallline.instruments.target import named_object
-
-    inputs: tuple[object, ...] = ()
-    if args.inputs:
-        given = named_object(args.inputs)
-        given = given() if callable(given) else given
-        if not isinstance(given, tuple | list):
-            raise UsageError(
-                f"--inputs {args.inputs} gave a {type(given).__name__}: a tuple is needed"
-            )
-        inputs = tuple(given)
-    elif args.shapes:
-        inputs = tuple(shaped(args.shapes))
-    report = check_function(named_object(args.target), *inputs, skip=args.skip)
-    deliver(report, args)
-    if report.partial:
-        return 130
-    return 1 if report.failures else 0
 
 
 def _shape(text: str) -> tuple[int, ...]:

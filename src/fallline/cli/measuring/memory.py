@@ -6,7 +6,7 @@ import argparse
 
 from fallline.cli.measuring import _common
 
-__all__ = ["HELP", "add_arguments", "run"]
+__all__ = ["HELP", "add_arguments"]
 
 HELP = """\
 where the memory goes: the peak and who holds it, what grows, what each remedy saves
@@ -39,20 +39,3 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="time for trying remedies; 0 tries none (default: 60)",
     )
     _common.add_script(parser, updates=8)
-
-
-def run(args: argparse.Namespace) -> int:
-    from fallline.instruments.frame import Progress
-    from fallline.instruments.memory.measure import measure_memory
-
-    script = _common.script(args)
-    with Progress("measuring memory:", args.updates) as progress:
-        memory = measure_memory(script, updates=args.updates, remedy=args.remedy, progress=progress)
-    if args.try_for and not args.remedy and not memory.partial:
-        from fallline.instruments.memory.trials import try_remedies
-
-        with Progress("measuring memory: remedy", len(memory.remedies)) as progress:
-            try_remedies(memory, script, args.try_for, progress)
-    snapshot = memory.allocator.file() if memory.allocator is not None else None
-    _common.deliver(memory, args, {"snapshot.pickle": snapshot} if snapshot else None)
-    return memory.status

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
-from typing import Any
 
-from fallline.cli.measuring._common import add_output, add_script, deliver, script
+from fallline.cli.measuring._common import add_output, add_script
 
-__all__ = ["HELP", "add_arguments", "run"]
+__all__ = ["HELP", "add_arguments"]
 
 HELP = """\
 what a model holds unregistered, its dead units, initialisation and gradient flow
@@ -25,46 +23,3 @@ and how signal and gradient change from layer to layer.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_output(parser)
     add_script(parser, updates=1)
-
-
-def run(args: argparse.Namespace) -> int:
-    status = 0
-    if ":" in args.target and not os.path.exists(args.target):
-        from fallline.instruments.model import measure_model
-        from fallline.instruments.target import named_object
-
-        model, inputs = _built(named_object(args.target), args.target)
-        report = measure_model(model, *inputs)
-    else:
-        from fallline.instruments.model.script import model_of_script
-
-        report, ran = model_of_script(script(args), update=args.updates)
-        status = 130 if ran.interrupted else ran.status
-    deliver(report, args)
-    return 130 if report.partial else status
-
-
-def _built(thing: Any, target: str) -> tuple[Any, tuple[Any, ...]]:
-    """The model itself, or what a function or class without arguments gives."""
-    from torch import nn
-
-    from fallline.errors import UsageError
-
-    if not isinstance(thing, nn.Module):
-        if not callable(thing):
-            raise UsageError(
-                f"{target} is a {type(thing).__name__}: name a model, or a function or class that gives one"
-            )
-        try:
-            thing = thing()
-        except TypeError as error:
-            raise UsageError(
-                f"{target} cannot be called without arguments ({error}): name a function that can"
-            ) from None
-    if isinstance(thing, tuple) and thing and isinstance(thing[0], nn.Module):
-        return thing[0], thing[1:]
-    if not isinstance(thing, nn.Module):
-        raise UsageError(
-            f"{target} gave a {type(thing).__name__}, not a torch.nn.Module (or a tuple that begins with one)"
-        )
-    return thing, ()

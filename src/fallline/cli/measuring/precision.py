@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from fallline.cli.measuring._common import add_output, add_script, deliver, script
-from fallline.errors import UsageError
+from fallline.cli.measuring._common import add_output, add_script
 
-__all__ = ["HELP", "add_arguments", "run"]
+__all__ = ["HELP", "add_arguments"]
 
 HELP = """\
 FP16, BF16 or neither: one update of a script in every format
@@ -34,22 +33,3 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-timing", action="store_true", help="leave the speed out")
     add_output(parser)
     add_script(parser, updates=1, optional=True)  # --table needs none
-
-
-def run(args: argparse.Namespace) -> int:
-    if args.table:
-        from fallline.instruments.precision.table import autocast_table
-
-        deliver(autocast_table(args.device), args)
-        return 0
-    if args.target is None:
-        raise UsageError(
-            "name the script to measure, or --table: fallline measure precision train.py"
-        )
-    from fallline.instruments.precision.script import precision_of_script
-
-    report, ran = precision_of_script(script(args), update=args.updates, timing=not args.no_timing)
-    deliver(report, args)
-    if report.partial or ran.interrupted:
-        return 130
-    return ran.status

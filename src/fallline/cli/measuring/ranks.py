@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 
 from fallline.cli.measuring import _common
 
-__all__ = ["HELP", "add_arguments", "run"]
+__all__ = ["HELP", "add_arguments"]
 
 HELP = """\
 the ranks of a torchrun job: versions, reachability, bandwidth, stragglers, seeds, samples, equal parameters
@@ -33,21 +31,3 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how long a rank may take to answer (default: 30)",
     )
     _common.add_script(parser, updates=20, optional=True)
-
-
-def run(args: argparse.Namespace) -> int:
-    from fallline.instruments.frame import Progress
-    from fallline.instruments.ranks import measure_ranks
-
-    script = _common.script(args) if args.target is not None else None
-    with Progress("measuring ranks:") as progress:
-        ranks = measure_ranks(
-            script, updates=args.updates, seconds=args.answer_within, progress=progress
-        )
-    _common.deliver(ranks, args)
-    if ranks.silent:
-        print(f"fallline measure: {ranks.silent}", file=sys.stderr)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(ranks.status)  # a collective that hangs would hold up the end of the process too
-    return ranks.status

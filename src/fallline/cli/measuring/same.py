@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 
 from fallline.cli.measuring import _common
 
-__all__ = ["HELP", "add_arguments", "run"]
+__all__ = ["HELP", "add_arguments"]
 
 HELP = """\
 whether a script gives the same bits twice; the first update, parameter and operation that differ, and why
@@ -45,22 +44,3 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="do not look for the cause: two runs, whatever they show",
     )
     _common.add_script(parser, updates=20)
-
-
-def run(args: argparse.Namespace) -> int:
-    from fallline.instruments.frame import Progress
-    from fallline.instruments.same import measure_same
-
-    script = _common.script(args)
-    with Progress("comparing runs:") as progress:
-        same = measure_same(
-            script,
-            updates=args.updates,
-            ranks=args.ranks,
-            resume=shlex.split(args.resume) if args.resume is not None else None,
-            stop=args.stop,
-            pin=not args.no_pin,
-            progress=progress,
-        )
-    _common.deliver(same, args)
-    return same.status or (0 if same.same else 1)

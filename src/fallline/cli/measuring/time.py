@@ -6,7 +6,7 @@ import argparse
 
 from fallline.cli.measuring import _common
 
-__all__ = ["HELP", "add_arguments", "run"]
+__all__ = ["HELP", "add_arguments"]
 
 HELP = """\
 where the time goes: data, copies, forward, backward, communication, step, stalls, idle device
@@ -30,16 +30,3 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="time for trying other ways to load; 0 tries none (default: 20)",
     )
     _common.add_script(parser, updates=20)
-
-
-def run(args: argparse.Namespace) -> int:
-    from fallline.instruments.frame import Progress
-    from fallline.instruments.timing.measure import measure_time
-
-    script = _common.script(args)
-    with Progress("measuring time:", args.updates) as progress:
-        timing = measure_time(
-            script, updates=args.updates, loader_for=args.loader_for, progress=progress
-        )
-    _common.deliver(timing, args, {"trace.json": timing.trace} if timing.trace else None)
-    return timing.status

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from fallline.events import Event, Kind, Trace, Update
+from fallline.events import Backward, Forward, Trace, Update, ZeroGrad
 from fallline.finding import Edit, Finding, Fix, Severity
+from fallline.flow.calls import names_in
 from fallline.rule import Rule
 from fallline.rules._reindent import reindented
 from fallline.rules.distributed._specimen import DDP
@@ -17,6 +18,7 @@ class SyncEveryMicroStep(Rule):
     code = "FL301"
     name = "sync-every-micro-step"
     severity = Severity.WARNING
+    yields_to = ("FL302",)
     what = """\
 DDP all-reduces the gradients after every micro-batch of an accumulation, although only the sum is stepped."""
     why = """\
@@ -47,16 +49,16 @@ for i, (inputs, targets) in enumerate(loader):
     def check(self, trace: Trace) -> Iterator[Finding]:
         for update in trace.updates:
             for backward in _synced_again(update):
-                forward = next(iter(reversed(update.before(backward, Kind.FORWARD))), None)
-                places = {"forward": forward, "step": update.step}
-                related = {name: event.at for name, event in places.items() if event is not None}
-                boundary = update.step.fact("boundary")
-                if boundary is not None:
-                    related["boundary"] = boundary
+                forward = update.before(backward).of(Forward).first
+                related = {"step": update.step.at}
+                if forward is not None:
+                    related["forward"] = forward.at
+                if update.step.boundary is not None:
+                    related["boundary"] = update.step.boundary
                 yield self.finding(
                     backward,
-                    "DDP all-reduces the gradients on every micro-batch although only their sum is stepped. Run the forward and the backward pass of all but "
-                    "the last micro-batch inside model.no_sync()",
+                    "DDP all-reduces the gradients on every micro-batch although only their sum is stepped, which costs time and changes nothing. Run the forward "
+                    "and the backward pass of all but the last micro-batch inside model.no_sync().",
                     related=related,
                 )
 
@@ -161,17 +163,17 @@ for inputs, targets in loader:
     )
 
 
-def _synced_again(update: Update) -> list[Event]:
+def _synced_again(update: Update) -> list[Backward]:
     """All-reduces of one loss that another one of the same loss follows in this update."""
-    synced = [b for b in update.backwards if b.fact("wrapper") == "ddp" and b.fact("sync") is True]
-    again: list[Event] = []
-    for index, backward in enumerate(synced):
-        site = backward.fact("site") or backward.at
-        cleared = update.after(backward, Kind.ZERO_GRAD)
-        until = cleared[0].order if cleared else update.step.order
-        if any((b.fact("site") or b.at) == site and b.order < until for b in synced[index + 1 :]):
-            again.append(backward)
-    return again
+    synced = [b for b in update.backwards if b.wrapper == "ddp" and b.sync is True]
+    return [
+        b
+        for b in synced
+        if any(
+            later in synced and later.loss == b.loss
+            for later in update.after(b).until(ZeroGrad).of(Backward)
+        )
+    ]
 
 
 def _boundary(module: Module, step_line: int, block: list[ast.stmt]) -> ast.If | None:
@@ -186,29 +188,18 @@ def _boundary(module: Module, step_line: int, block: list[ast.stmt]) -> ast.If |
 
 def _known_before(module: Module, test: ast.expr, inside: list[ast.stmt], last: ast.stmt) -> bool:
     """The boundary test has the same value before the forward pass: it asks nothing and nothing it names changes."""
-    names = {n.id for n in ast.walk(test) if isinstance(n, ast.Name)}
-    calls = [c for c in ast.walk(test) if isinstance(c, ast.Call)]
-    if any(not isinstance(c.func, ast.Name) or c.func.id != "len" for c in calls):
-        return False
     loop = module.enclosing(last, ast.For)
-    if loop is None or last not in loop.body:
+    if loop is None or last not in loop.body or not _asks_nothing(test):
         return False
-    stored = [
-        n
-        for s in loop.body
-        for n in ast.walk(s)
-        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
-    ]
-    attributes = [
-        n
-        for s in loop.body
-        for n in ast.walk(s)
-        if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)
-    ]
-    late = {n.id for n in stored if n.lineno >= inside[0].lineno}
-    return not names & late and not (
-        attributes and any(isinstance(n, ast.Attribute) for n in ast.walk(test))
-    )
+    late, attributes = set(), False
+    for node in (n for s in loop.body for n in ast.walk(s)):
+        match node:
+            case ast.Name(name, ast.Store()) if node.lineno >= inside[0].lineno:
+                late.add(name)
+            case ast.Attribute(ctx=ast.Store()):
+                attributes = True
+    reads_attributes = any(isinstance(n, ast.Attribute) for n in ast.walk(test))
+    return names_in(test).isdisjoint(late) and not (attributes and reads_attributes)
 
 
 def _nullcontext(module: Module) -> tuple[tuple[Edit, ...], str]:
@@ -228,3 +219,14 @@ def _nullcontext(module: Module) -> tuple[tuple[Edit, ...], str]:
     if first is None:
         return (Editor(module).insert(1, 1, "import contextlib\n"),), "contextlib.nullcontext"
     return (Editor(module).insert_before(first, "import contextlib"),), "contextlib.nullcontext"
+
+
+def _asks_nothing(test: ast.expr) -> bool:
+    """No call in it but `len`."""
+    for node in ast.walk(test):
+        match node:
+            case ast.Call(ast.Name("len")):
+                pass
+            case ast.Call():
+                return False
+    return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fallline.events import Kind, Trace
+from fallline.events import Backward, Forward, Trace
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
 from fallline.rules.distributed._specimen import DDP
@@ -32,18 +32,18 @@ with model.no_sync():
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         inside = False  # a forward pass since the last backward was itself in no_sync
-        for event in trace.all(Kind.FORWARD, Kind.BACKWARD):
-            if event.kind is Kind.FORWARD:
-                inside = inside or event.fact("no_sync") is True
-                continue
-            useless = event.fact("no_sync") is True and event.fact("sync") is True
-            if useless and event.fact("wrapper") == "ddp" and not inside:
-                yield self.finding(
-                    event,
-                    "no_sync() is around backward() but not around the forward pass, where DDP decides whether to all-reduce: it saves nothing. "
-                    "Move the forward pass inside",
-                )
-            inside = False
+        for event in trace.of(Forward, Backward):
+            match event:
+                case Forward():
+                    inside = inside or event.no_sync is True
+                case Backward(no_sync=True, sync=True, wrapper="ddp") if not inside:
+                    yield self.finding(
+                        event,
+                        "no_sync() is around backward() but not around the forward pass, where DDP decides whether to all-reduce, so it saves nothing. "
+                        "Move the forward pass inside.",
+                    )
+                case Backward():
+                    inside = False
 
     wrong = (
         DDP

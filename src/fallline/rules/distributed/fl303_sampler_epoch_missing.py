@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fallline.events import Event, Kind, Loader, Object, Sampler, Trace
+from fallline.events import Backward, Epoch, EpochEnd, Loader, Sampler, SamplerEpoch, Trace
 from fallline.finding import Finding, Severity
 from fallline.location import Location
 from fallline.rule import Rule
-from fallline.rules._order import following
 
 
 class SamplerEpochMissing(Rule):
@@ -22,7 +21,7 @@ The sampler shuffles with `seed + epoch`, and the epoch stays 0: the order is id
 
 Nothing raises, and one epoch looks right."""
     instead = """\
-Tell the sampler which epoch begins.
+Call `set_epoch` at the start of every epoch.
 
 ```python
 for epoch in range(epochs):
@@ -34,34 +33,26 @@ for epoch in range(epochs):
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         # `if isinstance(loader.sampler, DistributedSampler): set_epoch` is a switch that may not go with the sampler
-        if trace.opaque or any("sampler" in setting for setting in trace.settings):
+        if trace.hides("epoch") or any("sampler" in setting for setting in trace.settings):
             return
-        for sampler in trace.objects.values():
+        for sampler in trace.objects_of(Sampler):
             if not _shuffles(sampler) or sampler.at is None:
                 continue
-            loaders = {
-                o.id
-                for o in trace.objects.values()
-                if isinstance(o, Loader) and o.fact("sampler") == sampler.id
-            }
-            passes = [e for e in trace.all(Kind.EPOCH) if e.loader in loaders and _trains(trace, e)]
-            told = any(_may_be(trace, e, sampler) for e in trace.all(Kind.SAMPLER_EPOCH))
-            if len(passes) > 1 and not told:
+            loaders = {o.id for o in trace.objects_of(Loader) if o.sampler == sampler.id}
+            passes = [e for e in trace.of(Epoch) if e.loader in loaders and _trains(trace, e)]
+            called = any(_may_be(trace, e, sampler) for e in trace.of(SamplerEpoch))
+            if len(passes) > 1 and not called:
                 yield self.finding(
                     sampler.at,
-                    "This DistributedSampler shuffles but set_epoch is never called: every epoch has the same order. Call sampler.set_epoch(epoch) "
-                    f"before the loop over the data (line {passes[0].at.line})",
+                    "This DistributedSampler shuffles but set_epoch is never called, so every epoch has the same order. Call sampler.set_epoch(epoch) "
+                    f"before the loop over the data ({passes[0].at.near(sampler.at)}).",
                 )
 
-    def denies(self, trace: Trace) -> Iterator[Location]:
+    def refutes(self, trace: Trace) -> Iterator[Location]:
         """A sampler that some setting tells its epoch is told on purpose in that one only."""
-        told = {e.fact("sampler") for e in trace.all(Kind.SAMPLER_EPOCH)}
-        for sampler in trace.objects.values():
-            if (
-                isinstance(sampler, Sampler)
-                and sampler.at is not None
-                and told & {None, sampler.id}
-            ):
+        called = {e.sampler for e in trace.of(SamplerEpoch)}
+        for sampler in trace.objects_of(Sampler):
+            if sampler.at is not None and called & {None, sampler.id}:
                 yield sampler.at
 
     wrong = (
@@ -182,26 +173,23 @@ for epoch in range(3):
     )
 
 
-def _shuffles(thing: Object) -> bool:
+def _shuffles(sampler: Sampler) -> bool:
     # a sampler that does not say otherwise shuffles, but only a door that knows it says so
-    return (
-        isinstance(thing, Sampler)
-        and thing.fact("type") == "DistributedSampler"
-        and thing.fact("shuffle") is True
-    )
+    return sampler.type == "DistributedSampler" and sampler.shuffle is True
 
 
-def _may_be(trace: Trace, event: Event, sampler: Object) -> bool:
+def _may_be(trace: Trace, event: SamplerEpoch, sampler: Sampler) -> bool:
     """set_epoch was called on this sampler, or on one that is reached some other way."""
-    told = trace.object(event.fact("sampler"))
-    return told is None or told is sampler or told.fact("assumed") is True
+    called = trace.sampler(event.sampler)
+    return called is None or called is sampler or called.assumed is True
 
 
-def _trains(trace: Trace, epoch: Event) -> bool:
+def _trains(trace: Trace, epoch: Epoch) -> bool:
     """A backward runs in this pass over the data."""
-    for event in following(trace, epoch):
-        if event.kind is Kind.BACKWARD:
-            return True
-        if event.kind in {Kind.EPOCH, Kind.EPOCH_END} and event.loader == epoch.loader:
-            return False
+    for event in trace.after(epoch):
+        match event:
+            case Backward():
+                return True
+            case Epoch(loader=loader) | EpochEnd(loader=loader) if loader == epoch.loader:
+                return False
     return False

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fallline.events import Event, Kind, Trace
+from fallline.events import Replace, Step, Trace
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
-from fallline.rules._order import following
 
 _WHAT = {
-    "recreated": "The model is made anew",
+    "recreated": "The model is built again",
     "head": "A part of the model is replaced",
     "fsdp1": "FSDP flattens the parameters into new ones",
     "moved": "The model is moved",
@@ -28,11 +27,11 @@ class ParametersReplaced(Rule):
     name = "parameters-replaced"
     severity = Severity.ERROR
     what = """\
-Parameters are replaced after the optimizer, or DDP, took hold of the old ones.
+Parameters are replaced after the optimizer, or DDP, took the old ones.
 
-The model is made anew, gets a new head, is wrapped by FSDP1, or is moved after DDP wrapped it. Wrapping in DDP after building the optimizer is harmless: it keeps the parameters."""
+The model is built again, gets a new head, is wrapped by FSDP1, or is moved after DDP wrapped it. Wrapping in DDP after building the optimizer is harmless: it keeps the parameters."""
     why = """\
-The optimizer goes on stepping tensors that are no longer in the model, so the new parameters stay as they were initialised.
+The optimizer continues to step tensors that are no longer in the model, so the new parameters stay as they were initialised.
 
 Nothing raises: the loss is computed, the gradients arrive, the step runs."""
     instead = """\
@@ -46,15 +45,15 @@ optimizer = torch.optim.AdamW(model.parameters())
 ```"""
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        for event in trace.all(Kind.REPLACE):
+        for event in trace.of(Replace):
             if not _trains_on(trace, event):
                 continue
-            what = str(event.fact("what") or "")
+            what = event.what or ""
             holder = "DDP" if what == "moved" else "the optimizer"
             yield self.finding(
                 event,
-                f"{_WHAT.get(what, 'Parameters are replaced')} after {holder} took hold of the old parameters: the new ones are never updated. "
-                f"{_THEN.get(what, 'Build the optimizer last')}",
+                f"{_WHAT.get(what, 'Parameters are replaced')} after {holder} took the old parameters, so the new ones are never updated. "
+                f"{_THEN.get(what, 'Build the optimizer last')}.",
             )
 
     wrong = (
@@ -159,11 +158,10 @@ for fold in range(2):
     )
 
 
-def _trains_on(trace: Trace, event: Event) -> bool:
+def _trains_on(trace: Trace, event: Replace) -> bool:
     """The holder of the old parameters is stepped again: not a model loaded for evaluation, nor the next fold."""
-    later = {e.optimizer for e in following(trace, event) if e.kind is Kind.STEP}
+    later = {e.optimizer for e in trace.after(event).of(Step)}
     if event.optimizer is not None:
         return event.optimizer in later
-    old = event.fact("parameters") or frozenset()
-    holders = (trace.object(optimizer) for optimizer in later)
-    return any(h is not None and not old.isdisjoint(h.fact("parameters") or ()) for h in holders)
+    old = event.parameters or frozenset()
+    return any(not old.isdisjoint(trace.held_by(optimizer) or ()) for optimizer in later)

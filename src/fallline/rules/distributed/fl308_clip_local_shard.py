@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fallline.events import Kind, Trace
+from fallline.events import Clip, Trace
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
 
@@ -25,7 +25,7 @@ class ClipLocalShard(Rule):
     what = """\
 `torch.nn.utils.clip_grad_norm_` is called on the parameters of an FSDP1 model (`FullyShardedDataParallel`)."""
     why = """\
-Each rank holds only its own shard of the gradients, so each computes another norm and clips by another factor: the parts of one gradient no longer fit together.
+Each rank holds only its own shard of the gradients, so each computes a different norm and clips by a different factor: the parts of one gradient no longer fit together.
 
 FSDP2 (`fully_shard`) and DTensors are fine: there torch's function computes the norm over all ranks. So is `NO_SHARD`, where every rank holds everything."""
     instead = """\
@@ -39,12 +39,12 @@ model.clip_grad_norm_(1.0)
     )
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        for event in trace.all(Kind.CLIP):
-            if event.fact("local_shards") is True:
+        for clip in trace.of(Clip):
+            if clip.local_shards is True:
                 yield self.finding(
-                    event,
-                    "Clipping sees only this rank's shards of the FSDP model, so every rank computes another norm. Use the model's own method: "
-                    "model.clip_grad_norm_(max_norm)",
+                    clip,
+                    "torch's clip_grad_norm_ sees only this rank's shards of the FSDP model, so each rank computes a different norm. Use the model's own method: "
+                    "model.clip_grad_norm_(max_norm).",
                 )
 
     wrong = (

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fallline.events import Event, Kind, Trace
+from fallline.events import Backward, Forward, GradWrite, Opaque, Step, Trace
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
-from fallline.rules._order import following
 from fallline.rules.distributed._specimen import DDP
 
 
@@ -29,28 +28,25 @@ loss = loss_fn(model(inputs), targets)      # not model.module(inputs)
 ```"""
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        pending: list[Event] = []  # training passes since the last backward
-        for event in trace.all(Kind.FORWARD, Kind.BACKWARD, Kind.STEP):
-            if (
-                event.kind is Kind.FORWARD
-                and event.fact("grad") is not False
-                and event.fact("used") is not False
-            ):
-                pending.append(event)
-            elif event.kind is Kind.BACKWARD:
-                bypassed = [
-                    f for f in pending if f.fact("bypass") and f.fact("training") is not False
-                ]
-                through = any(f.fact("wrapper") == "ddp" and not f.fact("bypass") for f in pending)
-                if bypassed and not through and not _by_hand(trace, event):
-                    yield from map(self._bypassed, bypassed)
-                pending = []
+        pending: list[Forward] = []  # training passes since the last backward
+        for event in trace.of(Forward, Backward):
+            match event:
+                case Forward() if event.may_train:
+                    pending.append(event)
+                case Backward():
+                    bypassed = [f for f in pending if f.bypass and f.training is not False]
+                    through = any(f.wrapper == "ddp" and not f.bypass for f in pending)
+                    # the gradients may be averaged by hand before the step
+                    by_hand = trace.after(event).until(Step).of(GradWrite, Opaque)
+                    if bypassed and not through and not by_hand:
+                        yield from map(self._bypassed, bypassed)
+                    pending = []
 
-    def _bypassed(self, forward: Event) -> Finding:
+    def _bypassed(self, forward: Forward) -> Finding:
         return self.finding(
             forward,
-            "This training pass calls model.module, past DDP: the gradients are never averaged over the ranks, and their models drift apart. "
-            "Call the wrapped model",
+            "This training pass calls model.module, past DDP, so the gradients are never averaged over the ranks and their models drift apart. "
+            "Call the wrapped model.",
         )
 
     wrong = (
@@ -113,13 +109,3 @@ for inputs, targets in loader:
     optimizer.step()
 """,
     )
-
-
-def _by_hand(trace: Trace, backward: Event) -> bool:
-    """The gradients are changed, perhaps averaged, before the step; or it cannot be seen."""
-    for event in following(trace, backward):
-        if event.kind in {Kind.GRAD_WRITE, Kind.OPAQUE}:
-            return True
-        if event.kind is Kind.STEP:
-            return False
-    return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fallline.events import Kind, Trace, Update
+from fallline.events import Backward, Forward, GradWrite, Opaque, Trace, Update, ZeroGrad
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
 from fallline.rules.distributed._specimen import DDP
@@ -15,7 +15,7 @@ class LeftoverUnsynchronised(Rule):
     name = "leftover-unsynchronised"
     severity = Severity.ERROR
     what = """\
-The step uses gradients of which the last micro-batches ran under `no_sync()`, so that they were never all-reduced.
+The last micro-batches before the step ran under `no_sync()`, so their gradients were never all-reduced.
 
 It happens at the end of the data, where the window is not full and the micro-batch that would synchronise never comes."""
     why = """\
@@ -37,8 +37,8 @@ if last:
             if _is_local(update) and (trace.live or not _syncs_midway(update)):
                 yield self.finding(
                     update.step,
-                    "This step uses gradients that were never all-reduced: the last micro-batches before it ran under no_sync(). The ranks drift apart; let the "
-                    "last micro-batch before every step synchronise",
+                    "This step uses gradients that were never all-reduced, because the last micro-batches before it ran under no_sync(), so the ranks drift apart. "
+                    "Let the last micro-batch before every step synchronise.",
                 )
 
     wrong = (
@@ -110,14 +110,12 @@ for inputs, targets in loader:
 
 def _is_local(update: Update) -> bool:
     """The last backward before the step is known not to have synchronised, and nobody did it by hand."""
-    if not update.backwards:
+    last = update.of(Backward).last
+    if last is None or last.wrapper != "ddp" or last.sync is not False:
         return False
-    last = update.backwards[-1]
-    if last.fact("wrapper") != "ddp" or last.fact("sync") is not False:
-        return False
-    if any(f.fact("bypass") for f in update.all(Kind.FORWARD)):
+    if any(f.bypass for f in update.of(Forward)):
         return False  # FL309
-    return not update.after(last, Kind.GRAD_WRITE, Kind.OPAQUE, Kind.ZERO_GRAD)
+    return not update.after(last).of(GradWrite, Opaque, ZeroGrad)
 
 
 def _syncs_midway(update: Update) -> bool:
@@ -125,5 +123,5 @@ def _syncs_midway(update: Update) -> bool:
 
     On paper it means that a long window was cut short, and the last micro-batch is not the one the program means.
     """
-    synced = [b.fact("sync") for b in update.backwards]
+    synced = [b.sync for b in update.backwards]
     return synced[0] is False and True in synced

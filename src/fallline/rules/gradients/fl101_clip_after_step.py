@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fallline.events import Event, Kind, Trace
+from fallline.events import Clip, Step, Trace, misdirected, owners, position
 from fallline.finding import Finding, Fix, Severity
 from fallline.rule import Rule
 from fallline.rules.gradients._moves import lone_statement, move_to
 from fallline.rules.gradients._specimens import SETUP
-from fallline.rules.gradients._windows import (
-    first_of_each,
-    measures_only,
-    misdirected,
-    owners,
-    standing,
-)
-from fallline.rules.gradients._words import place
 from fallline.syntax import Module
 
 __all__ = ["ClipAfterStep"]
@@ -26,6 +18,8 @@ class ClipAfterStep(Rule):
     code = "FL101"
     name = "clip-after-step"
     severity = Severity.ERROR
+    yields_to = ("FL102",)
+    yields_within = "line"
     what = (
         "Finds gradient clipping that runs after the `optimizer.step()` that used those gradients."
     )
@@ -34,19 +28,19 @@ class ClipAfterStep(Rule):
         "all: the parameters are bit for bit those of a run without it. Without `zero_grad()` it changes later updates instead."
     )
     instead = "Clip between `backward()` and `step()`:\n\n```python\nloss.backward()\ntorch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\noptimizer.step()\n```"
-    fix_safety = "The clip moves before the step it follows, when both stand in one block."
+    fix_safety = "The clip moves before the step it follows, when both are in one block."
     facts = ("clip-after-step",)
     tokens = (b"clip",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        for clip in first_of_each(trace.all(Kind.CLIP)):
-            if measures_only(clip) or clip.fact("closure") or misdirected(trace, clip):
+        for clip in trace.of(Clip).first_of_each():
+            if clip.measures_only or clip.closure or misdirected(trace, clip):
                 continue
             step = _step_before(trace, clip)
             if step is not None:
                 yield self.finding(
                     clip,
-                    f"Gradients are clipped after the step at {place(step.at, clip.at)} has used them, so that update was not clipped. "
+                    f"Gradients are clipped after the step at {step.at.near(clip.at)} has used them, so that update was not clipped. "
                     "Move the clip between backward() and step().",
                     related={"step": step.at},
                 )
@@ -165,12 +159,12 @@ optimizer.step()
     )
 
 
-def _step_before(trace: Trace, clip: Event) -> Event | None:
+def _step_before(trace: Trace, clip: Clip) -> Step | None:
     """The step that used the gradients before this clip, for every optimizer the clip is about."""
-    steps: list[Event] = []
+    steps: list[Step] = []
     for optimizer in owners(trace, clip):
-        where, step = standing(trace, clip, optimizer)
-        if where in ("fresh", "unknown") or (step is not None and step.fact("closure")):
+        where, step = position(trace, clip, optimizer)
+        if where in ("fresh", "unknown") or (step is not None and step.closure):
             return None
         if step is not None:
             steps.append(step)

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fallline.events import Event, Kind, Trace
+from fallline.events import (
+    Backward,
+    Clip,
+    GradWrite,
+    Opaque,
+    Step,
+    Trace,
+    misdirected,
+    owners,
+    position,
+)
 from fallline.finding import Finding, Fix, Severity
 from fallline.rule import Rule
 from fallline.rules.gradients._moves import lone_statement, move_to
 from fallline.rules.gradients._specimens import SETUP
-from fallline.rules.gradients._windows import (
-    first_of_each,
-    later,
-    measures_only,
-    misdirected,
-    owners,
-    standing,
-)
-from fallline.rules.gradients._words import place
 from fallline.syntax import Module
 
 __all__ = ["ClipBeforeBackward"]
@@ -33,20 +34,20 @@ class ClipBeforeBackward(Rule):
         "that follows is not clipped. Where old gradients are still there, it shrinks those."
     )
     instead = "Clip between `backward()` and `step()`:\n\n```python\nloss.backward()\ntorch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\noptimizer.step()\n```"
-    fix_safety = "The clip moves right before the step, when both stand in one block."
+    fix_safety = "The clip moves right before the step, when both are in one block."
     facts = ("clip-before-backward",)
     tokens = (b"clip",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        for clip in first_of_each(trace.all(Kind.CLIP)):
-            if measures_only(clip) or clip.fact("closure") or misdirected(trace, clip):
+        for clip in trace.of(Clip).first_of_each():
+            if clip.measures_only or clip.closure or misdirected(trace, clip):
                 continue
             step = _unclipped_step(trace, clip)
             if step is not None:
                 yield self.finding(
                     clip,
                     "Gradients are clipped before backward() has produced them, so there is nothing to clip and the step at "
-                    f"{place(step.at, clip.at)} uses them unclipped. Move the clip between backward() and step().",
+                    f"{step.at.near(clip.at)} uses them unclipped. Move the clip between backward() and step().",
                     related={"step": step.at},
                 )
 
@@ -127,22 +128,23 @@ for epoch in range(2):
     )
 
 
-def _unclipped_step(trace: Trace, clip: Event) -> Event | None:
+def _unclipped_step(trace: Trace, clip: Clip) -> Step | None:
     """The step that takes unclipped gradients because this clip came before their backward."""
-    found: Event | None = None
-    for optimizer in owners(trace, clip):
-        where, _ = standing(trace, clip, optimizer)
-        if where != "before":
-            return None
-        produced = False
-        for event in later(trace, clip):
-            if event.kind is Kind.BACKWARD and trace.concerns(event, optimizer):
+    steps = [_step_after_backward(trace, clip, o) for o in owners(trace, clip)]
+    return steps[-1] if steps and None not in steps else None
+
+
+def _step_after_backward(trace: Trace, clip: Clip, optimizer: str | None) -> Step | None:
+    """The optimizer's next step, when the clip comes before any backward and one comes between the two."""
+    if position(trace, clip, optimizer)[0] != "before":
+        return None
+    produced = False
+    for event in trace.after(clip):
+        match event:
+            case Backward() if trace.concerns(event, optimizer):
                 produced = True
-            elif event.kind is Kind.STEP and event.optimizer == optimizer:
-                if not produced or event.fact("closure"):
-                    return None
-                found = event
-                break
-            elif event.kind in (Kind.GRAD_WRITE, Kind.OPAQUE) and not produced:
+            case Step(optimizer=stepped) if stepped == optimizer:
+                return event if produced and not event.closure else None
+            case GradWrite() | Opaque() if not produced:
                 return None
-    return found
+    return None

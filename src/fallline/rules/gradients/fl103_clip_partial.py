@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fallline.events import Event, Kind, Trace
+from fallline.events import Clip, Trace, owners, position, windows
 from fallline.finding import Finding, Fix, Severity
 from fallline.rule import Rule
 from fallline.rules.gradients._moves import lone_statement, move_to
 from fallline.rules.gradients._specimens import SETUP
-from fallline.rules.gradients._windows import (
-    first_of_each,
-    measures_only,
-    owners,
-    standing,
-    windows,
-)
-from fallline.rules.gradients._words import place
 from fallline.syntax import Module
 
 __all__ = ["ClipPartial"]
@@ -28,8 +20,8 @@ class ClipPartial(Rule):
     severity = Severity.ERROR
     what = "Finds gradient clipping that runs on every micro-batch of an accumulation, on a sum that is not complete yet."
     why = (
-        "Each call shrinks what has been added up so far, so early micro-batches count less than late ones. Where the clip "
-        "binds, the update points elsewhere than the one that is clipped once. Only where it never binds is it harmless."
+        "Each call shrinks the sum so far, so early micro-batches count less than late ones. Where the clip takes effect, the update "
+        "has a different direction from one that is clipped once. It is harmless only where it never takes effect."
     )
     instead = (
         "Clip once, on the complete sum, right before the step:\n\n"
@@ -40,19 +32,18 @@ class ClipPartial(Rule):
     tokens = (b"clip",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        early = {str(c.at) for c in first_of_each(trace.all(Kind.CLIP)) if _came_early(trace, c)}
+        early = {str(c.at) for c in trace.of(Clip).first_of_each() if _came_early(trace, c)}
         for window in windows(trace):
-            if window.update.step.fact("closure"):
+            if window.step.closure:
                 continue
-            step = window.update.step.at
-            for clip in window.inside(Kind.CLIP):
-                mine = window.update.optimizer in owners(trace, clip)
-                if mine and not measures_only(clip) and str(clip.at) not in early:
+            for clip in window.inside.of(Clip):
+                mine = window.optimizer in owners(trace, clip)
+                if mine and not clip.measures_only and str(clip.at) not in early:
                     yield self.finding(
                         clip,
-                        "Clipping runs on every micro-batch, on a gradient that is still being added up; when it binds, early "
-                        f"micro-batches count less. Clip once, right before the step at {place(step, clip.at)}.",
-                        related={"step": step},
+                        "Gradients are clipped after every micro-batch, while they are still being added up, so early micro-batches count less whenever "
+                        f"the clip takes effect. Clip once, right before the step at {window.step.at.near(clip.at)}.",
+                        related={"step": window.step.at},
                     )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
@@ -149,6 +140,6 @@ for epoch in range(2):
     )
 
 
-def _came_early(trace: Trace, clip: Event) -> bool:
+def _came_early(trace: Trace, clip: Clip) -> bool:
     """A clip that first runs before any backward is misplaced altogether (FL102), not partial."""
-    return any(standing(trace, clip, o)[0] == "before" for o in owners(trace, clip))
+    return any(position(trace, clip, o)[0] == "before" for o in owners(trace, clip))

@@ -6,12 +6,10 @@ import ast
 from collections.abc import Iterator
 from typing import Any
 
-from fallline.events import Event, Kind, Trace
+from fallline.events import Backward, Clip, GradWrite, Trace, Window, scale_free, windows
 from fallline.finding import Finding, Fix, Severity
 from fallline.rule import Rule
-from fallline.rules._optimizers import scale_free
 from fallline.rules.gradients._specimens import SETUP
-from fallline.rules.gradients._windows import Window, optimizer_type, steps_by_framework, windows
 from fallline.syntax import Editor, Module
 
 __all__ = ["AccumulationUnscaled"]
@@ -26,9 +24,9 @@ class AccumulationUnscaled(Rule):
         "loss nor the gradient is divided by k."
     )
     why = (
-        "`backward()` adds. The gradient of k micro-batches is k times that of the big batch they stand for, so an SGD update is k "
-        "times too large: a hidden learning rate. Adam and AdamW divide the factor out again, and a clip that binds on every update "
-        "hides it; logged norms and clip thresholds are k times off all the same. An error, and with Adam and its kin a warning."
+        "`backward()` adds. The gradient of k micro-batches is k times that of one big batch, so an SGD update is k "
+        "times too large: a hidden learning rate. Adam and AdamW divide the factor out again, and a clip that takes effect on every update "
+        "hides it, but logged norms and clip thresholds are still k times off. An error; with Adam and similar optimizers, a warning."
     )
     instead = "Divide the loss by the number of micro-batches:\n\n```python\n(loss / accumulation_steps).backward()\n```"
     fix_safety = "Only the value given to `backward()` is divided; the logged loss stays as it was. Divides by the count that the boundary test or the loop names."
@@ -36,25 +34,24 @@ class AccumulationUnscaled(Rule):
     tokens = (b"backward",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        if trace.opaque:
+        if trace.hides("divide"):
             return
         for window in windows(trace):
-            optimizer = window.update.optimizer
             # A live backward says itself whether a framework has divided it; on paper the framework's step has to do.
-            owned = not trace.live and steps_by_framework(trace, optimizer)
+            owned = not trace.live and window.optimizer in trace.by_framework
             if not window.micro or owned or not _unscaled(window):
                 continue
-            first, step = window.micro[0], window.update.step
+            first, step = window.micro[0], window.step
             # On paper the number of micro-batches is the reader's choice, not the program's.
             evidence: dict[str, Any] = {"micro_batches": len(window.micro)} if trace.live else {}
             related = {"step": step.at}
-            if step.fact("boundary") is not None:
-                related["boundary"] = step.fact("boundary")
+            if step.boundary is not None:
+                related["boundary"] = step.boundary
             yield self.finding(
                 first,
-                "Several backward passes of this loss feed one step and nothing divides them. "
-                f"{_harm(trace, window)} {_remedy(first)}",
-                severity=Severity.WARNING if scale_free(optimizer_type(trace, optimizer)) else None,
+                f"The loss is accumulated over {_how_many(trace, window)} micro-batches but never divided by their number, so "
+                f"{_harm(trace, window)}. {_remedy(first)}",
+                severity=Severity.WARNING if scale_free(trace.type_of(window.optimizer)) else None,
                 related=related,
                 **evidence,
             )
@@ -63,26 +60,18 @@ class AccumulationUnscaled(Rule):
         line = finding.at.line
         calls = module.method_calls("backward")
         call = next((c for c in calls if c.lineno <= line <= (c.end_lineno or c.lineno)), None)
-        if call is None:
+        count = _count(module, call, finding) if call is not None else None
+        if call is None or count is None:
             return None
-        count = _count(module, call, finding)
-        if count is None:
-            return None
-        assert isinstance(call.func, ast.Attribute)
-        loss = call.func.value
-        if (
-            isinstance(loss, ast.Call)
-            and isinstance(loss.func, ast.Attribute)
-            and loss.func.attr == "scale"
-            and loss.args
-        ):
-            loss = loss.args[0]  # scaler.scale(loss): the scale stays outermost
-            text = f"{_operand(module, loss)} / {count}"
-        else:
-            text = f"({_operand(module, loss)} / {count})"
-        return Fix(
-            "Divide the loss by the number of micro-batches", (Editor(module).replace(loss, text),)
-        )
+        match call.func:
+            case ast.Attribute(ast.Call(ast.Attribute(attr="scale"), [loss, *_])):
+                text = f"{_operand(module, loss)} / {count}"  # scaler.scale(loss): the scale stays outermost
+            case ast.Attribute(loss):
+                text = f"({_operand(module, loss)} / {count})"
+            case _:
+                return None
+        edit = Editor(module).replace(loss, text)
+        return Fix("Divide the loss by the number of micro-batches", (edit,))
 
     wrong = (
         SETUP
@@ -224,80 +213,71 @@ for epoch in range(2):
 def _unscaled(window: Window) -> bool:
     """Every micro-batch is a mean that is known not to be divided, and the gradient is not divided afterwards."""
     mean = all(
-        b.fact("divided") is False and b.fact("reduction") == "mean" and not b.fact("normalised")
-        for b in window.micro
+        b.divided is False and b.reduction == "mean" and not b.normalised for b in window.micro
     )
-    return mean and not any(
-        _rescales(e) for e in window.update.after(window.micro[0], Kind.GRAD_WRITE)
-    )
+    writes = window.update.after(window.micro[0]).of(GradWrite)
+    return mean and not any(w.rescales for w in writes)
 
 
-def _rescales(write: Event) -> bool:
-    return write.fact("op") not in ("noise", "add")
-
-
-def _remedy(backward: Event) -> str:
-    if backward.fact("driver") == "transformers":
+def _remedy(backward: Backward) -> str:
+    if backward.driver == "transformers":
         # measured with transformers 5.22: twice the update for 2 micro-batches of BertForSequenceClassification
         return (
-            "The Trainer takes this loss for divided by `num_items_in_batch`, and the model or loss function has not done it: "
-            "set `trainer.loss_is_scaled_for_ga = False`, and the Trainer divides."
+            "The Trainer assumes that this loss is already divided by `num_items_in_batch`, but neither the model nor the loss function "
+            "does it: set `trainer.loss_is_scaled_for_ga = False`, and the Trainer divides."
         )
     return "Divide the loss by the number of micro-batches."
 
 
 def _harm(trace: Trace, window: Window) -> str:
-    kind = optimizer_type(trace, window.update.optimizer)
-    hides = " Clipping hides this only while it binds." if window.update.all(Kind.CLIP) else ""
-    if kind == "SGD":
-        return f"Their gradients add up: SGD takes a step as many times too large.{hides}"
+    kind = trace.type_of(window.optimizer)
+    times = f"{len(window.micro)}×" if trace.live else "that many times"
     if scale_free(kind):
-        return f"{kind} divides the factor out again, but logged norms and clip thresholds are off by it."
-    return f"Their gradients add up: with SGD the step is as many times too large, Adam divides the factor out again.{hides}"
+        return f"logged norms and clip thresholds are off by that factor ({kind} itself divides it out again)"
+    hides = ", except where clipping takes effect" if window.update.of(Clip) else ""
+    if kind == "SGD":
+        return f"SGD's step is {times} too large{hides}"
+    return f"with SGD the step is {times} too large{hides}; Adam divides the factor out again"
 
 
 def _operand(module: Module, node: ast.expr) -> str:
     """The text of an expression, in brackets where `/` would bind tighter."""
     text = module.segment(node)
-    loose = (
-        ast.BinOp | ast.IfExp | ast.BoolOp | ast.Compare | ast.Lambda | ast.NamedExpr | ast.UnaryOp
-    )
-    return f"({text})" if isinstance(node, loose) else text
+    match node:
+        case ast.BinOp() | ast.IfExp() | ast.BoolOp() | ast.Compare() | ast.Lambda():
+            return f"({text})"
+        case ast.NamedExpr() | ast.UnaryOp():
+            return f"({text})"
+    return text
 
 
 def _count(module: Module, call: ast.Call, finding: Finding) -> str | None:
-    """The text that names the number of micro-batches where the backward stands."""
+    """The text that names the number of micro-batches at the backward."""
     boundary = finding.related.get("boundary")
     if boundary is not None and boundary.path == module.path:
-        found = [
-            n
-            for n in module.all(ast.BinOp)
-            if isinstance(n.op, ast.Mod) and n.lineno == boundary.line
-        ]
-        if len(found) != 1:
-            return None
-        count = found[0].right
-        same = module.function(count) is module.function(call)
-        return _operand(module, count) if same or _is_attribute(count) else None
+        return _modulus(module, call, boundary.line)
     loop = module.enclosing(call, ast.For)
     step = finding.related.get("step")
     if loop is None or step is None or loop.lineno <= step.line <= (loop.end_lineno or loop.lineno):
         return None
-    counts = loop.iter
-    ranged = (
-        isinstance(counts, ast.Call)
-        and isinstance(counts.func, ast.Name)
-        and counts.func.id == "range"
-    )
-    if ranged and isinstance(counts, ast.Call) and len(counts.args) == 1:
-        return _operand(module, counts.args[0])
+    match loop.iter:
+        case ast.Call(ast.Name("range"), [count]):
+            return _operand(module, count)
     return None
 
 
-def _is_attribute(node: ast.expr) -> bool:
-    """`self.every` means the same in every method."""
-    return (
-        isinstance(node, ast.Attribute)
-        and isinstance(node.value, ast.Name)
-        and node.value.id == "self"
-    )
+def _how_many(trace: Trace, window: Window) -> str:
+    return str(len(window.micro)) if trace.live else "several"
+
+
+def _modulus(module: Module, call: ast.Call, line: int) -> str | None:
+    """The `k` of `(i + 1) % k == 0` at the boundary, where it means the same at the backward."""
+    found = [n for n in module.all(ast.BinOp) if isinstance(n.op, ast.Mod) and n.lineno == line]
+    if len(found) != 1:
+        return None
+    count = found[0].right
+    match count:
+        case ast.Attribute(ast.Name("self")):  # means the same in every method
+            return _operand(module, count)
+    same = module.function(count) is module.function(call)
+    return _operand(module, count) if same else None

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fallline.events import Event, Kind, Trace
+from fallline.events import (
+    Backward,
+    Epoch,
+    EpochEnd,
+    Forward,
+    GradRead,
+    GradWrite,
+    Opaque,
+    Trace,
+    Window,
+    Wipe,
+    ZeroGrad,
+    acting,
+    habits,
+    windows,
+)
 from fallline.finding import Finding, Fix, Severity
 from fallline.rule import Rule
 from fallline.rules.gradients._moves import lone_statement, move_to
 from fallline.rules.gradients._specimens import SETUP
-from fallline.rules.gradients._windows import (
-    Window,
-    Wipe,
-    acting,
-    earlier,
-    habits,
-    same_loss,
-    steps_by_framework,
-    windows,
-)
-from fallline.rules.gradients._words import place
 from fallline.syntax import Module
 
 __all__ = ["AccumulationWiped"]
@@ -29,6 +33,7 @@ class AccumulationWiped(Rule):
     code = "FL105"
     name = "accumulation-wiped"
     severity = Severity.ERROR
+    yields_to = ("FL107",)
     what = (
         "Finds `zero_grad()` between a `backward()` and the step that should use it: inside an accumulation window, or just "
         "before the step."
@@ -38,27 +43,27 @@ class AccumulationWiped(Rule):
         "top. Just before the step nothing counts: the model does not learn at all."
     )
     instead = "Clear after the step, or before the first backward of the window:\n\n```python\noptimizer.step()\noptimizer.zero_grad()\n```"
-    fix_safety = "`zero_grad()` moves behind the step, when both stand in one block or the step in an `if` of that block."
+    fix_safety = "`zero_grad()` moves after the step, when both are in one block or the step is in an `if` of that block."
     facts = ("zero-grad-inside-window",)
     tokens = (b"zero_grad", b".grad")
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        mine = [w for w in windows(trace) if not steps_by_framework(trace, w.update.optimizer)]
+        mine = [w for w in windows(trace) if w.optimizer not in trace.by_framework]
         wiped = ((w, wipe.clear) for w in mine for wipe in w.wiped if _by_mistake(trace, w, wipe))
         for window, clear in habits(wiped, mine):
             yield self._report(window, next(w for w in window.wiped if w.clear is clear))
 
     def _report(self, window: Window, wipe: Wipe) -> Finding:
-        at, step, lost = wipe.clear.at, window.update.step.at, wipe.lost[-1].at
+        at, step, lost = wipe.clear.at, window.step.at, wipe.lost[-1].at
         if window.alive:
             message = (
-                "Gradients are cleared on every micro-batch, so of each window only the last one reaches the step at "
-                f"{place(step, at)}. Clear once per update, after the step."
+                "Gradients are cleared on every micro-batch, so only the last micro-batch of each window reaches the step at "
+                f"{step.near(at)}. Clear once per update, after the step."
             )
         else:
             message = (
-                f"The gradients of the backward at {place(lost, at)} are cleared before the step at {place(step, at)} can use them: "
-                "it steps with none. Clear after the step, or before backward()."
+                f"The gradients of the backward at {lost.near(at)} are cleared before the step at {step.near(at)} can use them, so "
+                "it steps without gradients. Clear after the step, or before backward()."
             )
         return self.finding(at, message, related={"step": step, "backward": lost})
 
@@ -182,41 +187,41 @@ for epoch in range(2):
 def _by_mistake(trace: Trace, window: Window, wipe: Wipe) -> bool:
     """Gradients lost that nobody had used, where the step then misses them."""
     clear = wipe.clear
-    if clear.kind is not Kind.ZERO_GRAD or not _certain(trace, clear):
+    if not isinstance(clear, ZeroGrad) or not _certain(trace, clear):
         return False
-    if window.alive:
-        kept = {same_loss(b) for b in window.alive}
-        made = {_made_at(trace, b) for b in window.alive} - {None}
-        lost = [b for b in wipe.lost if same_loss(b) in kept or _made_at(trace, b) in made]
-    else:
-        lost = wipe.lost if wipe is window.wiped[-1] else []
+    lost = _missed(trace, window, wipe)
     if not lost or lost[-1] is not wipe.lost[-1]:
         return False  # cleared after something else: a dry run, an attack, a penalty
-    for event in trace.events[lost[0].order + 1 : window.update.step.order]:
-        if event.kind in (Kind.GRAD_WRITE, Kind.OPAQUE):
-            return False
-        before = event.order < clear.order
-        if before and event.kind is Kind.GRAD_READ and event.fact("what") in ("use", "input"):
-            return False  # SAM, FGSM, gradients collected by hand
-        if before and event.order > lost[-1].order and event.kind in (Kind.EPOCH, Kind.EPOCH_END):
-            return False  # the remainder of an epoch is FL107
-    return True
+    if trace.between(lost[0], window.step).of(GradWrite, Opaque):
+        return False
+    if any(read.what in ("use", "input") for read in trace.between(lost[0], clear).of(GradRead)):
+        return False  # SAM, FGSM, gradients collected by hand
+    return not trace.between(lost[-1], clear).of(Epoch, EpochEnd)  # an epoch's remainder is FL107
 
 
-def _made_at(trace: Trace, backward: Event) -> object:
+def _made_at(trace: Trace, backward: Backward) -> object:
     """Where the forward pass was that a micro-batch's backward under no_sync, and the one after it, go back through.
 
     People write that backward twice, in the two branches of `if (step + 1) % k == 0`.
     """
-    if backward.fact("no_sync") is None:
+    if backward.no_sync is None:
         return None
-    forward = next((e for e in earlier(trace, backward) if e.kind is Kind.FORWARD), None)
+    forward = trace.before(backward).of(Forward).first
     return (forward.at, forward.callers) if forward is not None else None
 
 
-def _certain(trace: Trace, clear: Event) -> bool:
+def _certain(trace: Trace, clear: ZeroGrad) -> bool:
     """A zero_grad() of an optimizer or a model. `.grad = None` on chosen parameters is how people freeze layers."""
     if clear.optimizer is None and clear.model is None:
         return False
-    known = clear.optimizer is not None or bool(clear.fact("parameters"))
+    known = clear.optimizer is not None or bool(clear.parameters)
     return known or len(acting(trace, clear)) == 1
+
+
+def _missed(trace: Trace, window: Window, wipe: Wipe) -> list[Backward]:
+    """The cleared backward passes whose gradients the step should have had."""
+    if not window.alive:
+        return wipe.lost if wipe is window.wiped[-1] else []
+    kept = {b.loss for b in window.alive}
+    made = {_made_at(trace, b) for b in window.alive} - {None}
+    return [b for b in wipe.lost if b.loss in kept or _made_at(trace, b) in made]

@@ -6,22 +6,12 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import pairwise
 
-from fallline.events import Event, Kind, Trace
+from fallline.events import Event, Trace, Window, ZeroGrad, clears, is_habit, windows
 from fallline.finding import Finding, Fix, Severity
 from fallline.location import Location
 from fallline.rule import Rule
-from fallline.rules._places import seen_from
 from fallline.rules.gradients._moves import lone_statement, stepped
 from fallline.rules.gradients._specimens import SETUP
-from fallline.rules.gradients._windows import (
-    Window,
-    clears,
-    held,
-    is_habit,
-    steps_by_framework,
-    windows,
-)
-from fallline.rules.gradients._words import place
 from fallline.syntax import Editor, Module
 
 __all__ = ["ZeroGradMissing"]
@@ -45,27 +35,27 @@ class ZeroGradMissing(Rule):
     tokens = (b"backward",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        if trace.opaque:
+        if trace.hides("clear"):
             return
         for mine, carried in _carried(trace):
             if not is_habit(carried, _NEVER):
                 continue
             mine = mine[carried.index(True) :]
-            first, step = mine[0].alive[0], mine[0].update.step
-            alone = len({str(w.update.step.at) for w in mine}) == 1
-            at = seen_from(first, step)
+            first, step = mine[0].alive[0], mine[0].step
+            alone = len({str(w.step.at) for w in mine}) == 1
+            at = first.seen_from(step)
             yield self.finding(
                 at,
-                "The gradients of this backward are never cleared: each update adds to all that came before. Call "
-                f"zero_grad() once per update, after the step at {place(seen_from(step, first), at)}.",
+                "The gradients of this backward are never cleared, so each update adds the gradients of all earlier ones. Call "
+                f"zero_grad() once per update, after the step at {step.seen_from(first).near(at)}.",
                 related={"step": step.at} if alone else {},
             )
 
-    def denies(self, trace: Trace) -> Iterator[Location]:
+    def refutes(self, trace: Trace) -> Iterator[Location]:
         """Gradients that some setting clears are cleared on purpose in that one only."""
         for mine, carried in _carried(trace):
             if not is_habit(carried, _NEVER):
-                yield from {seen_from(b, w.update.step) for w in mine for b in w.alive}
+                yield from {b.seen_from(w.update.step) for w in mine for b in w.alive}
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
         step = lone_statement(module, finding.related.get("step"))
@@ -174,9 +164,9 @@ for epoch in range(2):
 def _carried(trace: Trace) -> Iterator[tuple[list[Window], list[bool]]]:
     """For each optimizer its updates, and whether the gradients of each are still there in the next."""
     for optimizer in trace.optimizers:
-        mine = [w for w in windows(trace) if w.update.optimizer == optimizer and w.alive]
-        closed = any(w.update.step.fact("closure") for w in mine)
-        if len(mine) < 2 or closed or steps_by_framework(trace, optimizer):
+        mine = [w for w in windows(trace) if w.optimizer == optimizer and w.alive]
+        closed = any(w.step.closure for w in mine)
+        if len(mine) < 2 or closed or optimizer in trace.by_framework:
             continue
         cleared = [e.order for e in trace.events if _may_clear(trace, e, optimizer)]
         yield mine, [not _any_between(cleared, u, v) for u, v in pairwise(mine)]
@@ -186,9 +176,9 @@ def _may_clear(trace: Trace, event: Event, optimizer: str | None) -> bool:
     """As `clears`, but what is not known counts as cleared."""
     if clears(trace, event, optimizer):
         return True
-    if event.kind is not Kind.ZERO_GRAD or event.optimizer is None:
+    if not isinstance(event, ZeroGrad) or event.optimizer is None:
         return False
-    return held(trace, optimizer) is None or held(trace, event.optimizer) is None
+    return trace.held_by(optimizer) is None or trace.held_by(event.optimizer) is None
 
 
 def _any_between(cleared: list[int], one: Window, following: Window) -> bool:

@@ -7,21 +7,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from fallline.events import Event, Kind, Trace
+from fallline.events import (
+    Backward,
+    Batch,
+    Epoch,
+    EpochEnd,
+    GradWrite,
+    Step,
+    Trace,
+    Window,
+    clears,
+    windows,
+)
 from fallline.finding import Finding, Severity
 from fallline.location import Location
 from fallline.rule import Rule
-from fallline.rules._places import seen_from
 from fallline.rules.gradients._specimens import SETUP
-from fallline.rules.gradients._windows import (
-    Window,
-    clears,
-    earlier,
-    later,
-    same_loss,
-    steps_by_framework,
-    windows,
-)
 
 __all__ = ["AccumulationRemainder"]
 
@@ -40,19 +41,19 @@ class AccumulationRemainder(Rule):
         "instead of by their own count, they count 0.25, 0.50 or 0.75 of what they should for r = 1, 2, 3 of k = 4."
     )
     instead = (
-        "Step on the last batch too, and divide by what was really accumulated:\n\n"
+        "Step on the last batch too, and divide by the number that was really accumulated:\n\n"
         "```python\nlast = i + 1 == len(loader)\nif (i + 1) % accumulation_steps == 0 or last:\n    ...\n```\n\n"
         "`fallline.Stepper` does both: it divides once, at the step."
     )
     facts = ("remainder-is-underscaled", "leftovers-leak")
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        if trace.opaque:
+        if trace.hides("step", "clear"):
             return
         for optimizer in trace.optimizers:
-            if steps_by_framework(trace, optimizer):
+            if optimizer in trace.by_framework:
                 continue
-            mine = [w for w in windows(trace) if w.update.optimizer == optimizer]
+            mine = [w for w in windows(trace) if w.optimizer == optimizer]
             rhythm = _rhythm(mine)
             if rhythm is None:
                 continue
@@ -62,32 +63,30 @@ class AccumulationRemainder(Rule):
     def _left_over(
         self, trace: Trace, optimizer: str | None, mine: list[Window], rhythm: _Rhythm
     ) -> Iterator[Finding]:
-        for end in trace.all(Kind.EPOCH_END):
+        for end in trace.of(EpochEnd):
             rest = _rest(trace, optimizer, end, rhythm)
-            if rest == 0:
-                continue
-            fate = _fate(trace, end, rest, mine, rhythm)
+            fate = _fate(trace, end, rest, mine, rhythm) if rest else None
             if fate is not None:
                 counted: dict[str, Any] = {"left_over": rest, "window": rhythm.size}
                 yield self.finding(
                     _decided(rhythm, end),
-                    f"Where the number of batches is no multiple of the window, the micro-batches left over at the end {fate}. "
-                    "Step on the last batch as well, and divide by the number really accumulated.",
+                    f"When the number of batches is not a multiple of the window, the micro-batches left over at the end of the epoch {fate}. "
+                    "Step on the last batch as well, and divide by the number that was really accumulated.",
                     **(counted if trace.live else {}),
                 )
 
     def _flushed(self, trace: Trace, mine: list[Window], rhythm: _Rhythm) -> Iterator[Finding]:
         for window in mine:
-            count = sum(1 for b in window.alive if same_loss(b) == rhythm.loss)
-            if not 0 < count < rhythm.size or not _ends_the_data(trace, window):
+            same = [b for b in window.alive if b.loss == rhythm.loss]
+            if not 0 < len(same) < rhythm.size or not _ends_the_data(trace, window):
                 continue
-            divisors = {b.fact("divisor") for b in window.alive if same_loss(b) == rhythm.loss}
-            rescaled = bool(window.update.after(window.alive[-1], Kind.GRAD_WRITE))
-            if divisors == {rhythm.divisor} and rhythm.divisor == rhythm.size and not rescaled:
+            rescaled = bool(window.update.after(window.alive[-1]).of(GradWrite))
+            by_the_window = {b.divisor for b in same} == {rhythm.divisor} == {rhythm.size}
+            if by_the_window and not rescaled:
                 yield self.finding(
                     rhythm.boundary,
-                    "The micro-batches left over at the end of the data are stepped, but divided by the full window: they count less "
-                    "than they should. Divide by the number really accumulated.",
+                    "The micro-batches left over at the end of the data are stepped, but still divided by the full window, so they count less "
+                    "than they should. Divide by the number that was really accumulated.",
                     severity=Severity.INFO,
                 )
 
@@ -188,76 +187,75 @@ class _Rhythm:
     size: int
     loss: object
     boundary: Location
-    step: Event
+    step: Step
     divisor: float | None
 
 
 def _rhythm(mine: list[Window]) -> _Rhythm | None:
-    usual = next((w for w in mine if w.micro and w.update.step.fact("boundary") is not None), None)
-    if usual is None:
-        return None
-    if any(b.fact("normalised") for b in usual.micro):
-        return None
-    return _Rhythm(
-        len(usual.micro),
-        same_loss(usual.micro[0]),
-        usual.update.step.fact("boundary"),
-        usual.update.step,
-        usual.micro[0].fact("divisor"),
-    )
+    for window in mine:
+        first, step = next(iter(window.micro), None), window.step
+        if first is not None and step.boundary is not None:
+            if any(b.normalised for b in window.micro):
+                return None
+            return _Rhythm(len(window.micro), first.loss, step.boundary, step, first.divisor)
+    return None
 
 
-def _decided(rhythm: _Rhythm, end: Event) -> Location:
+def _decided(rhythm: _Rhythm, end: EpochEnd) -> Location:
     """The test that decides to step; where a helper makes it, the helper's call in the loop: its author knows the data's end."""
-    call = seen_from(rhythm.step, end)
+    call = rhythm.step.seen_from(end)
     here = (rhythm.boundary.path, rhythm.boundary.function) == (call.path, call.function)
     return rhythm.boundary if here else call
 
 
-def _rest(trace: Trace, optimizer: str | None, end: Event, rhythm: _Rhythm) -> int:
+def _rest(trace: Trace, optimizer: str | None, end: EpochEnd, rhythm: _Rhythm) -> int:
     """How many micro-batches of this pass over the data no step has used when it ends."""
     rest = 0
     fed = False
-    for event in earlier(trace, end):
-        if event.kind is Kind.EPOCH and event.loader == end.loader:
-            break
-        if event.kind is Kind.STEP and event.optimizer == optimizer:
-            break
-        if event.kind is Kind.BATCH and event.loader == end.loader:
-            if event.fact("endless") or event.fact("exact"):
-                return 0
-            fed = True
-        elif event.kind is Kind.BACKWARD and same_loss(event) == rhythm.loss:
-            rest += 1
-        elif clears(trace, event, optimizer) and rest == 0:
-            return 0  # cleared right at the end of the loop: nothing is left, and what was wiped is FL105
+    for event in trace.before(end):
+        match event:
+            case Epoch(loader=loader) if loader == end.loader:
+                break
+            case Step(optimizer=stepped) if stepped == optimizer:
+                break
+            case Batch(loader=loader) if loader == end.loader:
+                if event.endless or event.exact:
+                    return 0
+                fed = True
+            case Backward() if event.loss == rhythm.loss:
+                rest += 1
+            case _ if rest == 0 and clears(trace, event, optimizer):
+                return 0  # cleared right at the end of the loop: nothing is left, and what was wiped is FL105
     return rest if fed else 0
 
 
-def _fate(trace: Trace, end: Event, rest: int, mine: list[Window], rhythm: _Rhythm) -> str | None:
+def _fate(
+    trace: Trace, end: EpochEnd, rest: int, mine: list[Window], rhythm: _Rhythm
+) -> str | None:
     """What becomes of what is left over when this pass ends; None where nothing is wrong or nothing is known."""
-    optimizer = mine[0].update.optimizer
-    for event in later(trace, end):
-        if event.kind is Kind.STEP and event.optimizer == optimizer:
-            return None  # stepped after the loop
-        if clears(trace, event, optimizer):
-            return "are dropped"
-        if event.kind is Kind.BACKWARD and same_loss(event) == rhythm.loss:
-            index = bisect_right(mine, event.order, key=lambda w: w.update.step.order)
-            # A counter that runs on across epochs makes a full window here, not a longer one.
-            longer = 0 < index < len(mine) and (
-                len(mine[index].micro) == len(mine[index - 1].micro) + rest
-            )
-            return "leak into the first update of the next epoch" if longer else None
-    passes = [e for e in trace.all(Kind.EPOCH_END) if e.loader == end.loader]
+    optimizer = mine[0].optimizer
+    for event in trace.after(end):
+        match event:
+            case Step(optimizer=stepped) if stepped == optimizer:
+                return None  # stepped after the loop
+            case Backward() if event.loss == rhythm.loss:
+                index = bisect_right(mine, event.order, key=lambda w: w.step.order)
+                # A counter that runs on across epochs makes a full window here, not a longer one.
+                longer = 0 < index < len(mine) and (
+                    len(mine[index].micro) == len(mine[index - 1].micro) + rest
+                )
+                return "leak into the first update of the next epoch" if longer else None
+            case _ if clears(trace, event, optimizer):
+                return "are dropped"
+    passes = [e for e in trace.of(EpochEnd) if e.loader == end.loader]
     return "are dropped" if trace.complete and len(passes) == 1 else None
 
 
 def _ends_the_data(trace: Trace, window: Window) -> bool:
     """The step of this window comes at or after the last batch of a pass."""
-    for event in earlier(trace, window.update.step):
-        if event.kind is Kind.EPOCH_END:
+    match trace.before(window.step).of(EpochEnd, Batch).first:
+        case EpochEnd():
             return True
-        if event.kind is Kind.BATCH:
-            return bool(event.fact("last"))
+        case Batch(last=last):
+            return bool(last)
     return False

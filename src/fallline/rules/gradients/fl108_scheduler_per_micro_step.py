@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fallline.events import Event, Kind, Trace
+from fallline.events import Epoch, EpochEnd, SchedulerStep, Trace, Window, acting, habits, windows
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
 from fallline.rules.gradients._specimens import SETUP
-from fallline.rules.gradients._windows import Window, acting, habits, steps_by_framework, windows
-from fallline.rules.gradients._words import place
 
 __all__ = ["SchedulerPerMicroStep"]
 
@@ -33,12 +31,11 @@ class SchedulerPerMicroStep(Rule):
     def check(self, trace: Trace) -> Iterator[Finding]:
         mine = [w for w in windows(trace) if w.micro and not _owned(trace, w)]
         for window, advance in habits(((w, e) for w in mine for e in _within(trace, w)), mine):
-            step = window.update.step.at
             yield self.finding(
                 advance,
-                "The scheduler advances on every micro-batch, but the optimizer steps once per window (at "
-                f"{place(step, advance.at)}): the schedule runs too fast by that factor. Advance it once per update.",
-                related={"step": step},
+                f"The scheduler advances on every micro-batch, but the optimizer steps once per window (at {window.step.at.near(advance.at)}), "
+                "so the schedule runs that many times too fast. Call scheduler.step() once per update.",
+                related={"step": window.step.at},
             )
 
     wrong = (
@@ -131,21 +128,18 @@ for epoch in range(2):
 
 def _owned(trace: Trace, window: Window) -> bool:
     """A framework steps here, and lets the scheduler advance only when it does."""
-    return steps_by_framework(trace, window.update.optimizer) or any(
-        b.fact("normalised") for b in window.micro
-    )
+    return window.optimizer in trace.by_framework or any(b.normalised for b in window.micro)
 
 
-def _within(trace: Trace, window: Window) -> list[Event]:
+def _within(trace: Trace, window: Window) -> list[SchedulerStep]:
     """Where the scheduler advances between two micro-batches of one window."""
-    if window.update.step.fact("closure"):
+    # a window that crosses the end of an epoch holds that epoch's own scheduler step
+    if window.step.closure or window.inside.of(EpochEnd, Epoch):
         return []
-    ends = [e.order for e in window.inside(Kind.EPOCH_END, Kind.EPOCH)]
     return [
         e
-        for e in window.inside(Kind.SCHEDULER_STEP)
-        if not e.fact("explicit")
-        and e.fact("per") != "epoch"
-        and not ends  # a window that crosses the end of an epoch holds that epoch's own scheduler step
+        for e in window.inside.of(SchedulerStep)
+        if not e.explicit
+        and e.per != "epoch"
         and (e.optimizer is not None or len(acting(trace, e)) == 1)
     ]

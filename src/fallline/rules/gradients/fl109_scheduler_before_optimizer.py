@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fallline.events import Event, Kind, Trace
+from fallline.events import Backward, SchedulerStep, Step, Trace, acting
 from fallline.finding import Finding, Fix, Severity
 from fallline.location import Location
 from fallline.rule import Rule
 from fallline.rules.gradients._moves import lone_statement
 from fallline.rules.gradients._specimens import SETUP
-from fallline.rules.gradients._windows import acting, first_of_each, steps_by_framework
-from fallline.rules.gradients._words import place
 from fallline.syntax import Editor, Module
 
 __all__ = ["SchedulerBeforeOptimizer"]
@@ -21,6 +19,7 @@ class SchedulerBeforeOptimizer(Rule):
     code = "FL109"
     name = "scheduler-before-optimizer"
     severity = Severity.WARNING
+    yields_to = ("FL108",)
     what = "Finds loops that advance the learning-rate scheduler before the optimizer has stepped."
     why = (
         "Since PyTorch 1.1 a scheduler sets the first learning rate when it is made, and each `step()` moves on to the next one. Advanced "
@@ -34,18 +33,18 @@ class SchedulerBeforeOptimizer(Rule):
     tokens = (b"sched", b"lr_", b".step(")
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        if trace.opaque:
+        if trace.hides("step"):
             return
-        for advance in first_of_each(trace.all(Kind.SCHEDULER_STEP)):
-            if advance.fact("explicit"):
+        for advance in trace.of(SchedulerStep).first_of_each():
+            if advance.explicit:
                 continue
             step = _first_step(trace, advance)
             if step is None or step.order < advance.order or not _in_the_loop(trace, advance, step):
                 continue
             yield self.finding(
                 advance,
-                f"scheduler.step() comes before the optimizer.step() at {place(step.at, advance.at)}: the first learning rate is "
-                "skipped and the schedule runs one step early. Call it after the optimizer's step.",
+                f"scheduler.step() comes before the optimizer.step() at {step.at.near(advance.at)}, so the first learning rate is "
+                "skipped and the schedule runs one step early. Call it after optimizer.step().",
                 related={"step": _seen_from(advance, step)},
             )
 
@@ -154,27 +153,24 @@ for episode in range(4):
     )
 
 
-def _first_step(trace: Trace, advance: Event) -> Event | None:
+def _first_step(trace: Trace, advance: SchedulerStep) -> Step | None:
     """The first step of the optimizer this scheduler drives."""
     candidates = [advance.optimizer] if advance.optimizer else acting(trace, advance)
-    if len(candidates) != 1:
+    if len(candidates) != 1 or candidates[0] in trace.by_framework:
         return None
-    optimizer = candidates[0]
-    if steps_by_framework(trace, optimizer):
-        return None
-    return next((e for e in trace.all(Kind.STEP) if e.optimizer == optimizer), None)
+    return trace.of(Step).where(lambda e: e.optimizer == candidates[0]).first
 
 
-def _in_the_loop(trace: Trace, advance: Event, step: Event) -> bool:
+def _in_the_loop(trace: Trace, advance: SchedulerStep, step: Step) -> bool:
     """Not the catching-up of a resumed run: it stands between a backward and its step, or comes again after one."""
-    middle = any(e.kind is Kind.BACKWARD for e in trace.events[: advance.order])
-    here = [e.order for e in trace.all(Kind.SCHEDULER_STEP) if e.at == advance.at]
+    middle = bool(trace.before(advance).of(Backward))
+    here = [e.order for e in trace.of(SchedulerStep) if e.at == advance.at]
     # played several times before anything is trained, it catches up, even where the whole run is read twice
     again = here[-1] > step.order and not any(advance.order < o < step.order for o in here)
     return middle or again
 
 
-def _seen_from(advance: Event, step: Event) -> Location:
+def _seen_from(advance: SchedulerStep, step: Step) -> Location:
     """The step as it looks from the scheduler's function: itself, or the call that leads to it."""
     near = [
         at

@@ -5,13 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from fallline.events import Kind, Trace
+from fallline.events import GradWrite, Trace, windows
 from fallline.finding import Finding, Fix, Severity
 from fallline.rule import Rule
 from fallline.rules.gradients._moves import lone_statement, steps_once, way_in
 from fallline.rules.gradients._specimens import SETUP
-from fallline.rules.gradients._windows import windows
-from fallline.rules.gradients._words import place
 from fallline.syntax import Editor, Module
 
 __all__ = ["GradientDividedRepeatedly"]
@@ -26,7 +24,7 @@ class GradientDividedRepeatedly(Rule):
     )
     why = (
         "`.grad` holds the sum so far, so the first micro-batch is divided k times, the next one k - 1 times, and so on. For k = 4 "
-        "their weights are 1/256, 1/64, 1/16 and 1/4: another length, and another direction."
+        "their weights are 1/256, 1/64, 1/16 and 1/4: the update has a different length and a different direction."
     )
     instead = "Divide the loss of each micro-batch, or the gradient once, right before the step:\n\n```python\n(loss / accumulation_steps).backward()\n```"
     fix_safety = "The division moves into the boundary test, before everything else there; only where it is a loop of its own over the parameters."
@@ -35,14 +33,13 @@ class GradientDividedRepeatedly(Rule):
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         for window in windows(trace):
-            step = window.update.step.at
-            for write in window.inside(Kind.GRAD_WRITE):
-                if write.fact("op") in ("div", "mul"):
+            for write in window.inside.of(GradWrite):
+                if write.op in ("div", "mul"):
                     yield self.finding(
                         write,
-                        "The gradient is divided after every micro-batch, so early micro-batches are divided again and again (1/256, 1/64, "
-                        f"1/16, 1/4 for four). Divide the loss instead, or the gradient once before the step at {place(step, write.at)}.",
-                        related={"step": step},
+                        "The gradient is divided after every micro-batch, so early micro-batches are divided again and again: with four of them their weights "
+                        f"are 1/256, 1/64, 1/16 and 1/4. Divide the loss instead, or the gradient once, before the step at {window.step.at.near(write.at)}.",
+                        related={"step": window.step.at},
                     )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:

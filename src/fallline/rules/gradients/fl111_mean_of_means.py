@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from fallline.events import Event, Trace
+from fallline.events import Backward, Trace, Window, windows
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
-from fallline.rules.gradients._windows import Window, windows
 
 __all__ = ["MeanOfMeans"]
 
@@ -57,7 +56,7 @@ class MeanOfMeans(Rule):
             if window.micro and all(_ragged_mean(b) for b in window.micro) and _constant(window):
                 yield self.finding(
                     window.micro[0],
-                    "This loss is a mean over a varying number of elements, accumulated with a constant divisor: a token in a short "
+                    "This loss is a mean over a varying number of elements, but every micro-batch is divided by the same number, so a token in a short "
                     f"micro-batch weighs more than one in a long one. {_remedy(window)}",
                 )
 
@@ -140,24 +139,24 @@ def _remedy(window: Window) -> str:
         "lightning": "ExactAccumulation(mean_over=...)",
         "accelerate": "exact_accumulation(accelerator)",
     }
-    framework = window.micro[0].fact("normalised")
+    framework = window.micro[0].normalised
     if framework in inside:
         return f"`{inside[framework]}` of `fallline.integrations.{framework}` weighs each micro-batch by its count."
     return "Sum the losses and divide by the count of the whole window."
 
 
-def _ragged_mean(backward: Event) -> bool:
-    return backward.fact("ragged") is True and backward.fact("reduction") == "mean"
+def _ragged_mean(backward: Backward) -> bool:
+    return backward.ragged is True and backward.reduction == "mean"
 
 
 def _constant(window: Window) -> bool:
     """Every micro-batch is divided by one and the same number, here or in the framework."""
-    if all(b.fact("normalised") in _BY_COUNT for b in window.micro):
+    if all(b.normalised in _BY_COUNT for b in window.micro):
         return True
-    if not all(b.fact("divided") for b in window.micro):
+    if not all(b.divided for b in window.micro):
         return False
-    numbers = {b.fact("divisor") for b in window.micro}
+    numbers = {b.divisor for b in window.micro}
     if numbers != {None}:
         return len(numbers) == 1
-    texts = {b.fact("divided_by") or "" for b in window.micro}
+    texts = {b.divided_by or "" for b in window.micro}
     return len(texts) == 1 and not _TOTAL.search(texts.pop() or "total")

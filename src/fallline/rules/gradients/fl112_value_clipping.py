@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fallline.events import Kind, Trace
+from fallline.events import Clip, Trace
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
 from fallline.rules.gradients._specimens import SETUP
-from fallline.rules.gradients._windows import first_of_each, measures_only
 
 __all__ = ["ValueClipping"]
 
@@ -27,12 +26,12 @@ class ValueClipping(Rule):
     tokens = (b"clip",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        for clip in first_of_each(trace.all(Kind.CLIP)):
-            if clip.fact("how") == "value" and not measures_only(clip):
+        for clip in trace.of(Clip).first_of_each():
+            if clip.how == "value" and not clip.measures_only:
                 yield self.finding(
                     clip,
-                    "Clipping by value cuts each element off on its own and so changes the direction of the update. "
-                    "clip_grad_norm_ keeps the direction.",
+                    "clip_grad_value_ cuts off each element on its own, which changes the direction of the update. "
+                    "Use clip_grad_norm_: it keeps the direction.",
                 )
 
     wrong = (

@@ -4,20 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fallline.events import Event, Kind, Trace
+from fallline.events import Clip, Step, Trace, ZeroGrad, clears, misdirected, position
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
 from fallline.rules.gradients._specimens import SETUP
-from fallline.rules.gradients._windows import (
-    clears,
-    first_of_each,
-    held,
-    later,
-    measures_only,
-    misdirected,
-    standing,
-)
-from fallline.rules.gradients._words import place
 
 __all__ = ["ClipWrongParameters"]
 
@@ -26,22 +16,24 @@ class ClipWrongParameters(Rule):
     code = "FL115"
     name = "clip-wrong-parameters"
     severity = Severity.ERROR
+    yields_to = ("FL102",)
+    yields_within = "line"
     what = "Finds a clip right before a step whose optimizer holds none of the clipped parameters."
     why = (
-        "The step uses its own gradients unclipped, and the clip works on another network: on nothing, or on gradients that are about to be cleared. "
+        "The step uses its own gradients unclipped, and the clip works on a different network: on nothing, or on gradients that are about to be cleared. "
         "In code with two networks this is a copied line with the wrong name."
     )
     instead = "Clip what the optimizer steps:\n\n```python\ntorch.nn.utils.clip_grad_norm_(discriminator.parameters(), 1.0)\ndiscriminator_optimizer.step()\n```"
     tokens = (b"clip",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        for clip in first_of_each(trace.all(Kind.CLIP)):
+        for clip in trace.of(Clip).first_of_each():
             step = misdirected(trace, clip)
-            if step is None or measures_only(clip) or _useful_elsewhere(trace, clip):
+            if step is None or clip.measures_only or _useful_elsewhere(trace, clip):
                 continue
             yield self.finding(
                 clip,
-                f"The parameters clipped here are none of those that the step at {place(step.at, clip.at)} uses, so that update is not "
+                f"The step at {step.at.near(clip.at)} uses none of the parameters that are clipped here, so that update is not "
                 "clipped. Clip the parameters of that optimizer.",
                 related={"step": step.at},
             )
@@ -129,22 +121,22 @@ for epoch in range(2):
     )
 
 
-def _useful_elsewhere(trace: Trace, clip: Event) -> bool:
+def _useful_elsewhere(trace: Trace, clip: Clip) -> bool:
     """Another optimizer holds the clipped parameters, has gradients for them now, and steps before they are cleared."""
-    touched = clip.fact("parameters")
     for optimizer in trace.optimizers:
-        mine = held(trace, optimizer)
+        mine = trace.held_by(optimizer)
         if mine is None:
             return True
-        if not mine.isdisjoint(touched) and _steps_next(trace, clip, optimizer):
-            return standing(trace, clip, optimizer)[0] in ("fresh", "unknown")
+        if not mine.isdisjoint(clip.parameters or ()) and _steps_next(trace, clip, optimizer):
+            return position(trace, clip, optimizer)[0] in ("fresh", "unknown")
     return False
 
 
-def _steps_next(trace: Trace, clip: Event, optimizer: str | None) -> bool:
-    for event in later(trace, clip):
-        if event.kind is Kind.STEP and event.optimizer == optimizer:
-            return True
-        if event.kind is Kind.ZERO_GRAD and clears(trace, event, optimizer):
-            return False
+def _steps_next(trace: Trace, clip: Clip, optimizer: str | None) -> bool:
+    for event in trace.after(clip).of(Step, ZeroGrad):
+        match event:
+            case Step(optimizer=stepped) if stepped == optimizer:
+                return True
+            case ZeroGrad() if clears(trace, event, optimizer):
+                return False
     return False

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fallline.events import Kind, Trace, Update
+from fallline.events import (
+    Backward,
+    Batch,
+    Forward,
+    GradWrite,
+    Opaque,
+    Trace,
+    Update,
+    ZeroGrad,
+    is_habit,
+)
 from fallline.finding import Finding, Severity
 from fallline.location import Location
 from fallline.rule import Rule
 from fallline.rules.gradients._specimens import SETUP
-from fallline.rules.gradients._windows import is_habit, steps_by_framework
 
 __all__ = ["StepWithoutBackward"]
 
@@ -18,6 +27,7 @@ class StepWithoutBackward(Rule):
     code = "FL117"
     name = "step-without-backward"
     severity = Severity.ERROR
+    yields_to = ("FL105",)
     what = "Finds `optimizer.step()` where no gradient has changed since the last step of that optimizer."
     why = (
         "The step either repeats the old gradients, which doubles the update, or, after `zero_grad()`, does nothing at all. After "
@@ -29,7 +39,7 @@ class StepWithoutBackward(Rule):
     def check(self, trace: Trace) -> Iterator[Finding]:
         for optimizer in trace.optimizers:
             updates = trace.updates_of(optimizer)
-            if steps_by_framework(trace, optimizer):
+            if optimizer in trace.by_framework:
                 continue
             if not any(u.backwards for u in updates):
                 yield from self._never(trace, updates)
@@ -49,30 +59,28 @@ class StepWithoutBackward(Rule):
                 if update.index > first and is_habit(places.pop(place, [])):
                     yield self.finding(
                         update.step,
-                        "Nothing has changed the gradients since the last step of this optimizer: the step repeats old gradients or uses none. "
+                        "No backward() has run since the last step of this optimizer, so this step applies old gradients again, or none. "
                         "Call backward() before it, or leave the step out.",
                     )
 
-    def denies(self, trace: Trace) -> Iterator[Location]:
+    def refutes(self, trace: Trace) -> Iterator[Location]:
         """Another setting computes gradients for the same step: what is missing is left out on purpose."""
         empty = {u.step.at for u in trace.updates if _empty(u)}
         yield from {u.step.at for u in trace.updates} - empty
 
     def _never(self, trace: Trace, updates: list[Update]) -> Iterator[Finding]:
         """A loop that computes with the model and steps, and has no backward at all."""
-        if trace.opaque or not trace.complete or len(updates) < 2:
+        if trace.hides("backward") or not trace.complete or len(updates) < 2:
             return
         for update in updates:
-            passes = [
-                e for e in update.all(Kind.FORWARD) if e.fact("grad") and e.fact("used") is False
-            ]
-            if not passes or not _empty(update) or any(e.fact("training") is False for e in passes):
+            passes = [e for e in update.of(Forward) if e.grad and e.used is False]
+            if not passes or not _empty(update) or any(e.training is False for e in passes):
                 return
             if _another_backward(trace, update):
                 return
         yield self.finding(
             updates[0].step,
-            "There is no backward() in this loop: the step has no gradients to apply, and the model does not learn. "
+            "There is no backward() in this loop, so the step has no gradients to apply and the model does not learn. "
             "Call loss.backward() before it.",
         )
 
@@ -197,20 +205,17 @@ def _only_steps(updates: list[Update], update: Update) -> bool:
     return any(
         other is not None
         and other.step.at == update.step.at
-        and not (update if other is before else other).all(Kind.FORWARD, Kind.BATCH)
+        and not (update if other is before else other).of(Forward, Batch)
         for other in (before, after)
     )
 
 
 def _another_backward(trace: Trace, update: Update) -> bool:
     """A backward since this optimizer was cleared: it may reach what the optimizer holds in ways that were not seen."""
-    own = [e for e in update.all(Kind.ZERO_GRAD) if e.optimizer == update.optimizer]
-    since = (own[-1] if own else update.events[0]).order
-    return any(e.kind is Kind.BACKWARD for e in trace.events[since : update.step.order])
+    own = update.of(ZeroGrad).where(lambda e: e.optimizer == update.optimizer).last
+    return bool(trace.between(own or update.events[0], update.step).of(Backward))
 
 
 def _empty(update: Update) -> bool:
     """A step of its own accord: no gradient was produced, written or handed over for it."""
-    return not update.step.fact("closure") and not update.all(
-        Kind.BACKWARD, Kind.GRAD_WRITE, Kind.OPAQUE
-    )
+    return not update.step.closure and not update.of(Backward, GradWrite, Opaque)

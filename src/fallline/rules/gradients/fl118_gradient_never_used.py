@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fallline.events import Event, Kind, Trace
+from fallline.events import Backward, Batch, Epoch, GradRead, GradWrite, Step, Trace, ZeroGrad
 from fallline.finding import Finding, Severity
 from fallline.location import Location
 from fallline.rule import Rule
 from fallline.rules.gradients._specimens import SETUP
-from fallline.rules.gradients._windows import first_of_each, held
 
 __all__ = ["GradientNeverUsed"]
 
@@ -18,17 +17,18 @@ class GradientNeverUsed(Rule):
     code = "FL118"
     name = "gradient-never-used"
     severity = Severity.WARNING
+    yields_to = ("FL126", "FL306")
     what = "Finds `backward()` in a training loop whose gradients nothing uses: no optimizer steps, no update by hand, no hook, no gradient of an input."
     why = "The model does not learn: the loss is computed, differentiated and forgotten. Most often `optimizer.step()` is missing."
     instead = "Step the optimizer, or leave `backward()` out:\n\n```python\nloss.backward()\noptimizer.step()\noptimizer.zero_grad()\n```"
     tokens = (b"backward",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        if trace.opaque or not trace.complete or trace.all(Kind.GRAD_WRITE, Kind.GRAD_READ):
+        if trace.hides("step") or not trace.complete or trace.of(GradWrite, GradRead):
             return
-        if any(e.optimizer is None and not e.fact("parameters") for e in trace.all(Kind.ZERO_GRAD)):
+        if any(e.optimizer is None and not e.parameters for e in trace.of(ZeroGrad)):
             return  # something clears that is not known: it may step as well
-        for backward in first_of_each(trace.all(Kind.BACKWARD)):
+        for backward in trace.of(Backward).first_of_each():
             if _stepped(trace, backward) or not _whole_program(trace, backward):
                 continue
             yield self.finding(
@@ -37,10 +37,10 @@ class GradientNeverUsed(Rule):
                 "from this loss. Call optimizer.step() after it, or remove it.",
             )
 
-    def denies(self, trace: Trace) -> Iterator[Location]:
+    def refutes(self, trace: Trace) -> Iterator[Location]:
         """Every backward whose gradients this setting does use, or may use."""
         shown = {str(f.at) for f in self.check(trace)}
-        yield from (e.at for e in trace.all(Kind.BACKWARD) if str(e.at) not in shown)
+        yield from (e.at for e in trace.of(Backward) if str(e.at) not in shown)
 
     wrong = (
         SETUP
@@ -113,19 +113,18 @@ for epoch in range(2):
     )
 
 
-def _stepped(trace: Trace, backward: Event) -> bool:
+def _stepped(trace: Trace, backward: Backward) -> bool:
     """Some optimizer may step what this backward reaches, at any time later."""
-    reached = backward.fact("parameters")
-    for step in trace.all(Kind.STEP):
-        mine = held(trace, step.optimizer)
-        if not reached or mine is None or not mine.isdisjoint(reached):
+    for step in trace.of(Step):
+        mine = trace.held_by(step.optimizer)
+        if not backward.parameters or mine is None or not mine.isdisjoint(backward.parameters):
             return True
     return False
 
 
-def _whole_program(trace: Trace, backward: Event) -> bool:
+def _whole_program(trace: Trace, backward: Backward) -> bool:
     """The loop around this backward and the making of what it trains were seen: nobody else could step."""
     if trace.live:
         return True
-    loops = any(e.order < backward.order for e in trace.all(Kind.BATCH, Kind.EPOCH))
-    return loops and not any(o.fact("assumed") for o in trace.objects.values())
+    loops = bool(trace.before(backward).of(Batch, Epoch))
+    return loops and not any(o.assumed for o in trace.objects.values())

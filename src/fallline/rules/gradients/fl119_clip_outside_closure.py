@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fallline.events import Event, Kind, Trace, Update
+from fallline.events import Clip, Trace, Update, owners
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
 from fallline.rules.gradients._specimens import SETUP
-from fallline.rules.gradients._windows import measures_only, optimizer_type, owners
-from fallline.rules.gradients._words import place
 
 __all__ = ["ClipOutsideClosure"]
 
@@ -34,17 +32,17 @@ class ClipOutsideClosure(Rule):
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         for update in trace.updates:
-            if not update.step.fact("closure"):
+            if not update.step.closure:
                 continue
-            for clip in (*update.all(Kind.CLIP), *(e for e in update.trail if e.kind is Kind.CLIP)):
+            for clip in (*update.of(Clip), *(e for e in update.trail if isinstance(e, Clip))):
                 if (
                     _outside(update, clip)
-                    and not measures_only(clip)
+                    and not clip.measures_only
                     and update.optimizer in owners(trace, clip)
                 ):
                     yield self.finding(
                         clip,
-                        f"step(closure) at {place(update.step.at, clip.at)} computes the gradients again inside the closure, so a clip outside it "
+                        f"step(closure) at {update.step.at.near(clip.at)} computes the gradients again inside the closure, so a clip outside it "
                         f"changes nothing. {_remedy(trace, update)}",
                         related={"step": update.step.at},
                     )
@@ -135,16 +133,14 @@ for epoch in range(2):
 
 
 def _remedy(trace: Trace, update: Update) -> str:
-    if optimizer_type(trace, update.optimizer) == "LBFGS":
-        return 'Leave it out and bound LBFGS with line_search_fn="strong_wolfe": clipped gradients would falsify the curvature it estimates.'
+    if trace.type_of(update.optimizer) == "LBFGS":
+        return 'Remove it, and bound LBFGS with line_search_fn="strong_wolfe": clipped gradients would falsify the curvature it estimates.'
     return "Clip inside the closure, after backward()."
 
 
-def _outside(update: Update, clip: Event) -> bool:
+def _outside(update: Update, clip: Clip) -> bool:
     """Known to be outside the closure; where no fact says so, by the function it is written in."""
-    inside = clip.fact("closure")
-    if inside is not None:
-        return not inside
-    return all(b.at.function != clip.at.function for b in update.backwards) and bool(
-        update.backwards
-    )
+    if clip.closure is not None:
+        return not clip.closure
+    backwards = update.backwards
+    return bool(backwards) and all(b.at.function != clip.at.function for b in backwards)

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from fallline.events import scale_free
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
-from fallline.rules._optimizers import scale_free
 from fallline.rules._trends import median
 
 __all__ = ["OverClipping"]
@@ -18,6 +18,7 @@ class OverClipping(Rule):
     code = "FL124"
     name = "over-clipping"
     severity = Severity.WARNING
+    yields_to = ("FL201",)
     what = "Nearly every one of the recent updates was clipped."
     why = (
         "Every step then has the same size, threshold times learning rate: the threshold is the learning rate in disguise, and the "

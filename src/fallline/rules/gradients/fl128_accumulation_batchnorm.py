@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fallline.events import Kind, Trace
+from fallline.events import Forward, Trace, Window, windows
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
 from fallline.rules.gradients._specimens import SETUP
-from fallline.rules.gradients._windows import Window, windows
 
 __all__ = ["AccumulationBatchNorm"]
 
@@ -35,14 +34,14 @@ class AccumulationBatchNorm(Rule):
         for window in windows(trace):
             if not window.micro:
                 continue
-            compares = window.micro[0].fact("in_batch")
+            compares = window.micro[0].in_batch
             if compares or _normalises(trace, window):
                 what = (
                     "The loss compares samples within" if compares else "BatchNorm normalises over"
                 )
                 yield self.finding(
                     window.micro[0],
-                    f"{what} each micro-batch, not over the window that is accumulated here: the result is not that of the big batch. "
+                    f"{what} each micro-batch, not over the window that is accumulated here, so the result differs from that of one big batch. "
                     "That may be fine; just do not expect the two to agree.",
                 )
 
@@ -127,8 +126,8 @@ for epoch in range(2):
 
 def _normalises(trace: Trace, window: Window) -> bool:
     """A model with BatchNorm runs in training mode between the micro-batches."""
-    for forward in window.inside(Kind.FORWARD):
-        model = trace.object(forward.model)
-        if model is not None and model.fact("batchnorm") and forward.fact("training") is not False:
+    for forward in window.inside.of(Forward):
+        model = trace.model(forward.model)
+        if model is not None and model.batchnorm and forward.training is not False:
             return True
     return False

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from fallline.events import Event, Kind, Trace
+from fallline.events import Backward, Trace
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
-from fallline.rules.gradients._windows import first_of_each
 
 __all__ = ["LossDividedTwice"]
 
@@ -50,12 +49,13 @@ class LossDividedTwice(Rule):
     )
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        for backward in first_of_each(trace.all(Kind.BACKWARD)):
-            framework = _DIVIDES.get(backward.fact("normalised") or "")
-            if framework and _by_the_count(backward) and backward.fact("reduction") != "sum":
+        for backward in trace.of(Backward).first_of_each():
+            framework = _DIVIDES.get(backward.normalised or "")
+            if framework and _by_the_count(backward) and backward.reduction != "sum":
+                count = f"{backward.window}×" if backward.window else "that many times"
                 yield self.finding(
                     backward,
-                    f"{framework} already divides the loss by the number of accumulation steps; divided here as well, the gradient is as many times "
+                    f"{framework} already divides the loss by the number of accumulation steps, and it is divided here again, so the gradient is {count} "
                     "too small. Remove the division.",
                 )
 
@@ -169,12 +169,11 @@ for epoch in range(2):
     )
 
 
-def _by_the_count(backward: Event) -> bool:
+def _by_the_count(backward: Backward) -> bool:
     """The loss was divided by the number of micro-batches, or by what is called like one; not weighted (`0.5 * loss`)."""
-    if not backward.fact("divided"):
+    if not backward.divided:
         return False
-    text = backward.fact("divided_by") or ""
-    divisor, window = backward.fact("divisor"), backward.fact("window")
-    if divisor is not None and window is not None:
-        return bool(abs(divisor - window) < 1e-3 * window)
-    return _COUNT.search(text) is not None if text or divisor is not None else True
+    text = backward.divided_by or ""
+    if backward.divisor is not None and backward.window is not None:
+        return abs(backward.divisor - backward.window) < 1e-3 * backward.window
+    return _COUNT.search(text) is not None if text or backward.divisor is not None else True

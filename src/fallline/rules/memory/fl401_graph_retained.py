@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from fallline.events import Event, Kind, Optimizer, Trace
+from fallline.events import Backward, Batch, Event, Forward, Keep, Mode, Optimizer, Step, Trace
 from fallline.finding import Finding, Fix, Severity
 from fallline.location import Location
 from fallline.rule import Rule
@@ -13,7 +13,7 @@ from fallline.syntax import Editor, Module
 
 _HOW = {
     "append": "is stored with its graph",
-    "add": "is summed up with its graph",
+    "add": "is added up with its graph",
 }
 
 
@@ -144,22 +144,21 @@ for epoch in range(2):
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         grows = _growing(trace)
-        for event in trace.all(Kind.KEEP):
-            how = _HOW.get(event.fact("how"))
-            if how is not None and event.fact("reaches_backward") is False:
+        for keep in trace.of(Keep):
+            how = _HOW.get(keep.how or "")
+            if how is not None and keep.reaches_backward is False:
+                sure = trace.live or (_keeper(keep) in grows and _has_graph(trace, keep))
                 yield self.finding(
-                    event,
-                    f"A tensor {how} and never reaches a backward: memory grows with every iteration. Keep .detach() or .item() of it.",
-                    severity=None
-                    if trace.live or (_keeper(event) in grows and _has_graph(trace, event))
-                    else Severity.INFO,
+                    keep,
+                    f"A tensor {how} and never reaches a backward, so memory grows with every iteration. Keep .detach() or .item() of it.",
+                    severity=None if sure else Severity.INFO,
                 )
 
-    def denies(self, trace: Trace) -> Iterator[Location]:
+    def refutes(self, trace: Trace) -> Iterator[Location]:
         """What one setting walks is not kept for nothing: only that setting's loss is evaluated, not trained."""
-        for event in trace.all(Kind.KEEP):
-            if event.fact("reaches_backward"):
-                yield event.at
+        for keep in trace.of(Keep):
+            if keep.reaches_backward:
+                yield keep.at
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
         kept = _kept(module, Editor(module).statement_at(finding.at.line))
@@ -173,32 +172,27 @@ for epoch in range(2):
         )
 
 
-def _has_graph(trace: Trace, event: Event) -> bool:
+def _has_graph(trace: Trace, keep: Keep) -> bool:
     """Whether what computed it was seen to be a model with weights that learn; a feature extractor may be frozen inside."""
-    of = event.fact("of")
-    return not of or any(_learns(trace, model) for model in of)
+    return not keep.of or any(_learns(trace, model) for model in keep.of)
 
 
 def _learns(trace: Trace, model: str) -> bool:
     """Switched between train and eval, walked by a backward, or held by an optimizer; not only called like a model."""
-    if any(
-        e.kind is Kind.MODE or e.fact("used")
-        for e in trace.all(Kind.MODE, Kind.FORWARD)
-        if e.model == model
-    ):
+    if any(e.model == model for e in trace.of(Mode)):
         return True
-    known = trace.object(model)
-    sets = known.fact("parameters") if known is not None else None
-    return any(
-        not sets.isdisjoint(o.fact("parameters") or ())
-        for o in trace.objects.values()
-        if sets and isinstance(o, Optimizer)
+    if any(e.model == model and e.used for e in trace.of(Forward)):
+        return True
+    known = trace.model(model)
+    sets = known.parameters if known is not None else None
+    return sets is not None and any(
+        not sets.isdisjoint(o.parameters or ()) for o in trace.objects_of(Optimizer)
     )
 
 
-def _keeper(event: Event) -> tuple[Location, object]:
+def _keeper(keep: Keep) -> tuple[Location, object]:
     """Where something is kept, and the container (by the iteration that made it)."""
-    return event.at, event.fact("born")
+    return keep.at, keep.born
 
 
 def _growing(trace: Trace) -> set[tuple[Location, object]]:
@@ -207,50 +201,46 @@ def _growing(trace: Trace) -> set[tuple[Location, object]]:
     What is emptied with every update, or holds the pieces of one step, ends where the step ends.
     """
     found: set[tuple[Location, object]] = set()
-    between: dict[tuple[Location, object], set[Kind]] = {}
-    for event in trace.events:
-        if event.kind in (Kind.BATCH, Kind.BACKWARD, Kind.STEP):
-            for kinds in between.values():
-                kinds.add(event.kind)
-        elif event.kind is Kind.KEEP:
-            kinds = between.get(_keeper(event), set())
-            if Kind.STEP in kinds or (Kind.BATCH in kinds and Kind.BACKWARD not in kinds):
-                found.add(_keeper(event))
-            between[_keeper(event)] = set()
+    between: dict[tuple[Location, object], set[type[Event]]] = {}
+    for event in trace.of(Batch, Backward, Step, Keep):
+        match event:
+            case Keep():
+                kinds = between.get(_keeper(event), set())
+                if Step in kinds or (Batch in kinds and Backward not in kinds):
+                    found.add(_keeper(event))
+                between[_keeper(event)] = set()
+            case _:
+                for kinds in between.values():
+                    kinds.add(type(event))
     return found
 
 
 def _kept(module: Module, statement: ast.stmt | None) -> ast.expr | None:
     """The expression that a statement stores, where it is surely one tensor."""
-    value: ast.expr | None = None
-    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-        call = statement.value
-        if (
-            isinstance(call.func, ast.Attribute)
-            and call.func.attr == "append"
-            and len(call.args) == 1
-        ):
-            value = call.args[0]
-    elif isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Add | ast.Sub):
-        value = statement.value
-    elif isinstance(statement, ast.Assign) and len(statement.targets) == 1:
-        value = _added(statement)
-    return (
-        value
-        if isinstance(value, ast.Name | ast.Attribute | ast.Subscript | ast.Call | ast.BinOp)
-        else None
-    )
+    match statement:
+        case ast.Expr(ast.Call(ast.Attribute(attr="append"), [value])):
+            found: ast.expr | None = value
+        case ast.AugAssign(op=ast.Add() | ast.Sub(), value=value):
+            found = value
+        case ast.Assign([_]):
+            found = _added(statement)
+        case _:
+            found = None
+    match found:
+        case ast.Name() | ast.Attribute() | ast.Subscript() | ast.Call() | ast.BinOp():
+            return found
+    return None
 
 
 def _added(statement: ast.Assign) -> ast.expr | None:
     """`history[i] = loss`, and `total = total + loss`."""
-    if isinstance(statement.targets[0], ast.Subscript):
-        return statement.value
-    value = statement.value
-    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
-        before = ast.unparse(statement.targets[0])
-        if ast.unparse(value.left) == before:
-            return value.right
-        if ast.unparse(value.right) == before:
-            return value.left
+    match statement.targets[0], statement.value:
+        case ast.Subscript(), value:
+            return value
+        case target, ast.BinOp(left, ast.Add(), right):
+            before = ast.unparse(target)
+            if ast.unparse(left) == before:
+                return right
+            if ast.unparse(right) == before:
+                return left
     return None

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from fallline.events import Event, Kind, Trace
+from fallline.events import Backward, Batch, Forward, Mode, Step, Trace
 from fallline.finding import Finding, Fix, Severity
 from fallline.location import Location
 from fallline.rule import Rule
@@ -25,6 +25,8 @@ class EvalWithGrad(Rule):
     code = "FL402"
     name = "eval-with-grad"
     severity = Severity.WARNING
+    yields_to = ("FL401",)
+    yields_within = "function"
     what = "A model in eval mode is called while autograd records, and nothing is ever derived from the result."
     why = (
         "`model.eval()` changes dropout and BatchNorm; it does not stop autograd. Without `torch.no_grad()` every activation of the evaluation is "
@@ -249,32 +251,35 @@ for _ in range(2):
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         wasted = _evaluations(trace)
-        if not trace.all(Kind.BATCH):
+        if not trace.of(Batch):
             wasted = [e for e in wasted if not _in_unit_test(e)]
         # one forward pass of a program that trains nothing costs nobody anything
-        trains = any(e.kind in (Kind.BACKWARD, Kind.STEP) for e in trace.events)
+        trains = bool(trace.of(Backward, Step))
         places = Counter(e.at for e in wasted)
-        told: set[str] = set()  # functions already reported in this stretch of eval mode
+        reported: set[str] = set()  # functions already reported in this stretch of eval mode
         begins: dict[str, Location] = {}
-        for event in sorted([*wasted, *trace.all(Kind.MODE)], key=lambda e: e.order):
-            if event.kind is Kind.MODE:
-                told.clear()
-                begins = {"cause": event.at}
-            elif event.at.function not in told and (trains or places[event.at] > 1):
-                told.add(event.at.function)
-                yield self.finding(
-                    event,
-                    "The model is evaluated while autograd records: every activation is kept for a backward that never comes. Use torch.no_grad().",
-                    # a single pass, to warm up or to look at one sample, is no evaluation
-                    severity=None if trace.live or event.fact("repeated") else Severity.INFO,
-                    related=begins,
-                )
+        for event in sorted([*wasted, *trace.of(Mode)], key=lambda e: e.order):
+            match event:
+                case Mode():
+                    reported.clear()
+                    begins = {"cause": event.at}
+                case Forward() if event.at.function not in reported and (
+                    trains or places[event.at] > 1
+                ):
+                    reported.add(event.at.function)
+                    yield self.finding(
+                        event,
+                        "The model is evaluated while autograd records, so every activation is kept for a backward that never comes. Use torch.no_grad().",
+                        # a single pass, to warm up or to look at one sample, is not an evaluation
+                        severity=None if trace.live or event.repeated else Severity.INFO,
+                        related=begins,
+                    )
 
-    def denies(self, trace: Trace) -> Iterator[Location]:
+    def refutes(self, trace: Trace) -> Iterator[Location]:
         """A caller that holds no_grad where another one cannot be seen to."""
-        for event in trace.all(Kind.FORWARD):
-            if event.fact("training") is False and event.fact("grad") is False:
-                yield event.at
+        for forward in trace.of(Forward):
+            if forward.training is False and forward.grad is False:
+                yield forward.at
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
         editor = Editor(module)
@@ -292,19 +297,15 @@ for _ in range(2):
         return Fix("Evaluate without recording", edits) if edits is not None else None
 
 
-def _evaluations(trace: Trace) -> list[Event]:
+def _evaluations(trace: Trace) -> list[Forward]:
     """The forward passes of an evaluation that build graphs for nothing.
 
     A model that no optimizer steps, in a run that trains another one, is a teacher or a feature extractor. A
     function that walks one of its forward passes in eval mode is an attack or an explanation.
     """
-    forwards = trace.all(Kind.FORWARD)
+    forwards = trace.of(Forward)
     trained = _trained(trace)
-    attacks = {
-        e.at.function
-        for e in forwards
-        if e.at.function and e.fact("training") is False and e.fact("used")
-    }
+    attacks = {e.at.function for e in forwards if e.training is False and e.used} - {""}
     return [
         e
         for e in forwards
@@ -314,33 +315,28 @@ def _evaluations(trace: Trace) -> list[Event]:
     ]
 
 
-def _in_unit_test(event: Event) -> bool:
+def _in_unit_test(forward: Forward) -> bool:
     """`test_x` of a test file, a tester's method, or what they call: a forward pass on a handful of numbers, checked and thrown away."""
     return any(
         _TEST_FUNCTION.search(place.function) is not None
         and _TEST_FILE.search(place.path) is not None
-        for place in (event.at, *event.callers)
+        for place in (forward.at, *forward.callers)
     )
 
 
 def _trained(trace: Trace) -> set[str | None]:
     """The models that optimizers step; where that is not known, those whose output reaches a backward."""
     held: set[str | None] = set()
-    for step in trace.all(Kind.STEP):
-        optimizer = trace.object(step.optimizer)
-        known = step.fact("parameters") or (optimizer.fact("parameters") if optimizer else None)
+    for step in trace.of(Step):
+        known = step.parameters or trace.held_by(step.optimizer)
         if not known:
-            return {e.model for e in trace.all(Kind.FORWARD) if e.fact("used")}
+            return {e.model for e in trace.of(Forward) if e.used}
         held |= set(known)
     return held
 
 
-def _builds_for_nothing(forward: Event) -> bool:
-    return (
-        forward.fact("training") is False
-        and forward.fact("grad") is True
-        and forward.fact("used") is False
-    )
+def _builds_for_nothing(forward: Forward) -> bool:
+    return forward.training is False and forward.grad is True and forward.used is False
 
 
 def _trains(tree: ast.AST) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from fallline.events import Event, Kind, Trace
+from fallline.events import Backward, Batch, Trace
 from fallline.finding import Finding, Fix, Severity
 from fallline.location import Location
 from fallline.rule import Rule
@@ -21,7 +21,7 @@ class RetainGraphInLoop(Rule):
         "The graph and its saved activations stay alive until the loss is overwritten, so two graphs live at once at the peak. Often the flag was added to "
         'silence "backward through the graph a second time": then state is carried from one iteration to the next and wants a `detach()`.'
     )
-    instead = "Call `backward()`; detach what is carried over to the next iteration."
+    instead = "Call `backward()` without it, and detach the tensors that you carry over to the next iteration."
     fix_safety = (
         "Removes the argument; where a second backward exists after all, torch raises and says so."
     )
@@ -114,27 +114,23 @@ print(torch.stack(rows).shape)
     )
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        if trace.opaque:  # a second backward may hide in there
+        if trace.hides("backward"):
             return
-        walks = trace.all(Kind.BACKWARD, Kind.BATCH)
-        by_place: dict[Location, list[bool]] = defaultdict(list)
-        first: dict[Location, Event] = {}
-        for event, following in zip(walks, [*walks[1:], None], strict=False):
-            if event.kind is Kind.BACKWARD:
-                first.setdefault(event.at, event)
-                by_place[event.at].append(_kept_for_nothing(event, following))
-        for place, wasted in by_place.items():
-            if len(wasted) > 1 and all(wasted):
+        wasted: dict[Location, list[bool]] = defaultdict(list)
+        for backward in trace.of(Backward):
+            wasted[backward.at].append(_kept_for_nothing(trace, backward))
+        for place, each in wasted.items():
+            if len(each) > 1 and all(each):
                 yield self.finding(
-                    first[place],
-                    "retain_graph=True on every iteration, and no second backward uses the graph: it only costs memory.",
+                    place,
+                    "retain_graph=True keeps the graph on every iteration although no second backward uses it, which only costs memory. Remove it.",
                 )
 
-    def denies(self, trace: Trace) -> Iterator[Location]:
+    def refutes(self, trace: Trace) -> Iterator[Location]:
         """A graph that one setting walks twice has to be kept."""
-        for event in trace.all(Kind.BACKWARD):
-            if event.fact("second"):
-                yield event.at
+        for backward in trace.of(Backward):
+            if backward.second:
+                yield backward.at
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
         calls = [
@@ -148,9 +144,9 @@ print(torch.stack(rows).shape)
         return Fix("Let backward free the graph", (edit,)) if edit is not None else None
 
 
-def _kept_for_nothing(event: Event, following: Event | None) -> bool:
+def _kept_for_nothing(trace: Trace, backward: Backward) -> bool:
     """Known not to be walked again, and no other backward of the same iteration that might share the graph."""
-    if event.fact("retain_graph") is not True or event.fact("second") is not False:
+    if backward.retain_graph is not True or backward.second is not False or backward.create_graph:
         return False
-    alone = following is None or following.kind is Kind.BATCH or following.at == event.at
-    return alone and not event.fact("create_graph")
+    following = trace.after(backward).until(Batch).of(Backward).first
+    return following is None or following.at == backward.at

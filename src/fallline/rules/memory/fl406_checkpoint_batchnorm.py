@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fallline.events import Kind, Trace
+from fallline.events import Checkpoint, Trace
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
 
@@ -116,9 +116,10 @@ for x in torch.utils.data.DataLoader(torch.randn(32, 4), batch_size=8):
     )
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        for event in trace.all(Kind.CHECKPOINT):
-            if event.fact("batchnorm") is True:
+        for checkpoint in trace.of(Checkpoint):
+            if checkpoint.batchnorm is True:
                 yield self.finding(
-                    event,
-                    "Checkpointing recomputes BatchNorm: its running statistics are updated twice for every batch.",
+                    checkpoint,
+                    "Activation checkpointing runs this block twice, so BatchNorm updates its running statistics twice for every batch. "
+                    "Keep BatchNorm out of the checkpointed block.",
                 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fallline.events import Event, Kind, Trace
+from fallline.events import Forward, Mode, Step, Trace
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
 
@@ -13,12 +13,10 @@ class EvalNotRestored(Rule):
     code = "FL804"
     name = "eval-not-restored"
     severity = Severity.ERROR
-    what = (
-        "`model.eval()` is called for an evaluation, and training goes on without `model.train()`."
-    )
+    what = "`model.eval()` is called for an evaluation, and training continues without `model.train()`."
     why = (
         "In eval mode dropout does nothing and BatchNorm uses its running statistics without updating them. Every update after the first "
-        "evaluation trains another model than the one that was meant, and nothing says so."
+        "evaluation trains a different model from the one you meant, and nothing says so."
     )
     instead = "Call `model.train()` at the top of every training epoch (and after every evaluation inside it)."
     references = (
@@ -207,60 +205,52 @@ for epoch in range(2):
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         trained: set[str] = set()  # models that an update was already made for in train mode
-        evaluating: dict[str, Event] = {}  # model → the eval() that is in force
+        evaluating: dict[str, Mode] = {}  # model → the eval() that is in force
         suspects: dict[
-            str, Event
-        ] = {}  # model → the eval() under which a forward pass reached a backward
-        for event in trace.events:
-            model = event.model
-            if event.kind is Kind.MODE and model is not None:
-                if event.fact("mode") == "eval":
+            str, Mode
+        ] = {}  # model → the eval() under which a forward reached a backward
+        for event in trace.of(Mode, Forward, Step):
+            match event:
+                case Mode(model=str(model), mode="eval"):
                     evaluating.setdefault(model, event)
-                else:
+                case Mode(model=str(model)):
                     evaluating.pop(model, None)
                     suspects.pop(model, None)
-            elif (
-                event.kind is Kind.FORWARD
-                and model is not None
-                and event.fact("used")
-                and event.fact("grad") is not False
-            ):
-                if model not in evaluating and event.fact("training") is not False:
-                    trained.add(model)
-                elif (
-                    model in evaluating and model in trained and event.fact("training") is not True
-                ):
-                    suspects[model] = evaluating[model]
-            elif event.kind is Kind.STEP:
-                for model in [m for m in suspects if _steps(trace, event, m)]:
-                    mode = suspects.pop(model)
-                    known = trace.object(model)
-                    has_mode = known.fact("has_mode") if known is not None else None
-                    yield self.finding(
-                        mode,
-                        "eval() is still in force when training goes on: dropout is off and BatchNorm is frozen from here. Call train() before the next update."
-                        if has_mode is not False
-                        else "eval() is still in force when training goes on. This model has no dropout and no BatchNorm; with the first of them it would matter.",
-                        severity=Severity.INFO
-                        if has_mode is False
-                        else None
-                        if has_mode or trace.live
-                        else Severity.WARNING,
-                        related={"step": event.at},
-                    )
+                case Forward(model=str(model)) if event.used and event.grad is not False:
+                    if model not in evaluating and event.training is not False:
+                        trained.add(model)
+                    elif model in evaluating and model in trained and event.training is not True:
+                        suspects[model] = evaluating[model]
+                case Step():
+                    for model in [m for m in suspects if _steps(trace, event, m)]:
+                        yield self._not_restored(trace, suspects.pop(model), model, event)
+
+    def _not_restored(self, trace: Trace, mode: Mode, name: str, step: Step) -> Finding:
+        model = trace.model(name)
+        has_mode = model.has_mode if model is not None else None
+        return self.finding(
+            mode,
+            "eval() is still in force when training continues, so dropout is off and BatchNorm is frozen from here on. Call train() before the next update."
+            if has_mode is not False
+            else "eval() is still in force when training continues. This model has neither dropout nor BatchNorm; with the first of them it would matter. "
+            "Call train() before the next update.",
+            severity=Severity.INFO
+            if has_mode is False
+            else None
+            if has_mode or trace.live
+            else Severity.WARNING,
+            related={"step": step.at},
+        )
 
 
-def _steps(trace: Trace, step: Event, model: str) -> bool:
+def _steps(trace: Trace, step: Step, model: str) -> bool:
     """Whether this step updates that model.
 
     Unknown counts as yes, since its output reached a backward, unless another optimizer is the one that holds it: a
     critic rests in eval mode while its generator learns.
     """
-    optimizer = trace.object(step.optimizer)
-    held = step.fact("parameters") or (
-        optimizer.fact("parameters") if optimizer is not None else None
-    )
+    held = step.parameters or trace.held_by(step.optimizer)
     if held:
         return model in held
-    others = (trace.object(other) for other in trace.optimizers if other != step.optimizer)
-    return not any(o is not None and model in (o.fact("parameters") or ()) for o in others)
+    others = (other for other in trace.optimizers if other != step.optimizer)
+    return not any(model in (trace.held_by(other) or ()) for other in others)

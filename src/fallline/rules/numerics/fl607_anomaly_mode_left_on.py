@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from fallline.events import Kind, Trace
+from fallline.events import Anomaly, Step, Trace
 from fallline.finding import Finding, Fix, Severity
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
@@ -156,13 +156,13 @@ for inputs, targets in data:
     def check(self, trace: Trace) -> Iterator[Finding]:
         if any(word in setting.lower() for setting in trace.settings for word in _ASKED_FOR):
             return
-        last_step = max((e.order for e in trace.all(Kind.STEP)), default=-1)
-        for event in trace.all(Kind.ANOMALY)[:1]:
-            if event.order < last_step:  # training goes on: this is no search for one NaN
-                yield self.finding(
-                    event,
-                    "Anomaly detection is on while training: every operation records and checks, in every step",
-                )
+        anomaly = trace.of(Anomaly).first
+        if anomaly is not None and trace.after(anomaly).of(Step):  # not a search for one NaN
+            yield self.finding(
+                anomaly,
+                "Anomaly detection stays on while training, so every operation is recorded and checked in every step, which makes training slow. "
+                "Turn it off once the NaN is found.",
+            )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
         editor = Editor(module)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from fallline.events import Event, Kind, Trace
+from fallline.events import Sync, Trace, on_every_iteration
 from fallline.finding import Finding, Severity
 from fallline.location import Location
 from fallline.rule import Rule
-from fallline.rules.performance._iterations import on_every_iteration
 
 _WHAT = {
     "item": ".item()",
@@ -131,14 +130,14 @@ for epoch in range(2):
     )
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        by_place: dict[Location, list[Event]] = defaultdict(list)
-        for event in trace.all(Kind.SYNC):
-            if event.fact("device") not in {None, "cpu"} and not event.fact("per_parameter"):
-                by_place[event.at].append(event)
-        for events in by_place.values():
-            if on_every_iteration(trace, events):
-                what = _WHAT.get(str(events[0].fact("what")), "Fetching a value")
+        by_place: dict[Location, list[Sync]] = defaultdict(list)
+        for sync in trace.of(Sync):
+            if sync.device not in {None, "cpu"} and not sync.per_parameter:
+                by_place[sync.at].append(sync)
+        for syncs in by_place.values():
+            if on_every_iteration(trace, syncs):
+                what = _WHAT.get(syncs[0].what or "", "Fetching a value")
                 yield self.finding(
-                    events[0],
-                    f"{what} on every iteration makes Python wait for the device each time. Sum up on the device and fetch now and then.",
+                    syncs[0],
+                    f"{what} on every iteration makes Python wait for the device each time. Sum up on the device, and fetch the value every so many steps.",
                 )

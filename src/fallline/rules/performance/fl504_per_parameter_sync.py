@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from fallline.events import Event, Kind, Trace
+from fallline.events import Sync, Trace, on_every_iteration
 from fallline.finding import Finding, Severity
 from fallline.location import Location
 from fallline.rule import Rule
-from fallline.rules.performance._iterations import on_every_iteration
 
 
 class PerParameterSync(Rule):
@@ -136,13 +135,13 @@ for activation in (nn.ReLU, nn.Tanh, nn.GELU):
     )
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        by_place: dict[Location, list[Event]] = defaultdict(list)
-        for event in trace.all(Kind.SYNC):
-            if event.fact("per_parameter") and event.fact("device") != "cpu":
-                by_place[event.at].append(event)
-        for events in by_place.values():
-            if on_every_iteration(trace, events):
+        by_place: dict[Location, list[Sync]] = defaultdict(list)
+        for sync in trace.of(Sync):
+            if sync.per_parameter and sync.device != "cpu":
+                by_place[sync.at].append(sync)
+        for syncs in by_place.values():
+            if on_every_iteration(trace, syncs):
                 yield self.finding(
-                    events[0],
-                    "One wait for the device per parameter, on every iteration. Compute the norms together and fetch once.",
+                    syncs[0],
+                    "Python waits for the device once for each parameter, on every iteration. Compute the norms together on the device, and fetch the result once.",
                 )

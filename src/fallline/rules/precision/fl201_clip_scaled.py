@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from math import inf
 
-from fallline.events import Event, Kind, Trace
+from fallline.events import Backward, Clip, Step, Trace, scale_free, scales, still_scaled
 from fallline.finding import Finding, Fix, Severity
 from fallline.rule import Rule
-from fallline.rules._optimizers import scale_free
-from fallline.rules._order import following
-from fallline.rules.precision._scale import named, scales, still_scaled
 from fallline.rules.precision._specimen import AMP
 from fallline.syntax import Editor, Module
 
@@ -20,6 +16,8 @@ class ClipScaled(Rule):
     code = "FL201"
     name = "clip-scaled"
     severity = Severity.ERROR
+    yields_to = ("FL101", "FL103")
+    yields_within = "line"
     what = """\
 Gradients are clipped while they are still multiplied by the loss scale.
 
@@ -27,9 +25,9 @@ Between `scaler.scale(loss).backward()` and `scaler.unscale_(optimizer)` every g
     why = """\
 The threshold that is really applied is `max_norm / scale`, so every update is clipped, and the threshold moves whenever the scale does.
 
-With SGD the step becomes about 65,000 times too small and training stands still. Adam divides by the size of the gradient, so it goes on
-training, but as normalised-gradient Adam: the threshold no longer means anything. Nothing raises, and the loss does not diverge. An error, and with
-Adam and its kin a warning."""
+With SGD the step becomes about 65,000 times too small and training stops. Adam divides by the size of the gradient, so it
+continues to train, but sees only the direction of each gradient: the threshold no longer means anything. Nothing raises, and the loss does not diverge.
+An error; with Adam and similar optimizers, a warning."""
     instead = """\
 Unscale first, once for each update, then clip.
 
@@ -45,40 +43,32 @@ scaler.update()
     references = ("https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-clipping",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        backward: Event | None = None
-        first: Event | None = None
+        backward: Backward | None = None
+        first: Clip | None = None
         for event, state in scales(trace):
-            if event.kind is Kind.BACKWARD:
-                backward, first = event, None
-            if event.kind is not Kind.CLIP or event.fact("threshold") == inf:
-                continue
-            owners = still_scaled(trace, event, state)
-            if not owners or backward is None:
-                continue
-            first = first or event
-            step = next((e for e in following(trace, event) if e.kind is Kind.STEP), None)
-            related = {"backward": backward.at, "first": first.at}
-            if step is not None and step.fact("via") == "scaler" and len(owners) == 1:
-                related["step"] = step.at
-            optimizer = named(trace, owners[0])
-            yield self.finding(
-                event,
-                self._message(optimizer),
-                severity=Severity.WARNING if scale_free(optimizer) else None,
-                related=related,
-            )
+            match event:
+                case Backward():
+                    backward, first = event, None
+                case Clip() if backward is not None and not event.measures_only:
+                    scaled = still_scaled(trace, event, state)
+                    if scaled:
+                        first = first or event
+                        yield self._clipped(trace, event, scaled, backward, first)
 
-    @staticmethod
-    def _message(optimizer: str) -> str:
-        if optimizer == "SGD":
-            harm = "SGD's steps become about 65,000 times too small"
-        elif scale_free(optimizer):
-            harm = f"{optimizer} goes on as normalised-gradient {optimizer}"
-        else:
-            harm = "every update is clipped, by a threshold that moves with the scale"
-        return (
-            "Gradients are clipped while still multiplied by the loss scale, so the threshold is really "
-            f"max_norm / scale: {harm}. Call scaler.unscale_(optimizer) before clipping"
+    def _clipped(
+        self, trace: Trace, clip: Clip, scaled: list[str | None], backward: Backward, first: Clip
+    ) -> Finding:
+        step = trace.after(clip).of(Step).first
+        related = {"backward": backward.at, "first": first.at}
+        if step is not None and step.via == "scaler" and len(scaled) == 1:
+            related["step"] = step.at
+        optimizer = trace.type_of(scaled[0])
+        return self.finding(
+            clip,
+            "Gradients are clipped while they are still multiplied by the loss scale, so the threshold is really "
+            f"max_norm / scale: {_harm(optimizer)}. Call scaler.unscale_(optimizer) before clipping.",
+            severity=Severity.WARNING if scale_free(optimizer) else None,
+            related=related,
         )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
@@ -270,3 +260,11 @@ def _around(module: Module, node: ast.AST) -> list[ast.stmt]:
 def _is_plain(test: ast.expr) -> bool:
     """A test that can be asked twice: names and attributes, compared or negated."""
     return not any(isinstance(n, ast.Call | ast.Await | ast.NamedExpr) for n in ast.walk(test))
+
+
+def _harm(optimizer: str) -> str:
+    if optimizer == "SGD":
+        return "SGD's steps become about 65,000 times too small"
+    if scale_free(optimizer):
+        return f"{optimizer} sees only the direction of the gradients, not their size"
+    return "every update is clipped, by a threshold that moves with the scale"

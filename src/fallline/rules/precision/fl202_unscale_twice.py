@@ -5,10 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from fallline.events import Event, Kind, Trace
+from fallline.events import Opaque, ScalerUpdate, Step, Trace, Unscale, scaler_on
 from fallline.finding import Finding, Fix, Severity
 from fallline.rule import Rule
-from fallline.rules.precision._scale import on
 from fallline.rules.precision._specimen import AMP
 from fallline.syntax import Editor, Module
 
@@ -17,6 +16,7 @@ class UnscaleTwice(Rule):
     code = "FL202"
     name = "unscale-twice"
     severity = Severity.ERROR
+    yields_to = ("FL204", "FL212")
     what = """\
 `scaler.unscale_` is called a second time for one optimizer before `scaler.update()`.
 
@@ -26,7 +26,7 @@ torch raises `RuntimeError: unscale_() has already been called on this optimizer
 
 The gradients are not divided twice; the run stops."""
     instead = """\
-Call `unscale_` once for each optimizer and update, before whatever needs true gradients: clipping, logging, a gradient penalty.
+Call `unscale_` once for each optimizer and update, before everything that needs true gradients: clipping, logging, a gradient penalty.
 
 ```python
 scaler.unscale_(optimizer)
@@ -38,34 +38,33 @@ scaler.update()
     facts = ("unscale-twice-raises",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        done: dict[tuple[str | None, str], Event] = {}
-        for event in trace.all(Kind.UNSCALE, Kind.STEP, Kind.SCALER_UPDATE, Kind.OPAQUE):
-            if event.kind is Kind.OPAQUE:
-                done.clear()
-            elif event.kind is Kind.SCALER_UPDATE:
-                done = {
-                    key: e
-                    for key, e in done.items()
-                    if key[0] != event.scaler and event.scaler is not None
-                }
-            elif event.optimizer is not None and on(trace, event):
-                key = (event.scaler, event.optimizer)
-                if event.kind is Kind.UNSCALE and key in done:
-                    yield self._second(event, done[key])
-                elif event.kind is Kind.UNSCALE or event.fact("via") == "scaler":
-                    done[key] = event
+        done: dict[tuple[str | None, str], Unscale | Step] = {}
+        for event in trace.of(Unscale, Step, ScalerUpdate, Opaque):
+            match event:
+                case Opaque():
+                    done.clear()
+                case ScalerUpdate(scaler=scaler):
+                    done = {k: e for k, e in done.items() if scaler is not None and k[0] != scaler}
+                case Unscale(optimizer=str(optimizer)) if scaler_on(trace, event):
+                    key = (event.scaler, optimizer)
+                    if key in done:
+                        yield self._second(event, done[key])
+                    else:
+                        done[key] = event
+                case Step(optimizer=str(optimizer), via="scaler") if scaler_on(trace, event):
+                    done[event.scaler, optimizer] = event
 
-    def _second(self, event: Event, earlier: Event) -> Finding:
-        if earlier.kind is Kind.STEP:
+    def _second(self, event: Unscale, earlier: Unscale | Step) -> Finding:
+        if isinstance(earlier, Step):
             return self.finding(
                 event,
-                f"unscale_ comes after scaler.step (line {earlier.at.line}), which has already unscaled: torch raises "
-                "RuntimeError. Move it before the step",
+                f"unscale_ comes after scaler.step ({earlier.at.near(event.at)}), which has already unscaled the gradients, so torch raises "
+                "RuntimeError. Move it before the step.",
             )
         return self.finding(
             event,
-            f"unscale_ was already called for this optimizer (line {earlier.at.line}) and no scaler.update() came between: "
-            "torch raises RuntimeError. Unscale once for each update",
+            f"unscale_ was already called for this optimizer ({earlier.at.near(event.at)}) and no scaler.update() came between, so "
+            "torch raises RuntimeError. Unscale once for each update.",
             related={"unscale": earlier.at},
         )
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from fallline.events import Event, Kind, Trace
+from fallline.events import Backward, Scale, ScalerUpdate, Step, Trace, scales
 from fallline.finding import Finding, Fix, Severity
 from fallline.rule import Rule
-from fallline.rules._order import following
-from fallline.rules.precision._scale import Scale, named, scales
 from fallline.rules.precision._specimen import AMP
 from fallline.syntax import Editor, Module
 
@@ -38,31 +36,25 @@ scaler.update()
     facts = ("scaler-bypass-loses-skipping", "loss-scale-schedule")
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        backward: Event | None = None
+        backward: Backward | None = None
         for event, state in scales(trace):
-            if event.kind is Kind.BACKWARD and event.fact("scaled"):
-                backward = event
-            if event.kind is not Kind.STEP or event.fact("via") != "direct" or backward is None:
-                continue
-            scale = state.get(event.optimizer, Scale.UNKNOWN)
-            if scale not in {Scale.SCALED, Scale.UNSCALED}:
-                continue
-            related = {"backward": backward.at}
-            if update := _update_after(trace, event):
-                related["update"] = update.at
-            yield self.finding(
-                event, self._message(scale, named(trace, event.optimizer)), related=related
-            )
+            match event:
+                case Backward(scaled=True):
+                    backward = event
+                case Step(via="direct") if backward is not None:
+                    scale = state.get(event.optimizer, Scale.UNKNOWN)
+                    if scale in {Scale.SCALED, Scale.UNSCALED}:
+                        yield self._bypassed(trace, event, scale, backward)
 
-    @staticmethod
-    def _message(scale: Scale, optimizer: str) -> str:
-        if scale is Scale.UNSCALED:
-            harm = "nothing leaves out a step whose gradients are inf or NaN, and one of them is enough to put NaN into the parameters"
-        elif optimizer == "SGD":
-            harm = "the gradients are still multiplied by the loss scale, so SGD's step is 65,536 times too large"
-        else:
-            harm = "the gradients are still multiplied by the loss scale, and nothing leaves out a step that overflowed"
-        return f"optimizer.step() goes past the scaler that scaled the loss: {harm}. Use scaler.step(optimizer)"
+    def _bypassed(self, trace: Trace, step: Step, scale: Scale, backward: Backward) -> Finding:
+        update = trace.after(step).until(Backward).of(ScalerUpdate).first
+        related = {"backward": backward.at, **({"update": update.at} if update is not None else {})}
+        return self.finding(
+            step,
+            f"optimizer.step() goes past the scaler that scaled the loss: {_harm(scale, trace.type_of(step.optimizer))}. "
+            "Use scaler.step(optimizer).",
+            related=related,
+        )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
         step = module.call_at(finding.at)
@@ -157,26 +149,24 @@ for inputs, targets in loader:
     )
 
 
-def _update_after(trace: Trace, step: Event) -> Event | None:
-    """The scaler.update() that follows before the next backward."""
-    for event in following(trace, step):
-        if event.kind is Kind.SCALER_UPDATE:
-            return event
-        if event.kind is Kind.BACKWARD:
-            break
-    return None
-
-
 def _scaler_name(module: Module, step: ast.Call) -> str | None:
     """What the scaler is called where this step is: the one that `.scale(...)` is called on there."""
-    scales = [
+    calls = [
         c
         for c in module.method_calls("scale")
         if len(c.args) == 1 and isinstance(c.func, ast.Attribute)
     ]
     here = {
         module.segment(c.func.value)
-        for c in scales
+        for c in calls
         if isinstance(c.func, ast.Attribute) and module.scope(c) is module.scope(step)
     }
     return here.pop() if len(here) == 1 else None
+
+
+def _harm(scale: Scale, optimizer: str) -> str:
+    if scale is Scale.UNSCALED:
+        return "a step whose gradients are inf or NaN is not skipped, and one such step is enough to put NaN into the parameters"
+    if optimizer == "SGD":
+        return "the gradients are still multiplied by the loss scale, so SGD's step is 65,536 times too large"
+    return "the gradients are still multiplied by the loss scale, and a step that overflowed is not skipped"

@@ -5,11 +5,18 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from fallline.events import Event, Kind, Trace
+from fallline.events import (
+    Backward,
+    Opaque,
+    ScalerUpdate,
+    Step,
+    Trace,
+    Unscale,
+    same_scaler,
+    scaler_on,
+)
 from fallline.finding import Finding, Fix, Severity
 from fallline.rule import Rule
-from fallline.rules._order import following
-from fallline.rules.precision._scale import on, same_scaler
 from fallline.rules.precision._specimen import AMP
 from fallline.syntax import Editor, Module
 
@@ -37,41 +44,17 @@ scaler.update()
     facts = ("amp-order", "loss-scale-schedule")
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        through = [e for e in trace.all(Kind.STEP) if e.fact("via") == "scaler" and on(trace, e)]
+        through = [e for e in trace.of(Step) if e.via == "scaler" and scaler_on(trace, e)]
         alone = len({e.optimizer for e in through}) == 1
         for step in through:
-            if step.optimizer is None or not self._forgotten(trace, step):
+            if step.optimizer is None or not _forgotten(trace, step):
                 continue
             yield self.finding(
                 step,
-                "scaler.update() never follows scaler.step(): the next unscale_ or step of this optimizer raises RuntimeError, "
-                "and the scale is never adjusted. Call scaler.update() after the step",
+                "scaler.update() never follows scaler.step(), so the next unscale_ or step of this optimizer raises RuntimeError "
+                "and the scale is never adjusted. Call scaler.update() after the step.",
                 related={"step": step.at} if alone else {},
             )
-
-    @staticmethod
-    def _forgotten(trace: Trace, step: Event) -> bool:
-        """The same optimizer comes round again, or a live run went on, without an update."""
-        went_on = False
-        for event in following(trace, step):
-            if event.kind is Kind.OPAQUE:
-                return False
-            if not same_scaler(event, step):
-                continue
-            if event.kind is Kind.SCALER_UPDATE:
-                return False
-            if event.kind is Kind.UNSCALE and event.optimizer == step.optimizer:
-                # right after the step it is FL202: an unscale_ in the wrong place, not a missing update
-                return went_on
-            if (
-                event.kind is Kind.STEP
-                and event.optimizer == step.optimizer
-                and event.fact("via") == "scaler"
-            ):
-                return True
-            went_on = went_on or event.kind is Kind.BACKWARD
-        # torch raises on the second round, so a run that crashed there shows only its beginning
-        return trace.live and went_on and not trace.all(Kind.SCALER_UPDATE)
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
         step = module.call_at(finding.at) if "step" in finding.related else None
@@ -169,3 +152,22 @@ for i, (inputs, targets) in enumerate(loader):
         optimizer.zero_grad()
 """,
     )
+
+
+def _forgotten(trace: Trace, step: Step) -> bool:
+    """The same optimizer comes round again, or a live run continued, without an update."""
+    continued = False
+    for event in trace.after(step).until(Opaque).where(lambda e: same_scaler(e, step)):
+        match event:
+            case ScalerUpdate():
+                return False
+            case Unscale(optimizer=optimizer) if optimizer == step.optimizer:
+                # right after the step it is FL202: an unscale_ in the wrong place, not a missing update
+                return continued
+            case Step(optimizer=optimizer, via="scaler") if optimizer == step.optimizer:
+                return True
+            case Backward():
+                continued = True
+    # torch raises on the second round, so a run that crashed there shows only its beginning
+    ended = trace.live and not trace.after(step).of(Opaque)
+    return ended and continued and not trace.of(ScalerUpdate)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from fallline.events import Kind, Trace
+from fallline.events import Backward, Trace
 from fallline.finding import Finding, Fix, Severity
+from fallline.flow.calls import last_name
 from fallline.rule import Rule
 from fallline.rules._reindent import reindented
 from fallline.rules.precision._specimen import AMP
@@ -66,12 +67,12 @@ scaler.scale(loss).backward()
     references = ("https://docs.pytorch.org/docs/stable/amp.html#autocasting",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        for event in trace.all(Kind.BACKWARD):
-            if event.fact("autocast") in {"float16", "bfloat16"}:
+        for backward in trace.of(Backward):
+            if backward.autocast in {"float16", "bfloat16"}:
                 yield self.finding(
-                    event,
-                    f"Backward runs under autocast ({event.fact('autocast')}): custom autograd functions, hooks and double backward "
-                    "are cast to half precision here. End the autocast block before backward()",
+                    backward,
+                    f"backward() runs under autocast ({backward.autocast}), so custom autograd functions, hooks and double backward "
+                    "are cast to half precision. End the autocast block before backward().",
                 )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
@@ -189,14 +190,9 @@ def _backward_on(module: Module, line: int) -> ast.Call | None:
 
 def _is_bookkeeping(statement: ast.stmt) -> bool:
     for node in ast.walk(statement):
-        if isinstance(node, ast.Call):
-            name = (
-                node.func.attr
-                if isinstance(node.func, ast.Attribute)
-                else getattr(node.func, "id", "")
-            )
-            if name not in _HARMLESS:
+        match node:
+            case ast.Call() if last_name(node) not in _HARMLESS:
                 return False
-    return not any(
-        isinstance(n, ast.MatMult | ast.Return | ast.Await | ast.Yield) for n in ast.walk(statement)
-    )
+            case ast.MatMult() | ast.Return() | ast.Await() | ast.Yield():
+                return False
+    return True

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fallline.events import Kind, Trace
+from fallline.events import Backward, Trace, forwards_of, scaler_assumed
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
-from fallline.rules.precision._scale import assumed, feeding
 from fallline.rules.precision._specimen import AMP
 
 
@@ -18,13 +17,13 @@ class ScalerWithBfloat16(Rule):
     what = """\
 The loss is scaled although autocast runs in bfloat16.
 
-`torch.autocast("cpu")` is bfloat16 unless told otherwise."""
+`torch.autocast("cpu")` is bfloat16 by default."""
     why = """\
 bfloat16 has the range of float32, so small gradients do not vanish in it and scaling gains nothing.
 
 The scaler still costs a pass over all gradients and a wait for the device in every step, and one more thing to save in a checkpoint."""
     instead = """\
-Leave the scaler out, or turn it off where the type is an option.
+Remove the scaler, or turn it off where the type is an option.
 
 ```python
 scaler = torch.amp.GradScaler("cuda", enabled=dtype == torch.float16)
@@ -32,14 +31,14 @@ scaler = torch.amp.GradScaler("cuda", enabled=dtype == torch.float16)
     facts = ("bf16-range-is-fp32", "fp16-needs-scaler-bf16-not")
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        for event in trace.all(Kind.BACKWARD):
-            if event.fact("scaled") is True and not assumed(trace, event):
-                types = {f.fact("autocast") for f in feeding(trace, event)} - {"off"}
+        for backward in trace.of(Backward):
+            if backward.scaled is True and not scaler_assumed(trace, backward):
+                types = {f.autocast for f in forwards_of(trace, backward)} - {"off"}
                 if types == {"bfloat16"}:
                     yield self.finding(
-                        event,
+                        backward,
                         "The loss is scaled although the forward pass runs in bfloat16, which has float32's range and needs no loss scaling. "
-                        "Leave the GradScaler out, or make it with enabled=False",
+                        "Remove the GradScaler, or make it with enabled=False.",
                     )
 
     wrong = (

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fallline.events import Kind, Scaler, Trace
+from fallline.events import (
+    Backward,
+    GradWrite,
+    Opaque,
+    Scaler,
+    Step,
+    Trace,
+    forwards_of,
+    scaler_assumed,
+)
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
-from fallline.rules._places import seen_from
-from fallline.rules.precision._scale import assumed, feeding, handled
 from fallline.rules.precision._specimen import AMP
 
 
@@ -19,7 +26,7 @@ class ScalerMissing(Rule):
     what = """\
 The forward pass runs under float16 autocast and the loss is not scaled before `backward()`.
 
-float16 is what `torch.autocast("cuda")` uses unless told otherwise."""
+float16 is the default of `torch.autocast("cuda")`."""
     why = """\
 Gradients below about 3e-8 are zero in float16, and they vanish silently.
 
@@ -38,24 +45,23 @@ scaler.update()
     facts = ("half-ranges", "fp16-needs-scaler-bf16-not")
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        used = {id(b) for update in trace.updates for b in update.backwards}
-        off = any(isinstance(o, Scaler) and o.enabled is False for o in trace.objects.values())
-        if off and trace.settings:
+        used = {b for update in trace.updates for b in update.of(Backward)}
+        if trace.settings and any(o.enabled is False for o in trace.objects_of(Scaler)):
             return  # there is one, and a switch that may not go with the type turned it off
-        for event in trace.all(Kind.BACKWARD):
+        for backward in trace.of(Backward):
             if (
-                event.fact("scaled") is not False
-                or id(event) not in used
-                or handled(trace, event)
-                or assumed(trace, event)
+                backward.scaled is not False
+                or backward not in used
+                or _handled(trace, backward)
+                or scaler_assumed(trace, backward)
             ):
                 continue
-            half = [f for f in feeding(trace, event) if f.fact("autocast") == "float16"]
+            half = [f for f in forwards_of(trace, backward) if f.autocast == "float16"]
             if half:
                 yield self.finding(
-                    seen_from(event, half[0]),
-                    "The forward pass runs under float16 autocast but the loss is not scaled: gradients below 3e-8 become zero. "
-                    "Use torch.amp.GradScaler, or dtype=torch.bfloat16",
+                    backward.seen_from(half[0]),
+                    "The forward pass runs under float16 autocast but the loss is not scaled, so gradients below 3e-8 become zero. "
+                    "Use torch.amp.GradScaler, or dtype=torch.bfloat16.",
                 )
 
     wrong = (
@@ -137,3 +143,9 @@ with torch.no_grad(), torch.autocast("cpu", dtype=torch.float16):
         model(inputs)
 """,
     )
+
+
+def _handled(trace: Trace, backward: Backward) -> bool:
+    """A framework owns the protocol around this backward, or its gradients are changed by hand afterwards."""
+    changed = trace.after(backward).until(Step, Backward).of(GradWrite, Opaque)
+    return backward.normalised is not None or bool(changed)

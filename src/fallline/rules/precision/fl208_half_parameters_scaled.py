@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fallline.events import Kind, Trace
+from fallline.events import Backward, Trace, Unscale, scaler_assumed, touched_optimizers
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
-from fallline.rules.precision._scale import assumed, named, optimizers
 from fallline.rules.precision._specimen import AMP
 
 _TORCHS = frozenset(
@@ -48,16 +47,16 @@ with torch.autocast("cuda", dtype=torch.float16):
 ```"""
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        unscaled = [o for o in optimizers(trace) if _is_unscaled(trace, o)]
-        for event in trace.all(Kind.BACKWARD):
-            scaled = event.fact("scaled") and not assumed(trace, event)
+        unscaled = [o for o in touched_optimizers(trace) if _is_unscaled(trace, o)]
+        for backward in trace.of(Backward):
+            scaled = backward.scaled and not scaler_assumed(trace, backward)
             # master copies: the optimizer holds other parameters than the half ones
-            stepped = any(trace.concerns(event, o) for o in unscaled)
-            if event.fact("half_parameters") and scaled and stepped:
+            stepped = any(trace.concerns(backward, o) for o in unscaled)
+            if backward.half_parameters and scaled and stepped:
                 yield self.finding(
-                    event,
-                    "The loss is scaled but the model's parameters are float16 themselves: the scaler raises ValueError when it unscales them. "
-                    "Keep the parameters in float32 and use autocast",
+                    backward,
+                    "The loss is scaled but the model's parameters are float16 themselves, so the scaler raises ValueError when it unscales them. "
+                    "Keep the parameters in float32 and use autocast.",
                 )
 
     wrong = (
@@ -127,5 +126,5 @@ for inputs, targets in loader:
 
 def _is_unscaled(trace: Trace, optimizer: str | None) -> bool:
     """The scaler unscales what this optimizer steps: not for optimizers made for half parameters, which do it themselves."""
-    told = any(e.optimizer == optimizer for e in trace.all(Kind.UNSCALE))
-    return told or named(trace, optimizer) in _TORCHS
+    asked = any(e.optimizer == optimizer for e in trace.of(Unscale))
+    return asked or trace.type_of(optimizer) in _TORCHS

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import inf
 
-from fallline.events import Event, Kind, Trace
+from fallline.events import Clip, Event, GradRead, Trace, scales, still_scaled
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
-from fallline.rules.precision._scale import scales, still_scaled
 from fallline.rules.precision._specimen import AMP
 
 
@@ -38,8 +36,8 @@ scaler.step(optimizer)
             if _measures(event) and still_scaled(trace, event, state):
                 yield self.finding(
                     event,
-                    "Gradients are measured while still multiplied by the loss scale (65536 by default): the number means nothing and jumps when "
-                    "the scale changes. Call scaler.unscale_(optimizer) first",
+                    "Gradients are measured while they are still multiplied by the loss scale (65536 by default), so the number means nothing and jumps when "
+                    "the scale changes. Call scaler.unscale_(optimizer) first.",
                 )
 
     wrong = (
@@ -108,6 +106,7 @@ for inputs, targets in loader:
 
 
 def _measures(event: Event) -> bool:
-    if event.kind is Kind.CLIP:
-        return bool(event.fact("threshold") == inf)
-    return event.kind is Kind.GRAD_READ and event.fact("what") in {"norm", "value"}
+    match event:
+        case Clip(measures_only=True) | GradRead(what="norm" | "value"):
+            return True
+    return False

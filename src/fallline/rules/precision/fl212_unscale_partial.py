@@ -5,11 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from fallline.events import Event, Kind, Trace
+from fallline.events import Backward, Scale, Step, Trace, Unscale, ZeroGrad, reaches, scales
 from fallline.finding import Edit, Finding, Fix, Severity
 from fallline.rule import Rule
-from fallline.rules._order import following
-from fallline.rules.precision._scale import Scale, reaches, scales
 from fallline.rules.precision._specimen import AMP
 from fallline.syntax import Editor, Module
 
@@ -40,29 +38,33 @@ if (i + 1) % k == 0:
     facts = ("unscale-twice-raises", "update-once-per-window")
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        last: dict[str | None, Event] = {}
+        last: dict[str | None, Unscale] = {}
         before: dict[str | None, set[object]] = {}
         for event, state in scales(trace):
-            if event.kind in {Kind.STEP, Kind.ZERO_GRAD}:
-                for optimizer in [o for o in before if trace.concerns(event, o)]:
-                    before[optimizer].clear()
-            elif event.kind is Kind.UNSCALE and state.get(event.optimizer) is Scale.SCALED:
-                last[event.optimizer] = event
-            elif event.kind is Kind.BACKWARD:
-                for optimizer in [o for o in state if trace.concerns(event, o)]:
-                    again = _site(event) in before.setdefault(optimizer, set())
-                    mixes = event.fact("scaled") is True and state[optimizer] is Scale.UNSCALED
-                    if mixes and optimizer in last and (again or reaches(trace, event, optimizer)):
-                        yield self._partial(trace, last[optimizer])
-                    before[optimizer].add(_site(event))
+            match event:
+                case Step() | ZeroGrad():
+                    for optimizer in [o for o in before if trace.concerns(event, o)]:
+                        before[optimizer].clear()
+                case Unscale() if state.get(event.optimizer) is Scale.SCALED:
+                    last[event.optimizer] = event
+                case Backward():
+                    for optimizer in [o for o in state if trace.concerns(event, o)]:
+                        again = event.loss in before.setdefault(optimizer, set())
+                        mixes = event.scaled is True and state[optimizer] is Scale.UNSCALED
+                        if (
+                            mixes
+                            and optimizer in last
+                            and (again or reaches(trace, event, optimizer))
+                        ):
+                            yield self._partial(trace, last[optimizer])
+                        before[optimizer].add(event.loss)
 
-    def _partial(self, trace: Trace, unscale: Event) -> Finding:
-        steps = (e for e in following(trace, unscale) if e.kind is Kind.STEP)
-        step = next((e for e in steps if e.optimizer == unscale.optimizer), None)
+    def _partial(self, trace: Trace, unscale: Unscale) -> Finding:
+        step = trace.after(unscale).of(Step).where(lambda e: e.optimizer == unscale.optimizer).first
         return self.finding(
             unscale,
-            "unscale_ runs inside the accumulation window and scaled gradients are added afterwards: they outweigh the unscaled ones by the loss scale "
-            "(and a second unscale_ in the window raises RuntimeError). Unscale once, just before the step",
+            "unscale_ runs inside the accumulation window and scaled gradients are added afterwards, so these outweigh the unscaled ones by the loss scale "
+            "(and a second unscale_ in the window raises RuntimeError). Unscale once, just before the step.",
             related={"step": step.at} if step is not None else {},
         )
 
@@ -162,10 +164,6 @@ for real in loader:
     scaler.update()
 """,
     )
-
-
-def _site(backward: Event) -> object:
-    return backward.fact("site") or backward.at
 
 
 def _into_boundary(editor: Editor, statement: ast.stmt, step: ast.stmt) -> tuple[Edit, ...] | None:

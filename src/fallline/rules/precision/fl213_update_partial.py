@@ -4,20 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fallline.events import Event, Kind, Trace
+from fallline.events import (
+    Backward,
+    Opaque,
+    ScalerUpdate,
+    Step,
+    Trace,
+    Unscale,
+    ZeroGrad,
+    reaches,
+    same_scaler,
+    scaler_on,
+    touched_optimizers,
+)
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
-from fallline.rules._order import following, preceding
-from fallline.rules.precision._scale import on, optimizers, reaches, same_scaler
 from fallline.rules.precision._specimen import AMP
 
-_ENDS = frozenset({Kind.STEP, Kind.ZERO_GRAD, Kind.OPAQUE})
+_ENDS = (Step, ZeroGrad, Opaque)
 
 
 class UpdatePartial(Rule):
     code = "FL213"
     name = "update-partial"
     severity = Severity.ERROR
+    yields_to = ("FL202", "FL204", "FL212")
     what = """\
 `scaler.update()` is called inside the accumulation window, between micro-batches that belong to one step."""
     why = """\
@@ -37,20 +48,20 @@ if (i + 1) % k == 0:
     facts = ("update-once-per-window",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        for update in trace.all(Kind.SCALER_UPDATE):
-            if not on(trace, update):
+        for update in trace.of(ScalerUpdate):
+            if not scaler_on(trace, update):
                 continue
             if _unchecked(trace, update):
                 yield self.finding(
                     update,
-                    "scaler.update() runs although no step or unscale_ came since the last one: torch raises AssertionError. "
-                    "Update once for each window, after scaler.step",
+                    "scaler.update() runs although there was no step or unscale_ since the last update, so torch raises AssertionError. "
+                    "Update once for each window, after scaler.step.",
                 )
-            elif any(_between(trace, update, o) for o in optimizers(trace)):
+            elif any(_between(trace, update, o) for o in touched_optimizers(trace)):
                 yield self.finding(
                     update,
-                    "scaler.update() runs between micro-batches that are accumulated into one step: when it changes the scale, their gradients no longer "
-                    "add up. Update once for each window, after scaler.step",
+                    "scaler.update() runs between micro-batches that are accumulated into one step; when it changes the scale, their gradients no longer "
+                    "add up. Update once for each window, after scaler.step.",
                 )
 
     wrong = (
@@ -143,43 +154,43 @@ for inputs, targets in loader:
     )
 
 
-def _unchecked(trace: Trace, update: Event) -> bool:
+def _unchecked(trace: Trace, update: ScalerUpdate) -> bool:
     """Scaled gradients are there, and nothing has looked at them since the last update."""
     pending = False
-    for event in preceding(trace, update):
-        if event.kind is Kind.OPAQUE:
-            return False
-        if event.kind is Kind.BACKWARD and event.fact("scaled") and same_scaler(event, update):
-            pending = True
-        if event.kind in {Kind.UNSCALE, Kind.STEP} and same_scaler(event, update):
-            # a direct step past the scaler is FL203, whatever the update then does
-            return False
-        if event.kind is Kind.SCALER_UPDATE and same_scaler(event, update):
-            break
+    for event in trace.before(update).where(
+        lambda e: isinstance(e, Opaque) or same_scaler(e, update)
+    ):
+        match event:
+            case Opaque() | Unscale() | Step():
+                # a direct step past the scaler is FL203, whatever the update then does
+                return False
+            case Backward(scaled=True):
+                pending = True
+            case ScalerUpdate():
+                break
     return pending
 
 
-def _between(trace: Trace, update: Event, optimizer: str | None) -> bool:
+def _between(trace: Trace, update: ScalerUpdate, optimizer: str | None) -> bool:
     """The same loss is scaled and added to this optimizer's gradients before and after the update, up to its step."""
     earlier: set[object] = set()
-    for event in preceding(trace, update):
-        if event.kind in _ENDS and trace.concerns(event, optimizer):
-            break
-        if _adds(trace, event, update, optimizer):
-            earlier.add(event.fact("site") or event.at)
+    for event in trace.before(update).of(*_ENDS, Backward):
+        match event:
+            case Backward():
+                if _adds(trace, event, update, optimizer):
+                    earlier.add(event.loss)
+            case _ if trace.concerns(event, optimizer):
+                break
     again = False
-    for event in following(trace, update):
-        if event.kind in _ENDS and trace.concerns(event, optimizer):
-            return again and event.kind is Kind.STEP
-        same = (
-            _adds(trace, event, update, optimizer) and (event.fact("site") or event.at) in earlier
-        )
-        again = again or same
+    for event in trace.after(update).of(*_ENDS, Backward):
+        match event:
+            case Backward():
+                again = again or (_adds(trace, event, update, optimizer) and event.loss in earlier)
+            case _ if trace.concerns(event, optimizer):
+                return again and isinstance(event, Step)
     return False
 
 
-def _adds(trace: Trace, event: Event, update: Event, optimizer: str | None) -> bool:
-    scaled = (
-        event.kind is Kind.BACKWARD and event.fact("scaled") is True and same_scaler(event, update)
-    )
-    return scaled and reaches(trace, event, optimizer)
+def _adds(trace: Trace, backward: Backward, update: ScalerUpdate, optimizer: str | None) -> bool:
+    scaled = backward.scaled is True and same_scaler(backward, update)
+    return scaled and reaches(trace, backward, optimizer)

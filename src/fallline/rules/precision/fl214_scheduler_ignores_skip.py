@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fallline.events import Event, Kind, Trace
+from fallline.events import Backward, SchedulerStep, Step, Trace, scaler_on
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
-from fallline.rules.precision._scale import on
 from fallline.rules.precision._specimen import AMP
 
 
@@ -34,31 +33,19 @@ if scaler.get_scale() >= before:
     facts = ("scheduler-and-skipped-steps",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        step: Event | None = None
-        for event in trace.all(Kind.STEP, Kind.BACKWARD, Kind.SCHEDULER_STEP):
-            if event.kind is Kind.BACKWARD:
-                step = None
-            elif event.kind is Kind.STEP:
-                step = event if event.fact("via") == "scaler" and on(trace, event) else None
-            elif step is not None and self._advances(event, step, trace.live):
-                yield self.finding(
-                    event,
-                    "The scheduler advances also when the scaler skips the step, so the learning rate runs ahead of the updates. "
-                    "Step it only when scaler.get_scale() has not fallen",
-                )
-
-    @staticmethod
-    def _advances(event: Event, step: Event, live: bool) -> bool:
-        if event.fact("explicit") or event.fact("per") != "batch":
-            return False
-        if (
-            event.optimizer is not None
-            and step.optimizer is not None
-            and event.optimizer != step.optimizer
-        ):
-            return False
-        # A live run cannot see the test around the call, but it sees the skip.
-        return step.fact("skipped") is True if live else event.fact("checked") is False
+        step: Step | None = None
+        for event in trace.of(Step, Backward, SchedulerStep):
+            match event:
+                case Backward():
+                    step = None
+                case Step():
+                    step = event if event.via == "scaler" and scaler_on(trace, event) else None
+                case SchedulerStep() if step is not None and _ignores(event, step, trace.live):
+                    yield self.finding(
+                        event,
+                        "The scheduler advances even when the scaler skips the step, so the learning rate runs ahead of the updates. "
+                        "Call scheduler.step() only when scaler.get_scale() has not fallen.",
+                    )
 
     wrong = (
         AMP
@@ -115,3 +102,14 @@ for inputs, targets in loader:
     scheduler.step()
 """,
     )
+
+
+def _ignores(advance: SchedulerStep, step: Step, live: bool) -> bool:
+    """It advances with every batch, whether or not this step was skipped."""
+    if advance.explicit or advance.per != "batch":
+        return False
+    optimizers = {advance.optimizer, step.optimizer} - {None}
+    if len(optimizers) > 1:
+        return False
+    # A live run cannot see the test around the call, but it sees the skip.
+    return step.skipped is True if live else advance.checked is False

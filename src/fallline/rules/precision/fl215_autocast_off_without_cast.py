@@ -5,15 +5,15 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from fallline.events import Kind, Trace
+from fallline.events import AutocastOff, Trace
 from fallline.finding import Finding, Severity
+from fallline.flow.precision import KEEPS, LOW, autocast_around, is_low, is_off, is_widened
 from fallline.rule import Rule
-from fallline.rules.precision._half import KEEPS, LOW, autocast_around, is_low, is_off, is_widened
 from fallline.syntax import Module
 
 _MESSAGE = (
-    "autocast is turned off here, but {what} is already half precision: this code now runs in half precision, without the operations that autocast "
-    "would have kept in float32. Cast the inputs with .float()"
+    "Autocast is turned off here, but {what} is already in half precision, so this code runs in half precision throughout, even the operations that autocast "
+    "would have kept in float32. Cast the inputs with .float()."
 )
 _ABOUT = frozenset(
     {
@@ -58,9 +58,9 @@ with torch.autocast("cuda", enabled=False):
     tokens = (b"autocast",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        for event in trace.all(Kind.AUTOCAST_OFF):
-            if event.fact("half") is True:
-                yield self.finding(event, _MESSAGE.format(what="what goes in"))
+        for event in trace.of(AutocastOff):
+            if event.half is True:
+                yield self.finding(event, _MESSAGE.format(what="the input"))
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         for block in module.all(ast.With):

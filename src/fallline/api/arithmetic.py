@@ -1,0 +1,189 @@
+"""Arithmetic with tensors: how a loss reduces, what it was divided by, and which forward passes are in it."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from fallline.api.call import Call
+from fallline.api.paper import Paper, count_of
+from fallline.api.values import NONE, Const, Sequence, Tensor, Unknown, Value, replace
+
+__all__ = [
+    "combined",
+    "compares_samples",
+    "divided",
+    "filled_up",
+    "merged",
+    "of_arguments",
+    "pieces",
+    "reduce",
+]
+
+# Targets that someone fills up in this file. A word such as `lengths` or `pad_token` says nothing about the targets.
+_PADDING = re.compile(
+    r"\bpad_sequence\(|\]\s*=\s*-100\b|\[\s*-100\s*\]\s*\*|masked_fill_?\([^)]*-100\)|full(_like)?\([^)]*-100\b"
+    r"|padding_value\s*=\s*-100\b|\[\w*IGNORE_INDEX\]\s*\*|=\s*\w*IGNORE_INDEX\b|DataCollatorFor(Seq2Seq|LanguageModeling)"
+)
+
+
+def combined(paper: Paper, a: Value, b: Value, op: ast.operator, node: ast.AST) -> Value:
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        both = merged(a, b)
+        if isinstance(op, ast.Div):
+            if a.reduction == "sum":
+                if b.depth < a.depth:
+                    # a total of the whole window, made outside the loop over its micro-batches
+                    return replace(a, divided=True, divided_at=paper.place(node))
+                ragged = "ignore_index" not in paper.text(node) or filled_up(paper)
+                return replace(both, reduction="mean", ragged=ragged, graph=a.graph, terms=a.terms)
+            return replace(both, terms=a.terms)
+        if isinstance(op, ast.Add | ast.Sub):
+            return replace(both, terms=a.terms + b.terms if a is not b else a.terms)
+        return replace(
+            both, masked=a.masked or b.masked or _is_mask(node), terms=max(a.terms, b.terms)
+        )
+    tensor, other = (a, b) if isinstance(a, Tensor) else (b, a)
+    assert isinstance(tensor, Tensor)
+    if isinstance(op, ast.Div) and tensor is a:
+        return divided(paper, tensor, other, node)
+    if isinstance(op, ast.Mult):
+        return _weighted(paper, tensor, other, node)
+    return replace(tensor)
+
+
+def _is_mask(node: ast.AST) -> bool:
+    return any("mask" in n.id.lower() for n in ast.walk(node) if isinstance(n, ast.Name))
+
+
+def divided(paper: Paper, tensor: Tensor, by: Value, node: ast.AST) -> Tensor:
+    """A tensor divided by a number."""
+    if isinstance(by, Const) and by.value in (1, 1.0):
+        return replace(tensor)
+    text = (
+        paper.text(node.right)
+        if isinstance(node, ast.BinOp)
+        else paper.text(node.value)
+        if isinstance(node, ast.AugAssign)
+        else ""
+    )
+    if isinstance(by, Unknown) and by.hint and not text:
+        text = by.hint
+    number = by.number if isinstance(by, Const) else None
+    return replace(
+        tensor,
+        divided=True,
+        divisor=number,
+        divided_by=" ".join(text.split()),
+        divided_at=paper.place(node),
+    )
+
+
+def _weighted(paper: Paper, tensor: Tensor, by: Value, node: ast.AST) -> Tensor:
+    if isinstance(by, Const) and isinstance(by.value, int | float):
+        if 0 < abs(by.value) < 1:
+            return replace(tensor, divided=True, divisor=1 / by.value, divided_at=paper.place(node))
+        return replace(tensor)
+    if isinstance(by, Unknown) and by.hint.startswith("1"):
+        return replace(tensor, divided=True, divided_by=by.hint, divided_at=paper.place(node))
+    return replace(tensor, divided=None if not tensor.divided else True)
+
+
+def merged(a: Tensor, b: Tensor) -> Tensor:
+    """A tensor computed from two."""
+    graph = True if a.graph or b.graph else (None if a.graph is None or b.graph is None else False)
+    if a.divided is b.divided:
+        split = a.divided
+    elif not _carries(a):
+        split = b.divided
+    elif not _carries(b):
+        split = a.divided
+    else:
+        split = False if a.divided is False or b.divided is False else None
+    return Tensor(
+        graph,
+        a.sets | b.sets,
+        a.forwards | b.forwards,
+        a.kept | b.kept,
+        split,
+        a.divisor or b.divisor,
+        a.divided_by or b.divided_by,
+        a.divided_at or b.divided_at,
+        a.reduction or b.reduction,
+        a.ragged or b.ragged,
+        a.masked or b.masked,
+        a.scaler or b.scaler,
+        None,
+        a.half if a.half == b.half else a.half or b.half,
+        a.length or b.length,
+        max(a.terms, b.terms),
+        depth=max(a.depth, b.depth),
+        in_batch=a.in_batch or b.in_batch,
+    )
+
+
+def _carries(tensor: Tensor) -> bool:
+    return bool(tensor.graph) or tensor.reduction is not None
+
+
+def filled_up(paper: Paper) -> bool:
+    """Whether a file on the way to here is seen to fill up targets with what is ignored."""
+    return any(_PADDING.search(module.source.text) is not None for module in paper.modules())
+
+
+def reduce(paper: Paper, tensor: Tensor, name: str, call: Call) -> Tensor:
+    """A function of a tensor, as far as how the loss reduces and scales goes."""
+    result = tensor
+    for value in map(paper.settled, call.values):
+        if isinstance(value, Tensor) and value is not tensor and value.grad_of is None:
+            result = merged(result, value)
+    if name in {"mean", "nanmean"}:
+        return replace(
+            result,
+            reduction="mean",
+            divided=False if result.divided is None else result.divided,
+        )
+    if name == "sum":
+        return replace(
+            result,
+            reduction=result.reduction if result.reduction == "mean" else "sum",
+            depth=len(paper.loops.kinds),
+        )
+    if name in {"div", "div_", "true_divide"}:
+        other = call.arg(0 if isinstance(call.node.func, ast.Attribute) else 1, "other")
+        if other is not None and not isinstance(paper.settled(other), Tensor):
+            return divided(paper, result, paper.settled(other), call.node)
+    if name in {"detach"}:
+        return replace(
+            result, graph=False, forwards=frozenset(), kept=frozenset(), sets=frozenset()
+        )
+    if not paper.around.recording:
+        return replace(result, graph=False)
+    return replace(result)
+
+
+def pieces(paper: Paper, tensor: Tensor, call: Call) -> Value:
+    given = call.arg(0, "chunks", "split_size_or_sections", "split_size", "sections")
+    count = count_of(paper, paper.settled(given)) if given is not None else None
+    number = count if count is not None and 1 <= count <= 8 else 2
+    return Sequence(
+        [replace(tensor) for _ in range(max(number, 2) if count != 1 else 1)], paper.loops.iteration
+    )
+
+
+def of_arguments(paper: Paper, call: Call) -> Tensor:
+    result = Tensor(False)
+    for value in map(paper.settled, call.values):
+        if isinstance(value, Tensor):
+            result = merged(result, value)
+        elif isinstance(value, Unknown):
+            result = merged(result, Tensor(None))
+    if not paper.around.recording:
+        return replace(result, graph=False)
+    return result
+
+
+def compares_samples(paper: Paper, call: Call) -> bool:
+    """The targets are 0, 1, 2, ...: every sample is told from the others of its batch (contrastive losses)."""
+    target = paper.settled(call.arg(1, "target") or NONE)
+    return isinstance(target, Tensor) and target.numbered

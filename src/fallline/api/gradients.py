@@ -1,0 +1,283 @@
+"""Gradients: backward, clipping, reading and writing them by hand, waiting for the device, and losses that are kept."""
+
+from __future__ import annotations
+
+import ast
+from typing import Literal, TypeAlias
+
+from fallline.api.call import Call
+from fallline.api.paper import Paper, orders
+from fallline.api.values import (
+    Const,
+    Mapping,
+    Param,
+    Params,
+    Sequence,
+    Tensor,
+    Thing,
+    Value,
+    replace,
+)
+from fallline.events import (
+    Anomaly,
+    Backward,
+    Clip,
+    Forward,
+    GradRead,
+    GradWrite,
+    Keep,
+    Sync,
+    ZeroGrad,
+)
+
+__all__ = [
+    "Clipping",
+    "Op",
+    "accumulate",
+    "assign",
+    "backward",
+    "clip",
+    "keep",
+    "mark_used",
+    "parameter_sets",
+    "read",
+    "sync",
+    "used",
+    "write",
+]
+
+
+Clipping: TypeAlias = Literal["norm", "value"]
+Op: TypeAlias = Literal["div", "mul", "noise", "assign", "add", "other"]
+How: TypeAlias = Literal["append", "add", "assign"]
+Use: TypeAlias = Literal["norm", "value", "input", "use"]
+
+
+def backward(
+    paper: Paper,
+    found: Value,
+    call: Call,
+    normalised: str | None = None,
+    window: int | None = None,
+) -> Backward:
+    """The backward of a loss, with all that is known about how the loss came to be."""
+    loss = found if isinstance(found, Tensor) else Tensor(None, divided=None)
+    known = loss.graph is not None or bool(loss.forwards)
+    loss.graph = True  # whatever it was, it has a graph, or this would raise
+    trained = [f for f in _forwards(paper, loss) if f.grad]
+    wrapped = [f for f in trained if f.wrapper and not f.bypass][-1:]
+    model = paper.things.get(trained[-1].model or "") if trained else None
+    scaled = loss.scaler is not None and loss.scaler.enabled
+    in_no_sync = bool(paper.around.unsynced)
+    keep = paper.settled(call.arg(None, "retain_graph") or Const(False))
+    create = paper.settled(call.arg(None, "create_graph") or Const(False))
+    if paper.around.anomaly is not None and paper.loops.iteration:
+        paper.emit(Anomaly(paper.around.anomaly))
+        paper.around.anomaly = None
+    models = {f.model for f in trained}
+    event = Backward(
+        paper.place(call.node),
+        model=model.id if model is not None else None,
+        scaler=loss.scaler.id if loss.scaler is not None and scaled else None,
+        scaled=scaled if (known or loss.scaler) and not paper.around.scales else None,
+        divided=loss.divided,
+        divisor=loss.divisor,
+        divided_by=loss.divided_by or None,
+        normalised=normalised,
+        window=window,
+        reduction=loss.reduction,
+        ragged=loss.ragged or None,
+        in_batch=loss.in_batch or None,
+        autocast=paper.around.autocast[-1] if paper.around.autocast[-1] != "disabled" else "off",
+        no_sync=in_no_sync if wrapped or in_no_sync else None,
+        sync=(not any(f.no_sync for f in wrapped)) if wrapped else None,
+        wrapper=wrapped[-1].wrapper if wrapped else None,
+        retain_graph=bool(keep.value) if isinstance(keep, Const) and keep.value else None,
+        create_graph=bool(create.value) if isinstance(create, Const) and create.value else None,
+        half_parameters=any(t.facts.get("half") for t in paper.things.values() if t.id in models)
+        or None,
+        site=paper.site(call.node),
+        terms=loss.terms,
+        parameters=loss.sets or None,
+    )
+    paper.emit(event)
+    _settle_history(paper, loss, event)
+    return event
+
+
+def _forwards(paper: Paper, tensor: Tensor) -> list[Forward]:
+    """The forward passes that a tensor came from, in order."""
+    events = (paper.events[order] for order in sorted(tensor.forwards))
+    return [event for event in events if isinstance(event, Forward)]
+
+
+def mark_used(paper: Paper, tensor: Tensor) -> None:
+    """A gradient of this is computed: the forward passes in it are used."""
+    for event in _forwards(paper, tensor):
+        event.used = True
+    if not tensor.forwards:
+        _perhaps_used(paper)
+
+
+def _settle_history(paper: Paper, loss: Tensor, event: Backward) -> None:
+    for order in loss.kept:
+        keep = paper.events[order]
+        if isinstance(keep, Keep):
+            keep.reaches_backward = True
+    mark_used(paper, loss)
+    for earlier, graph in paper.updates.retained:
+        if not loss.forwards.isdisjoint(graph):
+            earlier.second = True
+    if event.retain_graph:
+        paper.updates.retained.append((event, loss.forwards))
+
+
+def _perhaps_used(paper: Paper) -> None:
+    """A gradient of something that could not be followed: any evaluation of this iteration may be in it."""
+    start = paper.loops.begun[-1][1] if paper.loops.begun else 0
+    for event in paper.events[start:]:
+        if isinstance(event, Forward) and event.training is False:
+            paper.updates.undecided.add(event.order)
+
+
+def parameter_sets(paper: Paper, found: Value | None) -> frozenset[str] | None:
+    """The parameter sets in what an optimizer or a clip was given; None where it cannot be seen."""
+    if found is None:
+        return None
+    value = paper.settled(found)
+    if isinstance(value, Params | Param):
+        return value.sets or None
+    if isinstance(value, Thing):
+        if value.kind in {"model", "optimizer", "criterion"}:
+            return value.sets or None
+        if value.kind == "iterator":
+            return _union(paper, value.facts["of"])
+    if isinstance(value, Sequence):
+        return _union(paper, value.items) if not value.open else None
+    if isinstance(value, Mapping):
+        return parameter_sets(paper, value.items.get("params"))
+    if isinstance(value, Tensor) and value.sets:
+        return value.sets
+    return None
+
+
+def _union(paper: Paper, values: list[Value]) -> frozenset[str] | None:
+    found: frozenset[str] = frozenset()
+    for value in values:
+        sets = parameter_sets(paper, value)
+        if sets is None:
+            return None
+        found |= sets
+    return found or None
+
+
+def clip(
+    paper: Paper,
+    call: Call,
+    how: Clipping,
+    target: Value | None,
+    limit: Value | None,
+    local_shards: bool | None = None,
+) -> Tensor:
+    """A clip of the gradients of some parameters."""
+    sets = parameter_sets(paper, target)
+    known = paper.settled(limit) if limit is not None else None
+    threshold = known.number if isinstance(known, Const) else None
+    value = paper.settled(target) if target is not None else None
+    per_module = isinstance(value, Params) and value.module
+    models = [
+        t for t in paper.things.values() if t.kind == "model" and sets and t.sets and t.sets <= sets
+    ]
+    sharded = any(t.facts.get("wrapper") == "fsdp1" for t in models)
+    paper.emit(
+        Clip(
+            paper.place(call.node),
+            how=how,
+            threshold=threshold,
+            parameters=sets,
+            per_module=per_module or None,
+            closure=paper.around.closing or None,
+            local_shards=(sharded or None) if local_shards is None else local_shards,
+        )
+    )
+    return Tensor(False)
+
+
+def sync(paper: Paper, tensor: Tensor, what: str, node: ast.AST) -> None:
+    """The host waits for the device."""
+    if paper.loops.iteration and not paper.around.inside_model and not tensor.host:
+        uses_cuda = "cuda" in paper.module.source.text
+        each = bool(paper.loops.kinds and paper.loops.kinds[-1] == "params")
+        device = "cuda" if uses_cuda else None
+        paper.emit(Sync(paper.place(node), what=what, per_parameter=each or None, device=device))
+
+
+def assign(paper: Paper, sets: frozenset[str], value: Value, node: ast.AST) -> None:
+    """`p.grad = None` clears; anything else is a gradient made by hand."""
+    if isinstance(value, Const) and value.value is None:
+        paper.emit(ZeroGrad(paper.place(node), clears="none", parameters=sets or None))
+        return
+    if isinstance(value, Tensor) and value.grad_of is not None and value.divided:
+        paper.emit(GradWrite(paper.place(node), op="div", parameters=sets or None))
+        return
+    paper.emit(GradWrite(paper.place(node), op="assign", parameters=sets or None))
+
+
+def write(paper: Paper, sets: frozenset[str], op: Op, node: ast.AST) -> None:
+    """`p.grad /= k`, `p.grad.mul_(x)`, ..."""
+    paper.emit(GradWrite(paper.place(node), op=op, parameters=sets or None))
+
+
+def read(paper: Paper, sets: frozenset[str], what: Use, node: ast.AST) -> None:
+    """`p.grad.norm()` and its kin. The same line counts once in an iteration."""
+    place = paper.place(node)
+    for event in reversed(paper.events[-6:]):
+        if (
+            isinstance(event, GradRead)
+            and event.at.line == place.line
+            and event.at.path == place.path
+        ):
+            return
+    paper.emit(GradRead(paper.place(node), what=what, parameters=sets or None))
+
+
+def used(paper: Paper, sets: frozenset[str], node: ast.AST) -> None:
+    """A parameter changed by hand: an update of its own making if a gradient is in it."""
+    paper.emit(GradRead(paper.place(node), what="use", parameters=sets or None))
+
+
+def _models(paper: Paper, tensor: Tensor) -> tuple[str, ...]:
+    """The models whose forward passes a tensor came from."""
+    found = (forward.model for forward in _forwards(paper, tensor))
+    return tuple(dict.fromkeys(m for m in found if m is not None))
+
+
+def keep(
+    paper: Paper, container: Sequence | Mapping, tensor: Tensor, how: How, node: ast.AST
+) -> Tensor:
+    """A tensor goes into a container; a leak when it still has its graph and the container outlives the iteration."""
+    if not tensor.graph or tensor.grad_of is not None:
+        return tensor
+    if not paper.loops.outlives(container.born, tensor.forwards):
+        return tensor
+    return replace(tensor, kept=tensor.kept | _kept(paper, tensor, how, container.born, node))
+
+
+def accumulate(paper: Paper, node: ast.AST, value: Tensor, new: Tensor, born: int) -> Tensor:
+    """`total += loss` or `total = total + loss`, where total was made in iteration `born`."""
+    if (
+        not value.graph
+        or not paper.around.recording
+        or not paper.loops.outlives(born, value.forwards)
+    ):
+        return new
+    # the sum is given its name anew each time: it is as old as the first of what is in it
+    before = (paper.events[order] for order in sorted(new.kept - value.kept))
+    kept = (e for e in before if isinstance(e, Keep) and e.at == paper.place(node))
+    born = next((e.born for e in kept if e.born is not None), born)
+    return replace(new, kept=new.kept | _kept(paper, value, "add", born, node))
+
+
+def _kept(paper: Paper, tensor: Tensor, how: How, born: int, node: ast.AST) -> frozenset[int]:
+    of, sets = _models(paper, tensor), tensor.sets or None
+    return orders(paper.emit(Keep(paper.place(node), how=how, born=born, of=of, parameters=sets)))

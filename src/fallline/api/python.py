@@ -1,0 +1,286 @@
+"""Python's own functions, and the wrappers people put around loaders."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from fallline.api.arithmetic import merged
+from fallline.api.call import Call
+from fallline.api.gradients import parameter_sets, sync
+from fallline.api.library import Library
+from fallline.api.paper import Paper
+from fallline.api.values import (
+    NONE,
+    Class,
+    Const,
+    Context,
+    External,
+    Mapping,
+    Param,
+    Params,
+    Partial,
+    Sequence,
+    Tensor,
+    Thing,
+    Unknown,
+    Value,
+    replace,
+)
+from fallline.events import Batch
+
+__all__ = ["LIBRARY"]
+
+
+def _iterator(paper: Paper, call: Call, wrap: str, of: list[Value], **facts: object) -> Thing:
+    return Thing("iterator", wrap, None, {"wrap": wrap, "of": of, **facts})
+
+
+def _range(paper: Paper, call: Call) -> Value:
+    inner = call.node.args[0] if call.node.args else None
+    of_loader = (
+        isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name) and inner.func.id == "len"
+    )
+    return _iterator(
+        paper, call, "range", [paper.settled(a) for a in call.args], of_loader=of_loader
+    )
+
+
+def _enumerate(paper: Paper, call: Call) -> Value:
+    start = call.arg(1, "start")
+    first = start.value if isinstance(start, Const) and isinstance(start.value, int) else 0
+    return _iterator(paper, call, "enumerate", call.args[:1] or [Unknown()], start=first)
+
+
+def _zip(paper: Paper, call: Call) -> Value:
+    return _iterator(paper, call, "zip", call.args or [Unknown()])
+
+
+def _cycle(paper: Paper, call: Call) -> Value:
+    value = paper.settled(call.args[0]) if call.args else Unknown()
+    if isinstance(value, Sequence) or (isinstance(value, Thing) and value.kind == "iterator"):
+        return _iterator(paper, call, "cycle", [value])
+    return paper.make("loader", call.node, endless=True)
+
+
+def _through(paper: Paper, call: Call, name: str) -> Value:
+    if name.endswith("trange"):
+        return _range(paper, call)
+    value = paper.settled(call.arg(0, "iterable", "sequence", "obj") or Unknown())
+    if isinstance(value, Thing) and value.kind == "model" and name.startswith("copy."):
+        copy = paper.make(
+            "model",
+            call.node,
+            **{k: v for k, v in value.facts.items() if k not in {"parameters", "of", "wrapped_by"}},
+        )
+        copy.cls, copy.attrs = value.cls, dict(value.attrs)
+        copy.facts["copy"] = True
+        return copy
+    if isinstance(value, Sequence) and name.startswith("builtins.") and name != "builtins.iter":
+        return Sequence(list(value.items), paper.loops.iteration, value.open)
+    return value
+
+
+def _len(paper: Paper, call: Call) -> Value:
+    value = paper.settled(call.args[0]) if call.args else Unknown()
+    if isinstance(value, Sequence) and not value.open:
+        return Const(len(value.items))
+    if isinstance(value, Thing) and value.kind == "loader":
+        return Const(paper.batches(value))
+    if isinstance(value, Unknown) and paper.as_kind(value, "loader") is not None:
+        assert value.became is not None
+        return Const(paper.batches(value.became))
+    return Unknown(paper.text(call.node))
+
+
+def _next(paper: Paper, call: Call) -> Value:
+    value = paper.settled(call.args[0]) if call.args else Unknown()
+    if isinstance(value, Params):
+        return Param(value.sets)
+    if isinstance(value, Sequence):
+        return value.items[0] if value.items else Unknown()
+    if isinstance(value, Unknown) and paper.as_kind(value, "loader") is not None:
+        value = paper.settled(value)
+    if isinstance(value, Thing) and value.kind in {"loader", "dataset"}:
+        paper.emit(Batch(paper.place(call.node), loader=value.id, endless=True))
+        return Tensor(False)
+    if isinstance(value, Thing) and value.kind == "iterator":
+        return (
+            Sequence([Const(0, True), Tensor(False)])
+            if value.facts["wrap"] == "enumerate"
+            else Tensor(False)
+        )
+    return Unknown("batch")
+
+
+def _sum(paper: Paper, call: Call) -> Value:
+    value = paper.settled(call.args[0]) if call.args else Unknown()
+    if isinstance(value, Sequence):
+        tensors = [t for t in map(paper.settled, value.items) if isinstance(t, Tensor)]
+        if tensors:
+            result = tensors[0]
+            for other in tensors[1:]:
+                result = replace(merged(result, other), terms=result.terms + other.terms)
+            return result
+    return value if isinstance(value, Tensor) else Unknown()
+
+
+def _number(paper: Paper, call: Call) -> Value:
+    value = paper.settled(call.args[0]) if call.args else Const(0)
+    if isinstance(value, Tensor):
+        sync(paper, value, "item", call.node)
+        return Unknown()
+    if isinstance(value, Const):
+        try:
+            convert = (
+                int
+                if isinstance(call.node.func, ast.Name) and call.node.func.id == "int"
+                else float
+            )
+            return Const(convert(value.value), value.varying)
+        except (TypeError, ValueError, OverflowError):
+            return Unknown()
+    return value
+
+
+def _bool(paper: Paper, call: Call) -> Value:
+    value = paper.settled(call.args[0]) if call.args else Const(False)
+    return Const(bool(value.value), value.varying) if isinstance(value, Const) else value
+
+
+def _print(paper: Paper, call: Call) -> Value:
+    for value in map(paper.settled, call.args):
+        if isinstance(value, Tensor):
+            sync(paper, value, "print", call.node)
+    return NONE
+
+
+def _getattr(paper: Paper, call: Call) -> Value:
+    name = call.args[1] if len(call.args) > 1 else None
+    if isinstance(name, Const) and isinstance(name.value, str):
+        return paper.attribute(call.args[0], name.value, call.node)
+    return Unknown()
+
+
+def _setattr(paper: Paper, call: Call) -> Value:
+    of = paper.settled(call.args[0]) if call.args else None
+    if isinstance(of, Thing) and len(call.args) > 2 and isinstance(call.args[1], Const):
+        of.attrs[str(call.args[1].value)] = call.args[2]
+    return NONE
+
+
+def _hasattr(paper: Paper, call: Call) -> Value:
+    of = paper.settled(call.args[0]) if call.args else Unknown()
+    name = call.args[1] if len(call.args) > 1 else None
+    if isinstance(of, Thing) and isinstance(name, Const):
+        if name.value in of.attrs:
+            return Const(True)
+        if name.value == "module":
+            return Const(of.facts.get("wrapper") is not None)
+        if name.value == "no_sync":
+            return Const(of.facts.get("wrapper") == "ddp")
+    return Unknown(paper.text(call.node))
+
+
+def _isinstance(paper: Paper, call: Call) -> Value:
+    of = paper.settled(call.args[0]) if call.args else Unknown()
+    wanted = paper.settled(call.args[1]) if len(call.args) > 1 else Unknown()
+    if isinstance(of, Thing) and of.kind == "model" and isinstance(wanted, External):
+        if wanted.name.endswith("DistributedDataParallel"):
+            return Const(of.facts.get("wrapper") == "ddp")
+        if wanted.name.endswith(".DataParallel"):
+            return Const(of.facts.get("wrapper") == "dp")
+    if isinstance(of, Thing) and of.kind == "sampler" and isinstance(wanted, External):
+        return Const(wanted.name.endswith("DistributedSampler"))
+    if isinstance(of, Thing) and isinstance(wanted, Class) and of.cls is not None:
+        return Const(of.cls[1] is wanted.node)
+    if (
+        isinstance(wanted, External)
+        and wanted.name in {"builtins.list", "builtins.tuple", "builtins.dict"}
+        and isinstance(of, Thing | Tensor)
+    ):
+        return Const(False)
+    return Unknown(paper.text(call.node))
+
+
+def _chain(paper: Paper, call: Call) -> Value:
+    sets = [parameter_sets(paper, v) for v in call.args]
+    if sets and all(s is not None for s in sets):
+        return Params(frozenset().union(*(s for s in sets if s is not None)))
+    return _iterator(paper, call, "chain", call.args or [Unknown()])
+
+
+def _filter(paper: Paper, call: Call) -> Value:
+    return paper.settled(call.args[-1]) if call.args else Unknown()
+
+
+def _dict(paper: Paper, call: Call) -> Value:
+    return Mapping(dict(call.kwargs), paper.loops.iteration)
+
+
+def _list(paper: Paper, call: Call) -> Value:
+    return (
+        _through(paper, call, "builtins.list") if call.args else Sequence([], paper.loops.iteration)
+    )
+
+
+def _null(paper: Paper, call: Call) -> Value:
+    return Context()
+
+
+def _partial(paper: Paper, call: Call) -> Value:
+    return Partial(call.args[0], call.args[1:], dict(call.kwargs)) if call.args else Unknown()
+
+
+def _min(paper: Paper, call: Call) -> Value:
+    known = [v for v in map(paper.settled, call.args) if isinstance(v, Const)]
+    if len(known) == len(call.args) and len(known) > 1:
+        pick = min if isinstance(call.node.func, ast.Name) and call.node.func.id == "min" else max
+        try:
+            return Const(pick(k.value for k in known), any(k.varying for k in known))
+        except TypeError:
+            return Unknown()
+    return Unknown()
+
+
+# tqdm in all its forms, and what else gives the items of its argument
+_PASS_THROUGH = re.compile(
+    r"^(tqdm\.trange|builtins\.(iter|reversed|sorted)|copy\.(deepcopy|copy)"
+    r"|torch_xla\.distributed\.parallel_loader\.MpDeviceLoader)$"
+    r"|^(?!torch\.)(.*\.)?(tqdm|track|progress_bar|islice)$"
+)
+
+LIBRARY = Library(
+    functions={
+        "builtins.range": _range,
+        "builtins.enumerate": _enumerate,
+        "builtins.zip": _zip,
+        "builtins.len": _len,
+        "builtins.next": _next,
+        "builtins.sum": _sum,
+        "builtins.float": _number,
+        "builtins.int": _number,
+        "builtins.bool": _bool,
+        "builtins.print": _print,
+        "builtins.getattr": _getattr,
+        "builtins.setattr": _setattr,
+        "builtins.hasattr": _hasattr,
+        "builtins.isinstance": _isinstance,
+        "builtins.filter": _filter,
+        "builtins.map": _filter,
+        "builtins.dict": _dict,
+        "builtins.list": _list,
+        "builtins.tuple": _list,
+        "builtins.set": _list,
+        "builtins.min": _min,
+        "builtins.max": _min,
+        "itertools.cycle": _cycle,
+        "itertools.chain": _chain,
+        "contextlib.nullcontext": _null,
+        "contextlib.suppress": _null,
+        "functools.partial": _partial,
+        "collections.defaultdict": _dict,
+        "collections.OrderedDict": _dict,
+    },
+    families=((_PASS_THROUGH, _through),),
+)

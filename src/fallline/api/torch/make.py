@@ -1,0 +1,254 @@
+"""Training objects as they are constructed: optimizers, schedulers, scalers, layers, wrappers, loaders."""
+
+from __future__ import annotations
+
+from fallline.api.arithmetic import filled_up
+from fallline.api.call import Call
+from fallline.api.gradients import parameter_sets
+from fallline.api.paper import Paper
+from fallline.api.values import (
+    NONE,
+    Const,
+    External,
+    Param,
+    Sequence,
+    Tensor,
+    Thing,
+    Unknown,
+    Value,
+)
+from fallline.events import Replace
+from fallline.syntax.modes import layer_has_mode
+
+__all__ = [
+    "criterion",
+    "dataset",
+    "enabled_of",
+    "layer",
+    "loader",
+    "optimizer",
+    "pads",
+    "reduction_of",
+    "sampler",
+    "scaler",
+    "scheduler",
+    "wrapped",
+]
+
+
+def optimizer(paper: Paper, call: Call, type_name: str) -> Thing:
+    given = call.arg(0, "params", "parameters")
+    thing = paper.make("optimizer", call.node, type=type_name)
+    sets = parameter_sets(paper, given)
+    if sets is not None:
+        thing.facts["parameters"] = sets
+    return thing
+
+
+def scheduler(paper: Paper, call: Call, type_name: str) -> Thing | None:
+    """By its name alone many a class is one: it has to be given a training object."""
+    if not any(isinstance(paper.settled(v), Thing) for v in call.values):
+        return None
+    thing = paper.make("scheduler", call.node, type=type_name)
+    for value in call.values:
+        of = paper.settled(value)
+        if isinstance(of, Thing) and of.kind == "optimizer":
+            thing.facts["optimizer"] = of.id
+            if of.facts.get("accelerator") is not None:
+                thing.facts["accelerator"] = of.facts["accelerator"]
+    return thing
+
+
+def scaler(paper: Paper, call: Call) -> Thing:
+    enabled = call.kwargs.get("enabled")
+    return paper.make("scaler", call.node, enabled=enabled_of(paper, enabled))
+
+
+def enabled_of(paper: Paper, value: Value | None) -> bool:
+    """`enabled=`: true unless given; a switch where it is not known."""
+    if value is None:
+        return True
+    known = paper.settled(value)
+    if isinstance(known, Const):
+        return bool(known.value)
+    if isinstance(known, Unknown) and known.hint:
+        hint = known.hint
+        if hint.startswith("not "):
+            return not paper.switch(hint[4:], False)
+        return paper.switch(hint, True)
+    return True
+
+
+def layer(paper: Paper, call: Call, type_name: str) -> Value:
+    if type_name.endswith("Loss"):
+        return criterion(paper, call, type_name)
+    if type_name in {"Parameter", "ParameterList", "ParameterDict"}:
+        return Param(frozenset())
+    if type_name in {"DataParallel"}:
+        return wrapped(paper, call, "dp")
+    thing = paper.make("model", call.node, type=type_name)
+    if "BatchNorm" in type_name:
+        thing.facts["batchnorm"] = True
+    if type_name in {"LSTM", "GRU", "RNN"}:
+        thing.facts["recurrent"] = True
+    if type_name.startswith("Transformer"):
+        thing.facts["transformer"] = True
+    parts = list(call.values)
+    for part in parts:
+        inner = paper.settled(part)
+        if isinstance(inner, Sequence):
+            parts += inner.items
+        if isinstance(inner, Thing):
+            for name in ("batchnorm", "recurrent", "dropout", "transformer"):
+                if inner.facts.get(name):
+                    thing.facts[name] = True
+    thing.facts["has_mode"] = _has_mode(paper, call, type_name)
+    return thing
+
+
+def _has_mode(paper: Paper, call: Call, type_name: str) -> bool | None:
+    """Whether eval mode changes what this layer computes; None where it holds something that is not known."""
+    if type_name not in {"Sequential", "ModuleList", "ModuleDict"}:
+        return layer_has_mode(type_name, dropout="dropout" in call.kwargs)
+    parts = [paper.settled(v) for v in call.values]
+    if len(parts) == 1 and isinstance(parts[0], Sequence) and not parts[0].open:
+        parts = [paper.settled(v) for v in parts[0].items]
+    known = [p.facts.get("has_mode") if isinstance(p, Thing) else None for p in parts]
+    if any(known):
+        return True
+    return None if call.star or None in known else False
+
+
+def criterion(paper: Paper, call: Call, type_name: str) -> Thing:
+    thing = paper.make("criterion", call.node, type=type_name)
+    thing.facts["reduction"] = reduction_of(paper, call)
+    thing.facts["ragged"] = pads(paper, call) or None
+    return thing
+
+
+def reduction_of(paper: Paper, call: Call) -> str | None:
+    given = call.kwargs.get("reduction")
+    if given is None:
+        return None if call.star else "mean"
+    known = paper.settled(given)
+    return known.value if isinstance(known, Const) and isinstance(known.value, str) else None
+
+
+def pads(paper: Paper, call: Call) -> bool:
+    """`ignore_index` that leaves out padding: the mean is over a varying number. Blocks of fixed length have none."""
+    given = call.kwargs.get("ignore_index")
+    if given is None:
+        return False
+    known = paper.settled(given)
+    # -1 and -100 are what libraries write by default; another number is the id of a token that is really there
+    token = isinstance(known, Const) and known.value not in (-1, -100)
+    said = isinstance(known, Unknown) and "pad" in known.hint.lower()
+    return token or said or filled_up(paper)
+
+
+def wrapped(paper: Paper, call: Call, how: str) -> Value:
+    """DDP(model) and its kin: the same parameters behind a wrapper."""
+    inner = paper.settled(call.arg(0, "module", "model") or Unknown())
+    if isinstance(inner, Unknown):
+        inner = paper.become(inner, "model")
+    if not isinstance(inner, Thing) or inner.kind != "model":
+        return paper.make("model", call.node, wrapper=how)
+    thing = paper.make(
+        "model", call.node, **{**inner.facts, "wrapper": how, "type": inner.facts.get("type")}
+    )
+    thing.facts["parameters"] = inner.sets
+    thing.facts["of"] = inner.id
+    thing.cls = inner.cls
+    inside = Thing(
+        "model",
+        inner.id,
+        inner.at,
+        {**inner.facts, "bypasses": how, "of": thing.id},
+        inner.attrs,
+        inner.cls,
+    )
+    thing.attrs["module"] = inside
+    if how == "fsdp1":
+        holders = [
+            t
+            for t in paper.things.values()
+            if t.kind == "optimizer" and not t.sets.isdisjoint(inner.sets)
+        ]
+        if holders and not _no_shard(call):
+            paper.emit(
+                Replace(
+                    paper.place(call.node),
+                    model=thing.id,
+                    optimizer=holders[0].id,
+                    what="fsdp1",
+                    parameters=inner.sets,
+                )
+            )
+        if _no_shard(call):
+            thing.facts["wrapper"] = "fsdp1-no-shard"
+    if how == "ddp":
+        inner.facts["wrapped_by"] = thing.id
+    return thing
+
+
+def _no_shard(call: Call) -> bool:
+    given = call.kwargs.get("sharding_strategy")
+    return isinstance(given, External) and given.name.endswith("NO_SHARD")
+
+
+def loader(paper: Paper, call: Call) -> Thing:
+    thing = paper.make("loader", call.node)
+    sampler = paper.settled(call.arg(None, "sampler") or call.arg(None, "batch_sampler") or NONE)
+    if isinstance(sampler, Thing):
+        thing.attrs["sampler"] = sampler
+        thing.facts["sampler"] = sampler.id
+    shuffle = call.arg(2, "shuffle")
+    if isinstance(shuffle, Const):
+        thing.facts["shuffle"] = bool(shuffle.value)
+    _length(paper, thing, call)
+    return thing
+
+
+def _length(paper: Paper, thing: Thing, call: Call) -> None:
+    data = paper.settled(call.arg(0, "dataset") or Unknown())
+    size = (
+        data.length
+        if isinstance(data, Tensor)
+        else data.facts.get("length")
+        if isinstance(data, Thing)
+        else None
+    )
+    if isinstance(data, Sequence) and not data.open:
+        size = len(data.items)
+    batch = call.arg(1, "batch_size")
+    per = (
+        batch.value
+        if isinstance(batch, Const)
+        else 1
+        if batch is None and "batch_sampler" not in call.kwargs
+        else None
+    )
+    drop = call.kwargs.get("drop_last")
+    if (
+        isinstance(size, int)
+        and isinstance(per, int)
+        and per > 0
+        and "sampler" not in call.kwargs
+        and not call.star
+    ):
+        whole = isinstance(drop, Const) and bool(drop.value)
+        thing.facts["length"] = size // per if whole else -(-size // per)
+
+
+def dataset(paper: Paper, call: Call) -> Thing:
+    lengths = [t.length for t in map(paper.settled, call.args) if isinstance(t, Tensor)]
+    thing = paper.make("dataset", call.node)
+    if lengths and lengths[0] is not None:
+        thing.facts["length"] = lengths[0]
+    return thing
+
+
+def sampler(paper: Paper, call: Call) -> Thing:
+    shuffle = call.arg(3, "shuffle")
+    on = True if shuffle is None else bool(shuffle.value) if isinstance(shuffle, Const) else None
+    return paper.make("sampler", call.node, type="DistributedSampler", shuffle=on)

@@ -1,0 +1,328 @@
+"""Models and losses: called, switched, moved, asked for their parameters."""
+
+from __future__ import annotations
+
+import ast
+from typing import Literal
+
+from fallline.api import contexts
+from fallline.api.arithmetic import compares_samples, of_arguments
+from fallline.api.call import Call
+from fallline.api.gradients import clip
+from fallline.api.library import Method
+from fallline.api.paper import Paper, orders
+from fallline.api.values import (
+    NONE,
+    Const,
+    External,
+    Mapping,
+    Params,
+    Sequence,
+    Tensor,
+    Thing,
+    Unknown,
+    Value,
+    replace,
+)
+from fallline.events import Forward, Mode, Replace, ZeroGrad
+
+__all__ = ["METHODS", "called", "shaped"]
+
+
+def called(paper: Paper, thing: Thing, call: Call) -> Value:
+    """An object is called: a model's forward, a loss, an instance with `__call__`."""
+    if thing.kind == "model":
+        return _forward(paper, thing, call)
+    if thing.kind == "criterion":
+        return _criterion(paper, thing, call)
+    result = paper.run_method(thing, "__call__", call)
+    if result is not None:
+        return result
+    if thing.kind == "engine":
+        return _forward(paper, thing, call)
+    return of_arguments(paper, call)
+
+
+def _criterion(paper: Paper, thing: Thing, call: Call) -> Value:
+    if thing.cls is not None:
+        inside = _run_forward(paper, thing, call)
+        if isinstance(inside, Tensor):
+            return inside
+    return replace(
+        of_arguments(paper, call),
+        reduction=thing.facts.get("reduction")
+        or (None if thing.cls or "type" not in thing.facts else "mean"),
+        ragged=bool(thing.facts.get("ragged")),
+        in_batch=compares_samples(paper, call),
+        divided=False,
+        half=None,
+        depth=len(paper.loops.kinds),
+    )
+
+
+def _forward(paper: Paper, model: Thing, call: Call) -> Value:
+    given = of_arguments(paper, call)
+    event: Forward | None = None
+    if not paper.around.inside_model:
+        outer = model.facts.get("of") if model.facts.get("bypasses") else None
+        identity = paper.things.get(outer, model) if isinstance(outer, str) else model
+        event = Forward(
+            paper.outside(call.node),
+            model=identity.id,
+            training=model.facts.get("training"),
+            # a frozen model builds no graph unless its input has one
+            grad=paper.around.recording
+            and (not model.facts.get("frozen") or given.graph is not False),
+            autocast=paper.around.autocast[-1]
+            if paper.around.autocast[-1] != "disabled"
+            else "off",
+            no_sync=(identity.id in paper.around.unsynced)
+            if identity.facts.get("wrapper") or identity.id in paper.around.unsynced
+            else None,
+            wrapper=model.facts.get("wrapper")
+            if not model.facts.get("bypasses")
+            else model.facts.get("bypasses"),
+            bypass=True if model.facts.get("bypasses") == "ddp" else None,
+            repeated=paper.evaluates() if model.facts.get("training") is False else None,
+            parameters=model.sets or None,
+        )
+        paper.emit(event)
+    inside = _run_forward(paper, model, call)
+    graph = paper.around.recording and model.facts.get("frozen") is not True
+    half = (
+        paper.around.autocast[-1] if paper.around.autocast[-1] in {"float16", "bfloat16"} else None
+    )
+    result = Tensor(
+        True if graph else bool(given.graph) if paper.around.recording else False,
+        (model.sets if graph else frozenset()) | given.sets,
+        orders(event) | given.forwards,
+        given.kept,
+        half=half,
+        length=given.length,
+    )
+    return shaped(inside, result, whole=True) if inside is not None else result
+
+
+def shaped(inside: Value, result: Tensor, whole: bool = False) -> Value:
+    """What forward returned, each tensor in it carrying this call's graph.
+
+    Only the `whole` result of a model is surely a tensor with that graph; a part of it whose making was not seen
+    may as well be a number.
+    """
+    unsure = result.graph if whole or not result.graph else None
+    if isinstance(inside, Sequence):
+        return Sequence([shaped(i, result) for i in inside.items], inside.born)
+    if isinstance(inside, Mapping):
+        return Mapping({k: shaped(v, result) for k, v in inside.items.items()}, inside.born)
+    if isinstance(inside, Tensor):
+        return replace(
+            inside,
+            graph=unsure if inside.graph is None else inside.graph,
+            sets=inside.sets | result.sets,
+            forwards=inside.forwards | result.forwards,
+            kept=inside.kept | result.kept,
+        )
+    if isinstance(inside, Const):
+        return inside
+    if result.graph is False and not result.forwards:
+        return inside
+    return replace(result, graph=unsure)
+
+
+_TELLING = frozenset(
+    "cross_entropy mse_loss nll_loss binary_cross_entropy binary_cross_entropy_with_logits l1_loss smooth_l1_loss checkpoint "
+    "autocast kl_div item criterion loss_fn loss_fct loss mean sum".split()
+)
+
+
+def _run_forward(paper: Paper, model: Thing, call: Call) -> Value | None:
+    """Run a project model's own forward once a trace: what it returns does not change."""
+    inner = model.attrs.get("module")
+    if model.facts.get("wrapper") and isinstance(inner, Thing):
+        model = inner  # a wrapper's forward is its module's
+    if model.cls is None:
+        return None
+    if "returns" in model.attrs:
+        return model.attrs["returns"]
+    model.attrs["returns"] = Tensor(None, divided=None)  # a forward that calls itself
+    paper.around.inside_model += 1
+    saved = paper.around.autocast
+    try:
+        found = paper.run_method(model, "forward", call, calls=_TELLING)
+    finally:
+        paper.around.inside_model -= 1
+        paper.around.autocast = saved
+    if found is None:
+        del model.attrs["returns"]
+    else:
+        model.attrs["returns"] = found
+    return found
+
+
+def _train(paper: Paper, model: Thing, call: Call) -> Value:
+    mode = paper.settled(call.arg(0, "mode") or Const(True))
+    on = bool(mode.value) if isinstance(mode, Const) else None
+    _set_mode(paper, model, on, call)
+    return model
+
+
+def _eval(paper: Paper, model: Thing, call: Call) -> Value:
+    _set_mode(paper, model, False, call)
+    return model
+
+
+def _set_mode(paper: Paper, model: Thing, training: bool | None, call: Call) -> None:
+    family = [
+        model,
+        *(
+            t
+            for t in paper.things.values()
+            if t.kind == "model" and t.sets and t.sets == model.sets
+        ),
+    ]
+    for member in family:
+        if training is None:
+            member.facts.pop("training", None)
+        else:
+            member.facts["training"] = training
+        inner = member.attrs.get("module")
+        if isinstance(inner, Thing) and training is not None:
+            inner.facts["training"] = training
+    if not paper.around.inside_model:
+        mode: Literal["train", "eval"] | None = "train" if training else "eval"
+        paper.emit(
+            Mode(
+                paper.place(call.node),
+                model=model.id,
+                mode=None if training is None else mode,
+                parameters=model.sets or None,
+            )
+        )
+
+
+def _moved(paper: Paper, model: Thing, call: Call) -> Value:
+    """`model.to(device)`: itself; too late when DDP already holds it, unless it was there before."""
+    wrapped = model.facts.get("wrapper") == "ddp"
+    inner = paper.things.get(str(model.facts.get("of")), model) if wrapped else model
+    if _names_device(paper, call):
+        late = wrapped or model.facts.get("wrapped_by")
+        if late and not inner.facts.get("moved") and not paper.loops.iteration:
+            at, sets = paper.place(call.node), model.sets
+            paper.emit(Replace(at, model=model.id, what="moved", parameters=sets))
+        inner.facts["moved"] = True
+    return _half_if_asked(paper, model, call)
+
+
+def _names_device(paper: Paper, call: Call) -> bool:
+    """`.cuda()`, `.to(device)`: not `.to(torch.bfloat16)`, nor `.to(memory_format=...)`."""
+    if not isinstance(call.node.func, ast.Attribute):
+        return False
+    if call.node.func.attr != "to":
+        return True
+    first = paper.settled(call.values[0]) if call.values else None
+    dtype = isinstance(first, External) and first.name.startswith("torch.")
+    return (first is not None and not dtype) or any(k.arg == "device" for k in call.node.keywords)
+
+
+def _half_if_asked(paper: Paper, model: Thing, call: Call) -> Value:
+    for value in map(paper.settled, call.values):
+        if isinstance(value, External) and value.name in {"torch.float16", "torch.half"}:
+            model.facts["half"] = True
+    return model
+
+
+def _full(paper: Paper, model: Thing, call: Call) -> Value:
+    model.facts["half"] = None
+    return model
+
+
+def _half(paper: Paper, model: Thing, call: Call) -> Value:
+    model.facts["half"] = True
+    return model
+
+
+def _parameters(paper: Paper, model: Thing, call: Call) -> Value:
+    return Params(model.sets, module=bool(model.facts.get("one_of_modules")))
+
+
+def _named_parameters(paper: Paper, model: Thing, call: Call) -> Value:
+    return Params(model.sets, named=True)
+
+
+def _modules(paper: Paper, model: Thing, call: Call) -> Value:
+    part = Thing(
+        "model", model.id + ".part", model.at, {**model.facts, "one_of_modules": True}, {}, None
+    )
+    named = isinstance(call.node.func, ast.Attribute) and call.node.func.attr.startswith("named")
+    item: Value = Sequence([Unknown("name"), part]) if named else part
+    return Thing("iterator", "modules", None, {"wrap": "modules", "of": [Sequence([item])]})
+
+
+def _self(paper: Paper, thing: Thing, call: Call) -> Value:
+    return thing
+
+
+def _requires_grad(paper: Paper, model: Thing, call: Call) -> Value:
+    on = paper.settled(call.arg(0, "requires_grad") or Const(True))
+    if isinstance(on, Const):
+        model.facts["frozen"] = not on.value
+    return model
+
+
+def _model_zero_grad(paper: Paper, model: Thing, call: Call) -> Value:
+    at, sets = paper.place(call.node), model.sets or None
+    paper.emit(ZeroGrad(at, model=model.id, clears="grad", parameters=sets))
+    return NONE
+
+
+def _no_sync(paper: Paper, model: Thing, call: Call) -> Value:
+    if model.facts.get("assumed") or not model.facts.get("wrapper"):
+        model.facts["wrapper"] = "ddp"  # only DDP (and FSDP) has no_sync
+    return contexts.no_sync(model)
+
+
+def _sync_flag(paper: Paper, model: Thing, call: Call) -> Value:
+    """FSDP2: set_requires_gradient_sync(flag)."""
+    flag = paper.settled(call.arg(0, "requires_gradient_sync") or Const(True))
+    on = bool(flag.value) if isinstance(flag, Const) else True
+    model.facts["wrapper"] = "fsdp2"
+    paper.around.unsynced = [m for m in paper.around.unsynced if m != model.id] + (
+        [] if on else [model.id]
+    )
+    return NONE
+
+
+def _model_clip(paper: Paper, model: Thing, call: Call) -> Value:
+    return clip(paper, call, "norm", model, call.arg(0, "max_norm"), local_shards=False)
+
+
+METHODS: dict[tuple[str, str], Method] = {
+    ("model", "train"): _train,
+    ("model", "eval"): _eval,
+    ("model", "to"): _moved,
+    ("model", "cuda"): _moved,
+    ("model", "cpu"): _moved,
+    ("model", "float"): _full,
+    ("model", "double"): _self,
+    ("model", "bfloat16"): _self,
+    ("model", "half"): _half,
+    ("model", "apply"): _self,
+    ("model", "compile"): _self,
+    ("model", "share_memory"): _self,
+    ("model", "parameters"): _parameters,
+    ("model", "named_parameters"): _named_parameters,
+    ("model", "modules"): _modules,
+    ("model", "named_modules"): _modules,
+    ("model", "children"): _modules,
+    ("model", "named_children"): _modules,
+    ("model", "requires_grad_"): _requires_grad,
+    ("model", "zero_grad"): _model_zero_grad,
+    ("model", "no_sync"): _no_sync,
+    ("model", "set_requires_gradient_sync"): _sync_flag,
+    ("model", "clip_grad_norm_"): _model_clip,
+    ("model", "forward"): _forward,
+    ("criterion", "to"): _self,
+    ("criterion", "cuda"): _self,
+    ("criterion", "forward"): _criterion,
+    ("criterion", "parameters"): _parameters,
+}

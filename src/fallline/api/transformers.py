@@ -1,0 +1,85 @@
+"""transformers' Trainer (and trl's): it divides the loss that compute_loss returns itself."""
+
+from __future__ import annotations
+
+import ast
+
+from fallline.api.call import Call
+from fallline.api.framework import call_at, framework_backward
+from fallline.api.library import Driver, Library
+from fallline.api.paper import Paper
+from fallline.api.values import Const, Sequence, Tensor, Thing, Unknown, Value
+from fallline.syntax import Module
+from fallline.syntax.classes import base_classes
+
+__all__ = ["LIBRARY"]
+
+
+def _is_trainer(module: Module, cls: ast.ClassDef) -> bool:
+    """A class made from the Trainer of transformers, or from one of trl's, which are."""
+    return any(
+        base.startswith(("transformers.", "trl.")) and base.endswith("Trainer")
+        for base in module.bases(cls)
+    )
+
+
+def _accelerator(paper: Paper, thing: Thing) -> Value | None:
+    if thing.cls is None or not _is_trainer(*thing.cls):
+        return None
+    # the Trainer divides the loss itself, and tells its Accelerator not to
+    made = thing.attrs["accelerator"] = paper.make("accelerator", None, window=1, syncing=True)
+    return made
+
+
+def _train(paper: Paper, module: Module, cls: ast.ClassDef) -> None:
+    """trainer.train(), as far as the loss of compute_loss goes."""
+    compute = next(
+        m
+        for m in cls.body
+        if isinstance(m, ast.FunctionDef | ast.AsyncFunctionDef) and m.name == "compute_loss"
+    )
+    if _turns_division_off(module, cls):
+        return
+    me = Thing("object", "trainer", None, {}, {}, (module, cls))
+    given = paper.given(compute)
+    call = call_at(compute)
+    call.args = [given[a.arg] for a in compute.args.args[1:]]
+    result = paper.settled(paper.run_method(me, "compute_loss", call) or Unknown())
+    if isinstance(result, Sequence) and result.items:
+        result = paper.settled(result.items[0])
+    if isinstance(result, Tensor) and result.divided and result.divided_at is not None:
+        framework_backward(paper, result, call_at(compute), "transformers")
+
+
+def _turns_division_off(module: Module, cls: ast.ClassDef) -> bool:
+    """The Trainer divides unless it is given `compute_loss_func`; trl's own trainers give it, and what they do is not seen."""
+    if any(base.startswith("trl.") for base in module.bases(cls)):
+        return True
+    queue, seen = [(module, cls)], set[int]()
+    while queue:
+        home, here = queue.pop()
+        if id(here) in seen:
+            continue
+        seen.add(id(here))
+        if "compute_loss_func" in home.segment(here):
+            return True
+        queue += base_classes(home, here)
+    return False
+
+
+def _compute_loss(paper: Paper, me: Thing, call: Call) -> Value:
+    """`super().compute_loss(...)`: the mean over the batch, as the model's own loss is."""
+    model = paper.settled(call.arg(0, "model") or Unknown())
+    sets = model.sets if isinstance(model, Thing) else frozenset[str]()
+    loss = Tensor(True, sets, reduction="mean")
+    wanted = call.kwargs.get("return_outputs")
+    if isinstance(wanted, Const) and wanted.value:
+        return Sequence([loss, Tensor(True)])
+    return loss
+
+
+LIBRARY = Library(
+    attributes={("object", "accelerator"): _accelerator},
+    overridden={"compute_loss": _compute_loss},
+    drivers=(Driver(_is_trainer, _train, "compute_loss"),),
+)

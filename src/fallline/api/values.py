@@ -1,0 +1,279 @@
+"""What a name can stand for on paper: numbers, tensors, training objects, functions, and what is not known."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from operator import attrgetter
+from typing import Any
+
+from fallline.location import Location
+from fallline.syntax import Module
+
+__all__ = [
+    "NONE",
+    "Bound",
+    "Class",
+    "Const",
+    "Context",
+    "External",
+    "Function",
+    "Mapping",
+    "Param",
+    "Params",
+    "Partial",
+    "Sequence",
+    "Tensor",
+    "Thing",
+    "Unknown",
+    "Value",
+    "kind_by_name",
+    "replace",
+]
+
+
+class Value:
+    """Base of all values on paper."""
+
+    __slots__ = ()
+
+
+@dataclass(slots=True)
+class Const(Value):
+    """A Python constant. `varying` when it depends on the iteration of a loop."""
+
+    value: Any
+    varying: bool = False
+
+    @property
+    def number(self) -> float | None:
+        """The value as a float, where it is a number that fits into one."""
+        try:
+            return float(self.value) if isinstance(self.value, int | float) else None
+        except OverflowError:
+            return None
+
+
+NONE = Const(None)
+_LONGEST_HINT = 500  # `node = node.next`, again and again
+
+
+class Unknown(Value):
+    """Something the reader cannot see, with the words that name it. It may turn out to be a training object."""
+
+    __slots__ = ("became", "hint", "made_from", "parts", "varying")
+
+    def __init__(self, hint: str = "", *, varying: bool = False) -> None:
+        self.hint = hint
+        self.became: Thing | None = None
+        self.made_from: list[
+            Thing
+        ] = []  # training objects that went into the call that returned it
+        self.varying = varying
+        self.parts: dict[
+            str, Unknown
+        ] = {}  # attributes and items, the same each time they are asked for
+
+    def part(self, name: str) -> Unknown:
+        """An attribute or item of something unknown: unknown too, but always the same one."""
+        found = self.parts.get(name)
+        if found is None:
+            known = self.hint and len(self.hint) < _LONGEST_HINT
+            found = self.parts[name] = Unknown(f"{self.hint}.{name}" if known else name)
+        return found
+
+    def __repr__(self) -> str:
+        return f"Unknown({self.hint!r})"
+
+
+@dataclass(slots=True, eq=False)
+class Thing(Value):
+    """A training object, or an instance of a class of the project.
+
+    kind: model, optimizer, scaler, scheduler, loader, sampler, criterion, accelerator, fabric, engine,
+    dataset, iterator, object.
+    """
+
+    kind: str
+    id: str
+    at: Location | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+    attrs: dict[str, Value] = field(default_factory=dict)
+    cls: tuple[Module, ast.ClassDef] | None = None
+    born: int = 0  # how many events there were before it was made
+
+    @property
+    def sets(self) -> frozenset[str]:
+        """The parameter sets of a model or an optimizer."""
+        found = self.facts.get("parameters")
+        return found if isinstance(found, frozenset) else frozenset()
+
+    @property
+    def enabled(self) -> bool:
+        """Of a scaler: it was not turned off."""
+        return self.facts.get("enabled") is not False
+
+
+@dataclass(slots=True, eq=False)
+class Tensor(Value):
+    """A tensor, with what matters about how it came to be."""
+
+    graph: bool | None = None
+    sets: frozenset[str] = frozenset()
+    forwards: frozenset[int] = frozenset()  # ids of the FORWARD events it came from
+    kept: frozenset[int] = frozenset()  # ids of the KEEP events it went through
+    divided: bool | None = False
+    divisor: float | None = None
+    divided_by: str = ""
+    divided_at: Location | None = None
+    reduction: str | None = None
+    ragged: bool = False
+    masked: bool = False  # multiplied by a mask
+    scaler: Thing | None = None
+    grad_of: frozenset[str] | None = None
+    half: str | None = None  # "float16" | "bfloat16" under autocast, until .float()
+    length: int | None = None
+    terms: int = 1
+    leaf: bool = False
+    depth: int = 0  # how many loops were around when it was computed
+    host: bool = False  # it is on the host already: nothing waits for it
+    numbered: bool = False  # 0, 1, 2, ...: as targets, each sample's own place in the batch
+    in_batch: bool = False  # a loss that compares the samples of a batch with each other
+
+
+_FIELDS = attrgetter(*Tensor.__dataclass_fields__)
+
+
+def replace(tensor: Tensor, **changes: Any) -> Tensor:
+    """A copy of a tensor with some of it changed; every operation makes one, so it has to be quick."""
+    new = Tensor(*_FIELDS(tensor))
+    for name, value in changes.items():
+        setattr(new, name, value)
+    return new
+
+
+@dataclass(slots=True)
+class Param(Value):
+    """One parameter out of a set."""
+
+    sets: frozenset[str]
+
+
+@dataclass(slots=True)
+class Params(Value):
+    """Some or all parameters of some models. `sets` is empty when it is not known which."""
+
+    sets: frozenset[str]
+    named: bool = False
+    module: bool = False  # those of one submodule inside a loop over modules
+
+
+@dataclass(slots=True, eq=False)
+class Sequence(Value):
+    """A list, tuple or set whose items are known. `born` is the iteration that made it."""
+
+    items: list[Value]
+    born: int = 0
+    open: bool = False  # more items than are listed may be in it
+
+
+@dataclass(slots=True, eq=False)
+class Mapping(Value):
+    items: dict[Any, Value]
+    born: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Function(Value):
+    """A function of the project, with the names around it."""
+
+    node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+    module: Module
+    scope: Any = None
+    me: Thing | None = None
+
+
+@dataclass(slots=True)
+class Class(Value):
+    node: ast.ClassDef
+    module: Module
+
+
+@dataclass(slots=True)
+class External(Value):
+    """A dotted name outside the project: `torch.optim.Adam`."""
+
+    name: str
+
+
+@dataclass(slots=True)
+class Partial(Value):
+    """functools.partial: something to call, with arguments already given."""
+
+    target: Value
+    args: list[Value]
+    kwargs: dict[str, Value]
+
+
+@dataclass(slots=True)
+class Bound(Value):
+    """A method of something that is not a class of the project: `optimizer.step`."""
+
+    of: Value
+    name: str
+    hint: str = ""
+
+
+@dataclass(slots=True)
+class Context(Value):
+    """A context manager: what it puts around statements, and what `as` names. Neither: it does nothing."""
+
+    opens: Callable[[Any, ast.AST], AbstractContextManager[None]] | None = None
+    gives: Value | None = None
+
+
+_HABITS: tuple[tuple[str, re.Pattern[str]], ...] = (
+    (
+        "scheduler",
+        re.compile(r"(?i)(^|_)(lr_?)?sched(uler|ulers|ule)?s?($|_|\d)|warmup_sched|lr_?scheduler"),
+    ),
+    ("scaler", re.compile(r"(?i)(^|_)(grad_?|loss_?|amp_?|fp16_?)?scaler($|_|\d)")),
+    (
+        "optimizer",
+        re.compile(
+            r"(?i)(^|_)optim(izer|iser)?s?($|_|\d|(?-i:[A-Z]))|^(opt|opt_?[a-z]|[a-z]_opt|[a-z]+_opt|optimizer[A-Z_]?\w*)$|optimi[sz]er"
+        ),
+    ),
+    (
+        "loader",
+        re.compile(
+            r"(?i)(loader|dataloader|data_?iter|train_iter|_dl$|^dl$|^data$|dataset|_gen$|batches)"
+        ),
+    ),
+    ("accelerator", re.compile(r"(?i)^_?accelerator$")),
+    ("fabric", re.compile(r"(?i)^_?fabric$")),
+    (
+        "criterion",
+        re.compile(r"(?i)(criterion|loss_?f(u?n|unc|unction)?$|^loss_?(fct|obj)|_loss_fn$|^crit$)"),
+    ),
+    (
+        "model",
+        re.compile(
+            r"(?i)(^|_)(model|net|network|generator|discriminator|critic|actor|policy|encoder|decoder|backbone|student|teacher|gan|vae|unet|classifier|transformer|llm|agent|g|d|netg|netd)($|_|s$|\d|(?-i:[A-Z]))"
+        ),
+    ),
+)
+
+
+@lru_cache(8192)
+def kind_by_name(name: str) -> str | None:
+    """The kind of object that people call by such a name. Evidence, not proof."""
+    last = name.rpartition(".")[2]
+    for kind, habit in _HABITS:
+        if habit.search(last):
+            return kind
+    return None

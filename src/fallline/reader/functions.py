@@ -1,0 +1,229 @@
+"""Functions of the project, run in line where they are called."""
+
+from __future__ import annotations
+
+import ast
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+
+from fallline.api.arithmetic import merged
+from fallline.api.torch.model import shaped
+from fallline.api.values import (
+    NONE,
+    Function,
+    Mapping,
+    Sequence,
+    Tensor,
+    Thing,
+    Unknown,
+    Value,
+    replace,
+)
+from fallline.reader.contexts import decorated
+from fallline.reader.machine import Frame, Machine
+from fallline.reader.relevance import acts, called_names, relevant
+from fallline.syntax import Module
+from fallline.syntax.module import children, walk
+
+__all__ = ["run_function"]
+
+_DEEPEST = 14
+_LARGE = 12  # statements above which a function that only computes is not run
+
+
+def run_function(
+    machine: Machine,
+    function: Function,
+    args: list[Value],
+    kwargs: dict[str, Value],
+    node: ast.AST,
+    always: bool = False,
+) -> Value:
+    """Run a function of the project where it is called; `always`: also a long one that only computes."""
+    body = function.node
+    if len(machine.calling) >= _DEEPEST or machine.calling.count(body) > 1:
+        return Unknown()
+    key = (id(body), id(node))
+    if key in machine.results:
+        return shaped(machine.results[key], _tensor_of(args, kwargs))
+    if not isinstance(body, ast.Lambda) and _generates(function.module, body):
+        return _generator(machine, function, [*args, *kwargs.values()], node)
+    if not always and _passed_over(machine, function, [*args, *kwargs.values()]):
+        return shaped(Unknown(), replace(_tensor_of(args, kwargs), divided=None))
+    name = _qualname(function)
+    machine.reached.add((function.module.path, name))
+    machine.touched.add(function.module.path)
+    frame = Frame(function.module, name, function.scope, function.me)
+    _bind(machine, function, frame, args, kwargs)
+    caller = machine.place(node)
+    outer = machine.callers
+    machine.callers = (*outer, caller)
+    machine.calling.append(body)
+    begun = len(machine.events)
+    try:
+        with _surroundings(machine, function), machine.entered(frame):
+            if isinstance(body, ast.Lambda):
+                return machine.evaluate(body.body)
+            machine.returned = None
+            machine.run(body.body)
+            result, machine.returned = machine.returned, None
+            result = result if result is not None else NONE
+            if len(machine.events) == begun and _only_computes(function, result):
+                machine.results[key] = result
+            return result
+    finally:
+        machine.calling.pop()
+        machine.callers = outer
+
+
+def _qualname(function: Function) -> str:
+    kept = function.module.notes("qualname")
+    known: str | None = kept.get(function.node)
+    if known is None:
+        known = kept[function.node] = function.module.qualname(function.node)
+    return known
+
+
+def _surroundings(machine: Machine, function: Function) -> AbstractContextManager[object]:
+    """What the decorators of a function put around it."""
+    if isinstance(function.node, ast.Lambda) or not function.node.decorator_list:
+        return _NOTHING
+    stack = ExitStack()
+    decorated(machine, function, stack)
+    return stack
+
+
+_NOTHING = nullcontext()
+
+
+def _bind(
+    machine: Machine, function: Function, frame: Frame, args: list[Value], kwargs: dict[str, Value]
+) -> None:
+    spec = function.node.args
+    names = [a.arg for a in [*spec.posonlyargs, *spec.args]]
+    given = list(args)
+    if function.me is not None and names and not isinstance(function.node, ast.Lambda):
+        frame.names[names[0]] = function.me
+        names = names[1:]
+    for name, value in zip(names, given, strict=False):
+        frame.names[name] = value
+        frame.fresh[name] = machine.loops.iteration
+    if spec.vararg is not None:
+        frame.names[spec.vararg.arg] = Sequence(given[len(names) :], machine.loops.iteration)
+    keyword_only = [a.arg for a in spec.kwonlyargs]
+    rest: dict[object, Value] = {}
+    for name, value in kwargs.items():
+        if name in names or name in keyword_only:
+            frame.names[name] = value
+        else:
+            rest[name] = value
+    if spec.kwarg is not None:
+        frame.names[spec.kwarg.arg] = Mapping(rest, machine.loops.iteration)
+    defaults = [
+        *([None] * (len(spec.posonlyargs) + len(spec.args) - len(spec.defaults))),
+        *spec.defaults,
+    ]
+    all_names = [a.arg for a in [*spec.posonlyargs, *spec.args]]
+    pairs = [
+        *zip(all_names, defaults, strict=True),
+        *zip(keyword_only, spec.kw_defaults, strict=True),
+    ]
+    for name, default in pairs:
+        if name in frame.names:
+            continue
+        if default is None:
+            frame.names[name] = Unknown(name)
+            continue
+        with machine.entered(machine.module_frame(function.module)):
+            frame.names[name] = machine.evaluate(default)
+
+
+def _passed_over(machine: Machine, function: Function, given: list[Value]) -> bool:
+    """A long function with no part in the protocol, and nothing of it handed over."""
+    node, kept = function.node, function.module.notes("large")
+    large = kept.get(node)
+    if large is None:
+        large = kept[node] = (
+            sum(isinstance(n, ast.stmt) for n in walk(node)) > _LARGE
+            and called_names(function.module, node).isdisjoint(_MAKES)
+            and not acts(function.module, [node])
+        )
+    if not large:
+        return False
+    me = function.me
+    held = [*given, *(me.attrs.values() if me is not None and me.kind == "object" else ())]
+    return not any(
+        isinstance(value, Function) or (isinstance(value, Thing) and value.kind in _PROTOCOL)
+        for value in map(machine.settled, held)
+    )
+
+
+# What a long function may make that its caller's loop goes over: without it nobody knows the sampler.
+_MAKES = frozenset({"DataLoader", "DistributedSampler"})
+_PROTOCOL = frozenset(
+    {"model", "optimizer", "scaler", "scheduler", "accelerator", "fabric", "engine", "criterion"}
+)
+
+
+def _only_computes(function: Function, result: Value) -> bool:
+    """The call had no effect that a second one could have differently: its result can be used again."""
+    if isinstance(result, Sequence):
+        return all(isinstance(item, Tensor) for item in result.items) and _only_computes(
+            function, Tensor()
+        )
+    if not isinstance(result, Tensor):
+        return False
+    node, kept = function.node, function.module.notes("only computes")
+    known = kept.get(node)
+    if known is None:
+        known = kept[node] = not relevant(function.module, [node]) and not any(
+            isinstance(n, ast.Global | ast.Nonlocal)
+            or (isinstance(n, ast.Attribute | ast.Subscript) and isinstance(n.ctx, ast.Store))
+            for n in walk(node)
+        )
+    return bool(known)
+
+
+def _tensor_of(args: list[Value], kwargs: dict[str, Value]) -> Tensor:
+    result = Tensor(False)
+    for value in [*args, *kwargs.values()]:
+        if isinstance(value, Tensor) and value.grad_of is None:
+            result = merged(result, value)
+    return result
+
+
+def _generates(module: Module, node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    kept = module.notes("generates")
+    known = kept.get(node)
+    if known is None:
+        known = False
+        stack: list[ast.AST] = list(node.body)
+        while stack:
+            here = stack.pop()
+            if isinstance(here, ast.Yield | ast.YieldFrom):
+                known = True
+                break
+            if not isinstance(
+                here, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
+            ):
+                stack += children(here)
+        kept[node] = known
+    return bool(known)
+
+
+def _generator(machine: Machine, function: Function, given: list[Value], node: ast.AST) -> Value:
+    """A generator: a context manager, or a stream of batches, its own or those of a loader it was given."""
+    body = function.node
+    assert not isinstance(body, ast.Lambda)
+    if any("contextmanager" in ast.unparse(d) for d in body.decorator_list):
+        return function
+    endless = any(
+        isinstance(n, ast.While) and isinstance(n.test, ast.Constant) and n.test.value
+        for n in ast.walk(body)
+    )
+    machine.reached.add((function.module.path, _qualname(function)))
+    loaders = [t for v in given if (t := machine.as_kind(v, "loader")) is not None]
+    if loaders and not endless:
+        return loaders[0]
+    loader = machine.make("loader", node, endless=endless or None)
+    loader.facts["generator"] = True
+    return loader

@@ -1,0 +1,188 @@
+"""What a loop goes over: how many items there are on paper, and what each is."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fallline.api.values import (
+    Const,
+    Mapping,
+    Param,
+    Params,
+    Sequence,
+    Tensor,
+    Thing,
+    Unknown,
+    Value,
+    kind_by_name,
+)
+from fallline.reader.counts import COUNTED, SIZE, SIZED, small
+from fallline.reader.machine import Machine
+from fallline.reader.relevance import relevant, steps_in, trains
+
+__all__ = ["MOST_EXACT", "Stream", "batches", "stream_of"]
+
+MOST_EXACT = 24
+_FEW = 8  # up to here a count is executed as it is
+
+
+@dataclass
+class Stream:
+    """What a for loop goes over. `count` None: as often as the trace wants."""
+
+    kind: str  # "data" | "many" | "exact" (a known range) | "items" (known things) | "params" | "once"
+    item: Callable[[int], Value]
+    count: int | None = None
+    loader: Thing | None = None
+    soft: bool = False  # the count is only a guess
+    beside: tuple[Thing, ...] = ()  # further loaders that give a batch with each of this one's
+
+
+def stream_of(machine: Machine, found: Value, node: ast.For | ast.AsyncFor | None) -> Stream:
+    """What going over a value gives."""
+    value = machine.settled(found)
+    if isinstance(value, Sequence):
+        items = value.items[:MOST_EXACT]
+        if value.open and not items:
+            return Stream("once", lambda i: Unknown(), 1)
+        return Stream("items", lambda i: items[i] if i < len(items) else Unknown(), len(items))
+    if isinstance(value, Mapping):
+        keys = list(value.items)[:MOST_EXACT]
+        return Stream("items", lambda i: Const(keys[i]) if i < len(keys) else Unknown(), len(keys))
+    if isinstance(value, Params):
+        name = "params"
+        if value.named:
+            return Stream(name, lambda i: Sequence([Unknown("name"), Param(value.sets)]), 1)
+        return Stream(name, lambda i: Param(value.sets), 1)
+    if isinstance(value, Thing):
+        return _thing(machine, value, node)
+    if isinstance(value, Tensor):
+        return Stream(
+            "items", lambda i: Tensor(value.graph, value.sets, value.forwards), 2, soft=True
+        )
+    if isinstance(value, Unknown):
+        return _unknown(machine, value, node)
+    return Stream("once", lambda i: Unknown(), 1)
+
+
+def _thing(machine: Machine, value: Thing, node: ast.For | ast.AsyncFor | None) -> Stream:
+    facts = value.facts
+    if value.kind == "loader":
+        return Stream("data", lambda i: Tensor(False), batches(machine, value), value)
+    if value.kind == "iterator":
+        wrap = facts["wrap"]
+        if wrap == "range":
+            return _range(machine, value, node)
+        inner = [stream_of(machine, v, node) for v in facts["of"]]
+        lead = next(
+            (s for s in inner if s.kind == "data"),
+            next((s for s in inner if s.count is None), inner[0]),
+        )
+        counts = [s.count for s in inner if s.count is not None and not s.soft]
+        counts = counts or [s.count for s in inner if s.count is not None]
+        count = lead.count if lead.kind == "data" else (min(counts) if counts else None)
+        if wrap == "enumerate":
+            start = facts.get("start", 0)
+            return Stream(
+                lead.kind,
+                lambda i: Sequence([Const(i + start, True), lead.item(i)]),
+                lead.count,
+                lead.loader,
+            )
+        if wrap == "zip":
+            beside = tuple(
+                s.loader for s in inner if s.loader is not None and s.loader is not lead.loader
+            )
+            return Stream(
+                lead.kind,
+                lambda i: Sequence([s.item(i) for s in inner]),
+                count,
+                lead.loader,
+                beside=beside,
+            )
+        if wrap == "cycle" and lead.count:
+            turns = lead.count
+            return Stream("many", lambda i: lead.item(i % turns))
+        return lead
+    if value.kind in {"model", "criterion"}:
+        # for layer in model: parts of the same parameters
+        return Stream("items", lambda i: value, 1)
+    if value.kind == "dataset":
+        return Stream("data", lambda i: Tensor(False), batches(machine, value), value)
+    if value.kind == "object" and value.cls is not None:
+        value.kind = "loader"  # an object of the project that is gone over gives batches
+        body = ast.dump(value.cls[1])
+        if "StopIteration" in body or "While(test=Constant(value=True)" in body:
+            facts["endless"] = True
+        return Stream("data", lambda i: Tensor(False), batches(machine, value), value)
+    return Stream("once", lambda i: Unknown(), 1)
+
+
+def _range(machine: Machine, value: Thing, node: ast.For | ast.AsyncFor | None) -> Stream:
+    bounds: list[Value] = value.facts["of"]
+    numbers = [_bound(machine, b, len(bounds) == 3) for b in bounds]
+    if any(n is None for n in numbers):
+        if len(bounds) == 1 and isinstance(bounds[0], Unknown) and bounds[0].hint:
+            machine.counts.ranges[bounds[0].hint] = machine.loops.length
+        return Stream("many", lambda i: Const(i, True))
+    known = [n for n in numbers if n is not None]
+    large = len(known) == 1 and known[0] > 8 and not value.facts.get("of_loader")
+    if large and node is not None and _is_window(machine, node):
+        machine.counts.shrunk[known[0]] = small(known[0])
+        return Stream("exact", lambda i: Const(i, True), small(known[0]))
+    steps = range(*([small(known[0])] if large else known)) if 0 not in known[2:] else range(0)
+    if large and value.facts.get("trains", True):
+        return Stream("many", lambda i: Const(i, True))
+    if len(steps) > machine.loops.length + 4 and not value.facts.get("of_loader"):
+        first = steps[0]
+        return Stream("many", lambda i: Const(first + i * steps.step, True))
+    return Stream("exact", lambda i: Const(steps[i], True), len(steps))
+
+
+def _is_window(machine: Machine, node: ast.For | ast.AsyncFor) -> bool:
+    """A loop over micro-batches: it runs backward passes, and the step comes after it."""
+    return trains(machine.module, node.body) and not steps_in(machine.module, node.body)
+
+
+def _bound(machine: Machine, value: Value, stepped: bool) -> int | None:
+    if isinstance(value, Const) and isinstance(value.value, int):
+        return value.value
+    if isinstance(value, Unknown) and value.became is None:
+        if COUNTED.search(value.hint) and not any(
+            w in value.hint.lower() for w in ("epoch", "num_", "iter", "every")
+        ):
+            return machine.count(value.hint)
+        if stepped and SIZED.search(value.hint):
+            return machine.settings.count(value.hint, usual=SIZE)
+    return None
+
+
+def _unknown(machine: Machine, value: Unknown, node: ast.For | ast.AsyncFor | None) -> Stream:
+    kind = kind_by_name(value.hint)
+    if kind in {"optimizer", "scheduler"}:
+        thing = machine.become(value, kind)
+        return Stream("exact", lambda i: thing, 1)
+    if kind == "model":
+        return Stream("items", lambda i: value, 1)
+    training = node is not None and trains(machine.module, node.body)
+    if kind == "loader" or training:
+        thing = machine.become(value, "loader")
+        return Stream("data", lambda i: Tensor(False), batches(machine, thing), thing)
+    return Stream(
+        "many" if node is not None and relevant(machine.module, node.body) else "once",
+        lambda i: Unknown(),
+        None if node is not None and relevant(machine.module, node.body) else 1,
+    )
+
+
+def batches(machine: Machine, loader: Thing) -> int:
+    """How many batches a loader gives in this trace: its own number where that is known and small."""
+    known = loader.facts.get("length")
+    if isinstance(known, int) and known > 0:
+        if known <= 20:
+            return known
+        window = max([w for w in machine.loops.expected if w > 1], default=1)
+        return 2 * window + known % window if window > 1 else machine.loops.length
+    return machine.loops.length

@@ -1,0 +1,52 @@
+"""Classes of the project: their bases, and the methods they define or inherit."""
+
+from __future__ import annotations
+
+import ast
+from typing import TypeAlias
+
+from fallline.syntax.module import Module
+
+__all__ = ["Method", "base_classes", "find_method"]
+
+Method: TypeAlias = tuple[Module, ast.FunctionDef | ast.AsyncFunctionDef]
+
+
+def find_method(module: Module, cls: ast.ClassDef, name: str) -> Method | None:
+    """A method of a class or of its bases in the project."""
+    known: dict[str, Method | None] = module.notes("methods").setdefault(cls, {})
+    if name not in known:
+        known[name] = _search(module, cls, name)
+    return known[name]
+
+
+def _search(module: Module, cls: ast.ClassDef, name: str) -> Method | None:
+    seen: set[int] = set()
+    queue: list[tuple[Module, ast.ClassDef]] = [(module, cls)]
+    while queue:
+        home, here = queue.pop(0)
+        if id(here) in seen:
+            continue
+        seen.add(id(here))
+        for item in here.body:
+            if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef) and item.name == name:
+                return home, item
+        queue += base_classes(home, here)
+    return None
+
+
+def base_classes(home: Module, cls: ast.ClassDef) -> list[tuple[Module, ast.ClassDef]]:
+    """The bases of a class that are classes of the project."""
+    found: list[tuple[Module, ast.ClassDef]] = []
+    for base in cls.bases:
+        target = base.value if isinstance(base, ast.Subscript) else base
+        if isinstance(target, ast.Name) and target.id in home.classes:
+            found.append((home, home.classes[target.id]))
+            continue
+        name = home.resolve(target)
+        there = (
+            home.project.find(name, home) if name is not None and home.project is not None else None
+        )
+        if there is not None and isinstance(there[1], ast.ClassDef):
+            found.append((there[0], there[1]))
+    return found
