@@ -17,9 +17,9 @@ import traceback
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from fallline.reader.read import read_data
-from fallline.rule import all_rules
+from fallline.rules import all_rules
 from fallline.syntax import Project
+from fallline.verdict.reading import read_data
 
 
 def read(path: str) -> tuple[str, float, int, str]:

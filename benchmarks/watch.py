@@ -124,13 +124,12 @@ def session_of(budget: float = 0.01) -> Iterator[Any]:
 
 
 def install(session: Any) -> None:
-    from fallline.watcher.taps import Taps
+    from fallline.taps.gradients import GRADIENT_READ, GRADIENT_WRITTEN
     from fallline.watcher.taps_grad import PROBED_UPDATES
 
-    session.taps = Taps(session)
-    session.taps.install(rebind=True)
+    session.start(rebind=True)
     if session.steps > PROBED_UPDATES and not session.by_hand.seen:
-        session.by_hand.remove()  # as it goes away by itself in a run
+        session.taps.leave(GRADIENT_READ, GRADIENT_WRITTEN)  # as it does by itself in a run
     session.off = False
     session.guard._last = time.perf_counter()  # what was not watched until now earns no budget
     for _, numbers in session._numbers.values():
@@ -158,7 +157,7 @@ def pauses(session: Any) -> Switch:
 @contextlib.contextmanager
 def fallline(job: Job, budget: float = 0.01) -> Iterator[Switch]:
     with session_of(budget) as session:
-        yield lambda: install(session), lambda: session.taps.remove()
+        yield lambda: install(session), lambda: session.taps.stop()
 
 
 TOOLS: dict[str, Tool] = {"fallline (default budget)": fallline, **PEERS}
@@ -308,7 +307,7 @@ def well_known(job: Job, rounds: int) -> Cost:
         time.sleep(2.5)  # what is still to be written
         threads = (background() - before) / (session.steps - updates)
         hollow = hollow_job(sum(1 for _ in job.model.modules()))
-        taps, _ = turns(hollow, silent, lambda: session.taps.remove(), 100, 100, 200)
+        taps, _ = turns(hollow, silent, lambda: session.taps.stop(), 100, 100, 200)
         session.off = False
     return Cost(rounds, bare, watched, taps, threads)
 

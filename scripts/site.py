@@ -12,7 +12,7 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 from fallline.report.rule_page import page_name
-from fallline.rule import all_rules
+from fallline.rules import all_rules
 from fallline.specialists import SPECIALISTS
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -15,7 +15,7 @@ import yaml
 
 from fallline.check.settings import load
 from fallline.cli.commands import available
-from fallline.reader import read_paths
+from fallline.verdict.project import read_paths
 
 ROOT = Path(__file__).parent.parent
 PAGES = [

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from fallline.reader import read_text
 from fallline.triage.evidence import corrected
+from fallline.verdict.reading import read_text
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"^( *)```python\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
@@ -80,7 +80,7 @@ def test_blocks_can_be_read(page: Path) -> None:
 def test_what_we_show_as_right_is_right(page: Path) -> None:
     """Outside of the rules' pages code is advice. Fragments are read with the imports that everybody leaves out."""
     for block in blocks(page):
-        found, _ = corrected(block, "block.py")
+        found = corrected(block, "block.py").findings
         assert [f"{f.code}: {f.message}" for f in found if f.severity.value == "error"] == []
 
 

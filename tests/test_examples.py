@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fallline.reader import read_paths
+from fallline.verdict.project import read_paths
 
 HOME = Path(__file__).parent.parent / "examples"
 

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from fallline.finding import Finding
 from fallline.matters import nothing_to_find
-from fallline.reader.read import read_data
-from fallline.rule import all_rules
+from fallline.rules import all_rules
 from fallline.syntax import Project
 from fallline.syntax.edits import apply
+from fallline.verdict.reading import read_data
 
 STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
 relaxed = settings(

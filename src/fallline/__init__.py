@@ -12,6 +12,9 @@ from fallline._version import __version__
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from fallline.engine import (
+        Order,
+        Rewind,
+        Share,
         Stepper,
         clip_grad_norm_,
         distributed,
@@ -20,17 +23,22 @@ if TYPE_CHECKING:
         save_checkpoint,
         seed_everything,
         verify_resume,
+        wait_for_checkpoint,
     )
     from fallline.instruments import check_function, precision_probe
     from fallline.watcher.watch import watch
 
 _HOME = {
+    "Order": "fallline.engine",
+    "Rewind": "fallline.engine",
+    "Share": "fallline.engine",
     "Stepper": "fallline.engine",
     "clip_grad_norm_": "fallline.engine",
     "gradient_stats": "fallline.engine",
     "save_checkpoint": "fallline.engine",
     "load_checkpoint": "fallline.engine",
     "verify_resume": "fallline.engine",
+    "wait_for_checkpoint": "fallline.engine",
     "seed_everything": "fallline.engine",
     "distributed": "fallline.engine",
     "check_function": "fallline.instruments",
@@ -39,6 +47,9 @@ _HOME = {
 }
 
 __all__ = [
+    "Order",
+    "Rewind",
+    "Share",
     "Stepper",
     "__version__",
     "check_function",
@@ -50,6 +61,7 @@ __all__ = [
     "save_checkpoint",
     "seed_everything",
     "verify_resume",
+    "wait_for_checkpoint",
     "watch",
 ]
 

@@ -12,7 +12,7 @@ _MATTERS = re.compile(
 )
 # A file that imports another framework and none around torch (a link in a comment is no import) has a protocol of its own.
 _AROUND_TORCH = re.compile(
-    rb"^[^#\n]*(?:\b(?:import|from)\b[^#\n]*(?:torch|lightning|accelerate|deepspeed|transformers)|\btorch\.\w)",
+    rb"^[^#\n]{0,500}?(?:\b(?:import|from)\b[^#\n]{0,500}?(?:torch|lightning|accelerate|deepspeed|transformers)|\btorch\.\w)",
     re.M,
 )
 _OTHER_FRAMEWORK = re.compile(

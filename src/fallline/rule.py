@@ -1,7 +1,7 @@
-"""A rule: one mistake, its document, its specimens, its check, its fix, its experiment. And the registry.
+"""A rule: one mistake, its document, its specimens, its check, its fix, its experiment.
 
 A rule is one class in one file under `rules/<room>/`, named after its code and name
-(`rules/gradients/fl101_clip_after_step.py`). Nothing else has to be touched to add one.
+(`rules/gradients/fl101_clip_after_step.py`). Nothing else has to be touched to add one; `fallline.rules` finds it by its name.
 
 A rule looks at one or more of:
 
@@ -14,11 +14,8 @@ A rule looks at one or more of:
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Iterator
-from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fallline.events import Event, Trace
 from fallline.finding import Finding, Fix, Severity
@@ -28,7 +25,7 @@ from fallline.specialists import Specialist, specialist_of
 if TYPE_CHECKING:
     from fallline.syntax import Module
 
-__all__ = ["Rule", "all_rules", "rule_by_code"]
+__all__ = ["Rule"]
 
 
 class Rule:
@@ -43,6 +40,10 @@ class Rule:
     fix_safety: ClassVar[str] = ""
     facts: ClassVar[tuple[str, ...]] = ()  # names of facts that back it
     references: ClassVar[tuple[str, ...]] = ()
+    # One cause, one code: rules that say why this one was found too. Where one of them is reported, this one is not:
+    # anywhere in the same execution, in the same function, or on the same line.
+    yields_to: ClassVar[tuple[str, ...]] = ()
+    yields_within: ClassVar[Literal["trace", "function", "line"]] = "trace"
     # Byte strings of which at least one must be in a file for this rule to matter; () means every file.
     tokens: ClassVar[tuple[bytes, ...]] = ()
     # Whole scripts. In a wrong one the reported line ends with `# FLxxx`. Scripts of rules that both doors
@@ -54,7 +55,7 @@ class Rule:
         """Mistakes in the events of one execution."""
         return iter(())
 
-    def denies(self, trace: Trace) -> Iterator[Location]:
+    def refutes(self, trace: Trace) -> Iterator[Location]:
         """Places where this execution shows that the mistake is not the program's, only that of some other setting.
 
         "Never" is said of the program, not of one way through it: findings at these places are dropped in all settings.
@@ -118,34 +119,3 @@ class Rule:
             dict(evidence),
             dict(related or {}),
         )
-
-
-@cache
-def all_rules() -> tuple[Rule, ...]:
-    """Every rule under `rules/`, by code."""
-    import fallline.rules as home
-
-    found: dict[str, Rule] = {}
-    for info in pkgutil.walk_packages(home.__path__, home.__name__ + "."):
-        if info.ispkg or info.name.rpartition(".")[2].startswith("_"):
-            continue
-        module = importlib.import_module(info.name)
-        for thing in vars(module).values():
-            if (
-                isinstance(thing, type)
-                and issubclass(thing, Rule)
-                and thing.__module__ == info.name
-                and hasattr(thing, "code")
-            ):
-                assert thing.code not in found, f"two rules claim {thing.code}"
-                found[thing.code] = thing()
-    return tuple(found[code] for code in sorted(found))
-
-
-def rule_by_code(code: str) -> Rule | None:
-    """The rule with this code or name, in any case."""
-    wanted = code.strip()
-    for rule in all_rules():
-        if rule.code == wanted.upper() or rule.name == wanted.lower():
-            return rule
-    return None

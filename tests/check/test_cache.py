@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from fallline.check.cache import Cache
-from fallline.reader import Reading
-from fallline.reader.read import read_data
+from fallline.verdict.reading import Reading, read_data
 
 WRONG = "import torch\n\nmodel = torch.nn.Linear(1, 1)\ny = model.forward(torch.ones(1))\n"
 RIGHT = WRONG.replace("model.forward(", "model(")
@@ -73,7 +72,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         seen.append(path)
         return read_data(path, *args, **options)
 
-    monkeypatch.setattr("fallline.reader.project.read_data", spy)
+    monkeypatch.setattr("fallline.verdict.project.read_data", spy)
     # the tool's own files may change while its tests run; the cache is right to notice
     monkeypatch.setattr("fallline.check.cache._tool_signature", lambda: "fallline-under-test")
     return seen

@@ -10,7 +10,7 @@ import pytest
 
 from fallline.check.reading import read_files
 from fallline.check.sift import collect
-from fallline.reader import read_paths
+from fallline.verdict.project import read_paths
 
 _LOOP = """
     for x, y in loader:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fallline.finding import Edit, Finding, Fix
-from fallline.rule import rule_by_code
+from fallline.rules import rule_by_code
 from fallline.syntax import Module
 
 WRONG = "import torch\n\nmodel = torch.nn.Linear(1, 1)\ny = model.forward(torch.ones(1))\nz = model.forward(y)\n"

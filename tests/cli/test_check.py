@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fallline.rule import rule_by_code
+from fallline.rules import rule_by_code
 
 WRONG = "import torch\n\nmodel = torch.nn.Linear(1, 1)\ny = model.forward(torch.ones(1))\n"
 RIGHT = WRONG.replace("model.forward(", "model(")
@@ -298,6 +298,66 @@ def test_an_empty_file_needs_none_of_the_reader(project: Path) -> None:
     code = (
         "import sys; from fallline.cli.main import main; main(['check', 'a.py']);"
         "print(sorted({'ast', 'dataclasses', 'typing', 'json', 'fallline.reader', 'fallline.rule'} & set(sys.modules)))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=project, check=True
+    )
+    assert ran.stdout.splitlines()[-1] == "[]"
+
+
+UNSCALED_TWICE = """\
+import torch
+
+model = torch.nn.Linear(8, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cuda")
+loader = torch.utils.data.DataLoader(torch.randn(64, 8), batch_size=8)
+for i, inputs in enumerate(loader):
+    loss = model(inputs).mean() / 4
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    if (i + 1) % 4 == 0:
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+"""
+
+
+def selected(fallline: Callable, *options: str) -> list[str]:
+    return [
+        f["code"]
+        for f in json.loads(fallline("check", "a.py", "--output-format", "json", *options).out)
+    ]
+
+
+def test_a_finding_yields_only_to_what_is_selected(project: Path, fallline: Callable) -> None:
+    """FL202 is right too; it is left out only where FL212, which says why, is there."""
+    (project / "a.py").write_text(UNSCALED_TWICE)
+    assert "FL202" not in selected(fallline) and "FL212" in selected(fallline)
+    for _ in range(2):  # the second time from the cache
+        assert selected(fallline, "--select", "FL202") == ["FL202"]
+        assert selected(fallline, "--ignore", "FL212") == ["FL202"]
+        assert selected(fallline, "--select", "FL202,FL212") == ["FL212"]
+    (project / "pyproject.toml").write_text(
+        '[tool.fallline.per-file-ignores]\n"a.py" = ["FL212"]\n'
+    )
+    assert selected(fallline) == ["FL202"]
+
+
+def test_a_comment_that_silences_a_finding_does_not_uncover_what_yields_to_it(
+    project: Path, fallline: Callable
+) -> None:
+    line = "    scaler.unscale_(optimizer)"
+    (project / "a.py").write_text(UNSCALED_TWICE.replace(line, f"{line}  # noqa: FL212"))
+    assert selected(fallline) == []
+
+
+def test_codes_and_names_are_checked_without_importing_the_rules(project: Path) -> None:
+    (project / "a.py").write_text("")
+    code = (
+        "import sys; from fallline.cli.main import main;"
+        "main(['check', 'a.py', '--select', 'FL1,unscale-twice', '--ignore', 'fl101']);"
+        "print([m for m in sys.modules if m.startswith('fallline.rules.') or m in ('ast', 'typing', 'dataclasses', 'fallline.rule')])"
     )
     ran = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=project, check=True

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fallline.rule import all_rules
+from fallline.rules import all_rules
 
 
 def test_text(fallline: Callable) -> None:

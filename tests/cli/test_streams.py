@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fallline.rule import rule_by_code
+from fallline.rules import rule_by_code
 
 CLOSED = {"stdout": ">&-", "stderr": "2>&-", "both": ">&- 2>&-"}
 TRAINS = """

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
 import sys
-from itertools import pairwise
+import warnings
+from datetime import timedelta
+from itertools import count, pairwise
 from pathlib import Path
 
 import torch
@@ -14,6 +17,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 
 import fallline
+from fallline.engine import agree
 from fallline.errors import EngineError
 
 torch.set_num_threads(1)
@@ -284,6 +288,130 @@ def checkpoint(rank: int, world: int, folder: Path) -> None:
     assert len(list((folder / "stopped").iterdir())) == 2
 
 
+def refused(says: str, action) -> None:
+    try:
+        action()
+    except EngineError as error:
+        assert says in str(error), error
+    else:
+        raise AssertionError(f"accepted, and should say {says!r}")
+
+
+def saving(rank: int, world: int, folder: Path) -> None:
+    """All ranks hear of what goes wrong on one: saves by rank 0 alone, folders of one node, a full disk, in the background too."""
+    import resource
+
+    ddp = DistributedDataParallel(nn.Linear(400, 300))
+    stepper = fallline.Stepper(ddp, torch.optim.SGD(ddp.parameters(), lr=0.1))
+    # Under `if rank == 0`, that rank is told before torch gives up.
+    if rank == 0:
+        refused(
+            "by 1 of 2 ranks", lambda: fallline.save_checkpoint(folder / "alone", stepper=stepper)
+        )
+    dist.barrier()
+    agree._meetings = count(100)  # the ranks have counted differently
+    # A disk that is full on the rank that writes; and the save after it works.
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for wait in (True, False):
+        where = folder / f"full-{wait}"
+        if rank == 0:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+        if wait:
+            refused(
+                "rank 0: cannot write",
+                lambda where=where: fallline.save_checkpoint(where, stepper=stepper),
+            )
+        else:
+            fallline.save_checkpoint(where, stepper=stepper, wait=False)
+            refused("rank 0: the checkpoint", fallline.wait_for_checkpoint)
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        dist.barrier()
+        assert not list(where.iterdir())
+        path = fallline.save_checkpoint(where, stepper=stepper, wait=wait)
+        fallline.wait_for_checkpoint()
+        dist.barrier()
+        assert path.exists()
+    # A folder that only rank 0 sees.
+    mine = folder / ("full-True" if rank == 0 else "nowhere")
+    refused(
+        "rank 0 sees step-00000000.pt; rank 1 sees no checkpoint",
+        lambda: fallline.load_checkpoint(mine, stepper=stepper),
+    )
+
+
+def resume(rank: int, world: int, folder: Path) -> None:
+    """verify_resume with every rank, and what a rank forgets is everybody's."""
+    assert fallline.verify_resume(train, steps=5, stop=2)
+
+    def forgetful(where: Path, steps: int) -> fallline.Stepper:
+        if rank == 1 and (where / "step-00000003.pt").exists():
+            train_again = train(where, steps)
+            with torch.no_grad():
+                train_again.models[0].module[0].weight[0, 0] += rank
+            return train_again
+        return train(where, steps)
+
+    report = fallline.verify_resume(forgetful, steps=6, stop=3)
+    assert not report and "models.0.module.0.weight" in str(report), report
+
+
+def going_back(rank: int, world: int, folder: Path) -> None:
+    """A spike that one rank sees takes all ranks back, and they end where the run without those samples ends."""
+    data = torch.randn(120, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+    def run(left_out, rewind):
+        ddp = DistributedDataParallel(model_of(3))
+        optimizer = torch.optim.AdamW(ddp.parameters(), lr=0.01)
+        stepper = fallline.Stepper(ddp, optimizer, accumulate=2, clip_norm=1.0, on_spike=rewind)
+        stepper._position.left_out = left_out
+        order = fallline.Order(120, 2, seed=1, rank=rank, world_size=world)
+        targets = data[:, 3:].clone()
+        targets[order.samples(0, 90, 91)] = 1e6
+        dataset = torch.utils.data.TensorDataset(data[:, :3], targets)
+        for x, y in stepper.over(torch.utils.data.DataLoader(dataset, batch_sampler=order)):
+            with stepper.micro_batch() as micro:
+                backward(micro, ddp, x, y, True)
+        return ddp, stepper
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        rewind = fallline.Rewind(every=4)
+        ddp, stepper = run({}, rewind)
+    (back,) = rewind.history
+    assert back.places[0] <= 90 < back.places[1], back
+    want, reference_stepper = run({0: [back.places]}, None)
+    assert stepper.updates == reference_stepper.updates
+    for a, b in zip(ddp.parameters(), want.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert_same_on_all_ranks(ddp)
+
+
+def frameworks(rank: int, world: int, folder: Path) -> None:
+    """Models, optimizers and loaders that Accelerate and Fabric prepared: exact, with a remainder, clipped."""
+    from accelerate import Accelerator
+    from lightning.fabric import Fabric
+
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29531"}
+    accelerator = Accelerator(cpu=True)
+    fabric = Fabric(accelerator="cpu", devices=world, strategy="ddp")
+    fabric.launch()
+    batches = batches_of(random.Random(3), [5] * world)
+    for name in ("accelerate", "fabric"):
+        model, want = model_of(4), model_of(4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        prepare = accelerator.prepare if name == "accelerate" else fabric.setup
+        ddp, prepared = prepare(model, optimizer)
+        assert any(isinstance(m, DistributedDataParallel) for m in ddp.modules())
+        stepper = fallline.Stepper(ddp, prepared, accumulate=2, clip_norm=0.05)
+        for x, y in stepper.over(batches[rank]):
+            with stepper.micro_batch() as micro:
+                backward(micro, ddp, x, y, True)
+        reference(want, batches, 2, True, 0.05)
+        assert_close(model, want)
+        assert stepper.updates == 3
+
+
 def fsdp(rank: int, world: int, folder: Path) -> None:
     """FSDP2: exact accumulation, the norm of the whole gradient, and sharded checkpoints."""
     from torch.distributed.device_mesh import init_device_mesh
@@ -364,11 +492,58 @@ def fsdp(rank: int, world: int, folder: Path) -> None:
         assert torch.equal(a.to_local(), b.to_local())
     dist.barrier()
     assert [p.name for p in (folder / "stopped").iterdir()] == ["step-00000004"]
+    sharded_saves(rank, world, folder, run)
+
+
+def sharded_saves(rank, world, folder, run) -> None:
+    """In the background, on a full disk, damaged, or of another model: the same on all ranks, and nothing half visible."""
+    import resource
+
+    stepper = run(folder / "background", 2)
+    wanted = [p.to_local().clone() for p in stepper.models[0].parameters()]
+    path = fallline.save_checkpoint(folder / "later", stepper=stepper, wait=False)
+    with stepper.micro_batch(last=True) as micro:
+        micro.backward(stepper.models[0](torch.ones(2, 3, dtype=torch.float64)).sum())
+    assert fallline.wait_for_checkpoint() == path
+    assert not torch.equal(wanted[0], next(stepper.models[0].parameters()).to_local())
+    fallline.load_checkpoint(folder / "later", stepper=stepper)
+    for want, parameter in zip(wanted, stepper.models[0].parameters(), strict=True):
+        assert torch.equal(want, parameter.to_local())
+    # The disk of one rank is full.
+    from torch.distributed.fsdp import fully_shard
+
+    big = fully_shard(nn.Linear(400, 300))
+    optimizer = torch.optim.SGD(big.parameters(), lr=0.1)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for wait in (True, False):
+        if rank == world - 1:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+
+        def attempt(wait=wait):
+            parts = {"model": big, "optimizer": optimizer}
+            fallline.save_checkpoint(folder / "full", **parts, step=1, wait=wait)
+            fallline.wait_for_checkpoint()
+
+        refused("cannot write", attempt)
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        dist.barrier()
+        assert not list((folder / "full").iterdir())
+    # A flipped bit in one rank's part.
+    part = path / f"__{world - 1}_0.distcp"
+    if rank == 0:
+        content = bytearray(part.read_bytes())
+        content[len(content) // 2] ^= 4
+        part.write_bytes(content)
+    dist.barrier()
+    refused("is damaged", lambda: fallline.load_checkpoint(path, stepper=stepper))
 
 
 STORIES = {
     story.__name__: story
-    for story in (exact, by_hand, loops, half_precision, misuse, checkpoint, fsdp)
+    for story in (
+        *(exact, by_hand, loops, half_precision, misuse),
+        *(checkpoint, saving, resume, going_back, frameworks, fsdp),
+    )
 }
 
 
@@ -376,7 +551,13 @@ def main(stories=STORIES) -> None:
     names, rank, world, folder = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
     for name in names.split(","):
         store = folder / f"store-{name}"
-        dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+        dist.init_process_group(
+            "gloo",
+            init_method=f"file://{store}",
+            rank=rank,
+            world_size=world,
+            timeout=timedelta(seconds=8 if name == "saving" else 90),
+        )
         stories[name](rank, world, folder / name)
         dist.barrier()  # nobody leaves while a neighbour still talks to it
         dist.destroy_process_group()

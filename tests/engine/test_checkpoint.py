@@ -158,6 +158,217 @@ def test_a_full_disk_leaves_the_previous_checkpoint(tmp_path, monkeypatch):
     assert [p.name for p in tmp_path.iterdir()] == ["step-00000001.pt"]
 
 
+def test_a_disk_that_is_really_full(tmp_path):
+    """torch reports it in its own way: the words must say what it is, and nothing may be left behind."""
+    import resource
+
+    model = nn.Linear(400, 400)
+    fallline.save_checkpoint(tmp_path, model=nn.Linear(2, 2), step=1)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        with pytest.raises(
+            EngineError, match=r"cannot write .*The previous checkpoint is untouched"
+        ):
+            fallline.save_checkpoint(tmp_path, model=model, step=2)
+        path = fallline.save_checkpoint(tmp_path, model=model, step=3, wait=False)
+        with pytest.raises(EngineError, match=r"in the background was not written: cannot write"):
+            fallline.save_checkpoint(tmp_path, model=model, step=4)
+        assert not path.exists()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [p.name for p in tmp_path.iterdir()] == ["step-00000001.pt"]
+    assert fallline.wait_for_checkpoint() is None
+    fallline.save_checkpoint(tmp_path, model=model, step=5)
+
+
+def test_two_processes_that_save_at_once(tmp_path, monkeypatch):
+    """Each has a file of its own until it is whole, and leaves the other's alone; what a dead one left goes."""
+    from fallline.engine import storage
+
+    model, other = nn.Linear(2, 2), nn.Linear(2, 2)
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    left = tmp_path / f".step-00000001.pt.{storage._host()}-{dead.pid}-0123abcd.tmp"
+    alive = tmp_path / f".step-00000001.pt.{storage._host()}-{os.getppid()}-0123abcd.tmp"
+    foreign = tmp_path / ".step-00000001.pt.elsewhere-1-0123abcd.tmp"
+    for file in (left, alive, foreign):
+        file.write_text("half of one")
+    write, inside = storage.write_through, []
+
+    def slowly(path, saved):
+        write(path, saved)
+        if not inside:
+            inside.append(path)
+            fallline.save_checkpoint(tmp_path, model=other, step=1)  # the other process
+
+    monkeypatch.setattr("fallline.engine.checkpoint.write_through", slowly)
+    fallline.save_checkpoint(tmp_path, model=model, step=1)
+    assert inside and not left.exists() and alive.exists() and foreign.exists()
+    loaded = nn.Linear(2, 2)
+    fallline.load_checkpoint(tmp_path, model=loaded)
+    assert torch.equal(loaded.weight, model.weight)  # the last one to finish, and whole
+
+
+def test_flipped_bits_are_noticed(tmp_path):
+    model = nn.Sequential(nn.Linear(20, 20), nn.Linear(20, 1))
+    path = fallline.save_checkpoint(tmp_path, model=model, step=1)
+    whole, noticed = path.read_bytes(), 0
+    randomness = random.Random(0)
+    for _ in range(300):
+        damaged = bytearray(whole)
+        damaged[randomness.randrange(len(whole))] ^= 1 << randomness.randrange(8)
+        path.write_bytes(damaged)
+        other = nn.Sequential(nn.Linear(20, 20), nn.Linear(20, 1))
+        before = [p.detach().clone() for p in other.parameters()]
+        try:
+            fallline.load_checkpoint(path, model=other)
+        except EngineError:
+            noticed += 1
+            want = before  # nothing was loaded
+        else:
+            want = list(model.parameters())  # the bit did not matter: padding between records
+        assert all(torch.equal(a, b) for a, b in zip(other.parameters(), want, strict=True))
+    assert noticed > 100
+
+
+def test_what_does_not_fit_is_said_and_nothing_is_loaded(tmp_path):
+    def adam(model, names=("0.weight", "0.bias", "1.weight", "1.bias")):
+        parameters = dict(model.named_parameters())
+        return torch.optim.AdamW([parameters[name] for name in names])
+
+    def net(width=3):
+        return nn.Sequential(nn.Linear(3, width), nn.Linear(width, 3))
+
+    model = net()
+    optimizer = adam(model)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+    with pytest.raises(EngineError, match="step=-1"):
+        fallline.save_checkpoint(tmp_path, **parts, step=-1)
+    path = fallline.save_checkpoint(tmp_path, **parts, step=1)
+
+    def refused(says, model, optimizer=None, scheduler=None, where=path):
+        before = {k: v.clone() for k, v in model.state_dict().items()}
+        optimizer = optimizer or adam(model)
+        scheduler = scheduler or torch.optim.lr_scheduler.StepLR(optimizer, 1)
+        with pytest.raises(EngineError, match=says):
+            fallline.load_checkpoint(where, model=model, optimizer=optimizer, scheduler=scheduler)
+        assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
+
+    refused(r"different model.*0\.weight has shape \(3, 3\) there and \(4, 3\) here", net(4))
+    bigger = nn.Sequential(*net(), nn.Linear(3, 3))
+    refused(
+        r"2\.bias, 2\.weight are not in the checkpoint",
+        bigger,
+        torch.optim.AdamW(bigger.parameters()),
+    )
+    other = net()
+    refused(
+        "state of AdamW, and the optimizer is SGD", other, torch.optim.SGD(other.parameters(), lr=1)
+    )
+    refused(
+        r"different order \(number 0 was 0\.0\.weight and is 0\.1\.weight",
+        other,
+        adam(other, ("1.weight", "0.bias", "0.weight", "1.bias")),
+    )
+    refused(
+        "parameter groups of",
+        other,
+        torch.optim.AdamW([{"params": [p]} for p in other.parameters()]),
+    )
+    cosine = adam(other)
+    refused(
+        "state of StepLR, and the scheduler is CosineAnnealingLR",
+        other,
+        cosine,
+        torch.optim.lr_scheduler.CosineAnnealingLR(cosine, 2),
+    )
+    saved = torch.load(path, weights_only=True)
+    for key in ("parts", "extra", "step"):
+        torch.save({k: v for k, v in saved.items() if k != key}, tmp_path / "step-00000009.pt")
+        refused("part of it is missing", other, where=tmp_path / "step-00000009.pt")
+    torch.save([1, 2], tmp_path / "step-00000009.pt")
+    refused("was not written by save_checkpoint", other, where=tmp_path / "step-00000009.pt")
+
+
+def test_more_state_by_name_and_an_average(tmp_path):
+    class Buffer:
+        def __init__(self, size):
+            self.size = size
+
+        def state_dict(self):
+            return {"size": self.size}
+
+        def load_state_dict(self, state):
+            self.size = state["size"]
+
+    def build():
+        model = nn.Linear(2, 1)
+        ema = torch.optim.swa_utils.AveragedModel(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        return model, ema, fallline.Stepper(model, optimizer, ema=ema)
+
+    model, ema, stepper = build()
+    for _ in range(3):
+        with stepper.micro_batch() as micro:
+            micro.backward(model(torch.randn(1, 2)).sum())
+    fallline.save_checkpoint(tmp_path, stepper=stepper, also={"replay": Buffer(7)})
+    _, other_ema, again = build()
+    buffer = Buffer(0)
+    with pytest.raises(EngineError, match="replay was saved and would not be restored"):
+        fallline.load_checkpoint(tmp_path, stepper=again)
+    fallline.load_checkpoint(tmp_path, stepper=again, also={"replay": buffer})
+    assert buffer.size == 7 and torch.equal(ema.module.weight, other_ema.module.weight)
+    assert int(other_ema.n_averaged) == 3
+    with pytest.raises(EngineError, match="this name is taken"):
+        fallline.save_checkpoint(tmp_path, stepper=stepper, also={"model": buffer})
+    with pytest.raises(EngineError, match="belong into extra"):
+        fallline.save_checkpoint(tmp_path, stepper=stepper, also={"count": 3})
+
+
+def test_saving_does_not_wait_and_saves_what_was(tmp_path, monkeypatch):
+    """Training continues while the copy is written; what is on disk is the moment of the call, buffers included."""
+    import threading
+
+    from fallline.engine import checkpoint
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    stepper = fallline.Stepper(model, optimizer, clip_norm=1.0)
+    step(model, stepper)
+    wanted = {k: v.clone() for k, v in model.state_dict().items()}
+    moments = [s["exp_avg"].clone() for s in optimizer.state.values()]
+    go, write = threading.Event(), checkpoint.write_through
+
+    def slowly(*args):
+        go.wait(30)
+        write(*args)
+
+    monkeypatch.setattr(checkpoint, "write_through", slowly)
+    path = fallline.save_checkpoint(tmp_path, stepper=stepper, wait=False)
+    for _ in range(3):
+        step(model, stepper)
+    assert not path.exists() and stepper.updates == 4
+    go.set()
+    assert fallline.wait_for_checkpoint() == path and fallline.wait_for_checkpoint() is None
+    other = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    again = fallline.Stepper(other, torch.optim.AdamW(other.parameters(), lr=0.1), clip_norm=1.0)
+    assert fallline.load_checkpoint(tmp_path, stepper=again).step == 1
+    assert all(torch.equal(wanted[k], v) for k, v in other.state_dict().items())
+    loaded = [s["exp_avg"] for s in again.optimizers[0].state.values()]
+    assert all(torch.equal(a, b) for a, b in zip(moments, loaded, strict=True))
+    # Without a Stepper the copy is complete when the call returns: the optimizer may step at once.
+    parts = {"model": other, "optimizer": again.optimizers[0]}
+    wanted = other[0].weight.detach().clone()
+    path = fallline.save_checkpoint(tmp_path / "parts", **parts, step=1, wait=False)
+    with torch.no_grad():
+        other[0].weight.zero_()
+    fallline.wait_for_checkpoint()
+    assert torch.equal(torch.load(path)["parts"]["model"][0]["0.weight"], wanted)
+
+
 def test_loading_runs_no_code(tmp_path):
     class Evil:
         def __reduce__(self):

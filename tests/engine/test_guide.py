@@ -13,7 +13,7 @@ GUIDE = Path(__file__).parents[2] / "docs" / "engine.md"
 
 def test_the_guide_runs(capsys):
     blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(blocks) == 7
+    assert len(blocks) >= 8
     namespace: dict[str, object] = {}
     for block in blocks:
         exec(compile(block, str(GUIDE), "exec"), namespace)

@@ -78,12 +78,12 @@ def serve(folder: Path) -> None:
     import fallline.integrations.fabric
     import fallline.integrations.transformers
     import fallline.report.run
-    import fallline.rule
+    import fallline.rules
     import fallline.watcher.judge
     import fallline.watcher.session
 
     assert all((accelerate, lightning, pytorch_lightning, transformers))
-    fallline.rule.all_rules()
+    fallline.rules.all_rules()
     torch.set_num_threads(1)
     for home in sorted(folder.glob("*-*")):
         world = RANKS.get(home.name.rpartition("-")[2], 1)
@@ -136,9 +136,9 @@ def _child(home: Path, rank: int, world: int, port: int) -> int:
             MASTER_PORT=str(port),
             TORCHELASTIC_RUN_ID="matrix",
         )
-    from fallline.watcher import frames
+    from fallline.taps import frames
 
-    frames._started_in = str(home)
+    frames._frames._started_in = str(home)
     status = 0
     try:
         runpy.run_path("train.py", run_name="__main__")

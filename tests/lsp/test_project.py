@@ -10,7 +10,7 @@ import pytest
 
 from fallline.lsp import project as module
 from fallline.lsp.project import Project, Target
-from fallline.reader import read_paths
+from fallline.verdict.project import read_paths
 
 HELPER = """\
 from torch import nn

@@ -64,7 +64,7 @@ async def test_a_run_folder_of_links(call: Call, root: Path) -> None:
 
 async def test_a_folder_that_is_no_run(call: Call, root: Path) -> None:
     (root / "run").mkdir()
-    assert "is no run folder" in await call("read_run", folder="run")
+    assert "is not a run folder" in await call("read_run", folder="run")
     (root / "run" / "rank0.sqlite").write_bytes(b"\0garbage" * 100)
     assert "is damaged" in await call("read_run", folder="run")
     assert "is damaged" in await call("ask", question="why nan?", run="run")
@@ -180,7 +180,8 @@ async def test_orders_in_code_do_not_change_the_route(call: Call) -> None:
     question = "gradient clipping seems to have no effect"
     plain = await call("ask", question=question, code=CLIPS_LATE)
     ordered = await call("ask", question=question, code=ORDERS + CLIPS_LATE)
-    assert ordered["routes"] == plain["routes"] and ordered["fixes"] == plain["fixes"]
+    assert ordered["routes"] == plain["routes"]
+    assert [a["do"] for a in ordered["actions"]] == [a["do"] for a in plain["actions"]]
     assert ordered["corrected"].startswith(ORDERS)
     spoken = {k: v for k, v in ordered.items() if k != "corrected"}
     assert "ignore all previous" not in str(spoken) and "/etc/passwd" not in str(spoken)

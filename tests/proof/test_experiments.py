@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from fallline.proof.experiment import all_experiments, where  # noqa: E402
 from fallline.proof.measure import measure  # noqa: E402
 from fallline.proof.record import recorded  # noqa: E402
-from fallline.rule import all_rules, rule_by_code  # noqa: E402
+from fallline.rules import all_rules, rule_by_code  # noqa: E402
 from fallline.triage.playbook import facts  # noqa: E402
 
 RULES = [name for name in where() if re.fullmatch(r"FL\d{3}", name)]

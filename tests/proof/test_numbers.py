@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from fallline.proof.record import all_recorded
-from fallline.rule import Rule, all_rules
+from fallline.rule import Rule
+from fallline.rules import all_rules
 from fallline.triage.playbook import Case, playbooks
 
 ROOT = Path(__file__).parent.parent.parent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fallline.reader.project import called_names, read_paths
+from fallline.verdict.project import called_names, read_paths
 
 _FILE = """\
 import torch

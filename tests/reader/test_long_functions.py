@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fallline.reader import read_text
+from fallline.verdict.reading import read_text
 
 _SCRIPT = """\
 import torch

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fallline.reader import read_paths
+from fallline.verdict.project import read_paths
 
 SCRIPTS = Path(__file__).parent.parent / "scripts"
 EXPECTED = re.compile(r"#\s*(FL\d{3}(?:\s*,\s*FL\d{3})*)\s*(?:\\n\"|$)")

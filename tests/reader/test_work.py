@@ -6,12 +6,13 @@ import time
 
 import pytest
 
-from fallline.reader import execute, read_text
+from fallline.reader import execute
 from fallline.reader.execute import traces_of
 from fallline.reader.machine import Machine
-from fallline.reader.project import called_names
 from fallline.reader.relevance import acts
 from fallline.syntax import Project, Source
+from fallline.verdict.project import called_names
+from fallline.verdict.reading import read_text
 
 _HEAD = """import torch
 from torch import nn

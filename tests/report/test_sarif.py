@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from fallline.rule import all_rules
+from fallline.rules import all_rules
 
 WRONG = """\
 import torch

@@ -10,9 +10,9 @@ import weakref
 
 import pytest
 
-from fallline.reader import read_text
-from fallline.rule import rule_by_code
+from fallline.rules import rule_by_code
 from fallline.syntax.edits import apply
+from fallline.verdict.reading import read_text
 
 torch = pytest.importorskip("torch")
 

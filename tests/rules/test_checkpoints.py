@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from fallline.finding import Severity
-from fallline.reader import read_paths
-from fallline.rule import rule_by_code
+from fallline.rules import rule_by_code
 from fallline.syntax import Project, Source
+from fallline.verdict.project import read_paths
 
 
 def reported(code: str, text: str) -> list[tuple[int, Severity]]:

@@ -8,9 +8,10 @@ import pytest
 
 from fallline.events import Loader, Object, Sampler
 from fallline.location import Location
-from fallline.reader import read_paths, read_text
-from fallline.rule import rule_by_code
+from fallline.rules import rule_by_code
 from fallline.verdict import judge
+from fallline.verdict.project import read_paths
+from fallline.verdict.reading import read_text
 from traces import codes, trace
 
 SYNC = "F(wrapper=ddp, !no_sync) B(wrapper=ddp, sync)"

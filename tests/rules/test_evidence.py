@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from fallline.matters import matters
-from fallline.reader import read_text
-from fallline.reader.project import read_paths
+from fallline.verdict.project import read_paths
+from fallline.verdict.reading import read_text
 
 LOOP = """\
 import torch

@@ -6,7 +6,7 @@ import pytest
 
 from fallline.finding import Finding
 from fallline.location import Location
-from fallline.rule import rule_by_code
+from fallline.rules import rule_by_code
 from fallline.syntax import Project, Source
 from fallline.syntax.edits import apply
 

@@ -7,7 +7,7 @@ import textwrap
 
 import pytest
 
-from fallline.reader import read_text
+from fallline.verdict.reading import read_text
 
 HEAD = """\
 import torch

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fallline.events import Backward, Model
-from fallline.reader import read_text
-from fallline.rule import rule_by_code
-from fallline.verdict import denied, judge
+from fallline.rules import rule_by_code
+from fallline.verdict import judge, refuted
+from fallline.verdict.reading import read_text
 from traces import codes, trace
 
 GAN = {
@@ -327,14 +327,14 @@ def test_never_is_said_of_the_program_not_of_one_way_through_it(
     at = next(e.at for e in one.events if e.kind == "backward")
     for event in other.of(Backward):
         event.at = at
-    assert found.key in denied(other, [rule])
-    assert found.key not in denied(one, [rule])
+    assert found.key in refuted(other, [rule])
+    assert found.key not in refuted(one, [rule])
 
 
 def test_a_single_update_says_nothing_about_never() -> None:
     rule = rule_by_code("FL106")
     assert rule is not None
-    assert denied(trace("F B S"), [rule]) == set()
+    assert refuted(trace("F B S"), [rule]) == set()
 
 
 def test_a_contrastive_loss_under_accumulation_sees_its_micro_batch_only() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fallline.rule import rule_by_code
+from fallline.rules import rule_by_code
 from fallline.syntax import Module, Project, Source
 from fallline.syntax.edits import apply
 from fallline.verdict import judge
@@ -95,7 +95,7 @@ def test_what_one_setting_needs_is_not_denounced_in_another(
 ) -> None:
     rule, made = rule_by_code(code), trace(text)
     assert rule is not None
-    assert {at.line for at in rule.denies(made)} == {line_of(made, token) for token in tokens}
+    assert {at.line for at in rule.refutes(made)} == {line_of(made, token) for token in tokens}
 
 
 def test_a_feature_extractor_is_no_evaluation() -> None:
@@ -259,7 +259,7 @@ def test_outputs_change():
 
 
 def test_a_unit_test_is_no_evaluation() -> None:
-    from fallline.reader import read_text
+    from fallline.verdict.reading import read_text
 
     def told(path: str) -> bool:
         return "FL402" in {f.code for f in read_text(UNIT_TEST, path)}

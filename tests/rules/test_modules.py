@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from fallline.reader import read_paths
-from fallline.rule import rule_by_code
+from fallline.rules import rule_by_code
 from fallline.syntax import Project, Source
 from fallline.syntax.edits import apply
+from fallline.verdict.project import read_paths
 from traces import codes, trace
 
 

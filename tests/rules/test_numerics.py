@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from fallline.reader import read_paths, read_text
-from fallline.reader.read import read_data
-from fallline.rule import rule_by_code
-from fallline.rules.numerics._ranges import range_of
+from fallline.flow.ranges import range_of
+from fallline.rules import rule_by_code
 from fallline.syntax import Project, Source
 from fallline.syntax.edits import apply
+from fallline.verdict.project import read_paths
+from fallline.verdict.reading import read_data, read_text
 from traces import codes, trace
 
 torch = pytest.importorskip("torch")

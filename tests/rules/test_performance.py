@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fallline.rule import rule_by_code
+from fallline.rules import rule_by_code
 from fallline.syntax import Project, Source
 from traces import codes, trace
 

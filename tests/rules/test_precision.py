@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fallline.events import Scaler
-from fallline.rule import rule_by_code
+from fallline.rules import rule_by_code
 from fallline.verdict import judge
 from traces import codes, trace
 

@@ -6,8 +6,8 @@ import textwrap
 
 import pytest
 
-from fallline.reader import read_text
 from fallline.syntax.edits import apply
+from fallline.verdict.reading import read_text
 
 HEAD = """\
 import torch

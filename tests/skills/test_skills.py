@@ -19,11 +19,11 @@ import pytest
 import fallline
 from fallline.cli.commands import GROUPS, available
 from fallline.docs.__main__ import SKILLS
-from fallline.reader import read_text
 from fallline.report.skills import LONGEST_DESCRIPTION, ROUTER, rendered, skill_name, write
-from fallline.rule import all_rules
+from fallline.rules import all_rules
 from fallline.specialists import SPECIALISTS
 from fallline.triage.playbook import playbooks
+from fallline.verdict.reading import read_text
 
 FILES = rendered()
 HOMES = sorted({name.partition("/")[0] for name in FILES})

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from fallline.flow.modules import has_state, is_module, looks_like_model
 from fallline.syntax import Editor, Module, Project, Source
 from fallline.syntax.edits import apply
-from fallline.syntax.models import has_state, is_module, looks_like_model
 
 
 def read(text: str) -> Module:

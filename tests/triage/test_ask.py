@@ -79,6 +79,7 @@ def test_the_json_contract(capsys: pytest.CaptureFixture[str]) -> None:
     reply = json.loads(out)
     assert status == 0
     assert {"routes", "findings", "measure", "fixes", "avoid", "verify"} <= reply.keys()
+    assert reply["answer"] and reply["verdict"] is None and "clarify" in reply
     assert all(0 <= r["score"] <= 1 for r in reply["routes"])
     assert all(
         {"title", "when", "code", "because"} <= f.keys() and f["when"] for f in reply["fixes"]
@@ -118,7 +119,8 @@ def test_code_in_the_question_is_read_and_corrected() -> None:
         "    optimizer.zero_grad()\n    model(x).square().mean().backward()\n    optimizer.step()\n"
         "    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n```\n"
     )
-    findings, corrected = gather(question)
+    found = gather(question)
+    findings, corrected = found.findings, found.corrected
     assert [f.code for f in findings if f.severity == "error"] == ["FL101"]
     assert corrected is not None and corrected.index("clip_grad_norm_") < corrected.index(
         "optimizer.step()"
@@ -205,11 +207,11 @@ def test_a_damaged_findings_file_is_told_in_one_line(
     (tmp_path / "findings.json").write_text(content, encoding="latin-1")
     status, out, err = ask(capsys, "why did it diverge?", "--run", str(tmp_path))
     assert status == 2 and not out
-    assert "is damaged: nothing is left" in err and len(err.splitlines()) == 1
+    assert "is damaged (" in err and "nothing is left" in err and len(err.splitlines()) == 1
     _run(tmp_path, updates=3)
     status, out, err = ask(capsys, "why did it diverge?", "--run", str(tmp_path))
     assert status == 2 and not out
-    assert "is damaged: delete it" in err and len(err.splitlines()) == 1
+    assert "is damaged (" in err and "delete it" in err and len(err.splitlines()) == 1
 
 
 def _run(folder: Path, *, updates: int) -> None:
@@ -239,7 +241,13 @@ def test_a_run_that_was_watched_is_not_to_be_watched_first(
     _run(tmp_path, updates=3)
     before = sorted(tmp_path.iterdir())
     status, out, _ = ask(
-        capsys, "my loss becomes NaN", "--run", str(tmp_path), "--output-format", "markdown"
+        capsys,
+        "my loss becomes NaN",
+        "--run",
+        str(tmp_path),
+        "--output-format",
+        "markdown",
+        "--more",
     )
     first, _, verify = out.partition("## Then")
     assert status == 0 and f"Nothing wrong was found in the run in {tmp_path}" in first
@@ -302,7 +310,8 @@ for i, (x, y) in enumerate(dl):
 def test_code_without_fences_is_read_too() -> None:
     from fallline.triage.evidence import gather
 
-    findings, corrected = gather(f"is this accumulation right\n\n{LOOP}\nthanks for any help")
+    found = gather(f"is this accumulation right\n\n{LOOP}\nthanks for any help")
+    findings, corrected = found.findings, found.corrected
     assert "FL104" in {f.code for f in findings}
     assert corrected is not None and "(loss / 4).backward()" in corrected
     assert "thanks" not in corrected

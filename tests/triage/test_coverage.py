@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fallline.docs.ask_page import Item, items
-from fallline.report.answer import markdown
+from fallline.report.answer import chapter
 from fallline.triage import answer
 from fallline.triage.evaluate import scenarios
 from fallline.triage.evidence import gather
@@ -37,9 +37,8 @@ def texts(case: Case) -> dict[str, list[str]]:
 def answered(scenario: str) -> tuple[list[str], str]:
     """The cases that answer a scenario, and the answer as people read it."""
     question = SCENARIOS[scenario].question
-    findings, corrected = gather(question)
-    reply = answer(question, findings, corrected)
-    return [case.id for case in reply.cases], " ".join(markdown(reply).split())
+    reply = answer(question, gather(question))
+    return [case.id for case in reply.cases], " ".join(chapter(reply).split())
 
 
 def test_every_item_of_the_sources_is_there() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from fallline.cli.main import main
 from fallline.cli.work.contestants import columns
-from fallline.rule import rule_by_code
+from fallline.rules import rule_by_code
 from fallline.specialists import SPECIALISTS
 from fallline.triage.evaluate import Scenario, grade, grade_text, refuted, scenarios
 from fallline.triage.playbook import facts

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fallline.report.answer import markdown
+from fallline.report.answer import chapter
 from fallline.specialists import SPECIALISTS
 from fallline.triage import answer, playbooks
 from fallline.triage.answer import SURE
@@ -156,7 +156,7 @@ def test_scores_mean_what_they_say() -> None:
 def test_an_answer_to_a_question_that_is_not_ours_prescribes_nothing() -> None:
     for text in questions("phrasings.toml")[1]:
         if first(text) is None:
-            assert "```" not in markdown(answer(text))
+            assert "```" not in chapter(answer(text))
 
 
 def test_a_clip_beside_a_scaler_is_about_the_scaler() -> None:
@@ -186,5 +186,5 @@ def test_no_answer_makes_a_refuted_statement(name: str) -> None:
     from fallline.triage.evaluate import grade_text
 
     ours, others = questions(name)
-    answers = {markdown(answer(text)) for text in [*(t for t, _ in ours), *others]}
+    answers = {chapter(answer(text)) for text in [*(t for t, _ in ours), *others]}
     assert [complaint for text in sorted(answers) for complaint in grade_text(text)] == []

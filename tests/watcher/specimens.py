@@ -7,11 +7,13 @@ script prints goes to `NAME.watched`. `plain` runs them without fallline, into `
 from __future__ import annotations
 
 import argparse
+import atexit
 import fcntl
 import os
 import runpy
 import subprocess
 import sys
+import threading
 import traceback
 from pathlib import Path
 from typing import Any
@@ -48,10 +50,11 @@ def run_one(script: Path, mode: str) -> int:
     if mode == "plain":
         runpy.run_path(str(script), run_name="__main__")
         return 0
-    from fallline.watcher import frames
+    from fallline.cli.work.run import show
+    from fallline.taps import frames
     from fallline.watcher.launch_run import run_watched
 
-    frames._started_in = str(script.parent)
+    frames._frames._started_in = str(script.parent)
     guard = "off" if "guard off" in script.read_text().partition("\n")[0] else "skip"
     return run_watched(
         argparse.Namespace(
@@ -62,7 +65,8 @@ def run_one(script: Path, mode: str) -> int:
             budget=20.0,  # the machine may be busy, and the specimens are short
             guard=guard,
             log=None,
-        )
+        ),
+        show,
     )
 
 
@@ -71,11 +75,11 @@ def serve(folder: Path, mode: str) -> None:
     import torch._dynamo  # optimizers import it on first use: seconds that every fork would pay
 
     import fallline.report.run
-    import fallline.rule
+    import fallline.rules
     import fallline.watcher.judge
     import fallline.watcher.session  # all imported once, before the forks
 
-    fallline.rule.all_rules()
+    fallline.rules.all_rules()
     torch.set_num_threads(1)
     waiting = sorted(folder.glob("*.py"))
     running: set[int] = set()
@@ -91,10 +95,21 @@ def serve(folder: Path, mode: str) -> None:
             running.discard(pid)
 
 
+def said_by_fallline(output: str) -> list[str]:
+    """What fallline said, but for its line at the start, and the one at the end of a script without an update."""
+    usual = ("fallline: watching ", "fallline: no optimizer stepped, so there is nothing to report")
+    lines = [line for line in output.splitlines() if "fallline: " in line]
+    return [line for line in lines if not line.startswith(usual)]
+
+
 def _child(script: Path, mode: str) -> int:
     status = 1
+    atexit._clear()
     try:
         status = run_one(script, mode)
+        # as the interpreter ends: a fork of the server that ended by itself would end the server's own things as well
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
     except BaseException:
         traceback.print_exc()
     sys.stdout.flush()

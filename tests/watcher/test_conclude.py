@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fallline.rule import rule_by_code
+from fallline.rules import rule_by_code
 from fallline.runs.update import UpdateRow
 from fallline.watcher import conclude
 from fallline.watcher.recorder import Recorder

@@ -18,7 +18,8 @@ import pytest
 
 from fallline.finding import Finding, Severity
 from fallline.location import Location
-from fallline.rule import Rule, all_rules, rule_by_code
+from fallline.rule import Rule
+from fallline.rules import all_rules, rule_by_code
 from fallline.runs.samples import COLUMNS, Layout, ParameterInfo, Sample
 from fallline.runs.series import Series
 from fallline.runs.update import UpdateRow

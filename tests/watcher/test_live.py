@@ -15,7 +15,7 @@ import pytest
 from fallline.finding import Finding, Severity
 from fallline.location import Location
 from fallline.runs.update import UpdateRow
-from fallline.watcher.live import LiveLine
+from fallline.watcher.live import Live, LiveLine
 
 
 class Terminal(io.StringIO):
@@ -47,34 +47,36 @@ def shown(stream: Terminal) -> list[str]:
     return [line for line in lines if line]
 
 
-def live(terminal: Terminal, found: tuple[Finding, ...] = ()) -> LiveLine:
+def live(terminal: Terminal, found: tuple[Finding, ...] = ()) -> Live:
     sys.stdout = sys.stderr = (
         terminal  # not in the fixture: pytest puts its own streams back after that
     )
-    line = LiveLine.on_terminal(lambda: found)
-    assert line is not None
-    line._next = 0.0
-    return line
+    run = Live.on_stderr(lambda: found)
+    assert run is not None and run.line is not None
+    run._draw_next = 0.0
+    return run
+
+
+LATE = Finding("FL101", "clip-after-step", Severity.ERROR, "late", Location("t.py", 1))
+SAID = "fallline: t.py:1: FL101 clip-after-step: late"
 
 
 def test_it_says_what_matters(terminal: Terminal) -> None:
-    line = live(
-        terminal,
-        (Finding("FL101", "clip-after-step", Severity.ERROR, "late", Location("t.py", 1)),),
-    )
+    line = live(terminal, (LATE,))
     line.row(UpdateRow(1200, loss=0.25, clip_norm=2.0, clip_threshold=1.0, scale=1024.0))
     assert shown(terminal) == [
-        "fallline  update 1,200  loss 0.25  norm 2  clipped 100%  scale 1,024  1 error"
+        SAID,
+        "fallline  update 1,200  loss 0.25  norm 2  clipped 100%  scale 1,024  1 error",
     ]
     line.stop()
-    assert shown(terminal) == []
+    assert shown(terminal) == [SAID], "a finding stays, the line goes"
 
 
 def test_it_is_gone_before_the_script_writes(terminal: Terminal) -> None:
     line = live(terminal)
     line.row(UpdateRow(0, loss=1.0))
     print("epoch 1")
-    line._next = 0.0
+    line._draw_next = 0.0
     line.row(UpdateRow(1, loss=1.0))
     sys.stderr.write("a warning\n")
     line.stop()
@@ -86,7 +88,7 @@ def test_a_progress_bar_is_left_alone(terminal: Terminal) -> None:
     line = live(terminal)
     for step in range(5):
         sys.stderr.write(f"\r{step}/5 [#####]")
-        line._next = 0.0
+        line._draw_next = 0.0
         line.row(UpdateRow(step, loss=1.0))
     sys.stderr.write("\n")
     line.stop()
@@ -103,10 +105,48 @@ def test_it_is_drawn_at_most_once_a_second(terminal: Terminal) -> None:
 
 
 @pytest.mark.parametrize("dumb", [True, False])
-def test_without_a_terminal_there_is_none(dumb: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_terminal_there_is_no_line(dumb: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb" if dumb else "xterm")
-    monkeypatch.setattr(sys, "stderr", Terminal() if dumb else io.StringIO())
-    assert LiveLine.on_terminal() is None
+    assert LiveLine.on_terminal(Terminal() if dumb else io.StringIO()) is None
+
+
+def test_a_progress_bar_is_not_cut_in_two_by_a_finding(terminal: Terminal) -> None:
+    run = live(terminal, (LATE,))
+    sys.stderr.write("\r3/5 [###  ]")
+    run.row(UpdateRow(3, loss=1.0))
+    assert shown(terminal)[:2] == ["3/5 [###  ]", SAID]
+    run.stop()
+
+
+def test_in_a_log_file_each_code_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", log)
+    note = Finding("FL501", "note", Severity.INFO, "info", Location("t.py", 2))
+    elsewhere = Finding("FL101", "clip-after-step", Severity.ERROR, "late", Location("t.py", 9))
+    run = Live.on_stderr(lambda: (note, LATE, elsewhere))
+    assert run is not None
+    for step in range(3):
+        run.row(UpdateRow(step, loss=1.0))
+    run.stop()
+    assert log.getvalue() == SAID + "\n"
+
+
+def test_what_was_seen_to_happen_is_said_with_the_next_update(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", log)
+    observed: list[dict[str, object]] = []
+    run = Live.on_stderr(observed=lambda: observed)
+    assert run is not None
+    run.row(UpdateRow(0, loss=1.0))
+    assert log.getvalue() == ""
+    observed.append(
+        {"code": "FL620", "path": "t.py", "line": 7, "step": 1, "op": "log", "value": "nan"}
+    )
+    run.row(UpdateRow(1, loss=1.0))
+    run.row(UpdateRow(2, loss=1.0))
+    assert log.getvalue().count("fallline: t.py:7: FL620 loss-nonfinite: ") == 1
 
 
 @pytest.mark.slow

@@ -48,7 +48,14 @@ def plain(folder: Path, *arguments: str, **more: object) -> subprocess.Completed
     )  # type: ignore[call-overload,no-any-return]
 
 
-def test_a_program_without_torch_runs_as_ever_and_leaves_nothing(tmp_path: Path) -> None:
+def own_words(stderr: str) -> tuple[list[str], str]:
+    """What fallline said, and the rest."""
+    lines = stderr.splitlines(keepends=True)
+    said = [line.rstrip() for line in lines if line.startswith("fallline: ")]
+    return said, "".join(line for line in lines if not line.startswith("fallline: "))
+
+
+def test_a_program_without_torch_runs_as_ever(tmp_path: Path) -> None:
     script = tmp_path / "program.py"
     script.write_text(
         "import sys\nprint(sys.argv, __name__, __file__, sys.path[0])\nprint(sys.stdin.read(), end='')\n"
@@ -59,15 +66,55 @@ def test_a_program_without_torch_runs_as_ever_and_leaves_nothing(tmp_path: Path)
         fallline(tmp_path, *arguments, input="typed"),
         plain(tmp_path, *arguments, input="typed"),
     )
-    assert (watched.returncode, watched.stdout, watched.stderr) == (3, bare.stdout, bare.stderr)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["program.py"]
+    said, rest = own_words(watched.stderr)
+    assert (watched.returncode, watched.stdout, rest) == (3, bare.stdout, bare.stderr)
+    assert len(said) == 2 and said[1].startswith("fallline: torch was never imported, so ")
 
 
-def test_a_script_that_trains_nothing_is_told_so(tmp_path: Path) -> None:
+def test_a_script_without_an_update_says_so_and_leaves_empty_findings(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("import torch\nprint(torch.ones(2).sum())\n")
-    watched = fallline(tmp_path, "script.py")
+    watched = fallline(tmp_path, "--out", "run", "script.py")
     assert (watched.returncode, watched.stdout) == (0, "tensor(2.)\n")
-    assert watched.stderr == "fallline: no optimizer stepped here: there is nothing to tell\n"
+    assert watched.stderr.splitlines() == [
+        "fallline: watching script.py; the run is recorded in run",
+        "fallline: no optimizer stepped, so there is nothing to report; run/findings.json is empty",
+    ]
+    assert (tmp_path / "run" / "findings.json").read_text() == "[]\n"
+    shown = plain(tmp_path, "-m", "fallline", "report", "run")
+    assert shown.returncode == 0 and "The run made no update of an optimizer" in shown.stdout
+
+
+def test_a_watcher_that_cannot_start_says_so_at_both_ends(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(
+        "import sys\nsys.modules['fallline.watcher.session'] = None\nimport torch\nprint('ran')\n"
+    )
+    watched = fallline(tmp_path, "--out", "run", "script.py")
+    assert (watched.returncode, watched.stdout) == (0, "ran\n")
+    start, failed, end = watched.stderr.splitlines()
+    assert start == "fallline: watching script.py; the run is recorded in run"
+    assert failed.startswith("fallline: cannot watch this run (ModuleNotFoundError: ")
+    assert end.startswith("fallline: this run was not watched (ModuleNotFoundError: ")
+    assert not (tmp_path / "run").exists(), "an empty findings.json would look like an all-clear"
+
+
+def test_findings_are_said_while_the_script_runs(tmp_path: Path) -> None:
+    """The script waits until its own log has both: an error of the loop, and an infinite loss whose updates are skipped."""
+    text = TRAIN.replace("UPDATES", "600").replace("    optimizer.zero_grad()\n", "")
+    text = text.replace("    loss.backward()", "    loss = loss / (i < 8)\n    loss.backward()")
+    wait = """
+    time.sleep(0.1)
+    said = open("log").read()
+    if "train.py:12: FL106 zero-grad-missing: " in said and "train.py:11: FL620 loss-nonfinite: " in said:
+        print("seen", said.count("FL106"), said.count("FL620"))
+        break
+"""
+    (tmp_path / "train.py").write_text("import time\n" + text.lstrip("\n") + wait.lstrip("\n"))
+    with (tmp_path / "log").open("w") as log:
+        command = [sys.executable, "-m", "fallline", "run", "--out", "run", "train.py"]
+        done = subprocess.run(
+            command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=log, text=True, timeout=120
+        )
+    assert done.stdout == "seen 1 1\n", (tmp_path / "log").read_text()
 
 
 @pytest.mark.parametrize(
@@ -85,7 +132,7 @@ def test_exceptions_look_as_without_us(tmp_path: Path, text: str, status: int) -
     (tmp_path / "bad.py").write_text(text)
     watched, bare = fallline(tmp_path, "bad.py"), plain(tmp_path, "bad.py")
     assert watched.returncode == bare.returncode == status
-    assert watched.stderr == bare.stderr
+    assert own_words(watched.stderr)[1] == bare.stderr
 
 
 def test_a_training_script_that_raises_keeps_its_traceback_and_its_findings(tmp_path: Path) -> None:
@@ -96,7 +143,7 @@ def test_a_training_script_that_raises_keeps_its_traceback_and_its_findings(tmp_
     (tmp_path / "train.py").write_text(text)
     watched, bare = fallline(tmp_path, "--out", "run", "train.py"), plain(tmp_path, "train.py")
     assert watched.returncode == bare.returncode == 1
-    assert watched.stderr.startswith(bare.stderr)
+    assert own_words(watched.stderr)[1].startswith(bare.stderr)
     found = json.loads((tmp_path / "run" / "findings.json").read_text())
     assert [(f["code"], f["line"], f["path"]) for f in found] == [("FL106", 11, "train.py")]
 
@@ -123,12 +170,48 @@ def test_a_module(tmp_path: Path) -> None:
     assert fallline(tmp_path, "-m", "package.nothing").returncode == 2
 
 
+MAIN = """
+import os, sys
+kept: int = 3
+import beside
+print(sys.path[:2], sys.argv, beside.__file__, sorted(os.environ), __file__)
+print(sorted((k, v) for k, v in globals().items() if isinstance(v, str | dict | None)))
+print(type(__loader__).__name__, __spec__ and __spec__.name, __builtins__.__name__, type(sys.modules["__main__"]))
+import subprocess
+print(subprocess.run(["env"], capture_output=True, text=True).stdout.count("FALLLINE"))
+"""
+
+
+@pytest.mark.parametrize(
+    "way", [["link.py"], ["real/main.py", "x"], ["real"], ["links/real"], ["-m", "real.main"]]
+)
+@pytest.mark.parametrize("safe", ["", "1"])
+def test_a_script_sees_what_it_sees_under_python(tmp_path: Path, way: list[str], safe: str) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "links").mkdir()
+    for name in ("main.py", "__main__.py"):
+        (tmp_path / "real" / name).write_text(MAIN)
+    for folder in (tmp_path, tmp_path / "real"):
+        (folder / "beside.py").write_text("")
+    (tmp_path / "link.py").symlink_to("real/main.py")
+    (tmp_path / "links" / "real").symlink_to("../real")
+    source = os.pathsep.join([str(tmp_path), *sys.path]) if safe else os.pathsep.join(sys.path)
+    environment = {**os.environ, "PYTHONPATH": source, "PYTHONSAFEPATH": safe}
+    watched, bare = (
+        fallline(tmp_path, *way, env=environment),
+        plain(tmp_path, *way, env=environment),
+    )
+    assert (watched.stdout, watched.returncode) == (bare.stdout, bare.returncode)
+
+
 def test_two_runs_into_one_folder_are_kept_apart(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN.replace("UPDATES", "3"))
     for _ in range(2):
-        assert fallline(tmp_path, "--out", "run", "train.py").returncode == 0
+        watched = fallline(tmp_path, "--out", "run", "train.py")
+        assert watched.returncode == 0
     assert (tmp_path / "run" / "findings.json").exists()
     assert (tmp_path / "run-2" / "findings.json").exists()
+    assert "recorded in run-2\n" in watched.stderr
 
 
 def test_an_interrupt_ends_it_as_it_ends_python(tmp_path: Path) -> None:
@@ -270,6 +353,20 @@ def test_environment_set_before_torch_still_counts(tmp_path: Path) -> None:
     assert fallline(tmp_path, "program.py", env=environment).stdout == "1\n"
 
 
+def test_a_reader_of_the_run_folder_does_not_disturb_its_end(tmp_path: Path) -> None:
+    """A file that somebody reads stays in its journal mode; that is no reason for a warning."""
+    read = (
+        "\nimport glob, sqlite3, time\ntime.sleep(3)\n"
+        "reader = sqlite3.connect(glob.glob('run/*.sqlite')[0])\nreader.execute('begin')\n"
+        "print(reader.execute('select count(*) from meta').fetchone()[0] > 0)\n"
+    )
+    (tmp_path / "train.py").write_text(TRAIN.replace("UPDATES", "6") + read)
+    watched = fallline(tmp_path, "--out", "run", "train.py")
+    assert (watched.returncode, watched.stdout) == (0, "True\n")
+    assert len(own_words(watched.stderr)[0]) == 1, watched.stderr
+    assert json.loads((tmp_path / "run" / "findings.json").read_text()) == []
+
+
 def test_a_full_disk_costs_one_warning_and_no_finding(tmp_path: Path) -> None:
     def no_room() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))  # of any file
@@ -283,7 +380,7 @@ def test_a_full_disk_costs_one_warning_and_no_finding(tmp_path: Path) -> None:
     watched = fallline(tmp_path, "--out", "run", "train.py", preexec_fn=no_room, env=whole)
     assert watched.returncode == 0
     assert watched.stdout == plain(tmp_path, "train.py").stdout
-    assert watched.stderr.count("fallline: ") == 1 and "cannot write the run" in watched.stderr
+    assert watched.stderr.count("fallline: cannot write the run") == 1
     assert "FL101 clip-after-step" in watched.stderr
 
 

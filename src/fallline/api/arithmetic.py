@@ -69,9 +69,7 @@ def divided(paper: Paper, tensor: Tensor, by: Value, node: ast.AST) -> Tensor:
     )
     if isinstance(by, Unknown) and by.hint and not text:
         text = by.hint
-    number = (
-        float(by.value) if isinstance(by, Const) and isinstance(by.value, int | float) else None
-    )
+    number = by.number if isinstance(by, Const) else None
     return replace(
         tensor,
         divided=True,

@@ -18,6 +18,8 @@ from fallline.api.values import (
 
 __all__ = ["mapping", "sequence"]
 
+_MOST = 2_048  # items of a list that is extended again and again
+
 
 def sequence(paper: Paper, items: Sequence, name: str, call: Call) -> Value:
     if name in {"append", "add", "insert", "appendleft"}:
@@ -30,7 +32,7 @@ def sequence(paper: Paper, items: Sequence, name: str, call: Call) -> Value:
     if name == "extend" and call.args:
         value = paper.settled(call.args[0])
         if isinstance(value, Sequence):
-            items.items += value.items[:64]
+            items.items += value.items[: max(0, _MOST - len(items.items))][:64]
         elif isinstance(value, Params):
             items.items.append(value)
         return NONE

@@ -79,7 +79,7 @@ def backward(
         paper.place(call.node),
         model=model.id if model is not None else None,
         scaler=loss.scaler.id if loss.scaler is not None and scaled else None,
-        scaled=scaled if known or loss.scaler else None,
+        scaled=scaled if (known or loss.scaler) and not paper.around.scales else None,
         divided=loss.divided,
         divisor=loss.divisor,
         divided_by=loss.divided_by or None,
@@ -182,11 +182,7 @@ def clip(
     """A clip of the gradients of some parameters."""
     sets = parameter_sets(paper, target)
     known = paper.settled(limit) if limit is not None else None
-    threshold = (
-        float(known.value)
-        if isinstance(known, Const) and isinstance(known.value, int | float)
-        else None
-    )
+    threshold = known.number if isinstance(known, Const) else None
     value = paper.settled(target) if target is not None else None
     per_module = isinstance(value, Params) and value.module
     models = [

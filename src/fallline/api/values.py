@@ -49,8 +49,17 @@ class Const(Value):
     value: Any
     varying: bool = False
 
+    @property
+    def number(self) -> float | None:
+        """The value as a float, where it is a number that fits into one."""
+        try:
+            return float(self.value) if isinstance(self.value, int | float) else None
+        except OverflowError:
+            return None
+
 
 NONE = Const(None)
+_LONGEST_HINT = 500  # `node = node.next`, again and again
 
 
 class Unknown(Value):
@@ -73,7 +82,8 @@ class Unknown(Value):
         """An attribute or item of something unknown: unknown too, but always the same one."""
         found = self.parts.get(name)
         if found is None:
-            found = self.parts[name] = Unknown(f"{self.hint}.{name}" if self.hint else name)
+            known = self.hint and len(self.hint) < _LONGEST_HINT
+            found = self.parts[name] = Unknown(f"{self.hint}.{name}" if known else name)
         return found
 
     def __repr__(self) -> str:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import io
 import os
-import tokenize
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -14,9 +12,12 @@ from fallline.check import notebook
 from fallline.check.sources import Sources
 from fallline.files import write_atomically
 from fallline.finding import Edit, Finding
-from fallline.reader import Reading, read_paths
+from fallline.settle import settle
 from fallline.syntax import Source, UnreadableError
 from fallline.syntax.edits import apply, split_lines
+from fallline.syntax.source import decode
+from fallline.verdict.project import read_paths
+from fallline.verdict.reading import Reading
 
 __all__ = ["Fixer"]
 
@@ -24,6 +25,7 @@ __all__ = ["Fixer"]
 _CHAIN = 3
 _ROUNDS = 10  # fixes that only became possible through others
 
+Settled = Callable[[Iterable[Finding]], list[Finding]]
 Identity = tuple[
     str, str, str, str
 ]  # path, function, line, code: a finding before and after lines have moved
@@ -36,9 +38,12 @@ class State:
     changed: dict[str, bytes]
     readings: dict[str, Reading]
     sources: Sources
+    settled: Settled
 
     def findings(self) -> dict[tuple[str, str, int], Finding]:
-        return {f.key: f for reading in self.readings.values() for f in reading.findings}
+        """What is reported, and what would be if everything were selected: a fix must add nothing to either."""
+        found = [f for reading in self.readings.values() for f in reading.found]
+        return {f.key: f for f in (*settle(found), *self.settled(found))}
 
     def counts(self) -> Counter[tuple[str, str]]:
         return Counter((path, code) for code, path, _ in self.findings())
@@ -53,13 +58,17 @@ class Fixer:
     root: str
     given: dict[str, bytes] = field(default_factory=dict)  # what is not on disk: standard input
     unsafe: bool = False
+    settled: Settled = settle  # those that are reported, of all that was found
     made: list[Finding] = field(default_factory=list)
     withdrawn: list[Finding] = field(default_factory=list)
 
     def run(self) -> None:
         """Make every fix that holds. Nothing is written yet."""
         self.state = State(
-            {}, {reading.path: reading for reading in self.readings}, Sources(self.given)
+            {},
+            {reading.path: reading for reading in self.readings},
+            Sources(self.given),
+            self.settled,
         )
         self._originals: dict[str, bytes] = {}
         self._refused: set[Identity] = set()
@@ -139,7 +148,7 @@ class Fixer:
             self._originals.setdefault(path, before)
             changed[path] = data
         readings = self._read_again(state.readings, changed, by_path)
-        return State(changed, readings, Sources({**self.given, **changed}))
+        return State(changed, readings, Sources({**self.given, **changed}), self.settled)
 
     def _read_again(
         self, readings: dict[str, Reading], changed: dict[str, bytes], paths: Iterable[str]
@@ -194,13 +203,16 @@ class Fixer:
 
 def _edited(data: bytes, path: str, edits: Sequence[Edit]) -> bytes | None:
     """The file's bytes with the edits made: same encoding, same byte-order mark, same line ends."""
-    if path.endswith(".ipynb"):
-        return notebook.edited(data, Source.from_bytes(path, data), edits)
-    text, encoding = _decoded(data, path)
-    if "\r\n" in text:
-        edits = [_with_crlf(edit) for edit in edits]
-    after = apply(text, edits)
-    return None if after is None else after.encode(encoding)
+    try:
+        if path.endswith(".ipynb"):
+            return notebook.edited(data, Source.from_bytes(path, data), edits)
+        text, encoding = decode(data)
+        if "\r\n" in text:
+            edits = [_with_crlf(edit) for edit in edits]
+        after = apply(text, edits)
+        return None if after is None else after.encode(encoding)
+    except UnicodeError:
+        return None  # the file's encoding has no bytes for what the fix writes
 
 
 def _with_crlf(edit: Edit) -> Edit:
@@ -211,5 +223,4 @@ def _with_crlf(edit: Edit) -> Edit:
 def _decoded(data: bytes, path: str) -> tuple[str, str]:
     if path.endswith(".ipynb"):
         return data.decode("utf-8-sig"), "utf-8"
-    encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
-    return data.decode(encoding), encoding
+    return decode(data)

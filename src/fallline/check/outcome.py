@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fallline.check.settings import Settings
     from fallline.check.sources import Sources
     from fallline.finding import Finding
-    from fallline.reader import Reading
+    from fallline.verdict.reading import Reading
 
 __all__ = ["Outcome", "check"]
 
@@ -33,6 +33,12 @@ class Outcome:
         self.sources: Sources | None = None
         self.fixer: Fixer | None = None
         self.baseline_size: int | None = None
+        self.show_notes = True  # in the formats for people
+
+    @property
+    def shown(self) -> list[Finding]:
+        """The findings that a person is shown: notes only where they were asked for, else they are counted."""
+        return [f for f in self.findings if self.show_notes or f.severity.value != "info"]
 
     @property
     def failed(self) -> bool:
@@ -64,7 +70,8 @@ def check(
         readings = read_files(
             files,
             root=settings.root,
-            cache_dir=cache_dir,
+            # a cache can come with the project: what is written into files is read from them, now
+            cache_dir=None if fix else cache_dir,
             jobs=jobs or _processors(),
             problems=problems,
             on_file=on_start(len(files)),
@@ -81,7 +88,9 @@ def check(
     if fix:
         from fallline.check.fixing import Fixer
 
-        outcome.fixer = Fixer(readings, sift.unknown, settings.root, given, unsafe_fixes)
+        outcome.fixer = Fixer(
+            readings, sift.unknown, settings.root, given, unsafe_fixes, sift.settled
+        )
         outcome.fixer.run()
         readings = list(outcome.fixer.state.readings.values())
         outcome.sources = Sources({**given, **outcome.fixer.state.changed})
@@ -100,7 +109,7 @@ def _standard_input(
 ) -> tuple[list[str], list[Problem], list[Reading]]:
     if len(paths) > 1:
         raise UsageError("`-` (standard input) cannot be checked together with other paths")
-    from fallline.reader import read_paths
+    from fallline.verdict.project import read_paths
 
     path = name or "<stdin>"
     given[path] = sys.stdin.buffer.read()

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from fallline.check.discovery import Problem
-    from fallline.reader import Reading
+    from fallline.verdict.reading import Reading
 
 __all__ = ["read_files"]
 
@@ -60,7 +60,7 @@ def _read(
     jobs: int,
     on_file: Callable[[], None],
 ) -> list[Reading]:
-    from fallline.reader import read_paths
+    from fallline.verdict.project import read_paths
 
     if cache_dir is None:
         return read_paths(paths, roots=[root], jobs=jobs, on_file=lambda _: on_file())

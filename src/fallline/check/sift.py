@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from fallline.check import baseline, notebook
 from fallline.check.discovery import Problem, excluded
@@ -11,16 +12,19 @@ from fallline.check.settings import Settings
 from fallline.check.sources import Sources
 from fallline.check.suppress import silenced
 from fallline.finding import Finding
-from fallline.reader import Reading
-from fallline.reader.read import unreadable
+from fallline.settle import settle, yields_of_both
 from fallline.syntax import UnreadableError
+from fallline.verdict.reading import Reading, unreadable
 
 __all__ = ["Sift", "collect", "for_people"]
 
 
 def collect(readings: Iterable[Reading], problems: Sequence[Problem] = ()) -> list[Finding]:
-    """The findings of all readings, each once (two files can run into the same helper), in order of place."""
-    found = {f.key: f for reading in readings for f in reading.findings}
+    """All that was found, each once (two files can run into the same helper), in order of place."""
+    found: dict[tuple[str, str, int], Finding] = {}
+    for finding in (f for reading in readings for f in reading.found):
+        known = found.get(finding.key, finding)
+        found[finding.key] = replace(finding, yields=yields_of_both(known, finding))
     for path, message in problems:
         finding = unreadable(path, UnreadableError(message))
         found[finding.key] = finding
@@ -37,27 +41,33 @@ class Sift:
         self.files = frozenset(files)
         self.baseline_file = baseline_file
 
-    def wanted(self, finding: Finding, sources: Sources) -> bool:
-        """Selected, not ignored for its file, and not silenced by a comment."""
+    def selected(self, finding: Finding) -> bool:
+        """Selected, and not ignored for its file."""
         if not self.settings.selection.wants(finding.code, finding.name):
             return False
         path = finding.at.path
         if self.settings.ignored_in(path, finding.code, finding.name):
             return False
-        if path not in self.files and os.path.exists(path) and excluded(path, self.settings):
-            return False  # reached through an import, but the user has set it apart
-        return not silenced(finding, sources.text(path))
+        # reached through an import, but the user has set it apart
+        return path in self.files or not os.path.exists(path) or not excluded(path, self.settings)
+
+    def settled(self, findings: Iterable[Finding]) -> list[Finding]:
+        """The selected findings, without those that yield to another selected one."""
+        return settle(f for f in findings if self.selected(f))
 
     def unknown(self, finding: Finding, sources: Sources) -> bool:
-        """Wanted, and not in the baseline: what a fix may touch."""
-        return bool(self.remaining([finding], sources))
+        """Selected, not silenced by a comment, and not in the baseline: what a fix may touch."""
+        return self.selected(finding) and bool(self._loud([finding], sources))
 
-    def remaining(self, findings: Sequence[Finding], sources: Sources) -> list[Finding]:
-        """The wanted findings that the baseline does not know."""
-        wanted = [f for f in findings if self.wanted(f, sources)]
+    def remaining(self, findings: Iterable[Finding], sources: Sources) -> list[Finding]:
+        """The settled findings that no comment silences and the baseline does not know."""
+        return self._loud(self.settled(findings), sources)
+
+    def _loud(self, findings: Sequence[Finding], sources: Sources) -> list[Finding]:
+        loud = [f for f in findings if not silenced(f, sources.text(f.at.path))]
         if self.baseline_file is None:
-            return wanted
-        return baseline.without_known(wanted, self.baseline_file, sources)
+            return loud
+        return baseline.without_known(loud, self.baseline_file, sources)
 
 
 def for_people(findings: Sequence[Finding], sources: Sources) -> list[Finding]:

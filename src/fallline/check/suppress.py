@@ -22,9 +22,10 @@ _NOQA = re.compile(
 )
 _IGNORE = re.compile(r"#\s*fallline:\s*ignore(?!-file)(?:\[(?P<codes>[^\]]*)\])?", re.IGNORECASE)
 _IGNORE_FILE = re.compile(
-    r"^\s*#\s*fallline:\s*ignore-file(?:\[(?P<codes>[^\]]*)\])?", re.IGNORECASE | re.MULTILINE
+    r"^[ \t]*#[ \t]*fallline:[ \t]*ignore-file(?:\[(?P<codes>[^\]]*)\])?",
+    re.IGNORECASE | re.MULTILINE,
 )
-_ANY = re.compile(r"#\s*(?:noqa|fallline:)", re.IGNORECASE)
+_ANY = re.compile(r"#[ \t]*(?:noqa|fallline:)", re.IGNORECASE)
 
 
 def silenced(finding: Finding, text: Text | None) -> bool:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from fallline.report.rule_page import page_name
-from fallline.rule import rule_by_code
+from fallline.rules import rule_by_code
 
 __all__ = ["page"]
 

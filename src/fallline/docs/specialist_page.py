@@ -7,7 +7,7 @@ import re
 from fallline.proof.record import recorded
 from fallline.report.rule_page import page_name
 from fallline.report.skills import case_page
-from fallline.rule import all_rules, rule_by_code
+from fallline.rules import all_rules, rule_by_code
 from fallline.specialists import SPECIALISTS, Specialist
 from fallline.triage.playbook import Playbook, playbooks
 

@@ -9,10 +9,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fallline.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+    from fallline.engine.checkpoint import (
+        Checkpoint,
+        load_checkpoint,
+        save_checkpoint,
+        wait_for_checkpoint,
+    )
     from fallline.engine.clipping import clip_grad_norm_
+    from fallline.engine.order import Order, Share
     from fallline.engine.ranks import Ranks, distributed
     from fallline.engine.resume import ResumeReport, verify_resume
+    from fallline.engine.rewind import Rewind
     from fallline.engine.seeds import Seeds, seed_everything
     from fallline.engine.statistics import GradientStats, gradient_stats
     from fallline.engine.stepper import Stepper
@@ -21,9 +28,12 @@ if TYPE_CHECKING:
 _HOME = {
     "Checkpoint": "checkpoint",
     "GradientStats": "statistics",
+    "Order": "order",
     "Ranks": "ranks",
     "ResumeReport": "resume",
+    "Rewind": "rewind",
     "Seeds": "seeds",
+    "Share": "order",
     "Stepper": "stepper",
     "UpdateReport": "update",
     "clip_grad_norm_": "clipping",
@@ -33,14 +43,18 @@ _HOME = {
     "save_checkpoint": "checkpoint",
     "seed_everything": "seeds",
     "verify_resume": "resume",
+    "wait_for_checkpoint": "checkpoint",
 }
 
 __all__ = [
     "Checkpoint",
     "GradientStats",
+    "Order",
     "Ranks",
     "ResumeReport",
+    "Rewind",
     "Seeds",
+    "Share",
     "Stepper",
     "UpdateReport",
     "clip_grad_norm_",
@@ -50,6 +64,7 @@ __all__ = [
     "save_checkpoint",
     "seed_everything",
     "verify_resume",
+    "wait_for_checkpoint",
 ]
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints that are complete and atomic: what is saved can be gone on with, and a crash while saving loses nothing.
+"""Checkpoints that are complete and atomic: what is saved can be continued, and a crash while saving loses nothing.
 
 One file for one checkpoint, `step-00001200.pt`: written under another name, flushed to the disk, then renamed. Whoever looks
 sees the old one or the new one, never half of one. Sharded models (FSDP2, tensor parallel) are saved by
@@ -8,28 +8,28 @@ torch.distributed.checkpoint into a folder of that name, renamed in the same way
 from __future__ import annotations
 
 import os
-import re
-import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
-
-from fallline.engine import rng
-from fallline.engine.gradients import is_dtensor
+from fallline.engine.agree import gather, meet, rank, together, world_size
+from fallline.engine.parts import Parts, check_model
 from fallline.engine.plain import plain
-from fallline.engine.position import capture_sources, is_stateful, restore_sources
+from fallline.engine.saving import SAVER
 from fallline.engine.stepper import Stepper
+from fallline.engine.storage import (
+    NAME,
+    checkpoints,
+    publish,
+    read,
+    remove,
+    there,
+    write_through,
+)
 from fallline.errors import EngineError
 
-__all__ = ["Checkpoint", "load_checkpoint", "save_checkpoint"]
-
-_NAME = re.compile(r"step-(\d+)(\.pt)?")
+__all__ = ["Checkpoint", "load_checkpoint", "save_checkpoint", "wait_for_checkpoint"]
 
 
 @dataclass(frozen=True)
@@ -54,20 +54,23 @@ def save_checkpoint(
     step: int | None = None,
     epoch: int | None = None,
     extra: Mapping[str, Any] | None = None,
+    also: Mapping[str, Any] | None = None,
     keep_last: int | None = 3,
+    wait: bool = True,
 ) -> Path:
-    """Save everything a run needs to go on with the same bits, and every source of randomness with it.
+    """Save everything a run needs to continue with the same bits, and every source of randomness with it.
 
-    A Stepper brings its model, optimizers, schedulers, scaler, open window and place in the data. Without one, give them by
-    name. With several ranks call it on every rank; rank 0 writes. The last `keep_last` checkpoints are kept (None: all).
+    A Stepper brings its model, optimizers, schedulers, scaler, average, open window and place in the data. Without one, give them by
+    name. `also` takes more objects with a state_dict, by name; `extra` takes plain values. With several ranks call it on every rank;
+    rank 0 writes. The last `keep_last` checkpoints are kept (None: all).
+
+    `wait=False` returns as soon as the copy is under way, and a thread writes it; training continues. The checkpoint is there when
+    `wait_for_checkpoint()` or the next save returns. If it failed, those raise, and nothing of it is visible.
     """
-    parts = _Parts(stepper, model, optimizer, scheduler, scaler, loader)
-    if step is None:
-        if stepper is None:
-            raise EngineError(
-                "save_checkpoint needs to know how far training is: give step=..., or the stepper"
-            )
-        step = stepper.updates
+    meet("save_checkpoint")
+    together(SAVER.finish)
+    parts = Parts(stepper, model, optimizer, scheduler, scaler, loader, also)
+    step = _checked_step(step, stepper)
     if keep_last is not None and keep_last < 1:
         raise EngineError(
             f"keep_last={keep_last}: the checkpoint just written would be deleted; give 1 or more, or None for all"
@@ -76,30 +79,95 @@ def save_checkpoint(
         "format": 1,
         "step": step,
         "epoch": epoch if epoch is not None else stepper.epoch if stepper else 0,
+        "world": world_size(),
+        "about": parts.describe(),
+        "extra": plain(dict(extra or {}), "extra"),
     }
-    about["extra"] = plain(dict(extra or {}), "extra")
-    mine = plain(parts.rank_state(), "")
-    folder = Path(folder)
-    if parts.sharded:
-        from fallline.engine.sharded import save_sharded
+    save = _save_sharded if parts.sharded else _save_whole
+    return save(Path(folder), parts, about, keep_last, wait)
 
-        path = folder / f"step-{step:08d}"
-        save_sharded(
-            path,
-            parts.models,
-            parts.optimizers,
-            about | {"parts": plain(parts.state(tensors=False), "")},
-            mine,
-        )
-    else:
-        path = folder / f"step-{step:08d}.pt"
-        ranks = _gather(mine)
-        _on_main(lambda: _write(path, about | {"parts": plain(parts.state(), ""), "ranks": ranks}))
-    if keep_last is not None and _rank() == 0:
-        for old in checkpoints(folder)[:-keep_last]:
-            if old != path:
-                shutil.rmtree(old) if old.is_dir() else old.unlink()
+
+def wait_for_checkpoint() -> Path | None:
+    """Wait until the checkpoint that is being saved in the background is on disk, and return its path; None where there is none.
+
+    Raises if it could not be written. With several ranks call it on every rank.
+    """
+    meet("wait_for_checkpoint")
+    return together(SAVER.finish)
+
+
+def _save_whole(
+    folder: Path, parts: Parts, about: dict[str, Any], keep_last: int | None, wait: bool
+) -> Path:
+    path = folder / f"step-{about['step']:08d}.pt"
+    ranks = gather(plain(parts.rank_state(), ""))
+
+    def write(state: dict[str, Any]) -> None:
+        with publish(path) as temporary:
+            write_through(temporary, state)
+        _keep(folder, keep_last, path)
+
+    def on_main() -> None:
+        if rank() != 0:
+            return
+        state = about | {"parts": plain(parts.state(), ""), "ranks": ranks}
+        if wait:
+            write(state)
+        else:
+            _start(path, parts, state, write)
+
+    together(on_main)
     return path
+
+
+def _save_sharded(
+    folder: Path, parts: Parts, about: dict[str, Any], keep_last: int | None, wait: bool
+) -> Path:
+    from fallline.engine.sharded import save_sharded, tensors_of
+
+    path = folder / f"step-{about['step']:08d}"
+    group = None if wait else SAVER.group()
+    state = {
+        "tensors": tensors_of(parts.models, parts.optimizers),
+        "shared": about | {"parts": plain(parts.state(tensors=False), "")},
+        "mine": plain(parts.rank_state(), ""),
+    }
+
+    def write(state: dict[str, Any]) -> None:
+        save_sharded(path, state["tensors"], state["shared"], state["mine"], group)
+        if rank() == 0:
+            _keep(folder, keep_last, path)
+
+    if wait:
+        write(state)
+    else:
+        _start(path, parts, state, write)
+    return path
+
+
+def _start(path: Path, parts: Parts, state: dict[str, Any], write: Any) -> None:
+    SAVER.start(path, state, list(parts.stable()), write)
+    if parts.stepper is None:
+        SAVER.wait_for_copy()  # nobody else knows when the optimizer will step
+
+
+def _keep(folder: Path, keep_last: int | None, newest: Path) -> None:
+    if keep_last is not None:
+        for old in checkpoints(folder)[:-keep_last]:
+            if old != newest:
+                remove(old)
+
+
+def _checked_step(step: int | None, stepper: Stepper | None) -> int:
+    if step is None:
+        if stepper is None:
+            raise EngineError(
+                "save_checkpoint needs to know how far training is: give step=..., or the stepper"
+            )
+        return stepper.updates
+    if isinstance(step, bool) or not isinstance(step, int) or step < 0:
+        raise EngineError(f"step={step!r}: give the number of updates made so far, 0 or more")
+    return step
 
 
 def load_checkpoint(
@@ -111,237 +179,87 @@ def load_checkpoint(
     scheduler: Any = None,
     scaler: Any = None,
     loader: Any = None,
+    also: Mapping[str, Any] | None = None,
     strict: bool = True,
 ) -> Checkpoint | None:
     """Restore the newest checkpoint of a folder, or the one named. None where the folder has none yet: a run that begins.
 
-    Everything that was saved must be given a place, or it would silently not be restored; `strict=False` allows it.
-    Nothing is executed from the file (`weights_only=True`).
+    Everything that was saved must be given a place and must fit, or nothing is loaded; `strict=False` allows parts without a place.
+    All ranks load the same step, or none does. Nothing is executed from the file (`weights_only=True`).
     """
-    path = Path(path)
-    if not _NAME.fullmatch(path.name):
-        found = checkpoints(path)
-        if not found:
-            return None
-        path = found[-1]
-    if not path.exists():
-        raise EngineError(f"{path} does not exist; there {_there(path.parent)}")
-    parts = _Parts(stepper, model, optimizer, scheduler, scaler, loader)
-    if path.is_dir():
-        from fallline.engine.sharded import load_sharded
+    meet("load_checkpoint")
+    together(SAVER.finish)
+    found = _agree_on(Path(path))
+    if found is None:
+        return None
+    parts = Parts(stepper, model, optimizer, scheduler, scaler, loader, also)
+    saved, mine = together(lambda: _read_and_check(found, parts, strict))
+    if found.is_dir():
+        from fallline.engine.sharded import load_tensors
 
-        saved, mine = load_sharded(path, parts.models, parts.optimizers)
+        together(lambda: load_tensors(found, parts.models, parts.optimizers))
+    parts.restore(saved["parts"], mine, strict)
+    return Checkpoint(found, saved["step"], saved["epoch"], saved["extra"])
+
+
+def _agree_on(path: Path) -> Path | None:
+    """The checkpoint that every rank sees. A folder on one node's own disk is found out here."""
+    named = NAME.fullmatch(path.name) is not None
+    found = checkpoints(path)
+    mine = (path if path.exists() else None) if named else (found[-1] if found else None)
+    names = [None if p is None else p.name for p in gather(mine)]
+    if len(set(names)) > 1:
+        sees = "; ".join(
+            f"rank {i} sees {name or 'no checkpoint'}" for i, name in enumerate(names[:4])
+        )
+        raise EngineError(
+            f"the ranks do not see the same checkpoints in {path}: {sees}. Keep the folder on storage that all ranks share. Nothing was loaded"
+        )
+    if named and mine is None:
+        raise EngineError(f"{path} does not exist; there {there(path.parent)}")
+    return mine
+
+
+def _read_and_check(
+    path: Path, parts: Parts, strict: bool
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    if path.is_dir():
+        from fallline.engine.sharded import read_sharded, shapes_of, whole
+
+        saved, ranks = read_sharded(path)
+        check_model(whole(parts.models), shapes_of(path), path)
     else:
         saved = read(path)
-        mine = _of_this_rank(saved["ranks"], strict)
-    parts.restore(saved["parts"], mine, strict, path)
-    return Checkpoint(path, saved["step"], saved["epoch"], saved["extra"])
+        ranks = saved.get("ranks", [])
+    if not {"parts", "step", "epoch", "extra"} <= saved.keys():
+        raise EngineError(f"{path} was not written by save_checkpoint, or part of it is missing")
+    mine = _of_this_rank(ranks, saved.get("world", len(ranks)), strict)
+    parts.check(saved, mine, strict, path)
+    return saved, mine
 
 
-def checkpoints(folder: Path) -> list[Path]:
-    """The complete checkpoints of a folder, oldest first."""
-    if not folder.is_dir():
-        return []
-    found = [(int(match[1]), p) for p in folder.iterdir() if (match := _NAME.fullmatch(p.name))]
-    return [p for _, p in sorted(found)]
-
-
-def read(path: Path) -> dict[str, Any]:
-    try:
-        saved: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-        if saved.get("format") != 1:
-            raise EngineError(f"{path} was not written by save_checkpoint")
-    except EngineError:
-        raise
-    except Exception as error:
-        raise EngineError(
-            f"{path} cannot be read ({type(error).__name__}: {str(error).partition(chr(10))[0]}); there {_there(path.parent)}"
-        ) from error
-    return saved
-
-
-class _Parts:
-    """The objects of a run, by name, and how each is saved and restored."""
-
-    def __init__(
-        self,
-        stepper: Stepper | None,
-        model: Any,
-        optimizer: Any,
-        scheduler: Any,
-        scaler: Any,
-        loader: Any,
-    ) -> None:
-        if stepper is not None and any(
-            x is not None for x in (model, optimizer, scheduler, scaler, loader)
-        ):
-            raise EngineError(
-                "the stepper brings its model, optimizers, schedulers, scaler and loader: give it alone"
-            )
-        self.stepper, self.loader = stepper, loader
-        self.models = [bare(m) for m in (stepper.models if stepper else _listed(model))]
-        self.optimizers = stepper.optimizers if stepper else _listed(optimizer)
-        self.schedulers = stepper.schedulers if stepper else _listed(scheduler)
-        self.scalers = [] if stepper else _listed(scaler)
-        self.sharded = any(is_dtensor(p) for m in self.models for p in m.parameters())
-        if not self.models:
-            raise EngineError("a checkpoint without a model: give stepper=... or model=...")
-
-    def _named(self, tensors: bool = True) -> dict[str, list[Any]]:
-        every = {"scheduler": self.schedulers, "scaler": self.scalers}
-        if tensors:
-            every = {"model": self.models, "optimizer": self.optimizers, **every}
-        return {name: objects for name, objects in every.items() if objects}
-
-    def state(self, tensors: bool = True) -> dict[str, Any]:
-        return {
-            name: [part.state_dict() for part in objects]
-            for name, objects in self._named(tensors).items()
-        }
-
-    def rank_state(self) -> dict[str, Any]:
-        """What differs from rank to rank."""
-        state: dict[str, Any] = {"rng": rng.capture()}
-        if self.stepper is not None:
-            state["stepper"] = self.stepper.state_dict()
-        if self.loader is not None:
-            state["loader"] = (
-                {"own": self.loader.state_dict()}
-                if is_stateful(self.loader)
-                else capture_sources(self.loader)
-            )
-        return state
-
-    def restore(
-        self, saved: dict[str, Any], mine: dict[str, Any] | None, strict: bool, path: Path
-    ) -> None:
-        here = self._named(tensors="model" in saved)
-        here_too = {
-            name
-            for name, part in (("stepper", self.stepper), ("loader", self.loader))
-            if part is not None
-        }
-        in_file = set(saved) | (set(mine) - {"rng"} if mine else set())
-        if strict and in_file != set(here) | here_too:
-            missing, unknown = (
-                sorted(in_file - set(here) - here_too),
-                sorted((set(here) | here_too) - in_file),
-            )
-            raise EngineError(
-                f"{path}: "
-                + "; ".join(
-                    [f"{name} was saved and would not be restored" for name in missing]
-                    + [f"{name} is not in the checkpoint" for name in unknown]
-                )
-                + ". Give every part that was saved, or strict=False"
-            )
-        for name, objects in here.items():
-            for part, state in zip(objects, saved.get(name, []), strict=strict):
-                part.load_state_dict(state)
-        if mine is None:
-            return
-        if self.stepper is not None and "stepper" in mine:
-            self.stepper.load_state_dict(mine["stepper"])
-        if self.loader is not None and "loader" in mine:
-            if is_stateful(self.loader):
-                self.loader.load_state_dict(mine["loader"]["own"])
-            else:
-                restore_sources(self.loader, mine["loader"])
-        rng.restore(mine["rng"])  # last: building and loading may have drawn
-
-
-def bare(model: nn.Module) -> nn.Module:
-    """Without DDP and torch.compile around it, so that a checkpoint fits with and without them."""
-    while True:
-        if isinstance(model, DistributedDataParallel):
-            model = model.module
-        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
-            model = inner
-        else:
-            return model
-
-
-def _write(path: Path, saved: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    clear_left_overs(path.parent)
-    temporary = path.parent / f".{path.name}.tmp"
-    try:
-        write_through(temporary, saved)  # the content first, then the name that promises it
-        temporary.replace(path)
-        sync_folder(path.parent)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise EngineError(
-            f"cannot write {path}: {error.strerror or error}. The previous checkpoint is untouched"
-        ) from error
-
-
-def clear_left_overs(folder: Path) -> None:
-    """What a save that was killed has left behind."""
-    for left_over in folder.glob(".step-*.tmp"):
-        shutil.rmtree(left_over) if left_over.is_dir() else left_over.unlink()
-
-
-def write_through(path: Path, saved: dict[str, Any]) -> None:
-    """Write a file and wait until the disk has it."""
-    with path.open("wb") as file:
-        torch.save(saved, file)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def sync_folder(folder: Path) -> None:
-    if hasattr(os, "O_DIRECTORY"):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def _rank() -> int:
-    return dist.get_rank() if dist.is_initialized() else 0
-
-
-def _gather(mine: Any) -> list[Any]:
-    """Every rank's own state, on rank 0."""
-    if not dist.is_initialized() or dist.get_world_size() == 1:
-        return [mine]
-    ranks: list[Any] | None = [None] * dist.get_world_size() if dist.get_rank() == 0 else None
-    dist.gather_object(mine, ranks)
-    return ranks or []
-
-
-def _on_main(write: Callable[[], None]) -> None:
-    """Rank 0 writes; the others wait for it, and hear of a failure instead of going on without a checkpoint."""
-    failure: list[str | None] = [None]
-    if _rank() == 0:
-        try:
-            write()
-        except EngineError as error:
-            failure[0] = str(error)
-    if dist.is_initialized() and dist.get_world_size() > 1:
-        dist.broadcast_object_list(failure)
-    if failure[0] is not None:
-        raise EngineError(failure[0])
-
-
-def _of_this_rank(ranks: list[Any], strict: bool) -> dict[str, Any] | None:
-    world = dist.get_world_size() if dist.is_initialized() else 1
-    if len(ranks) == world:
-        return ranks[_rank()]  # type: ignore[no-any-return]
+def _of_this_rank(ranks: list[Any], saved_by: int, strict: bool) -> dict[str, Any] | None:
+    """This rank's own state. On another number of ranks, the part of it that does not depend on their number."""
+    if saved_by == world_size():
+        return ranks[rank()] if len(ranks) == saved_by else ranks[0]  # type: ignore[no-any-return]
+    mine = dict(ranks[min(rank(), len(ranks) - 1)])
+    if rank() >= len(ranks):
+        del mine["rng"]  # a rank that was not there keeps the randomness it was seeded with
+    stepper = mine.get("stepper")
+    if stepper is None and "loader" not in mine:
+        return mine
+    if stepper is not None and _moves(stepper) and "loader" not in mine:
+        return mine
     if strict:
         raise EngineError(
-            f"the checkpoint was saved by {len(ranks)} ranks and is loaded by {world}: the place in the data and the randomness cannot be "
-            "the same. strict=False restores the rest"
+            f"the checkpoint was saved by {saved_by} ranks and is loaded by {world_size()}, and the place in the data cannot be carried over. "
+            "It can where the order of samples does not depend on the number of ranks: use ranks.loader(...) or fallline.Order, and save when "
+            "stepper.updated is true. strict=False restores the rest"
         )
     return None
 
 
-def _listed(value: Any) -> list[Any]:
-    return [] if value is None else list(value) if isinstance(value, (list, tuple)) else [value]
-
-
-def _there(folder: Path) -> str:
-    names = [p.name for p in checkpoints(folder)]
-    return f"are {', '.join(names)}" if names else "are no checkpoints"
+def _moves(stepper: dict[str, Any]) -> bool:
+    position = stepper["position"]
+    anywhere = position["batches"] == 0 or position.get("samples") is not None
+    return anywhere and stepper["window"]["count"] == 0

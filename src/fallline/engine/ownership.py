@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from fallline.engine.forget import forget_gradients
 from fallline.engine.gradients import Parameters
+from fallline.engine.saving import SAVER
 from fallline.errors import EngineError
 
 __all__ = ["Ownership", "unwrapped"]
@@ -126,6 +127,7 @@ class _Hook:
         self.handle: Any = None
 
     def __call__(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        SAVER.before_step()
         owner = self.owner()
         if owner is not None and owner.must_not_step():
             raise EngineError(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ import torch
 from torch import Tensor
 
 from fallline.engine import rng
+from fallline.engine.agree import gather, rank
+from fallline.engine.gradients import is_dtensor
 from fallline.errors import EngineError
 
 __all__ = ["ResumeReport", "verify_resume"]
@@ -50,7 +53,7 @@ def verify_resume(
             f"stop={stop} of steps={steps}: the stop must lie between the first update and the last"
         )
     began = rng.capture()
-    with tempfile.TemporaryDirectory() as folder:
+    with _shared_folder() as folder:
         straight_folder, stopped_folder = Path(folder, "straight"), Path(folder, "stopped")
         straight = _snapshot(train_fn(straight_folder, steps))
         rng.restore(began)
@@ -60,9 +63,9 @@ def verify_resume(
         restored = _snapshot(train_fn(stopped_folder, stop))
         _scramble()
         resumed = _snapshot(train_fn(stopped_folder, steps))
-        different = [
+        different = _on_any_rank(
             name for name in _differences(straight, resumed) if not name.startswith(_RANDOMNESS)
-        ]
+        )
         if not different:
             rng.restore(began)
             return ResumeReport(
@@ -70,16 +73,35 @@ def verify_resume(
             )
         # A source of randomness that nobody drew from is not worth naming
         used = _differences(at_stop, straight)
-        lost = [
+        lost = _on_any_rank(
             name
             for name in _differences(at_stop, restored)
             if not name.startswith(_RANDOMNESS) or name in used
-        ]
+        )
         rng.restore(began)
         again = _snapshot(train_fn(Path(folder, "again"), steps))
     rng.restore(began)
-    unstable = [name for name in _differences(straight, again) if not name.startswith(_RANDOMNESS)]
+    unstable = _on_any_rank(
+        name for name in _differences(straight, again) if not name.startswith(_RANDOMNESS)
+    )
     return ResumeReport(False, lost, _explain(different, lost, unstable))
+
+
+@contextmanager
+def _shared_folder() -> Iterator[str]:
+    """One folder for all ranks, which rank 0 makes and removes."""
+    mine = tempfile.TemporaryDirectory() if rank() == 0 else None
+    try:
+        yield gather(None if mine is None else mine.name)[0] or ""
+        gather(None)  # nobody is in it any more
+    finally:
+        if mine is not None:
+            mine.cleanup()
+
+
+def _on_any_rank(names: Iterable[str]) -> list[str]:
+    """The names of all ranks, each once: every rank must come to the same conclusion."""
+    return list(dict.fromkeys(name for several in gather(list(names)) for name in several))
 
 
 def _explain(different: list[str], lost: list[str], unstable: list[str]) -> str:
@@ -135,7 +157,10 @@ def _flatten(value: Any, path: str, leaves: dict[str, Any]) -> None:
         for i, item in enumerate(value):
             _flatten(item, f"{path}.{i}", leaves)
     else:
-        leaves[path] = value.detach().clone() if isinstance(value, Tensor) else value
+        if isinstance(value, Tensor):
+            here: Any = value.detach()
+            value = (here.to_local() if is_dtensor(here) else here).clone()
+        leaves[path] = value
 
 
 def _differences(first: dict[str, Any], second: dict[str, Any]) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -12,9 +11,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from fallline.engine import rng
 from fallline.errors import UsageError
-from fallline.watcher.capture import Capture, Gone, Weak
-from fallline.watcher.objects import unwrap
-from fallline.watcher.replay import as_it_was, prepare
+from fallline.replay.again import as_it_was, prepare
+from fallline.replay.capture import Capture, Gone, Weak
+from fallline.replay.modules import unwrap
 
 __all__ = ["MicroBatch", "device_of"]
 
@@ -66,9 +65,7 @@ class MicroBatch:
                 torch._C.DisableTorchFunction(),
                 _disable_current_modes(),
             ):  # its copies are no operations of the code
-                stack.enter_context(
-                    as_it_was(self._capture, SimpleNamespace(off=False, replaying=False))
-                )
+                stack.enter_context(as_it_was(self._capture))
             rng.restore(self._random)
             for module, name, buffer in buffers:
                 module._buffers[name] = buffer  # whoever calls this looks after the buffers

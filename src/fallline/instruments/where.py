@@ -6,14 +6,14 @@ import os
 import sys
 
 from fallline.location import Location
-from fallline.watcher.frames import place, shown_path
+from fallline.taps.frames import place, shown_path
 
 __all__ = ["user_line"]
 
 
-def user_line(depth: int = 1) -> Location | None:
+def user_line() -> Location | None:
     """The innermost line of the user's; a program beside the interpreter (bin/fallline, bin/pytest) is not his."""
-    found = place(depth + 1)
+    found = place()
     if found is None:
         return None
     programs = shown_path(os.path.dirname(sys.executable))

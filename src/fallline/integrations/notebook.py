@@ -17,11 +17,11 @@ from typing import Any, NoReturn
 
 from fallline.errors import UsageError
 from fallline.report.html_findings import finding_cards
-from fallline.report.run import overview, verdict
+from fallline.report.run import overview, summary, verdict
 from fallline.show.numbers import number
 from fallline.show.terminal import Paint, counted
-from fallline.watcher import frames
-from fallline.watcher.launch import without_us
+from fallline.taps import frames
+from fallline.taps.launch import without_us
 from fallline.watcher.watch import Watch, watch
 
 __all__ = ["as_html", "as_text", "load", "name_cells"]
@@ -152,8 +152,6 @@ def as_text(watching: Watch) -> str:
     """What was found, for a notebook that shows text only."""
     if watching.series is None:
         return "fallline: the cell made no update of an optimizer."
-    from fallline.report.run import summary
-
     text = summary(watching.series, watching.findings, Paint(False))
     return f"{text}\n  fallline report {watching.folder}"
 

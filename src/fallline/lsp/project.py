@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
-import tokenize
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from fallline.check.discovery import discover, excluded, shown
+from fallline.check.discovery import below, excluded, shown
 from fallline.check.fixing import Fixer
 from fallline.check.settings import Settings, load
 from fallline.check.sift import Sift, collect, for_people
 from fallline.check.sources import Sources
 from fallline.finding import Finding
 from fallline.matters import matters
-from fallline.reader import Reading, read_paths
-from fallline.reader.project import called_names
 from fallline.syntax.edits import split_lines
+from fallline.syntax.source import UnreadableError, decode
+from fallline.verdict.project import called_names, read_paths
+from fallline.verdict.reading import Reading
 
 __all__ = ["Change", "Project", "Target", "as_bytes"]
 
 # Above this many files that can hold a mistake, only what is open is read: an editor wants its answer now.
 MOST_FILES = 300
+LOOKED_AT = (
+    10_000  # files of a folder; one with more is no project that a check at each key can read
+)
 
 State = tuple[int, int] | int | None  # what tells one content of a file from another
 _IMPORT = re.compile(rb"^[ \t]*(?:from|import)\b(?:[^\n(]|\([^)]*\))*", re.MULTILINE)
@@ -102,7 +104,7 @@ class Project:
         self._read(settings, given)
         sift = Sift(settings, self._readings, settings.baseline)
         readings = list(self._readings.values())
-        chosen = self._chosen(readings, given, target)
+        chosen = self._chosen(sift.settled(collect(readings)), given, target)
         fixer = Fixer(
             readings,
             lambda finding, sources: (
@@ -113,6 +115,7 @@ class Project:
             settings.root,
             given,
             unsafe,
+            sift.settled,
         )
         fixer.run()
         return [
@@ -135,14 +138,14 @@ class Project:
         return [Change(target.path, None, text.source.text, after)]
 
     def _chosen(
-        self, readings: Iterable[Reading], given: dict[str, bytes], target: Target | None
+        self, findings: Iterable[Finding], given: dict[str, bytes], target: Target | None
     ) -> Callable[[Finding, Sources], bool]:
         """Everything but the findings that are there now and not meant; what a fix uncovers is fixed with it."""
         if target is None:
             return lambda finding, sources: True
         now = Sources(given)
         others = set()
-        for finding in collect(readings):
+        for finding in findings:
             told = for_people([finding], now)[0]
             if Target.of(told) != target:
                 others.add(_identity(finding, now))
@@ -243,9 +246,8 @@ def as_bytes(text: str) -> bytes:
     """An editor's text as the bytes its file would have, by the encoding that it declares."""
     data = text.encode("utf-8", errors="replace")
     try:
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
-        return text.encode(encoding)
-    except (SyntaxError, LookupError, UnicodeEncodeError):
+        return text.encode(decode(data)[1])
+    except (UnreadableError, UnicodeError):
         return data
 
 
@@ -258,8 +260,12 @@ def _files(folder: str, settings: Settings, given: dict[str, bytes], whole: bool
     opened = [path for path in given if not excluded(path, settings)]
     if not whole:
         return opened
-    found, _ = discover([folder], settings)
-    others = [path for path in found if path not in given and _can_matter(path)]
+    others: list[str] = []
+    for looked_at, path in enumerate(below(folder, settings)):
+        if len(others) > MOST_FILES or looked_at > LOOKED_AT:
+            return opened
+        if path not in given and _can_matter(path):
+            others.append(path)
     return opened if len(others) > MOST_FILES else [*opened, *others]
 
 
@@ -293,8 +299,7 @@ def _identity(finding: Finding, sources: Sources) -> tuple[str, str, str, str]:
 def _changes(path: str, before: bytes, after: bytes) -> list[Change]:
     full = os.path.abspath(path)
     if not path.endswith(".ipynb"):
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(before).readline)
-        return [Change(full, None, before.decode(encoding), after.decode(encoding))]
+        return [Change(full, None, decode(before)[0], decode(after)[0])]
     pairs = zip(_cells(before), _cells(after), strict=True)
     return [
         Change(full, number, old, new) for number, (old, new) in enumerate(pairs, 1) if old != new

@@ -8,11 +8,11 @@ from typing import Any
 from fallline.finding import Finding
 from fallline.instruments.clip.threshold import Clip
 from fallline.proof.record import Outcome, recorded
+from fallline.report.answer import chapter
 from fallline.report.json import plain
 from fallline.rule import Rule
-from fallline.triage.answer import SURE, Answer
+from fallline.triage.answer import Answer
 from fallline.triage.evaluate import Complaint
-from fallline.triage.playbook import Avoid, Fixing, Statement, Step
 
 __all__ = [
     "AnswerObject",
@@ -26,6 +26,9 @@ __all__ = [
     "RunObject",
     "SpecialistObject",
 ]
+
+_SHORT = 1000  # characters of corrected code that every answer may carry
+_FEW = 3
 
 
 @dataclass
@@ -174,59 +177,64 @@ class Route:
 
 
 @dataclass
-class BranchObject:
-    """From a measurement to its cause."""
+class ActionObject:
+    """One thing to do. `when` is its condition; `see` says how to tell that it worked."""
 
+    do: str
     when: str
-    then: str
-    backs: list[str]
+    code: str
+    see: str
 
 
 @dataclass
-class FactObject:
-    """What was measured for something that an answer cites."""
+class Seen:
+    """One mistake that the evidence shows, in short; check_code says more."""
 
-    name: str
-    says: str
-    taught: str
+    code: str
+    path: str
+    line: int
+    message: str
 
 
 @dataclass
 class AnswerObject:
-    """An answer in the order to follow: what is known, what to measure, what fixes apply when, what to avoid, how to verify."""
+    """The answer, and at most three things to do, in order."""
 
-    about_training: bool  # False: no specialist has an answer
+    about_training: bool  # False: not a question that fallline can answer
+    answer: str
+    verdict: str | None  # yes, no or depends; null where the question is not a yes/no one
+    clarify: str | None  # what to ask the user first
     healthy: bool  # True: nothing is wrong; change nothing
+    actions: list[ActionObject]
+    findings: list[Seen]
     routes: list[Route]
-    cases: list[str]
-    findings: list[FindingObject]
-    known: list[Statement]
-    measure: list[Step]
-    tree: list[BranchObject]
-    fixes: list[Fixing]
-    avoid: list[Avoid]
-    verify: list[Step]
-    measured: list[FactObject]  # what the names under `backs` stand for
-    corrected: str | None  # the code with every fix that holds
+    corrected: str | None  # the code with every fix that holds; the long ones only with `more`
+    more: str  # with `more`: measurements, fixes with their conditions, what to avoid, what backs each statement
 
     @classmethod
-    def of(cls, answer: Answer, findings: list[FindingObject]) -> AnswerObject:
-        said = answer.as_dict()
+    def of(cls, answer: Answer, shown: dict[str, str], more: bool) -> AnswerObject:
+        """`shown` are the paths that findings are reported under."""
+        reply = answer.reply
+        fits = answer.corrected is None or len(answer.corrected) <= _SHORT
         return cls(
-            about_training=bool(answer.routes) and answer.routes[0][1] >= SURE,
+            about_training=reply.ours,
+            answer=reply.answer,
+            verdict=reply.verdict,
+            clarify=reply.clarify,
             healthy=answer.healthy,
-            routes=[Route(**route) for route in said["routes"]],
-            cases=said["cases"],
-            findings=findings,
-            known=answer.known,
-            measure=answer.measure,
-            tree=[BranchObject(**b) for b in said["tree"]],
-            fixes=answer.fixes,
-            avoid=answer.avoid,
-            verify=answer.verify,
-            measured=[FactObject(**f) for f in said["measured"]],
-            corrected=answer.corrected,
+            actions=[ActionObject(a.do, a.when, a.code, a.see) for a in reply.actions],
+            findings=[_seen(f, shown) for f in answer.findings[: None if more else _FEW]],
+            routes=[Route(name, score) for name, score in answer.routes[:_FEW]]
+            if reply.ours
+            else [],
+            corrected=answer.corrected if fits or more else None,
+            more=chapter(answer) if more else "",
         )
+
+
+def _seen(finding: Finding, shown: dict[str, str]) -> Seen:
+    at = finding.at
+    return Seen(finding.code, shown.get(at.path, at.path), at.line, finding.message)
 
 
 @dataclass

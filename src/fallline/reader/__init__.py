@@ -1,10 +1,10 @@
-"""The reader: source text → syntax → names → loops executed on paper → events → findings. Never imports torch.
+"""The reader: source text → syntax → names → loops executed on paper → events. Never imports torch, judges nothing.
 
-read_text(text, path)        one file, from memory
-read_paths(paths)            a project: names across files, in parallel
+From the ground up: values and what calls do are in `fallline.api`; `machine` is the state of one execution, and what
+expressions, statements and calls meet in (`language` puts them together); `roots` are the places to begin, `switches` the
+settings to try, `execute` makes the traces of a file. `fallline.verdict` judges them.
 """
 
-from fallline.reader.project import read_paths
-from fallline.reader.read import Reading, read_text
+from fallline.reader.execute import traces_of
 
-__all__ = ["Reading", "read_paths", "read_text"]
+__all__ = ["traces_of"]

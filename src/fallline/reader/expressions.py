@@ -26,7 +26,7 @@ from fallline.reader.assign import assign_to
 from fallline.reader.machine import Machine
 from fallline.reader.names import defined
 from fallline.reader.objects import class_attribute, thing_attribute
-from fallline.reader.operators import combine
+from fallline.reader.operators import MOST_ITEMS, combine
 from fallline.reader.streams import stream_of
 
 __all__ = ["EXPRESSIONS", "attribute"]
@@ -91,7 +91,7 @@ def _unary(machine: Machine, node: ast.UnaryOp) -> Value:
         if isinstance(value, Const):
             return Const(not value.value, value.varying)
         if isinstance(value, Unknown):
-            return Unknown(f"not {value.hint}")
+            return Unknown(f"not {value.hint}"[:500])
         return Const(False)
     if (
         isinstance(value, Const)
@@ -130,10 +130,16 @@ def _boolean(machine: Machine, node: ast.BoolOp) -> Value:
     return Const(value.value, varying) if isinstance(value, Const) else value
 
 
+def _spend(machine: Machine, elements: list[ast.expr]) -> bool:
+    """A long literal is as much work as several statements; whether it is too long to be evaluated as a whole."""
+    machine.bounds.spend(min(len(elements), MOST_ITEMS) // 16)
+    return len(elements) > MOST_ITEMS
+
+
 def _sequence(machine: Machine, node: ast.List | ast.Tuple | ast.Set) -> Value:
     items: list[Value] = []
-    unclear = False
-    for element in node.elts:
+    unclear = _spend(machine, node.elts)
+    for element in node.elts[:MOST_ITEMS]:
         if isinstance(element, ast.Starred):
             inner = machine.settled(machine.evaluate(element.value))
             if isinstance(inner, Sequence):
@@ -149,7 +155,9 @@ def _sequence(machine: Machine, node: ast.List | ast.Tuple | ast.Set) -> Value:
 
 def _mapping(machine: Machine, node: ast.Dict) -> Value:
     items: dict[Any, Value] = {}
-    for index, (key, value) in enumerate(zip(node.keys, node.values, strict=True)):
+    _spend(machine, node.values)
+    pairs = zip(node.keys[:MOST_ITEMS], node.values[:MOST_ITEMS], strict=True)
+    for index, (key, value) in enumerate(pairs):
         found = machine.evaluate(value)
         name = machine.evaluate(key) if key is not None else None
         try:

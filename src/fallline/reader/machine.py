@@ -82,6 +82,13 @@ class Bounds:
             self.complete = False
             raise Stop
 
+    def spend(self, statements: int) -> None:
+        """As much work as so many statements, inside one."""
+        self.fuel -= statements
+        if self.fuel < 0:
+            self.complete = False
+            raise Stop
+
 
 @dataclass(frozen=True)
 class Language:

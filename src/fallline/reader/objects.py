@@ -17,10 +17,10 @@ from fallline.api.values import (
     Value,
     kind_by_name,
 )
+from fallline.flow.modes import class_has_mode
 from fallline.reader.machine import Machine
 from fallline.syntax import Module
 from fallline.syntax.classes import find_method
-from fallline.syntax.modes import class_has_mode
 from fallline.syntax.module import walk
 
 __all__ = ["class_attribute", "construct", "thing_attribute"]

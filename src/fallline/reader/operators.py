@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import ast
-import operator
-from collections.abc import Callable
-from typing import Any
 
 from fallline.api.arithmetic import combined
 from fallline.api.values import Const, Params, Sequence, Tensor, Unknown, Value
 from fallline.reader.counts import COUNTED
 from fallline.reader.machine import Machine
+from fallline.syntax.names import UNKNOWN, computed
 
-__all__ = ["combine"]
+__all__ = ["MOST_ITEMS", "combine", "joined"]
 
-_OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.BitAnd: operator.and_,
-    ast.BitOr: operator.or_,
-}
+# Lists longer than this are known by their first items.
+MOST_ITEMS = 2_048
 
 
 def combine(
@@ -36,7 +26,7 @@ def combine(
     if isinstance(a, Const) and isinstance(b, Const):
         return _arithmetic(machine, a, b, op)
     if isinstance(a, Sequence) and isinstance(b, Sequence) and isinstance(op, ast.Add):
-        return Sequence([*a.items, *b.items], machine.loops.iteration)
+        return joined(a, b, machine.loops.iteration)
     if isinstance(a, Params) and isinstance(b, Params):
         return Params(a.sets | b.sets)
     if isinstance(a, Sequence) and isinstance(op, ast.Mult):
@@ -45,20 +35,24 @@ def combine(
             if isinstance(b, Const) and isinstance(b.value, int) and 0 < b.value <= 64
             else 0
         )
-        return Sequence(a.items * (times or 1), machine.loops.iteration, open=not times)
+        longest = max(1, MOST_ITEMS // max(1, len(a.items)))
+        known = 0 < times <= longest
+        return Sequence(a.items * min(times or 1, longest), machine.loops.iteration, open=not known)
     return _with_unknown(machine, a, b, op, node)
+
+
+def joined(a: Sequence, b: Sequence, born: int) -> Sequence:
+    """Two lists one after the other."""
+    items = [*a.items, *b.items]
+    return Sequence(items[:MOST_ITEMS], born, a.open or b.open or len(items) > MOST_ITEMS)
 
 
 def _arithmetic(machine: Machine, a: Const, b: Const, op: ast.operator) -> Value:
     left, right = a.value, b.value
     if isinstance(op, ast.Mod) and isinstance(left, int) and isinstance(right, int) and a.varying:
         right = machine.counts.small(right)
-    if isinstance(op, ast.Pow):
-        return Unknown()
-    try:
-        return Const(_OPERATORS[op.__class__](left, right), a.varying or b.varying)
-    except (TypeError, ArithmeticError, KeyError, ValueError, MemoryError):
-        return Unknown()
+    found = computed(op, left, right)
+    return Unknown() if found is UNKNOWN else Const(found, a.varying or b.varying)
 
 
 def _with_unknown(machine: Machine, a: Value, b: Value, op: ast.operator, node: ast.AST) -> Value:

@@ -62,41 +62,55 @@ def _named(kept: dict[ast.AST, _Names], node: ast.AST) -> _Names:
     """What is called in a node, and what is only handed over: a function to call there, or a number (`log(loss, step)`)."""
     known = kept.get(node)
     if known is None:
-        found: set[str] = set()
-        handed: set[str] = set()
-        stack = [node]
-        while stack:
-            inner = stack.pop()
-            if inner is not node and isinstance(inner, ast.stmt):
-                called, given = _named(kept, inner)  # asked for at every depth, walked once
-                found |= called
-                handed |= given
-                continue
-            stack += children(inner)
-            if isinstance(inner, ast.Call):
-                if isinstance(inner.func, ast.Name):
-                    found.add(inner.func.id)
-                elif isinstance(inner.func, ast.Attribute):
-                    found.add(inner.func.attr)
-                    if isinstance(inner.func.value, ast.Name):
-                        found.add(f"{inner.func.value.id}.{inner.func.attr}")
-                    if (
-                        inner.func.attr == "update"
-                        and "scal" in ast.unparse(inner.func.value).lower()
-                    ):
-                        found.add("scaler.update")
-                for argument in () if _only_asks(inner.func) else inner.args:
-                    # a closure or step function handed to something that will call it
-                    if isinstance(argument, ast.Name):
-                        handed.add(argument.id)
-            elif isinstance(inner, ast.Attribute) and inner.attr in {
-                "grad",
-                "require_backward_grad_sync",
-                "sync_gradients",
-            }:
-                found.add("zero_grad")
-        known = kept[node] = frozenset(found), frozenset(handed - found)
+        # asked for at every depth, walked once: the innermost statements first, without recursion
+        unknown = [node]
+        for here in unknown:
+            unknown += [n for n in children(here) if n not in kept]
+        for inner in reversed(unknown[1:]):
+            if isinstance(inner, ast.stmt):
+                kept[inner] = _names_in(kept, inner)
+        known = kept[node] = _names_in(kept, node)
     return known
+
+
+def _names_in(kept: dict[ast.AST, _Names], node: ast.AST) -> _Names:
+    """The same, where the answers for the statements below are known."""
+    found: set[str] = set()
+    handed: set[str] = set()
+    stack = [node]
+    while stack:
+        inner = stack.pop()
+        if inner is not node and isinstance(inner, ast.stmt):
+            called, given = kept[inner]
+            found |= called
+            handed |= given
+            continue
+        stack += children(inner)
+        if isinstance(inner, ast.Call):
+            found.update(_calls(inner.func))
+            if not _only_asks(inner.func):
+                # a closure or step function handed to something that will call it
+                handed.update(a.id for a in inner.args if isinstance(a, ast.Name))
+        elif isinstance(inner, ast.Attribute) and inner.attr in _LIKE_ZERO_GRAD:
+            found.add("zero_grad")
+    return frozenset(found), frozenset(handed - found)
+
+
+_LIKE_ZERO_GRAD = frozenset({"grad", "require_backward_grad_sync", "sync_gradients"})
+
+
+def _calls(function: ast.expr) -> list[str]:
+    """The names by which a call may be known: `update`, `scaler.update`."""
+    if isinstance(function, ast.Name):
+        return [function.id]
+    if not isinstance(function, ast.Attribute):
+        return []
+    names = [function.attr]
+    if isinstance(function.value, ast.Name):
+        names.append(f"{function.value.id}.{function.attr}")
+    if function.attr == "update" and "scal" in ast.unparse(function.value).lower():
+        names.append("scaler.update")
+    return names
 
 
 # Functions that look at what they are given and call none of it: `isinstance(model, Trainer)` trains nothing.

@@ -25,7 +25,7 @@ from fallline.reader.decide import decide, truth
 from fallline.reader.loops import BREAK, CONTINUE, RETURN
 from fallline.reader.machine import Machine
 from fallline.reader.names import imported
-from fallline.reader.operators import combine
+from fallline.reader.operators import combine, joined
 
 __all__ = ["STATEMENTS"]
 
@@ -95,7 +95,8 @@ def _augmented(machine: Machine, node: ast.AugAssign) -> None:
         return
     new = combine(machine, old, value, node.op, node)
     if isinstance(old, Sequence) and isinstance(value, Sequence):
-        old.items += value.items
+        longer = joined(old, value, old.born)
+        old.items, old.open = longer.items, longer.open
         return
     if isinstance(new, Const) and machine.loops.iteration:
         new = Const(new.value, True)

@@ -2,94 +2,111 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 
-from fallline.triage.answer import SURE, Answer
+from fallline.triage.answer import Answer
+from fallline.triage.claim import Action
 
-__all__ = ["markdown", "text"]
+__all__ = ["brief", "chapter", "markdown", "text"]
 
-_FEW = 3
 _WIDTH = 96
-
-_SAY_MORE = (
-    "Say what the loop does and what you see: an error message, the loss, the gradient norm, or the code (--code train.py). "
-    "Questions are read in English; messages and code may stand beside any language."
-)
-_NOT_OURS = f"This does not look like a question about PyTorch training, so there is no specialist for it. {_SAY_MORE}"
+_MOST_LINES = 25
+_FOOT = 2  # the line about --more, and the one before it
+_CLAUSE = re.compile(r"[a-z`]")  # what to see is the end of a sentence, or a sentence of its own
 
 
 def text(answer: Answer, more: bool = False) -> str:
-    """For a terminal."""
-    if not answer.routes or answer.routes[0][1] < SURE:
-        return _wrapped(_not_ours(answer), "")
-    few = None if more else _FEW
+    """For a terminal: the answer and what to do, or with `more` the whole chapter after it."""
+    short = brief(answer)
+    if not more or not answer.reply.ours:
+        return short
+    return "\n\n".join(part for part in (short, _chapter(answer)) if part)
+
+
+def brief(answer: Answer) -> str:
+    """The answer in at most 25 lines: whatever does not fit is left to --more."""
+    reply = answer.reply
+    lines = _wrapped(reply.answer, "").splitlines()
+    for number, action in enumerate(reply.actions, 1):
+        block = (
+            ["", *_action(number, action)]
+            if action.code or number == 1
+            else _action(number, action)
+        )
+        if len(lines) + len(block) > _MOST_LINES - _FOOT:
+            block = [""] * (number == 1) + _action(number, action, code=False)
+        if len(lines) + len(block) > _MOST_LINES - _FOOT:
+            break
+        lines += block
+    if reply.clarify and reply.clarify not in reply.says:
+        lines += ["", *_wrapped(reply.clarify, "").splitlines()]
+    if answer.cases and reply.ours:
+        lines += [
+            "",
+            "--more: what to measure, every fix with its condition, and what backs each statement.",
+        ]
+    return "\n".join(lines[:_MOST_LINES]).rstrip()
+
+
+def _action(number: int, action: Action, code: bool = True) -> list[str]:
+    lines = _wrapped(_worded(action), f"{number}. ", "   ").splitlines()
+    if code and action.code:
+        lines += textwrap.indent(action.code.rstrip(), "       ").splitlines()
+    if action.see:
+        lines += _wrapped(_seen(action), "   ", "   ").splitlines()
+    return lines
+
+
+def _worded(action: Action) -> str:
+    """What to do, after its condition."""
+    if not action.when:
+        return action.do
+    name = action.do[:1] == "`" or action.do[1:2].isupper()
+    return f"If {action.when}: {action.do if name else action.do[:1].lower() + action.do[1:]}"
+
+
+def _seen(action: Action) -> str:
+    return f"It worked if {action.see}" if _CLAUSE.match(action.see) else action.see
+
+
+def _chapter(answer: Answer) -> str:
+    """All that the cases hold, for who wants to read on."""
+    if not answer.cases and not answer.findings:
+        return ""
     lines: list[str] = []
     who = ", ".join(f"{name} ({score:.2f})" for name, score in _answering(answer))
     lines += [f"For {who}: {'; '.join(c.title for c in answer.cases)}", ""]
     if answer.findings:
         lines.append("Known from the evidence")
-        for finding in answer.findings[:few]:
+        for finding in answer.findings:
             lines.append(_wrapped(f"{finding.code} at {finding.at}: {finding.message}", "  ", "  "))
         lines.append("")
     elif answer.run:
         lines += [_wrapped(_clean(answer), ""), ""]
     if answer.corrected is not None:
-        lines += [
-            "The code, corrected (each fix was read again)",
-            "",
-            textwrap.indent(answer.corrected.rstrip(), "    "),
-            "",
-        ]
-    if answer.healthy:
-        lines += [
-            _wrapped(
-                "Nothing here says that anything is wrong: the loss falls. Change nothing; watch the loss and the share of clipped updates.",
-                "",
-            ),
-            "",
-        ]
-    for statement in answer.known[:few]:
-        lines.append(_wrapped(statement.text + _backs(statement.backs, more), "", ""))
+        lines += ["The code, corrected (each fix was read again)", ""]
+        lines += [textwrap.indent(answer.corrected.rstrip(), "    "), ""]
+    for statement in answer.known:
+        lines.append(_wrapped(statement.text + _backs(statement.backs), "", ""))
     if answer.known:
         lines.append("")
-    lines += _section(
-        "Measure first", [(s.run, s.tells + _backs(s.backs, more)) for s in answer.measure[:few]]
-    )
-    if more or not answer.healthy:
-        rows = [(f"if {w}", t + _backs(b, more)) for w, t, b in answer.branches(few)]
-        lines += _section("Then", rows)
+    lines += _section("Measure first", [(s.run, s.tells + _backs(s.backs)) for s in answer.measure])
+    lines += _section("Then", [(f"if {w}", t + _backs(b)) for w, t, b in answer.tree])
     if answer.fixes:
         lines.append("Fixes, best first, each under its condition")
-        for fix in answer.fixes[:few]:
+        for fix in answer.fixes:
             lines.append(_wrapped(f"{fix.title}, if {fix.when}", "  ", "    "))
-            lines.append(_wrapped(fix.because + _backs(fix.backs, more), "    ", "    "))
+            lines.append(_wrapped(fix.because + _backs(fix.backs), "    ", "    "))
             if fix.code:
                 lines += ["", textwrap.indent(fix.code.rstrip(), "      "), ""]
-            if more and fix.costs:
+            if fix.costs:
                 lines.append(_wrapped(f"It costs: {fix.costs}", "    ", "    "))
         lines.append("")
-    lines += _section(
-        "Avoid", [(a.advice, a.because + _backs(a.backs, more)) for a in answer.avoid[:few]]
-    )
-    lines += _section(
-        "Verify", [(s.run, s.tells + _backs(s.backs, more)) for s in answer.verify[:few]]
-    )
-    if more:
-        lines += _section("Measured", [(f.name, f.says) for f in answer.measured()])
-    hidden = sum(
-        max(0, len(x) - _FEW)
-        for x in (answer.findings, answer.fixes, answer.avoid, answer.measure, answer.tree)
-    )
-    if not more and (hidden or answer.tree):
-        lines.append(
-            "--more shows the whole decision tree, what backs each statement, and the rest."
-        )
+    lines += _section("Avoid", [(a.advice, a.because + _backs(a.backs)) for a in answer.avoid])
+    lines += _section("Verify", [(s.run, s.tells + _backs(s.backs)) for s in answer.verify])
+    lines += _section("Measured", [(f.name, f.says) for f in answer.measured()])
     return "\n".join(lines).rstrip()
-
-
-def _not_ours(answer: Answer) -> str:
-    """No specialist knows the question; who brought a run is told what it holds."""
-    return f"{_clean(answer)} {_SAY_MORE}" if answer.run else _NOT_OURS
 
 
 def _clean(answer: Answer) -> str:
@@ -114,8 +131,8 @@ def _section(title: str, rows: list[tuple[str, str]]) -> list[str]:
     return [*lines, ""]
 
 
-def _backs(names: tuple[str, ...], more: bool) -> str:
-    return f" [{', '.join(names)}]" if more and names else ""
+def _backs(names: tuple[str, ...]) -> str:
+    return f" [{', '.join(names)}]" if names else ""
 
 
 def _wrapped(words: str, first: str, rest: str = "") -> str:
@@ -124,10 +141,33 @@ def _wrapped(words: str, first: str, rest: str = "") -> str:
     )
 
 
-def markdown(answer: Answer) -> str:
-    """For a page, a pull request, or an agent."""
-    if not answer.routes or answer.routes[0][1] < SURE:
-        return _not_ours(answer)
+def markdown(answer: Answer, more: bool = False) -> str:
+    """For a page, a pull request, or an agent: the answer, or with `more` the whole chapter after it."""
+    reply = answer.reply
+    out = [reply.answer, ""]
+    for number, action in enumerate(reply.actions, 1):
+        out += [f"{number}. " + _worded(action)]
+        if action.code:
+            language = next((n for n in ("bash", "diff") if n in action.proof), "python")
+            out += [
+                "",
+                f"   ```{language}",
+                textwrap.indent(action.code.rstrip(), "   "),
+                "   ```",
+                "",
+            ]
+        out += [f"   {_seen(action)}"] if action.see else []
+    if reply.clarify and reply.clarify not in reply.says:
+        out += ["", reply.clarify]
+    if more and reply.ours:
+        out += ["", chapter(answer)]
+    return "\n".join(out).rstrip()
+
+
+def chapter(answer: Answer) -> str:
+    """All that the cases hold, as Markdown."""
+    if not answer.cases and not answer.findings:
+        return ""
     out = [f"# {'; '.join(c.title for c in answer.cases)}", ""]
     out += [f"*{name}* ({score:.2f})" for name, score in _answering(answer)]
     out.append("")
@@ -142,11 +182,6 @@ def markdown(answer: Answer) -> str:
         out += [_clean(answer), ""]
     if answer.corrected is not None:
         out += ["## The code, corrected", "", "```python", answer.corrected.rstrip(), "```", ""]
-    if answer.healthy:
-        out += [
-            "Nothing here says that anything is wrong: the loss falls. Change nothing; watch the loss and the share of clipped updates.",
-            "",
-        ]
     if answer.known:
         out += [*(f"- {s.text}{_cite(s.backs)}" for s in answer.known), ""]
     out += _bullets(

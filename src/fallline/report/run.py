@@ -5,24 +5,23 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 from fallline.finding import Finding
+from fallline.runs.excerpt import excerpt
 from fallline.runs.series import Series, Track
 from fallline.show.numbers import bytes_text, number, seconds_text
 from fallline.show.terminal import SEVERITY_STYLE, Paint, counted
 
 __all__ = [
     "SHOWN",
-    "Excerpt",
     "Overview",
-    "excerpt",
     "finding_lines",
     "overview",
     "summary",
     "verdict",
 ]
 
+JUDGED = 50  # updates: with fewer, most rules about numbers have too little to judge
 SHOWN = 4  # optimizers with all their numbers; a search over settings makes hundreds
 
 
@@ -180,9 +179,20 @@ def _shares(track: Track) -> str:
     )
 
 
+def _reservation(series: Series, findings: list[Finding]) -> str:
+    """What an all-clear leaves out: a short run shows its events, but hardly its numbers."""
+    updates = max((t.totals.get("updates", len(t.rows)) for t in series.tracks), default=0)
+    if findings or updates >= JUDGED:
+        return ""
+    if not updates:
+        return ", but no update was made"
+    return f" in {counted(updates, 'update')}; rules about numbers need {JUDGED}"
+
+
 def finding_lines(series: Series, findings: list[Finding], paint: Paint) -> list[str]:
     """The verdict, then each finding with its line, the worst first."""
-    lines = [f"  {paint(verdict(findings).capitalize() + '.', 'bold')}"]
+    said = verdict(findings).capitalize() + _reservation(series, findings)
+    lines = [f"  {paint(f'{said}.', 'bold')}"]
     for finding in sorted(findings, key=lambda f: f.severity.rank):
         code = paint(finding.code, SEVERITY_STYLE[finding.severity.value])
         lines += [
@@ -196,34 +206,3 @@ def finding_lines(series: Series, findings: list[Finding], paint: Paint) -> list
             if hit
         ]
     return lines
-
-
-@dataclass(frozen=True, slots=True)
-class Excerpt:
-    """Lines of the user's source around a finding: (line number, text, whether it is the line itself)."""
-
-    lines: list[tuple[int, str, bool]]
-    changed: bool = False  # the file is newer than the run
-
-
-def excerpt(finding: Finding, series: Series, around: int = 3) -> Excerpt:
-    """Empty when the source is not there (any more). Of a notebook's cell it is in the run itself."""
-    meta = series.meta
-    cell = (meta.get("cells") or {}).get(finding.at.path)
-    if cell is not None:
-        text, changed = cell.splitlines(), False
-    else:
-        path = Path(meta.get("cwd") or ".") / finding.at.path
-        try:
-            text = path.read_text(encoding="utf-8", errors="replace").splitlines()
-            changed = path.stat().st_mtime > (meta.get("ended") or math.inf)
-        except OSError:
-            return Excerpt([])
-    first, last = max(1, finding.at.line - around), min(len(text), finding.at.line + around)
-    return Excerpt(
-        [
-            (n, text[n - 1].replace("\t", "    "), n == finding.at.line)
-            for n in range(first, last + 1)
-        ],
-        changed,
-    )

@@ -15,7 +15,7 @@ from pathlib import Path
 from fallline._version import __version__
 from fallline.errors import UsageError
 from fallline.files import write_atomically
-from fallline.rule import all_rules
+from fallline.rules import all_rules
 from fallline.specialists import SPECIALISTS, Specialist
 from fallline.triage.playbook import Case, Fixing, Playbook, Step, backing, playbooks
 

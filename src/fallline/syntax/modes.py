@@ -1,21 +1,15 @@
-"""Whether a module computes something else in eval mode than in train mode, as far as its layers can be seen."""
+"""Which layers of torch.nn behave differently in eval mode."""
 
 from __future__ import annotations
 
-import ast
 import re
 
-from fallline.syntax.models import construction, module_class
-from fallline.syntax.module import Module, walk
-
-__all__ = ["class_has_mode", "layer_has_mode"]
+__all__ = ["layer_has_mode"]
 
 _MODAL = re.compile(
     r"\w*BatchNorm\w*|\w*Dropout\w*|RReLU|Transformer\w*|InstanceNorm\dd|FeatureAlphaDropout"
 )
 _RECURRENT = frozenset({"LSTM", "GRU", "RNN", "MultiheadAttention"})
-_MODAL_FUNCTION = re.compile(r"torch\.nn\.functional\.(\w*dropout\w*|batch_norm|rrelu\w*)")
-_DEPTH = 6
 
 
 def layer_has_mode(type_name: str, *, dropout: bool) -> bool:
@@ -23,84 +17,3 @@ def layer_has_mode(type_name: str, *, dropout: bool) -> bool:
     if type_name in _RECURRENT:
         return dropout
     return _MODAL.fullmatch(type_name) is not None
-
-
-def class_has_mode(home: Module, cls: ast.ClassDef, depth: int = _DEPTH) -> bool | None:
-    """Whether a module class has such layers, or asks for its mode; None where it holds something that is not seen."""
-    known: bool | str | None = getattr(cls, "_has_mode", "")
-    if known == "":
-        cls._has_mode = False  # type: ignore[attr-defined]  # a class that holds itself must not recurse
-        known = cls._has_mode = _search(home, cls, depth)  # type: ignore[attr-defined]
-    assert not isinstance(known, str)
-    return known
-
-
-def _search(home: Module, cls: ast.ClassDef, depth: int) -> bool | None:
-    if depth == 0:
-        return None
-    sure = not _holds_what_it_is_given(cls)
-    for node in walk(cls):
-        if isinstance(node, ast.Attribute) and node.attr == "training":
-            return True
-        if isinstance(node, ast.Call):
-            found = _call(home, node, depth)
-            if found:
-                return True
-            sure = sure and found is not None
-    for base in cls.bases:
-        name = home.resolve(base)
-        if name in {"torch.nn.Module", "torch.nn.modules.module.Module"}:
-            continue
-        parent = module_class(home, base)
-        above = class_has_mode(*parent, depth - 1) if parent is not None else None
-        if above:
-            return True
-        sure = sure and above is not None
-    return False if sure else None
-
-
-def _call(home: Module, call: ast.Call, depth: int) -> bool | None:
-    name = home.resolve(call.func) or ""
-    if name.startswith("torch."):
-        last = name.rpartition(".")[2]
-        if _MODAL_FUNCTION.fullmatch(name):
-            return True
-        return construction(home, call) is not None and layer_has_mode(
-            last, dropout=any(k.arg in {"dropout", None} for k in call.keywords)
-        )
-    made = module_class(home, call.func)
-    if made is not None:
-        return class_has_mode(*made, depth - 1)
-    if name and "." in name and not name.startswith(("math.", "numpy.", "functools.", "copy.")):
-        return None  # a library may make anything
-    written = (
-        call.func.attr
-        if isinstance(call.func, ast.Attribute)
-        else call.func.id
-        if isinstance(call.func, ast.Name)
-        else ""
-    )
-    return None if written[:1].isupper() or re.search(r"make|build|create|get_", written) else False
-
-
-def _holds_what_it_is_given(cls: ast.ClassDef) -> bool:
-    """`self.backbone = backbone`, called later: any module may be behind it."""
-    made = next(
-        (f for f in cls.body if isinstance(f, ast.FunctionDef) and f.name == "__init__"), None
-    )
-    if made is None:
-        return False
-    given = {a.arg for a in ast.walk(made.args) if isinstance(a, ast.arg)}
-    kept = {
-        target.attr
-        for node in walk(made)
-        if isinstance(node, ast.Assign)
-        and isinstance(node.value, ast.Name)
-        and node.value.id in given
-        for target in node.targets
-        if isinstance(target, ast.Attribute)
-    }
-    return any(
-        isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and n.func.attr in kept
-        for n in walk(cls)
-    )

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import operator
+import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fallline.syntax.module import Module
 
-__all__ = ["SAME", "UNKNOWN", "constant_of"]
+__all__ = ["SAME", "UNKNOWN", "computed", "constant_of"]
 
 UNKNOWN: Any = object()
 _DEEPEST = 12  # how far arithmetic is followed
@@ -33,15 +36,47 @@ SAME = {
     "torch.autograd.function.Function": "torch.autograd.Function",
 }
 
-_ARITHMETIC: dict[type, Any] = {
-    ast.Add: lambda a, b: a + b,
-    ast.Sub: lambda a, b: a - b,
-    ast.Mult: lambda a, b: a * b,
-    ast.Div: lambda a, b: a / b,
-    ast.FloorDiv: lambda a, b: a // b,
-    ast.Mod: lambda a, b: a % b,
-    ast.Pow: lambda a, b: a**b if abs(b) < 64 and abs(a) < 1e6 else float("nan"),
+_ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.BitAnd: operator.and_,
+    ast.BitOr: operator.or_,
 }
+_MOST_BITS = 512
+_LONGEST_TEXT = 4_096
+_WIDE_FORMAT = re.compile(r"%[^a-zA-Z]*(\*|\d{3})")
+
+
+def computed(op: ast.operator, left: Any, right: Any) -> Any:
+    """Arithmetic with two constants, or UNKNOWN: also where the result would be too large to be worth knowing."""
+    do = _ARITHMETIC.get(op.__class__)
+    if do is None or not _within_bounds(op, left, right):
+        return UNKNOWN
+    try:
+        return do(left, right)
+    except (TypeError, ArithmeticError, ValueError):
+        return UNKNOWN
+
+
+def _within_bounds(op: ast.operator, left: Any, right: Any) -> bool:
+    match op, left, right:
+        case ast.Mult(), int(), int():
+            return left.bit_length() + right.bit_length() <= _MOST_BITS
+        case ast.Mult(), str() | bytes(), int():
+            return len(left) * right <= _LONGEST_TEXT
+        case ast.Mult(), int(), str() | bytes():
+            return len(right) * left <= _LONGEST_TEXT
+        case ast.Add(), str() | bytes(), str() | bytes():
+            return len(left) + len(right) <= _LONGEST_TEXT
+        case ast.Mod(), str(), _:
+            return len(left) <= _LONGEST_TEXT and _WIDE_FORMAT.search(left) is None
+        case ast.Mod(), bytes(), _:
+            return False
+    return True
 
 
 def constant_of(module: Module, node: ast.expr | None, depth: int = 0) -> Any:
@@ -58,10 +93,9 @@ def constant_of(module: Module, node: ast.expr | None, depth: int = 0) -> Any:
         left = constant_of(module, here.left, depth + 1)
         right = constant_of(module, here.right, depth + 1)
         if isinstance(left, int | float) and isinstance(right, int | float):
-            try:
-                return _ARITHMETIC[here.op.__class__](left, right)
-            except (KeyError, ArithmeticError):
-                return UNKNOWN
+            if isinstance(here.op, ast.Pow):
+                return _power(left, right)
+            return computed(here.op, left, right)
     if (
         isinstance(here, ast.Call)
         and isinstance(here.func, ast.Name)
@@ -70,8 +104,17 @@ def constant_of(module: Module, node: ast.expr | None, depth: int = 0) -> Any:
     ):
         try:
             return float(constant_of(module, here.args[0], depth + 1))
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             return UNKNOWN
     if module.resolve(here) in {"math.inf", "torch.inf", "numpy.inf"}:
         return float("inf")
     return UNKNOWN
+
+
+def _power(base: float, exponent: float) -> Any:
+    if abs(exponent) >= 64 or abs(base) >= 1e6:
+        return float("nan")
+    try:
+        return base**exponent
+    except ArithmeticError:
+        return UNKNOWN

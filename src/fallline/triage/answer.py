@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fallline.finding import Finding
+from fallline.triage.evidence import Gathered
 from fallline.triage.numbers import trends
 from fallline.triage.playbook import Avoid, Case, Fact, Fixing, Statement, Step, backing
 from fallline.triage.recognise import Match, recognise
+from fallline.triage.reply import Reply, compose
 from fallline.triage.words import tokens
 
 __all__ = ["Answer", "answer"]
@@ -55,6 +56,7 @@ class Answer:
     corrected: str | None = None
     healthy: bool = False
     run: str = ""  # the folder of a watched run that came along
+    reply: Reply = field(default_factory=lambda: Reply(""))
 
     def branches(self, few: int | None) -> list[tuple[str, str, tuple[str, ...]]]:
         """The branches of the tree that the question is nearest to, in the tree's own order."""
@@ -71,6 +73,13 @@ class Answer:
     def as_dict(self) -> dict[str, Any]:
         """The object of the JSON contract."""
         return {
+            "answer": self.reply.answer,
+            "verdict": self.reply.verdict,
+            "clarify": self.reply.clarify,
+            "actions": [
+                {"do": a.do, "if": a.when, "code": a.code, "see": a.see} for a in self.reply.actions
+            ],
+            "claims": self.reply.claims,
             "routes": [{"specialist": name, "score": score} for name, score in self.routes],
             "findings": [f.as_dict() for f in self.findings],
             "known": [{"text": s.text, "backs": list(s.backs)} for s in self.known],
@@ -109,23 +118,19 @@ class Answer:
         }
 
 
-def answer(
-    question: str,
-    findings: Sequence[Finding] = (),
-    corrected: str | None = None,
-    run: str = "",
-) -> Answer:
+def answer(question: str, evidence: Gathered | None = None, run: str = "") -> Answer:
     """Answer a question, with whatever evidence came along: findings, corrected code, the folder of a watched run."""
-    serious = sorted((f for f in findings if f.severity != "info"), key=lambda f: f.severity.rank)
+    evidence = evidence or Gathered([])
+    serious = evidence.serious
     matches = recognise(question, [f.code for f in serious])
     chosen = _chosen(matches)
     reply = Answer(
         question,
         _routes(matches),
         [m.case for m in chosen],
-        sorted(findings, key=lambda f: f.severity.rank),
+        sorted(evidence.findings, key=lambda f: f.severity.rank),
     )
-    reply.corrected, reply.run = corrected, run
+    reply.corrected, reply.run = evidence.corrected, run
     doctors = any(m.case.specialist in _DOCTORS for m in chosen[:1])
     reply.healthy = doctors and not serious and _healthy(question)
     for match in chosen:
@@ -143,6 +148,8 @@ def answer(
     reply.known.sort(key=lambda s: -_shared(s.text, question))
     reply.fixes = list({fix.title: fix for fix in reply.fixes}.values())
     reply.avoid = list({avoid.advice: avoid for avoid in reply.avoid}.values())
+    sure = [name for name, score in reply.routes if score >= SURE]
+    reply.reply = compose(question, evidence, reply.cases, sure, run=run, healthy=reply.healthy)
     return reply
 
 

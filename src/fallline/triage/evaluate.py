@@ -27,6 +27,7 @@ from typing import Any
 from fallline.errors import UsageError
 from fallline.triage.evidence import lines_back
 from fallline.triage.playbook import facts
+from fallline.verdict.reading import read_text
 
 __all__ = ["KINDS", "Complaint", "Scenario", "grade", "grade_text", "refuted", "scenarios"]
 
@@ -216,8 +217,6 @@ def _stated(text: str) -> list[str]:
 
 
 def _code(text: str) -> list[Complaint]:
-    from fallline.reader import read_text
-
     found: list[Complaint] = []
     prose = _FENCE.sub("", text)
     for match in _FENCE.finditer(text):

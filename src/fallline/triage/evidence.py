@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import re
 import textwrap
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from difflib import unified_diff
 from pathlib import Path
 
+from fallline.check.fixing import Fixer
 from fallline.errors import RunError, UsageError
 from fallline.finding import Finding
+from fallline.runs.findings import read_findings
+from fallline.runs.read import read_run
+from fallline.runs.series import Series
 from fallline.triage.pasted import unfenced
+from fallline.verdict.project import read_paths
+from fallline.watcher.conclude import findings_of
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from fallline.runs.series import Series
-
-__all__ = ["code_in", "corrected", "gather", "lines_back", "seen_in"]
+__all__ = ["Gathered", "code_in", "corrected", "gather", "lines_back", "seen_in"]
 
 _FENCE = re.compile(r"```(?:py|python|python3)?[ \t]*\n(.*?)(?:```|\Z)", re.S)
 _LARGEST = 2_000_000
@@ -34,20 +36,36 @@ _IMPORTS = {
 }
 
 
-def gather(
-    question: str, code: Sequence[str] = (), run: str | None = None
-) -> tuple[list[Finding], str | None]:
+@dataclass(slots=True)
+class Gathered:
+    """What the evidence shows: findings, the code with the reader's own fixes, and what those leave."""
+
+    findings: list[Finding]
+    corrected: str | None = None
+    diff: str = ""  # the lines that the fixes change
+    remaining: list[Finding] = field(default_factory=list)
+
+    @property
+    def serious(self) -> list[Finding]:
+        """What calls for a change, worst first."""
+        return sorted(
+            (f for f in self.findings if f.severity != "info"), key=lambda f: f.severity.rank
+        )
+
+    def add(self, other: Gathered) -> None:
+        self.findings += other.findings
+        if self.corrected is None:
+            self.corrected, self.diff, self.remaining = other.corrected, other.diff, other.remaining
+
+
+def gather(question: str, code: Sequence[str] = (), run: str | None = None) -> Gathered:
     """The findings of all evidence, and the corrected code where the reader has certain fixes."""
-    found: list[Finding] = []
-    fixed: str | None = None
-    texts = [(path, _read(path)) for path in code] or code_in(question)
-    for path, text in texts:
-        here, better = corrected(text, path)
-        found += here
-        fixed = fixed or better
+    found = Gathered([])
+    for path, text in [(path, _read(path)) for path in code] or code_in(question):
+        found.add(corrected(text, path))
     if run is not None:
-        found += _of_run(Path(run))
-    return found, fixed
+        found.findings += _of_run(Path(run))
+    return found
 
 
 def code_in(question: str) -> list[tuple[str, str]]:
@@ -58,20 +76,30 @@ def code_in(question: str) -> list[tuple[str, str]]:
     return [(_PASTED, "\n".join(blocks))] if any(blocks) else []
 
 
-def corrected(text: str, path: str) -> tuple[list[Finding], str | None]:
+def corrected(text: str, path: str) -> Gathered:
     """The findings in a piece of code, and the code with the fixes that hold: each was read again."""
-    from fallline.check.fixing import Fixer
-    from fallline.reader import read_paths
-
     head = _assumed(text) if path == _PASTED else ""
     given = {path: (head + text).encode()}
     readings = read_paths([path], roots=[str(Path(path).parent)], given=given)
     found = [f for r in readings for f in r.findings if f.code != "FL000" or path != _PASTED]
     fixer = Fixer(readings, lambda finding, sources: finding.severity != "info", ".", given, True)
     fixer.run()
-    changed = fixer.state.changed.get(path)
-    shifted = [_moved(f, head.count("\n")) for f in found]
-    return shifted, changed.decode().removeprefix(head) if changed is not None else None
+    lines = head.count("\n")
+    gathered = Gathered([_moved(f, lines) for f in found])
+    if (changed := fixer.state.changed.get(path)) is not None:
+        gathered.corrected = changed.decode().removeprefix(head)
+        gathered.diff = _changes(text, gathered.corrected)
+        left = [f for f in fixer.state.readings[path].findings if f.severity != "info"]
+        gathered.remaining = [_moved(f, lines) for f in left]
+    return gathered
+
+
+def _changes(before: str, after: str) -> str:
+    """The lines that changed, each with a sign, and one line around them."""
+    rows = list(unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=1))[2:]
+    return textwrap.dedent("\n".join("" if row.startswith("@@") else row for row in rows)).strip(
+        "\n"
+    )
 
 
 def _assumed(text: str) -> str:
@@ -116,13 +144,9 @@ def _read(path: str) -> str:
 
 def _of_run(folder: Path) -> list[Finding]:
     """What was found in a watched run. One in which nothing was watched is refused: it must not look like a healthy one."""
-    file = folder / "findings.json"
-    found = _recorded(file) if file.is_file() else []
+    found = read_findings(folder)
     if found:
         return found
-    from fallline.runs.read import read_run
-    from fallline.watcher.conclude import findings_of
-
     if folder.is_file():
         raise RunError(f"{folder} is a file; --run takes the folder of a watched run")
     series = read_run(folder)
@@ -136,25 +160,4 @@ def seen_in(series: Series, found: list[Finding], folder: str) -> list[Finding]:
     raise RunError(
         f"the run in {folder} holds no update: no optimizer stepped while it was watched, so it says nothing about the question. "
         "Watch one that trains: `fallline run train.py`"
-    )
-
-
-def _recorded(file: Path) -> list[Finding]:
-    try:
-        written = json.loads(file.read_text(encoding="utf-8"))
-        if not isinstance(written, list):
-            raise TypeError("findings are a list")
-        return [Finding.from_dict(d) for d in written]
-    except OSError as error:
-        raise RunError(f"{file} cannot be read: {error.strerror or error}") from None
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise RunError(f"{file} is damaged: {_again(file.parent)}") from None
-
-
-def _again(folder: Path) -> str:
-    """How findings that are lost come back."""
-    if any(folder.glob("rank*.sqlite")):
-        return f"delete it, and `fallline report {folder}` writes it again"
-    return (
-        "nothing is left to write it again from; watch the run once more: `fallline run train.py`"
     )

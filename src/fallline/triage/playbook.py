@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from fallline.proof.record import recorded
+from fallline.specialists import specialist_of
 
 __all__ = [
     "Avoid",
@@ -42,6 +43,7 @@ __all__ = [
     "Statement",
     "Step",
     "backing",
+    "cases_of",
     "facts",
     "playbooks",
 ]
@@ -185,6 +187,16 @@ def playbooks() -> tuple[Playbook, ...]:
         name = raw["specialist"]
         found.append(Playbook(name, tuple(_case(name, c) for c in raw.get("case", ()))))
     return tuple(found)
+
+
+@cache
+def cases_of(code: str) -> tuple[str, ...]:
+    """The cases that a finding of this rule turns a question into: those that name it, or its specialist's first one."""
+    named = tuple(c.id for book in playbooks() for c in book.cases if code in c.rules)
+    if named or code == "FL000":  # a file that cannot be read is not a case
+        return named
+    who = specialist_of(code).name
+    return next((b.cases[0].id,) for b in playbooks() if b.specialist == who)
 
 
 @cache

@@ -21,8 +21,8 @@ from itertools import pairwise
 from fallline.specialists import SPECIALISTS
 from fallline.triage.numbers import trends
 from fallline.triage.pasted import unfenced
-from fallline.triage.playbook import Case, playbooks
-from fallline.triage.words import familiar, holds, pointers, scope, spelled, tokens
+from fallline.triage.playbook import Case, cases_of, playbooks
+from fallline.triage.words import familiar, holds, other_framework, pointers, scope, spelled, tokens
 
 __all__ = ["Match", "Question", "recognise"]
 
@@ -168,13 +168,15 @@ def recognise(text: str, findings: Iterable[str] = ()) -> list[Match]:
             score += 0.08
         if moving.intersection(case.numbers):
             score += _MOVING
-        if found := [n for n, code in enumerate(shown) if code in case.rules]:
+        if found := [n for n, code in enumerate(shown) if case.id in cases_of(code)]:
             score += _SHOWN if found[0] else _SHOWN + 1  # the worst finding leads
             held = True
             named.add(case.specialist)
         likeness[n] = score
         pointed = _POINTING * min(pointing.get(case.specialist, 0.0), _ENOUGH)
         scores.append(score + pointed if held else 0.0)
+    if other_framework(question.text) and not shown:
+        return []
     ours = 1.0 if shown else _ours(question, index, sure or bool(moving))
     order = sorted(range(len(scores)), key=lambda n: (-scores[n], index.cases[n].id))
     kept: list[Match] = []

@@ -13,7 +13,19 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-__all__ = ["familiar", "holds", "pointers", "root", "scope", "spelled", "tokens"]
+__all__ = [
+    "Phrase",
+    "familiar",
+    "foreign",
+    "holds",
+    "other_framework",
+    "phrases",
+    "pointers",
+    "root",
+    "scope",
+    "spelled",
+    "tokens",
+]
 
 _HOME = Path(__file__).parent / "words.toml"
 _TOKEN = re.compile(r"[a-z0-9à-ÿ]+\+*|[\u3040-\u9fff]+")
@@ -31,6 +43,8 @@ _SCOPE = {"ours": 1.0, "partly": 0.5, "elsewhere": -1.5}
 _GAP = 6  # words that ` ... ` may leave out, and one
 _SHORTEST = 6  # shorter words are not corrected: too many neighbours
 _NAMED = 1.5  # a specialist is named by one name, or by two signs
+_STRANGE = 0.5  # a question with fewer known words than this share is not ours
+_TORCH = frozenset({"torch", "pytorch", "nn", "lightning"})
 _YIELDING = 0.75  # what is left of a specialist's words beside the one it yields to
 
 
@@ -44,6 +58,29 @@ class _Term:
 
 
 @dataclass(frozen=True, slots=True)
+class Phrase:
+    """Words that stand beside each other in a question; `clip*` is a beginning, ` ... ` a gap."""
+
+    spellings: tuple[tuple[str, ...], ...]
+
+    def found_in(self, words: list[str]) -> bool:
+        return any(
+            _match(parts, words, at) is not None
+            for parts in self.spellings
+            for at, word in enumerate(words)
+            if _fits(parts[0], word)
+        )
+
+
+def phrases(text: str) -> Phrase:
+    """A phrase as it is written in a condition."""
+    found = _spellings(_parts(text))
+    if not found:
+        raise ValueError(f"no words in {text!r}")
+    return Phrase(tuple(found))
+
+
+@dataclass(frozen=True, slots=True)
 class _Lexicon:
     exact: dict[str, tuple[_Term, ...]]  # by their first word
     begun: dict[str, tuple[_Term, ...]]  # by the first letter of a first word that is a beginning
@@ -51,6 +88,7 @@ class _Lexicon:
     ours: frozenset[str]  # words of any term that is not elsewhere's
     beginnings: tuple[str, ...]  # and what such words begin with
     neutral: frozenset[str]  # words that everybody uses of everything
+    frameworks: frozenset[str]  # names of other frameworks
     yields: dict[str, tuple[str, ...]]  # to whom a specialist leaves a question that names both
 
 
@@ -96,6 +134,7 @@ def _lexicon() -> _Lexicon:
         # two letters begin too much
         tuple(p[:-1] for p in sorted(ours) if p.endswith("*") and len(p) > 3),
         frozenset(raw["scope"]["neutral"]),
+        frozenset(raw["scope"]["frameworks"]),
         {group: tuple(lists["yields_to"]) for group, lists in raw.items() if "yields_to" in lists},
     )
 
@@ -169,14 +208,16 @@ def _match(parts: tuple[str, ...], words: list[str], at: int) -> tuple[int, ...]
     return tuple(taken)
 
 
-def _found(words: list[str], scope_only: bool) -> tuple[dict[str, float], dict[str, set[str]]]:
+def _found(
+    words: list[str], scope_only: bool, elsewhere: bool = False
+) -> tuple[dict[str, float], dict[str, set[str]]]:
     """The weight of each group, and its words: each counts once, in the weightiest and longest term that has it."""
     lexicon = _lexicon()
     hits: list[tuple[_Term, tuple[int, ...]]] = []
     for at, word in enumerate(words):
         alike = [term for key in {word, root(word)} for term in lexicon.exact.get(key, ())]
         for term in (*alike, *lexicon.begun.get(word[:1], ())):
-            if (term.group == "scope") is scope_only:
+            if (term.group == "scope") is scope_only and (term.weight < 0 or not elsewhere):
                 places = _match(term.parts, words, at)
                 if places is not None:
                     hits.append((term, places))
@@ -261,6 +302,22 @@ def scope(text: str) -> float:
         others = _found(rest, scope_only=False)[0]
         about += 0.5 if max(others.values(), default=0.0) >= 1.0 else 0.0
     return about
+
+
+def foreign(text: str) -> bool:
+    """Whether a question names something that is certainly not PyTorch training, or mostly uses words that are strange here."""
+    words = spelled(tokens(text))
+    if _found(words, scope_only=True, elsewhere=True)[0]:
+        return True
+    telling = [w for w in set(words) if len(w) > 2 and not w[0].isdigit()]
+    known = [ours for w in telling if (ours := familiar(w)) is not None]
+    return bool(known) and sum(known) < _STRANGE * len(known)
+
+
+def other_framework(text: str) -> bool:
+    """Whether a question is about another framework: it names one, and not torch."""
+    words = frozenset(tokens(text))
+    return bool(words & _lexicon().frameworks) and not words & _TORCH
 
 
 def holds(words: frozenset[str], wanted: str) -> bool:

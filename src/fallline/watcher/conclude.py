@@ -9,13 +9,16 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from fallline.errors import UsageError
+from fallline.errors import RunError, UsageError
 from fallline.finding import Finding
-from fallline.rule import Rule, all_rules
+from fallline.rule import Rule
+from fallline.rules import all_rules
+from fallline.runs.excerpt import project_of
 from fallline.runs.findings import write_findings
 from fallline.runs.read import read_run
 from fallline.runs.series import Series
-from fallline.verdict import merge, settle
+from fallline.settle import settle
+from fallline.verdict import together
 
 __all__ = ["conclude", "findings_of", "measured"]
 
@@ -34,18 +37,22 @@ def conclude(folder: Path, *, wait: bool = False) -> tuple[Series, list[Finding]
     return series, found
 
 
-def findings_of(series: Series) -> list[Finding]:
-    """What was found while the run went on, and what its numbers show."""
+def findings_of(
+    series: Series, thresholds: dict[str, dict[str, float]] | None = None
+) -> list[Finding]:
+    """What was found while the run went on, and what its numbers show. The thresholds are the project's, unless given."""
     recorded = [f for rank in series.ranks for f in rank.findings]
     recorded += [
         Finding.from_dict(d) for rank in series.ranks for d in rank.meta.get("judged") or ()
     ]
-    return settle(merge([*recorded, *measured(series)]))
+    return settle(together([*recorded, *measured(series, thresholds)], one_trace=True))
 
 
-def measured(series: Series) -> Iterator[Finding]:
+def measured(
+    series: Series, thresholds: dict[str, dict[str, float]] | None = None
+) -> Iterator[Finding]:
     """The findings of the numeric rules."""
-    chosen = _thresholds(series)
+    chosen = _thresholds(series) if thresholds is None else thresholds
     for rule in all_rules():
         if rule._defines("check_series"):
             try:
@@ -59,7 +66,7 @@ def _thresholds(series: Series) -> dict[str, dict[str, float]]:
     from fallline.check.settings import load
 
     try:
-        return load([str(series.meta.get("cwd") or ".")]).thresholds
+        return load([str(project_of(series) or ".")]).thresholds
     except UsageError as error:
         print(f"fallline: {error}", file=sys.stderr)
         return {}
@@ -86,15 +93,15 @@ def _all_ranks(folder: Path) -> Series:
     while True:
         if (now := _written(folder)) != written:
             written, still = now, time.monotonic()
-        series = read_run(folder)
-        ended = sum(1 for r in series.ranks if "ended" in r.meta)
         waited = time.monotonic()
-        if (
-            ended >= series.world
-            or waited > still + WAIT_FOR_RANKS
-            or waited > begun + LONGEST_WAIT
-        ):
-            return series
+        over = waited > still + WAIT_FOR_RANKS or waited > begun + LONGEST_WAIT
+        try:
+            series = read_run(folder)
+            if over or sum(1 for r in series.ranks if "ended" in r.meta) >= series.world:
+                return series
+        except RunError:
+            if over:
+                raise
         time.sleep(0.1)
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from fallline.events import Kind
 from fallline.finding import Finding
-from fallline.rule import all_rules
+from fallline.rule import Rule
 from fallline.runs.findings import findings_text
-from fallline.verdict import judge, merge, settle
+from fallline.verdict import judge
 from fallline.watcher.taps_trace import build_trace
 
 if TYPE_CHECKING:
@@ -80,21 +80,18 @@ class Judge:
 
     def _look(self, complete: bool) -> None:
         trace = build_trace(self.session, complete=complete)
-        found: list[Finding] = []
-        for rule in all_rules():
-            if rule._defines("check"):
-                try:
-                    found += judge(trace, (rule,))
-                except Exception as error:  # a rule that fails must not take the others with it
-                    if rule.code not in self._unsound:
-                        self._unsound.add(rule.code)
-                        print(f"fallline: rule {rule.code} failed ({error!r})", file=sys.stderr)
-        self.findings = settle(merge(found))
+        self.findings = judge(trace, on_failure=self._failed)
         if self.session.loggers is not None:
             self.session.loggers.judged(self.findings)
         if self.session.recorder is not None:
             # written anew each time: what the beginning seemed to show, the whole may not bear out
             self.session.recorder.describe("judged", json.loads(findings_text(self.findings)))
+
+    def _failed(self, rule: Rule, error: Exception) -> None:
+        """A rule that fails must not take the others with it; it is reported once."""
+        if rule.code not in self._unsound:
+            self._unsound.add(rule.code)
+            print(f"fallline: rule {rule.code} failed ({error!r})", file=sys.stderr)
 
     def finish(self, complete: bool = True) -> None:
         """Judge the whole run, in the calling thread."""

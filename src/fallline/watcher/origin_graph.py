@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fallline.watcher.frames import place
-from fallline.watcher.origin_trace import Story, describe, plain_name
-from fallline.watcher.source import line_of
+from fallline.replay.source import line_of
+from fallline.replay.tensors import plain_name
+from fallline.taps.frames import place
+from fallline.watcher.origin_trace import Story, describe
 
 __all__ = ["from_graph"]
 
@@ -17,7 +18,7 @@ __all__ = ["from_graph"]
 def from_graph(loss: Tensor) -> Story | None:
     """The operation nearest the root whose saved inputs are finite and whose result is not."""
     node: Any = loss.grad_fn
-    where = place(3)
+    where = place()
     for _ in range(64):
         if node is None:
             return None

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from fallline.events import Event
 from fallline.location import Location
-from fallline.watcher.frames import locate, user_frames
-from fallline.watcher.source import enclosing, over_parameters, statement_at
+from fallline.replay.source import enclosing, over_parameters, statement_at
+from fallline.taps.frames import locate, user_frames
+from fallline.taps.tap import silence
 
 if TYPE_CHECKING:
     from fallline.watcher.origin import Origin
@@ -45,11 +46,8 @@ def blame(origin: Origin, parameter: Tensor, step: Event, steps: int) -> dict[st
     name, optimizer = _owner(session, parameter)
     updates = session.counts.get(name, steps)
     ordinary = _ordinary(origin, name)
-    off, session.off = session.off, True
-    try:
+    with silence():
         made = step_made_it(optimizer, parameter, ordinary)
-    finally:
-        session.off = off
     facts: dict[str, Any] = {"optimizer": name or None}
     if made:
         eps = optimizer.param_groups[0].get("eps") if optimizer is not None else None
@@ -166,7 +164,7 @@ def written_between(
 def _values(at: Location) -> dict[str, Any]:
     """What the names stand for in the function of this line, where it has not returned."""
     name = at.function or "<module>"
-    for frame in user_frames(2):
+    for frame in user_frames():
         if frame.f_code.co_qualname == name and frame.f_code.co_filename.endswith(at.path):
             return dict(frame.f_locals)
     return {}

@@ -9,8 +9,7 @@ divisor, are looked at in one update of 256.
 
 from __future__ import annotations
 
-from sys import _getframe
-from threading import get_ident
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from fallline.events import Event
@@ -42,16 +41,12 @@ class Routine:
         self._call: Key = ()
         self._often: dict[tuple[Key, ...], int] = {}
 
-    def expected(self, kind: str, thing: Any, depth: int, also: Any = None) -> Event | None:
-        """The event that this call was the last time; None where it has to be told. `depth`: of the frame that calls torch.
+    def expected(self, kind: str, thing: Any, frame: FrameType, also: Any = None) -> Event | None:
+        """The event that this call was the last time; None where it has to be recorded. `frame`: that calls torch.
 
-        What describes a call: its kind, the object, code, instruction, thread, and what else counts.
+        What describes a call: its kind, the object, code, instruction, and what else counts.
         """
-        try:
-            frame = _getframe(depth)
-        except ValueError:  # called from no Python at all
-            frame = _getframe()
-        key = (kind, id(thing), id(frame.f_code), frame.f_lasti, get_ident(), also)
+        key = (kind, id(thing), id(frame.f_code), frame.f_lasti, also)
         if self.resting and self.keys[self.at] == key:
             self.at += 1
             return self.events[self.at - 1]
@@ -60,8 +55,6 @@ class Routine:
 
     def differs(self, key: Key) -> None:
         """This call has to be told."""
-        if self._teller.owner.ident != get_ident() and self._teller.owner.keeps_out():
-            return  # of a thread that is not watched
         if self.resting:
             self.wake()
         self._call = key

@@ -14,8 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
-from sys import _getframe
-from threading import get_ident
 from time import perf_counter as now
 from types import FrameType
 from typing import Any
@@ -23,17 +21,36 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fallline.engine import clipping
+from fallline.engine.gradients import Parameters
 from fallline.events import Event
 from fallline.finding import Finding
-from fallline.watcher.frames import place
+from fallline.taps.backward import BACKWARD, GRADIENTS_TAKEN, BackwardCall
+from fallline.taps.clipping import CLIP, ClipCall, tap_clip
+from fallline.taps.data import BATCH, EPOCH, EXHAUSTED, SAMPLER_EPOCH, SAMPLER_MADE, BatchCall
+from fallline.taps.gradients import GRADIENT_READ, GRADIENT_WRITTEN
+from fallline.taps.modes import ANOMALY, AUTOCAST_OFF, CHECKPOINT, TRAIN
+from fallline.taps.modules import FORWARD, MODULE_MADE, MODULE_REGISTERED, WRAPPED, ForwardCall
+from fallline.taps.optimizers import CLOSURE, OPTIMIZER_MADE, PARAMETERS_ADDED, STEP, ZERO_GRAD
+from fallline.taps.patches import Patches
+from fallline.taps.scaling import (
+    SCALE,
+    SCALER_STEP,
+    SCALER_UPDATE,
+    UNSCALE,
+    ScaleCall,
+    ScalerStepCall,
+)
+from fallline.taps.schedulers import SCHEDULER_STEP
+from fallline.taps.tap import Subscription, Topic
+from fallline.taps.waits import WAIT
 from fallline.watcher.guard import Guard
-from fallline.watcher.live import LiveLine
+from fallline.watcher.hand_updates import HandUpdates
+from fallline.watcher.live import Live
 from fallline.watcher.log import EventLog
 from fallline.watcher.origin import Origin
-from fallline.watcher.owner import Owner
 from fallline.watcher.recorder import Recorder
 from fallline.watcher.routine import Routine
-from fallline.watcher.taps import Taps
 from fallline.watcher.taps_facts import inner_of
 from fallline.watcher.updates import Updates
 
@@ -64,28 +81,42 @@ class Session(Updates):
         super().__init__()
         self.options = options
         self.pid = os.getpid()
-        self.taps = Taps(self)
         self.guard = Guard(self, options.guard)
         self.origin = Origin(self)
         self.recorder: Recorder | None = None
-        self.live: LiveLine | None = None  # where a person looks at a terminal
+        self.live: Live | None = None  # says what is found while the run goes on
         self.loggers: Any = None  # a LogThread, where numbers go to other tools as well
         self.rank, self.world = rank_and_world()
         self.failed: str | None = None
         self.forked = False
         self._unscaled: Any = None
+        self._clipping: Event | None = None
+        self._waited_since = 0.0
         self._opening = threading.Lock()
         self._judge = _Judge(self)
+        self.hand_updates = HandUpdates(self.open, self.safely)
+        self._forward: Event | None = None  # the model call in progress
+        self._backward: Event | None = None
+        self._recorded = False  # it is not one of a well-known update
+        self._started = 0.0
 
     # -- life --------------------------------------------------------------------------------------------------
 
     def start(self, *, rebind: bool = False) -> None:
-        self.taps.install(rebind=rebind)
+        self.taps = subscription(self, rebind=rebind)
+        self.taps.start()
+        self.hand_updates.start()
+        # fallline.clip_grad_norm_ is a clip like torch's; it also takes models and optimizers
+        self._clip_taps = Patches(rebind=rebind)
+        tap_clip(
+            self._clip_taps, clipping, "clip_grad_norm_", "norm", "max_norm", _of_engine, _in_parts
+        )
         os.register_at_fork(after_in_child=self._forked)
 
     def _forked(self) -> None:
         """In a forked child: most likely a loader's worker, of which nothing is ours to watch."""
         self.off = self.forked = True
+        self.hand_updates.stop()
 
     def wake(self) -> None:
         """A forked child steps an optimizer: it trains, and is a run of its own."""
@@ -94,8 +125,9 @@ class Session(Updates):
         self.pid = os.getpid()
         self.log = EventLog()
         self.routine = Routine(self)
-        self._lock, self._opening, self.owner = threading.Lock(), threading.Lock(), Owner()
+        self._lock, self._opening = threading.Lock(), threading.Lock()
         self._judge = _Judge(self)
+        self._early = []
         self.recorder = self.live = self.loggers = None
         self.counts, self._numbers, self._known, self.steps = {}, {}, {}, 0
         self.off = self.forked = False
@@ -106,7 +138,9 @@ class Session(Updates):
         if os.getpid() != self.pid:
             return
         self.off = True
-        self.taps.remove()
+        self.taps.stop()
+        self.safely(self.hand_updates.finish)
+        self._clip_taps.remove()
         self.safely(self.owners.look)
         self.safely(self.guard.settle, True)
         self.safely(self._judge.finish, status in ("finished", "exit 0"))
@@ -123,8 +157,6 @@ class Session(Updates):
 
     def safely(self, handler: Callable[..., Any], *args: Any) -> Any:
         """Run our own part. When it fails the taps fall silent, stderr says so once, and training goes on."""
-        if self.owner.ident != get_ident() and self.owner.keeps_out():
-            return None
         try:
             return handler(*args)
         except GuardStop:
@@ -162,122 +194,96 @@ class Session(Updates):
                 self.loggers.begin(self.recorder.folder)
         return self.recorder
 
-    def parameters_added(self) -> None:
+    def parameters_added(self, call: Any) -> None:
         """An optimizer was made or got more parameters: what is known of it is no longer so."""
         self._known.clear()
         self.routine.forget()
 
-    # -- what the taps tell ------------------------------------------------------------------------------------
+    # -- what the taps publish ---------------------------------------------------------------------------------
 
-    def forward(
-        self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any
-    ) -> Any:
-        # a loss, or another module without parameters: what it calls may be a model
-        if id(module) in self._without and self.holds_nothing(module):
-            return original(module, *args, **kwargs)
-        try:
-            frame = _getframe(2)
-        except ValueError:  # called from no Python at all
-            frame = _getframe()
+    def forward_begins(self, call: ForwardCall) -> None:
+        self._forward = None
+        if self.off:
+            return
+        module, frame, grad = call.module, call.frame, torch.is_grad_enabled()
         key = (
             "forward",
             id(module),
             id(frame.f_code),
             frame.f_lasti,
-            get_ident(),
             getattr(module, "training", None),
-            torch.is_grad_enabled(),
+            grad,
             _autocast(),
         )
         routine = self.routine
-        told = not routine.resting or routine.keys[routine.at] != key
-        if told and self.owner.ident != key[4] and self.owner.keeps_out():
-            return original(module, *args, **kwargs)
-        self.inside = True
+        self._recorded = not routine.resting or routine.keys[routine.at] != key
         try:
-            event = None
-            try:
-                if told:
-                    routine.differs(key)
-                    event = self.forward_event(module)
-                    if event is not None and key[6]:
-                        self.origin.before_forward(module, args, kwargs, event, frame)
-                else:
-                    event = routine.events[routine.at]
-                    routine.at += 1
-                    if key[6]:
-                        self.origin.forward_again(module, args, kwargs, event, frame)
-            except Exception as error:
-                self.fail(error)
-                event = None
-            if event is None:
-                self.inside = False
-                return original(module, *args, **kwargs)
-            started = now()
-            output = original(module, *args, **kwargs)
-            self.seconds["forward"] += now() - started
-            if told and not self.off:
-                self.safely(self.forward_done, event, output)
-                self.safely(self.graphs.note, output)
-            return output
-        finally:
-            self.inside = False
+            if self._recorded:
+                routine.differs(key)
+                event = self.forward_event(module, call.place)
+                if grad:
+                    self.origin.before_forward(module, call.args, call.kwargs, event, frame)
+            else:
+                event = routine.events[routine.at]
+                routine.at += 1
+                if grad:
+                    self.origin.forward_again(module, call.args, call.kwargs, event, frame)
+            self._forward = event
+        except Exception as error:
+            self.fail(error)
+        self._started = now()
 
-    def backward(
-        self,
-        original: Callable[..., Any],
-        names: tuple[str, ...],
-        tensors: Any,
-        loss: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        """`names`: of the arguments after `tensors`, of which `loss` is the first."""
-        try:
-            frame = _getframe(2)
-        except ValueError:
-            frame = _getframe()
+    def forward_ends(self, call: ForwardCall) -> None:
+        event = self._forward
+        if event is None or self.off:
+            return
+        self.seconds["forward"] += now() - self._started
+        if self._recorded:
+            self.safely(self.forward_done, event, call.output)
+            self.safely(self.graphs.note, call.output)
+
+    def backward_begins(self, call: BackwardCall) -> None:
+        self._backward = None
+        if self.off:
+            return
+        frame, loss, kwargs = call.frame, call.loss, call.kwargs
         key = (
             "backward",
             kwargs.get("retain_graph") if kwargs else None,
             id(frame.f_code),
             frame.f_lasti,
-            get_ident(),
             _autocast(),
         )
-        routine, event = self.routine, None
-        told = not routine.resting or routine.keys[routine.at] != key
-        if told and self.owner.ident != key[4]:
-            if self.owner.ident is None:
-                self.trainer_known()
-            elif self.owner.keeps_out(backward=True):
-                return original(tensors, *args, **kwargs)
+        routine = self.routine
+        recorded = not routine.resting or routine.keys[routine.at] != key
         try:
-            if told:
+            if self._early is not None:
+                self.trainer_known()
+            if recorded:
                 routine.differs(key)
-                event = self.backward_event(loss, dict(zip(names, args, strict=False)) | kwargs)
+                event = self.backward_event(loss, call)
             else:
                 event = routine.events[routine.at]
                 routine.at += 1
             self._loss_at = event.at
-            if isinstance(loss, Tensor) and (told or not self._goes_again(loss, event, frame)):
+            if isinstance(loss, Tensor) and (recorded or not self._goes_again(loss, event, frame)):
                 self.graphs.note(loss)
                 number = self._value_of(loss, event)
                 if number is not None:
                     self._losses.append(number)
-                self.origin.before_backward(loss, number, event, frame, told)
+                self.origin.before_backward(loss, number, event, frame, recorded)
+            self._backward = event
         except Exception as error:
             self.fail(error)
-        started = now()
-        outer, self.in_backward = self.in_backward, True
-        try:
-            return original(tensors, *args, **kwargs)
-        finally:
-            self.in_backward = outer
-            self.seconds["backward"] += now() - started
-            # in an update that goes like the last one the guard's look may come next
-            if event is not None and not (self.origin.guard_follows and routine.resting):
-                self.safely(self.origin.after_backward, event)
+        self._started = now()
+
+    def backward_ends(self, call: BackwardCall) -> None:
+        if self._backward is None or self.off:
+            return
+        self.seconds["backward"] += now() - self._started
+        # in an update that goes like the last one the guard's look may come next
+        if not (self.origin.guard_follows and self.routine.resting):
+            self.safely(self.origin.after_backward, self._backward)
 
     def _goes_again(self, loss: Tensor, event: Event, frame: FrameType) -> bool:
         """What `backward` does for a finite loss of a CPU in a well-known update, in one place."""
@@ -314,52 +320,110 @@ class Session(Updates):
         one = loss.numel() == 1 and loss.is_floating_point() and not loss.is_meta
         return loss.detach() if one else None
 
-    def clip(self, run: Callable[[], Any], parameters: Any, how: str, threshold: Any) -> Any:
-        event = self.safely(self.clip_event, parameters, how, threshold)
-        self.in_clip = True
-        try:
-            result = run()
-        finally:
-            self.in_clip = False
-        if event is not None and how == "norm" and isinstance(result, Tensor):
-            limit = threshold if isinstance(threshold, int | float) else None
-            known = event.facts.get("threshold")  # of the last time it was told, if this is another
-            self._clip = (result, known if limit is None else float(limit))
+    def clip_begins(self, call: ClipCall) -> None:
+        self._clipping = self.safely(self.clip_event, call) if not self.off else None
+
+    def clip_ends(self, call: ClipCall) -> None:
+        event, norm = self._clipping, call.result
+        if event is not None and call.how == "norm" and isinstance(norm, Tensor):
+            limit = call.threshold if isinstance(call.threshold, int | float) else None
+            known = event.facts.get(
+                "threshold"
+            )  # of the last time it was recorded, if this is another
+            self._clip = (norm, known if limit is None else float(limit))
             if not self.off:
-                self.safely(self.guard.clipped, result, event)
-        return result
+                self.safely(self.guard.clipped, norm, event)
 
-    def scaled(self, scaler: Any, outputs: Any) -> None:
-        super().scaled(scaler, outputs)
-        self._scale = scaler._scale
-        if isinstance(outputs, Tensor):
-            self._unscaled = outputs.detach()
+    def scaled(self, call: ScaleCall) -> None:
+        if self.off:
+            return
+        super().scaled(call)
+        self._scale = call.scaler._scale
+        if isinstance(call.outputs, Tensor):
+            self._unscaled = call.outputs.detach()
 
-    def scaler_step(self, run: Callable[[], Any], scaler: Any, optimizer: Any) -> Any:
-        self.scaler_id(scaler)
-        outer, self.scaler_stepping = self.scaler_stepping, scaler
+    def scaler_step_begins(self, call: ScalerStepCall) -> None:
+        if self.off:
+            return
+        self.scaler_id(call.scaler)
+        self.scaler_stepping = call.scaler
         self._stepped = False
-        try:
-            result = run()
-        finally:
-            stepped, self.scaler_stepping = self._stepped, outer
-        if not stepped and not self.off:
-            # the scaler met an infinity and did not call step at all
-            self.scaler_stepping = scaler
-            self.safely(self._step_done, inner_of(optimizer), True)
-            self.scaler_stepping = outer
-        return result
 
-    def batch(self, original: Callable[..., Any], iterator: Any) -> Any:
-        started = now()
-        try:
-            found = original(iterator)
-        except StopIteration:
-            self.safely(self.epoch_end, iterator, place(2))
-            raise
-        self.seconds["data"] += now() - started
-        self.safely(self.batch_event, iterator)
-        return found
+    def scaler_step_ends(self, call: ScalerStepCall) -> None:
+        if not call.raised and not self._stepped and not self.off:
+            # the scaler met an infinity and did not call step at all
+            self.safely(self._step_done, inner_of(call.optimizer), call, True)
+        self.scaler_stepping = None
+
+    def batch_begins(self, call: BatchCall) -> None:
+        self._waited_since = now()
+
+    def batch_ends(self, call: BatchCall) -> None:
+        if not self.off:
+            self.seconds["data"] += now() - self._waited_since
+            self.safely(self.batch_event, call)
+
+
+def subscription(session: Session, *, rebind: bool) -> Subscription:
+    """Everything that a watched run listens to."""
+    taps = Subscription(rebind=rebind)
+    taps.before(FORWARD, session.forward_begins)
+    taps.after(FORWARD, session.forward_ends)
+    taps.before(BACKWARD, session.backward_begins)
+    taps.after(BACKWARD, session.backward_ends)
+    taps.before(STEP, session.before_step)
+    taps.after(STEP, session.after_step)
+    taps.before(CLIP, session.clip_begins)
+    taps.after(CLIP, session.clip_ends)
+    taps.before(BATCH, session.batch_begins)
+    taps.after(BATCH, session.batch_ends)
+    taps.after(SCALE, session.scaled)
+    taps.before(SCALER_STEP, session.scaler_step_begins)
+    taps.after(SCALER_STEP, session.scaler_step_ends)
+
+    def on(add: Any, topic: Topic[Any], handler: Callable[[Any], Any]) -> None:
+        def safely(call: Any) -> None:
+            if not session.off:
+                session.safely(handler, call)
+
+        add(topic, safely)
+
+    on(taps.before, CLOSURE, session.closure_begins)
+    on(taps.after, CLOSURE, session.closure_ends)
+    on(taps.before, GRADIENTS_TAKEN, session.gradients_taken)
+    on(taps.before, ZERO_GRAD, session.zero_grad)
+    on(taps.before, PARAMETERS_ADDED, session.parameters_added)
+    on(taps.after, OPTIMIZER_MADE, session.optimizer_made)
+    on(taps.before, UNSCALE, session.unscale)
+    on(taps.before, SCALER_UPDATE, session.scaler_update)
+    on(taps.before, SCHEDULER_STEP, session.scheduler_step)
+    on(taps.after, WRAPPED, session.wrapped)
+    on(taps.before, TRAIN, session.mode)
+    on(taps.before, CHECKPOINT, session.checkpointed)
+    on(taps.before, ANOMALY, session.anomaly)
+    on(taps.before, AUTOCAST_OFF, session.autocast_off)
+    on(taps.after, AUTOCAST_OFF, session.autocast_on_again)
+    on(taps.after, EPOCH, session.epoch)
+    on(taps.after, EXHAUSTED, session.epoch_end)
+    on(taps.after, SAMPLER_MADE, session.sampler_made)
+    on(taps.before, SAMPLER_EPOCH, session.sampler_epoch)
+    on(taps.after, MODULE_MADE, session.owners.module_made)
+    on(taps.before, MODULE_REGISTERED, session.owners.registered)
+    on(taps.before, GRADIENT_READ, session.by_hand.read)
+    on(taps.before, GRADIENT_WRITTEN, session.by_hand.written)
+    on(taps.before, WAIT, session.waits)
+    return taps
+
+
+def _of_engine(parameters: Any) -> tuple[Any, list[Tensor]]:
+    if not isinstance(parameters, Tensor | nn.Module | torch.optim.Optimizer):
+        parameters = list(parameters)
+    return parameters, Parameters.of(parameters).tensors
+
+
+def _in_parts(kwargs: dict[str, Any]) -> bool:
+    """Per group or layer: not one clip."""
+    return bool(kwargs.get("per", "all") != "all")
 
 
 def accelerator() -> dict[str, str]:

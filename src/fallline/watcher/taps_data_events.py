@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fallline.events import Event, Kind
-from fallline.watcher.frames import Place, place
+from fallline.taps.data import BatchCall, EpochCall, Exhausted, SamplerEpochCall, SamplerMade
 from fallline.watcher.taps_facts import length_of
 
 if TYPE_CHECKING:
@@ -40,11 +40,11 @@ class DataTeller:
             return None
         return "batch" if any(middle for _, (_, middle) in self._iterators.values()) else "epoch"
 
-    def epoch(self, loader: Any, iterator: Any) -> None:
-        name = self.loader_id(loader)
+    def epoch(self, call: EpochCall) -> None:
+        name = self.loader_id(call.loader)
         index = self._epochs[name] = self._epochs.get(name, -1) + 1
-        self._iterators[iterator] = (weakref.ref(loader), [0, False])
-        self.emit(Kind.EPOCH, place(3), loader=name, index=index)
+        self._iterators[call.iterator] = (weakref.ref(call.loader), [0, False])
+        self.emit(Kind.EPOCH, call.place, loader=name, index=index)
 
     def loader_id(self, loader: Any) -> str:
         known = self.objects.known(loader)
@@ -63,8 +63,8 @@ class DataTeller:
             shuffle=type(sampler).__name__ == "RandomSampler",
         )
 
-    def batch_event(self, iterator: Any) -> None:
-        entry = self._iterators.get(iterator)
+    def batch_event(self, call: BatchCall) -> None:
+        entry = self._iterators.get(call.iterator)
         loader = entry[0]() if entry is not None else None
         if entry is None or loader is None:
             return
@@ -73,27 +73,27 @@ class DataTeller:
         name = self.loader_id(loader)
         length = self.objects.described[name].fact("length")
         last = None if length is None else index + 1 == length
-        if self.routine.expected("batch", loader, 5, last) is not None:
+        if self.routine.expected("batch", loader, call.frame, last) is not None:
             return
         self.emit(
             Kind.BATCH,
-            place(3),
+            call.place,
             loader=name,
             index=index,
             last=last,
             endless=True if length is None else None,
         )
 
-    def epoch_end(self, iterator: Any, where: Place | None) -> None:
-        entry = self._iterators.get(iterator)
+    def epoch_end(self, call: Exhausted) -> None:
+        entry = self._iterators.get(call.iterator)
         loader = entry[0]() if entry is not None else None
         if entry is not None and loader is not None:
             entry[1][1] = False
-            self.emit(Kind.EPOCH_END, where, loader=self.loader_id(loader))
+            self.emit(Kind.EPOCH_END, call.place, loader=self.loader_id(loader))
             self.kept.pass_over()
 
-    def sampler_made(self, sampler: Any) -> None:
-        where = place(3)
+    def sampler_made(self, call: SamplerMade) -> None:
+        sampler, where = call.sampler, call.place
         self.objects.name(
             "sampler",
             sampler,
@@ -102,5 +102,6 @@ class DataTeller:
             shuffle=bool(getattr(sampler, "shuffle", False)),
         )
 
-    def sampler_epoch(self, sampler: Any) -> None:
-        self.emit(Kind.SAMPLER_EPOCH, place(3), sampler=self.objects.name("sampler", sampler))
+    def sampler_epoch(self, call: SamplerEpochCall) -> None:
+        name = self.objects.name("sampler", call.sampler)
+        self.emit(Kind.SAMPLER_EPOCH, call.place, sampler=name)

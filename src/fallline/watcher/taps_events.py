@@ -15,10 +15,18 @@ from torch import Tensor, nn
 
 from fallline.events import Event, Kind, make
 from fallline.location import Location
-from fallline.watcher.frames import Place, from_torch, place
+from fallline.replay.modules import unwrap, wrapper_of
+from fallline.replay.source import over_parameters
+from fallline.taps.backward import BackwardCall, GradientsTaken
+from fallline.taps.clipping import ClipCall
+from fallline.taps.frames import Place, from_torch
+from fallline.taps.modules import ModuleWrapped
+from fallline.taps.optimizers import OptimizerMade, ZeroGradCall
+from fallline.taps.scaling import ScaleCall, ScalerUpdateCall, UnscaleCall
+from fallline.taps.schedulers import SchedulerStepCall
+from fallline.taps.waits import Wait
 from fallline.watcher.log import EventLog
-from fallline.watcher.objects import Objects, unwrap, wrapper_of
-from fallline.watcher.owner import Owner
+from fallline.watcher.objects import Objects
 from fallline.watcher.routine import Routine
 from fallline.watcher.taps_data_events import DataTeller
 from fallline.watcher.taps_facts import (
@@ -40,6 +48,8 @@ MARK = "fallline.forward"
 SPANS = ("data", "forward", "backward", "step")  # where the time of an update goes
 # Walking a whole graph costs a millisecond or more: the first backward passes from one line tell what there is to tell.
 WALKS_PER_SITE = 12
+# Every iteration means every one of these; later ones say no more.
+WAITS_LOOKED_AT = 30
 # Calls of one kind from one line between two steps: an evaluation of ten thousand batches says no more than this many.
 REPEATS = 300
 _NOWHERE = Location("<unknown>", 1)
@@ -64,10 +74,9 @@ class Teller(DataTeller, ModeTeller):
         super().__init__()
         self.objects = Objects()
         self.log = EventLog()
-        self.off = False  # taps let everything pass: our own computations, a replay, a forked child
-        self.replaying = False  # steps and clearing are held back
-        self.inside = False  # in the forward pass of a model
-        self.in_backward = self.in_clip = self.in_scheduler = self.in_mode = False
+        self.off = (
+            False  # nothing is watched: the watcher has failed, is over, or this is a forked child
+        )
         self.weighed = False  # exact accumulation weighs the loss whose backward comes next
         self.in_closure: bool | None = False  # None: between two runs of one step's closure
         self.scaler_stepping: Any = None
@@ -83,12 +92,11 @@ class Teller(DataTeller, ModeTeller):
         self._window: list[Event] = []  # forward passes since the last backward
         self._last_backward: Event | None = None
         self._lock = threading.Lock()
-        self.owner = Owner()
-        self._early: list[tuple[int, Event]] = []  # before it is known who trains
+        # by thread, before it is known which one trains; None from then on
+        self._early: list[tuple[int, Event]] | None = []
         self._half: dict[int, bool] = {}
         self.devices: dict[str, str] = {}  # of models; they stay where they train
         self._wrapped: dict[int, weakref.ref[nn.Module]] = {}
-        self._without: dict[int, weakref.ref[nn.Module]] = {}  # modules that hold no parameters
         self._met: dict[int, tuple[weakref.ref[nn.Module], str, str | None]] = {}
         self.by_hand = GradientTap(self)  # type: ignore[arg-type]
         self.kept = KeptGraphs(self)
@@ -104,7 +112,7 @@ class Teller(DataTeller, ModeTeller):
         if isinstance(kind, Event):
             self.record(kind)
             return kind
-        return self.tell(kind, where or place(3), **named)
+        return self.tell(kind, where, **named)
 
     def tell(
         self,
@@ -136,16 +144,16 @@ class Teller(DataTeller, ModeTeller):
 
     def trainer_known(self) -> None:
         """This thread trains: what others have done until now is not its doing."""
-        self.owner.ident = get_ident()
-        others = {id(event) for ident, event in self._early if ident != self.owner.ident}
-        self._early = []
+        mine = get_ident()
+        others = {id(event) for ident, event in self._early or () if ident != mine}
+        self._early = None
         if others:
             with self._lock:
                 self.log.events[:] = [e for e in self.log.events if id(e) not in others]
             self._window = [e for e in self._window if id(e) not in others]
 
     def record(self, event: Event) -> None:
-        if self.owner.ident is None:
+        if self._early is not None:
             self._early.append((get_ident(), event))
             del self._early[:-1000]
         self.routine.tell(event)
@@ -178,14 +186,11 @@ class Teller(DataTeller, ModeTeller):
 
     # -- forward -----------------------------------------------------------------------------------------------
 
-    def forward_event(self, module: nn.Module) -> Event | None:
-        """A model is called; None for modules without parameters, such as losses."""
-        where = place(3)
+    def forward_event(self, module: nn.Module, where: Place | None) -> Event:
+        """A model is called."""
         met = self._met.get(id(module))
         if met is None or met[0]() is not module:
             met = self._meet(module, where)
-            if met is None:
-                return None
         _, model, wrapper = met
         held = module if wrapper else self._ddp_around(module)
         sync = getattr(held, "require_backward_grad_sync", None) if held is not None else None
@@ -206,24 +211,14 @@ class Teller(DataTeller, ModeTeller):
 
     def _meet(
         self, module: nn.Module, where: Place | None
-    ) -> tuple[weakref.ref[nn.Module], str, str | None] | None:
+    ) -> tuple[weakref.ref[nn.Module], str, str | None]:
         """A model is called for the first time: its name, and what it is wrapped in."""
-        if self.objects.known(unwrap(module)) is None and next(module.parameters(), None) is None:
-            if len(self._without) > 1_000:
-                self._without.clear()
-            self._without[id(module)] = weakref.ref(module)
-            return None
         model = self.objects.model(module, where.at if where else None)
         wrapper = wrapper_of(module)
         if wrapper == "fsdp1":
-            self.wrapped(module)
+            self._around(module)
         self._met[id(module)] = met = (weakref.ref(module), model, wrapper)
         return met
-
-    def holds_nothing(self, module: nn.Module) -> bool:
-        """A module without parameters, such as a loss, that was met before."""
-        known = self._without.get(id(module))
-        return known is not None and known() is module
 
     def _ddp_around(self, module: nn.Module) -> nn.Module | None:
         """The DDP model whose inside this module is, when it was called past the wrapper."""
@@ -231,7 +226,10 @@ class Teller(DataTeller, ModeTeller):
         around = reference() if reference is not None else None
         return around if around is not None and getattr(around, "module", None) is module else None
 
-    def wrapped(self, around: nn.Module) -> None:
+    def wrapped(self, call: ModuleWrapped) -> None:
+        self._around(call.module)
+
+    def _around(self, around: nn.Module) -> None:
         """A model was put into DDP or FSDP1."""
         inner = getattr(around, "module", None)
         if isinstance(inner, nn.Module):
@@ -251,8 +249,8 @@ class Teller(DataTeller, ModeTeller):
 
     # -- backward ----------------------------------------------------------------------------------------------
 
-    def backward_event(self, loss: Tensor | None, named: dict[str, Any]) -> Event:
-        where = place(4) or Place(_NOWHERE)
+    def backward_event(self, loss: Tensor | None, call: BackwardCall) -> Event:
+        where, named = call.place or Place(_NOWHERE), call.options
         facts: dict[str, Any] = {}
         device = "cpu"
         if isinstance(loss, Tensor):
@@ -364,9 +362,8 @@ class Teller(DataTeller, ModeTeller):
         if framework is not None and framework != "fabric" and not passed_on(framework):
             by_framework(facts, framework)
 
-    def gradients_taken(self) -> None:
-        """torch.autograd.grad: gradients that go into other values."""
-        where = place(3)
+    def gradients_taken(self, call: GradientsTaken) -> None:
+        where = call.place
         if where is not None and not from_torch():
             for (
                 event
@@ -376,8 +373,10 @@ class Teller(DataTeller, ModeTeller):
 
     # -- step, clear, clip -------------------------------------------------------------------------------------
 
-    def step_event(self, optimizer: torch.optim.Optimizer, skipped: bool, closure: bool) -> Event:
-        where = place(4) or Place(_NOWHERE)
+    def step_event(
+        self, optimizer: torch.optim.Optimizer, where: Place | None, skipped: bool, closure: bool
+    ) -> Event:
+        where = where or Place(_NOWHERE)
         name = self.objects.known(optimizer) or self.objects.optimizer(optimizer, where.at)
         scaler = self.scaler_stepping
         via = "scaler" if scaler is not None else "framework" if where.framework else "direct"
@@ -392,30 +391,36 @@ class Teller(DataTeller, ModeTeller):
             parameters=self.objects.optimizer_sets[name],
         )
 
-    def optimizer_made(self, optimizer: torch.optim.Optimizer) -> None:
-        where = place(3)
-        self.objects.optimizer(optimizer, where.at if where else None)
+    def optimizer_made(self, call: OptimizerMade) -> None:
+        where = call.place
+        self.objects.optimizer(call.optimizer, where.at if where else None)
 
-    def zero_grad(self, optimizer: torch.optim.Optimizer) -> None:
-        name = self.objects.optimizer(optimizer)
+    def zero_grad(self, call: ZeroGradCall) -> None:
+        if self.routine.expected("zero_grad", call.owner, call.frame):
+            return
+        if isinstance(call.owner, nn.Module):
+            self._zero_grad_of_model(call.owner, call.place)
+            return
+        name = self.objects.optimizer(call.owner)
         self.emit(
             Kind.ZERO_GRAD,
-            place(3),
+            call.place,
             optimizer=name,
             clears="grad",
             parameters=self.objects.optimizer_sets[name],
         )
 
-    def zero_grad_of_model(self, module: nn.Module) -> None:
+    def _zero_grad_of_model(self, module: nn.Module, where: Place | None) -> None:
         known = self.objects.known(unwrap(module))
         number = self.objects.parameters(module.parameters())
-        self.emit(Kind.ZERO_GRAD, place(3), model=known, clears="grad", parameters=number)
+        self.emit(Kind.ZERO_GRAD, where, model=known, clears="grad", parameters=number)
 
-    def clip_event(self, parameters: Any, how: str, threshold: Any) -> Event:
-        again = self.routine.expected("clip", None, 5, how)
+    def clip_event(self, call: ClipCall) -> Event:
+        parameters, how, threshold = call.parameters, call.how, call.threshold
+        again = self.routine.expected("clip", None, call.frame, how)
         if again is not None:
             return again
-        where = place(4)
+        where = call.place
         listed = [parameters] if isinstance(parameters, Tensor) else list(parameters)
         limit = None
         if isinstance(threshold, int | float):
@@ -454,35 +459,48 @@ class Teller(DataTeller, ModeTeller):
 
     # -- loss scaling, schedulers ------------------------------------------------------------------------------
 
-    def scaled(self, scaler: Any, outputs: Any) -> None:
-        self._scalers.add(scaler)
+    def scaled(self, call: ScaleCall) -> None:
+        self._scalers.add(call.scaler)
         self.any_scaler = True
-        self.scaler_id(scaler)
+        self.scaler_id(call.scaler)
 
     def scaler_id(self, scaler: Any) -> str:
         return self.objects.name("scaler", scaler, enabled=bool(scaler._enabled))
 
-    def unscale(self, scaler: Any, optimizer: Any) -> None:
+    def unscale(self, call: UnscaleCall) -> None:
+        if self.routine.expected("unscale", call.scaler, call.frame):
+            return
         self.emit(
             Kind.UNSCALE,
-            place(3),
-            scaler=self.scaler_id(scaler),
-            optimizer=self.objects.optimizer(inner_of(optimizer)),
+            call.place,
+            scaler=self.scaler_id(call.scaler),
+            optimizer=self.objects.optimizer(inner_of(call.optimizer)),
         )
 
-    def scaler_update(self, scaler: Any) -> None:
-        self.emit(Kind.SCALER_UPDATE, place(3), scaler=self.scaler_id(scaler))
+    def scaler_update(self, call: ScalerUpdateCall) -> None:
+        if not self.routine.expected("scaler_update", call.scaler, call.frame):
+            self.emit(Kind.SCALER_UPDATE, call.place, scaler=self.scaler_id(call.scaler))
 
-    def scheduler_step(self, scheduler: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def scheduler_step(self, call: SchedulerStepCall) -> None:
+        scheduler = call.scheduler
+        if self.routine.expected("scheduler_step", scheduler, call.frame):
+            return
         name = self.objects.name("scheduler", scheduler, type=type(scheduler).__name__)
         optimizer = getattr(scheduler, "optimizer", None)
         held = self.objects.optimizer(inner_of(optimizer)) if optimizer is not None else None
-        explicit = bool(args or kwargs)
         self.emit(
             Kind.SCHEDULER_STEP,
-            place(3),
+            call.place,
             scheduler=name,
             optimizer=held,
-            explicit=explicit,
+            explicit=call.explicit,
             per=self.in_loop(),
         )
+
+    # -- waits -------------------------------------------------------------------------------------------------
+
+    def waits(self, call: Wait) -> None:
+        where = call.place
+        if self.steps < WAITS_LOOKED_AT and where is not None:
+            per = over_parameters(where.at) or None
+            self.emit(Kind.SYNC, where, what=call.what, device="cuda", per_parameter=per)

@@ -67,7 +67,7 @@ def _by_trainer(facts: dict[str, Any]) -> None:
 
 def _accumulation_of(framework: str) -> int | None:
     """How many micro-batches Accelerate or Lightning accumulates, from the frames that call backward."""
-    frame: Any = sys._getframe(4)
+    frame: Any = sys._getframe()
     while frame is not None:
         if framework in frame.f_code.co_filename and frame.f_code.co_name == "backward":
             # an Accelerator, or a Strategy of Lightning
@@ -88,7 +88,7 @@ def passed_on(framework: str) -> bool:
 
 def _above(function: str, folder: str = "") -> Any:
     """The frame of this function, of a file below this folder, among those that are being executed; None: it is not."""
-    frame: Any = sys._getframe(5)
+    frame: Any = sys._getframe()
     while frame is not None:
         if frame.f_code.co_name == function and folder in frame.f_code.co_filename:
             return frame

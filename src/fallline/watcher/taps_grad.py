@@ -1,31 +1,35 @@
 """Gradients read and changed by hand: `p.grad.div_(k)`, `p.grad = None`, `p.grad.norm()`.
 
-`Tensor.grad` is a slot of the C++ class. For the first updates a property stands in front of it and notes accesses from
-the user's own lines; what the line does with the gradient is read from its source. When the first updates show no such line, the
-property goes away again and costs nothing.
+For the first updates accesses to `Tensor.grad` from the user's own lines are listened to; what the line does with the
+gradient is read from its source. When the first updates show no such line, we leave, and `.grad` costs what it costs in torch.
 """
 
 from __future__ import annotations
 
 import ast
-import sys
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from fallline.events import Event, Kind
-from fallline.watcher.frames import is_user_file, locate, place
-from fallline.watcher.source import attribute_at, enclosing
+from fallline.replay.source import attribute_at, enclosing
+from fallline.taps.frames import locate
+from fallline.taps.gradients import (
+    GRADIENT_READ,
+    GRADIENT_WRITTEN,
+    GradientRead,
+    GradientWritten,
+    gradient_of,
+)
+from fallline.taps.tap import Call
 
 if TYPE_CHECKING:
     from fallline.watcher.session import Session
-    from fallline.watcher.taps import Taps
 
 __all__ = ["GradientTap"]
 
 PROBED_UPDATES = 30
-_SLOT: Any = torch._C.TensorBase.__dict__["grad"]
 _INPLACE = {
     "div_": "div",
     "mul_": "mul",
@@ -61,53 +65,18 @@ _NOISE = frozenset({"randn_like", "randn", "normal", "rand_like"})
 _SAME = frozenset({"data", "detach", "float", "clone", "view", "flatten", "reshape", "double"})
 
 
-class Slot(property):
-    """A property that answers like the C++ slot it stands in front of: torch's compiler asks it who it is."""
-
-    __objclass__ = torch._C.TensorBase
-    __name__ = "grad"
-
-
 class GradientTap:
-    """The property in front of `Tensor.grad`, for as long as it is needed."""
+    """Turns accesses to `Tensor.grad` into events, for as long as there are any."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.seen = False
-        self._installed: property | None = None
         self.pending: dict[tuple[Kind, int], tuple[Event, list[Any]]] = {}
-
-    def install(self, taps: Taps) -> None:
-        session = self.session
-
-        def get(tensor: Any) -> Any:
-            frame = sys._getframe(1)
-            if not session.off and is_user_file(frame.f_code.co_filename):
-                session.safely(self._read, tensor, frame)
-            return _SLOT.__get__(tensor)
-
-        def put(tensor: Any, value: Any) -> None:
-            frame = sys._getframe(1)
-            if not session.off and is_user_file(frame.f_code.co_filename):
-                session.safely(self._written, tensor, value, frame)
-            _SLOT.__set__(tensor, value)
-
-        def delete(tensor: Any) -> None:
-            _SLOT.__delete__(tensor)
-
-        self._installed = Slot(get, put, delete, _SLOT.__doc__)
-        torch.Tensor.grad = self._installed  # type: ignore[assignment]
-        taps.on_removal(self.remove)
-
-    def remove(self) -> None:
-        if self._installed is not None and torch.Tensor.__dict__.get("grad") is self._installed:
-            del torch.Tensor.grad
-        self._installed = None
 
     def stepped(self, updates: int) -> None:
         """Nothing was done by hand in the first updates: get out of the way."""
         if updates == PROBED_UPDATES and not self.seen:
-            self.remove()
+            self.session.taps.leave(GRADIENT_READ, GRADIENT_WRITTEN)
 
     def settle(self) -> None:
         """Something else happens: what was done line by line to many parameters is complete."""
@@ -115,30 +84,32 @@ class GradientTap:
             event.facts["parameters"] = self.session.objects.parameters(parameters)
         self.pending.clear()
 
-    def _note(self, kind: Kind, tensor: Any, frame: FrameType, **facts: Any) -> None:
+    def _note(self, kind: Kind, tensor: Any, call: Call, **facts: Any) -> None:
         self.seen = True
+        frame = call.frame
         at = locate(frame.f_code, frame.f_lasti, frame.f_lineno)
         pending = self.pending.get((kind, id(at)))
         if pending is not None:
             pending[1].append(tensor)
             return
-        event = self.session.tell(kind, place(4), **facts)
+        event = self.session.tell(kind, call.place, **facts)
         self.pending[kind, id(at)] = (event, [tensor])
 
-    def _read(self, tensor: Any, frame: FrameType) -> None:
-        if _SLOT.__get__(tensor) is None:
+    def read(self, call: GradientRead) -> None:
+        tensor = call.tensor
+        if gradient_of(tensor) is None:
             return
-        kind, fact = self._meaning(frame)
+        kind, fact = self._meaning(call.frame)
         if kind is None:
             return
         if kind is Kind.GRAD_READ:
             if not isinstance(tensor, torch.nn.Parameter) and not self.session._held(tensor):
                 fact = "input"
-            self._note(kind, tensor, frame, what=fact)
+            self._note(kind, tensor, call, what=fact)
         elif kind is Kind.ZERO_GRAD:
-            self._note(kind, tensor, frame, clears="grad")
+            self._note(kind, tensor, call, clears="grad")
         else:
-            self._note(kind, tensor, frame, op=fact)
+            self._note(kind, tensor, call, op=fact)
 
     def _meaning(self, frame: FrameType) -> tuple[Kind | None, str]:
         """What the line does with the gradient it reads."""
@@ -218,11 +189,11 @@ class GradientTap:
                 return "noise"
         return _INPLACE[name]
 
-    def _written(self, tensor: Any, value: Any, frame: FrameType) -> None:
-        if value is None:
-            self._note(Kind.ZERO_GRAD, tensor, frame, clears="none")
+    def written(self, call: GradientWritten) -> None:
+        if call.value is None:
+            self._note(Kind.ZERO_GRAD, call.tensor, call, clears="none")
             return
-        node = attribute_at(frame, "grad")
+        node = attribute_at(call.frame, "grad")
         up = getattr(node, "parent", None)
         op = "assign"
         if isinstance(up, ast.AugAssign):
@@ -231,7 +202,7 @@ class GradientTap:
             left = up.value.left
             if isinstance(left, ast.Attribute) and left.attr == "grad":
                 op = _AUGMENTED.get(type(up.value.op), "assign")
-        self._note(Kind.GRAD_WRITE, tensor, frame, op=op)
+        self._note(Kind.GRAD_WRITE, call.tensor, call, op=op)
 
 
 def _roots(method: ast.Attribute) -> bool:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from fallline.events import Event, Kind
-from fallline.watcher.frames import from_torch, place
-from fallline.watcher.objects import unwrap
+from fallline.replay.modules import unwrap
+from fallline.taps.frames import from_torch
+from fallline.taps.modes import AnomalyCall, AutocastOffCall, CheckpointCall, TrainCall
 from fallline.watcher.taps_facts import HalfWatch, modules_in
 
 if TYPE_CHECKING:
@@ -32,24 +33,27 @@ class ModeTeller:
         self.checkpoints = 0
         self.autocast_pending: list[tuple[HalfWatch, Any]] = []
 
-    def mode(self, module: nn.Module, mode: bool) -> None:
+    def mode(self, call: TrainCall) -> None:
+        module = call.module
+        if self.routine.expected("mode", module, call.frame, call.mode):
+            return
         if next(module.parameters(), None) is None:
             return
-        where = place(3)
+        where = call.place
         if where is not None:
             known = self.objects.known(unwrap(module))
             self.emit(
                 Kind.MODE,
                 where,
                 model=known or self.objects.model(module, where.at),
-                mode="train" if mode else "eval",
+                mode="train" if call.mode else "eval",
             )
 
-    def checkpointed(self, function: Any) -> None:
+    def checkpointed(self, call: CheckpointCall) -> None:
         self.checkpoints += 1
-        where = place(3)
+        where = call.place
         if where is not None:
-            modules = modules_in(function)
+            modules = modules_in(call.function)
             norms = any(
                 isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training
                 for held in modules
@@ -57,21 +61,21 @@ class ModeTeller:
             )
             self.emit(Kind.CHECKPOINT, where, batchnorm=norms if modules else None)
 
-    def anomaly(self) -> None:
-        where = place(3)
+    def anomaly(self, call: AnomalyCall) -> None:
+        where = call.place
         if where is not None and not from_torch():  # compiling uses it too
             self.emit(Kind.ANOMALY, where)
 
-    def autocast_off(self, context: Any) -> None:
-        where = place(3)
+    def autocast_off(self, call: AutocastOffCall) -> None:
+        where = call.place
         if where is None or self._repeats.get((Kind.AUTOCAST_OFF.value, id(where.at)), 0) > 3:
             return
         watch = HalfWatch(self.emit(Kind.AUTOCAST_OFF, where))
         watch.__enter__()  # type: ignore[no-untyped-call]
-        self.autocast_pending.append((watch, context))
+        self.autocast_pending.append((watch, call.context))
 
-    def autocast_on_again(self, context: Any) -> None:
-        watch, pending = self.autocast_pending[-1]
-        if pending is context:
+    def autocast_on_again(self, call: AutocastOffCall) -> None:
+        watch, pending = self.autocast_pending[-1] if self.autocast_pending else (None, None)
+        if watch is not None and pending is call.context:
             self.autocast_pending.pop()
             watch.__exit__(None, None, None)  # type: ignore[no-untyped-call]

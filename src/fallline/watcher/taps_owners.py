@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules import module as global_hooks
 
 from fallline.events import Event, Kind
 from fallline.location import Location
-from fallline.watcher.frames import Place, place
+from fallline.taps.frames import Place
+from fallline.taps.modules import ModuleMade, ModuleRegistered
 
 if TYPE_CHECKING:
     from fallline.watcher.session import Session
-    from fallline.watcher.taps import Taps
 
 __all__ = ["Owners"]
 
@@ -39,29 +38,9 @@ class Owners:
         self._told: set[Any] = set()
         self._replaced = False  # a finding of its own: FL306
 
-    def install(self, taps: Taps) -> None:
-        session = self.session
-
-        def registered(module: nn.Module, name: str, new: Any) -> None:
-            if not session.off and session.objects.optimizer_sets and isinstance(new, nn.Module):
-                session.safely(self._registered, module, name, new)
-
-        taps.on_removal(global_hooks.register_module_module_registration_hook(registered).remove)
-
-        def init(original: Any) -> Any:
-            def __init__(self: nn.Module, *args: Any, **kwargs: Any) -> None:
-                original(self, *args, **kwargs)
-                if session.objects.optimizer_sets and not session.off and not session.inside:
-                    session.safely(owners.module_made, self)
-
-            return __init__
-
-        owners = self
-        taps.patch(nn.Module, "__init__", init)
-
-    def module_made(self, module: nn.Module) -> None:
+    def module_made(self, call: ModuleMade) -> None:
         """A model made after an optimizer: remember where, outside of any constructor."""
-        where = place(3)
+        where = call.place if self.session.objects.optimizer_sets else None
         if where is None:
             return
         spots = (where.at, *where.callers)
@@ -71,11 +50,11 @@ class Owners:
         if outside is not None:
             spot = Place(spots[outside], spots[outside + 1 :])
             older = tuple(self.session.objects.optimizer_sets)
-            self._made[id(module)] = (weakref.ref(module), spot, older)
+            self._made[id(call.module)] = (weakref.ref(call.module), spot, older)
 
-    def _registered(self, module: nn.Module, name: str, new: nn.Module) -> None:
+    def registered(self, call: ModuleRegistered) -> None:
         """`model.head = nn.Linear(...)` when an optimizer already holds the old head."""
-        old = module._modules.get(name)
+        old, new = call.module._modules.get(call.name), call.new
         if not isinstance(old, nn.Module) or old is new:
             return
         objects = self.session.objects
@@ -83,7 +62,7 @@ class Owners:
             objects.serial(p) for p in new.parameters()
         }
         for holder, number in objects.optimizer_sets.items():
-            where = place(4)
+            where = call.place
             if gone & objects.members(number) and where is not None:
                 self._replaced = True
                 self.session.emit(

@@ -7,8 +7,6 @@ caches hold the user's tensors, and each function that is called has to be fetch
 from __future__ import annotations
 
 from dataclasses import dataclass
-from sys import _getframe
-from threading import get_ident
 from time import perf_counter as now
 from time import time
 from typing import TYPE_CHECKING, Any
@@ -19,6 +17,8 @@ from torch import Tensor
 from fallline.location import Location
 from fallline.runs.samples import ParameterInfo
 from fallline.runs.update import UpdateRow
+from fallline.taps.optimizers import ClosureCall, StepCall
+from fallline.taps.tap import Call
 from fallline.watcher.guard import Guard, GuardStop
 from fallline.watcher.memory import LiveGraphs, live_bytes
 from fallline.watcher.numbers import Numbers, describe_parameters
@@ -78,19 +78,21 @@ class Updates(Teller):
         self._scale: Any = None
         self._last_step: tuple[Any, float | None] = (None, None)  # and its learning rate
         self._step_started = 0.0
+        self._first_event = 0  # of those that a closure causes
         self._in_closure = 0.0  # seconds: what the closure of a step does has its own place
+        self._closure_started = 0.0
         self._closure = False
         self._stepped = False
         self._memory: int | None = None
 
-    def before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
-        """A hook of torch, in front of every step."""
+    def before_step(self, call: StepCall) -> None:
         if self.off and not self._woken():
-            return None
-        closure = args[1] if len(args) > 1 else kwargs.get("closure") if kwargs else None
-        self._closure = closure is not None and callable(closure)
-        if self._closure:
-            return self._before_closure(optimizer, closure, args, kwargs)
+            return
+        optimizer, self._closure, self.in_closure = call.optimizer, call.closure, False
+        if call.closure:  # gradients are made inside: they are looked at when the closure has run
+            self._step_started, self._in_closure = now(), 0.0
+            self._first_event = len(self.log.events)
+            return
         try:
             known = self._known.get(id(optimizer))
             if known is None or not self.routine.resting or known.on_device:
@@ -105,7 +107,6 @@ class Updates(Teller):
         except Exception as error:
             self.fail(error)
         self._step_started, self._in_closure = now(), 0.0  # our own part is not the step
-        return None
 
     def _woken(self) -> bool:
         """In a forked child, that it trains is news; it is watched from now on."""
@@ -113,38 +114,17 @@ class Updates(Teller):
             self.safely(self.wake)
         return not self.off
 
-    def _before_closure(
-        self, optimizer: torch.optim.Optimizer, closure: Any, args: Any, kwargs: Any
-    ) -> Any:
-        self._step_started, self._in_closure = now(), 0.0
-        if self.owner.ident != get_ident() and self.owner.keeps_out():
-            return None
-        return self._with_closure(optimizer, closure, args, kwargs)
+    def closure_begins(self, call: ClosureCall) -> None:
+        # an optimizer may evaluate its closure many times (LBFGS): what counts is the last
+        with self._lock:
+            if len(self.log.events) > self._first_event and self.in_closure is None:
+                del self.log.events[self._first_event :]
+        self.in_closure, self._closure_started = True, now()
 
-    def _with_closure(
-        self, optimizer: torch.optim.Optimizer, closure: Any, args: Any, kwargs: Any
-    ) -> Any:
-        # gradients are made inside: look at them when the closure has run
-        first = len(self.log.events)
-
-        def watched() -> Any:
-            # an optimizer may evaluate its closure many times (LBFGS): what counts is the last
-            with self._lock:
-                if len(self.log.events) > first and self.in_closure is None:
-                    del self.log.events[first:]
-            self.in_closure, started = True, now()
-            try:
-                result = closure()
-            finally:
-                self.in_closure = None
-            if not self.off:
-                self.safely(self._gradients_ready, optimizer)
-            self._in_closure += now() - started
-            return result
-
-        if len(args) > 1:
-            return (args[0], watched, *args[2:]), kwargs
-        return args, {**kwargs, "closure": watched}
+    def closure_ends(self, call: ClosureCall) -> None:
+        self.in_closure = None
+        self._gradients_ready(call.optimizer)
+        self._in_closure += now() - self._closure_started
 
     def _gradients_ready(self, optimizer: torch.optim.Optimizer) -> None:
         known = self._known.get(id(optimizer)) if self.routine.resting else None
@@ -167,9 +147,7 @@ class Updates(Teller):
         numbers.before_step(index, scale if scale is not None else 1.0, fused)
 
     def _meet_optimizer(self, optimizer: torch.optim.Optimizer) -> Known | None:
-        """In an update that is told: what is known of this optimizer. None where it is another thread's."""
-        if self.owner.ident != get_ident() and self.owner.keeps_out():
-            return None
+        """In an update that is recorded: what is known of this optimizer. None while a CUDA graph records it."""
         on_device = torch.cuda.is_initialized() and any(  # type: ignore[no-untyped-call]
             p.is_cuda for g in optimizer.param_groups for p in g["params"]
         )
@@ -182,13 +160,10 @@ class Updates(Teller):
         self.origin.step_comes()
         return known
 
-    def after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        """A hook of torch, behind every step."""
+    def after_step(self, call: StepCall) -> None:
         if self.off:
             return
-        if id(optimizer) not in self._known and self.owner.ident != get_ident():
-            if self.owner.keeps_out():
-                return
+        optimizer = call.optimizer
         if self._step_started:
             self.seconds["step"] += now() - self._step_started - self._in_closure
         self._stepped = True
@@ -199,26 +174,23 @@ class Updates(Teller):
                 found = getattr(optimizer, "found_inf", None)
                 if isinstance(found, Tensor) and found.device.type == "cpu":
                     held_back = held_back or bool(found.item())  # a fused step that applied nothing
-            self._step_done(optimizer, held_back)
+            self._step_done(optimizer, call, held_back)
         except Exception as error:
             self.fail(error)
 
-    def _step_done(self, optimizer: torch.optim.Optimizer, skipped: bool) -> None:
+    def _step_done(self, optimizer: torch.optim.Optimizer, call: Call, skipped: bool) -> None:
         routine = self.routine
         again = None
         if not skipped:
-            try:
-                frame = _getframe(3)
-            except ValueError:  # called from no Python at all
-                frame = _getframe()
-            key = ("step", id(optimizer), id(frame.f_code), frame.f_lasti, get_ident())
+            frame = call.frame
+            key = ("step", id(optimizer), id(frame.f_code), frame.f_lasti)
             if routine.resting and routine.keys[routine.at] == key:
                 again = routine.events[routine.at]
                 routine.at += 1
             else:
                 routine.differs(key)
         self.steps += 1
-        event = again or self.step_event(optimizer, skipped, self._closure)
+        event = again or self.step_event(optimizer, call.place, skipped, self._closure)
         routine.stepped()
         name = event.optimizer or ""
         index = self.counts.get(name, 0)

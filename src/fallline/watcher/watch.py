@@ -46,7 +46,7 @@ class Watch:
         if _watching is self:
             _watching = None
         atexit.unregister(self._exit)
-        from fallline.watcher.frames import cells
+        from fallline.taps.frames import cells
 
         if cells and self._session.recorder is not None:
             self._session.recorder.describe(

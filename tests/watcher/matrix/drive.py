@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from fallline.finding import Finding
-from fallline.rule import rule_by_code
+from fallline.rules import rule_by_code
 from fallline.runs.series import Series, Track
 from fallline.watcher.conclude import conclude
 from fallline.watcher.session import Options, Session

@@ -10,6 +10,7 @@ from fallline.errors import UsageError
 from fallline.report.answer import markdown, text
 from fallline.triage.answer import answer
 from fallline.triage.evidence import gather
+from fallline.untrusted import printable
 
 _LARGEST = 1_000_000
 _STRAY = 0.1  # a pasted log may hold a few bytes of another encoding
@@ -18,12 +19,12 @@ _STRAY = 0.1  # a pasted log may hold a few bytes of another encoding
 def run(args: argparse.Namespace) -> int:
     """The exit status of one question."""
     question = _question(" ".join(args.question))
-    findings, corrected = gather(question, args.code, args.run)
-    reply = answer(question, findings, corrected, args.run or "")
+    reply = answer(question, gather(question, args.code, args.run), args.run or "")
     if args.output_format == "json":
         print(json.dumps(reply.as_dict(), indent=2, default=str))
         return 0
-    print(markdown(reply) if args.output_format == "markdown" else text(reply, more=args.more))
+    show = markdown if args.output_format == "markdown" else text
+    print(printable(show(reply, more=args.more)))
     return 0
 
 

@@ -6,7 +6,7 @@ import argparse
 from importlib import import_module
 
 from fallline.cli.commands import GROUPS, available
-from fallline.rule import all_rules
+from fallline.rules import all_rules
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

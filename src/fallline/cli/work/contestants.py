@@ -42,9 +42,9 @@ def columns(
 
 
 def _ask(scenario: Scenario) -> list[Complaint]:
-    findings, corrected = gather(scenario.question)
-    reply = answer(scenario.question, findings, corrected)
-    return grade(scenario, markdown(reply), [name for name, score in reply.routes if score >= SURE])
+    reply = answer(scenario.question, gather(scenario.question))
+    routes = [name for name, score in reply.routes if score >= SURE]
+    return grade(scenario, markdown(reply, more=True), routes)
 
 
 def _router(folder: Path) -> str:

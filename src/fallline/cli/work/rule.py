@@ -6,7 +6,7 @@ import sys
 
 from fallline.errors import UsageError
 from fallline.report.rule_page import evidence, page
-from fallline.rule import all_rules, rule_by_code
+from fallline.rules import all_rules, rule_by_code
 from fallline.show.terminal import SEVERITY_STYLE, Paint, wants_colour
 
 TYPE_CHECKING = False

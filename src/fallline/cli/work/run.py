@@ -8,10 +8,14 @@ import os
 import sys
 
 from fallline.errors import UsageError
+from fallline.finding import Finding
 from fallline.integrations.logger import loggers_of
-from fallline.watcher.launch_run import run_watched
+from fallline.report.run import finding_lines, summary
+from fallline.runs.series import Series
+from fallline.show.terminal import Paint, wants_colour
+from fallline.watcher.launch_run import run_watched, shown
 
-__all__ = ["run"]
+__all__ = ["run", "show"]
 
 
 def run(args: argparse.Namespace) -> int:
@@ -25,4 +29,14 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--out {args.out} is a file: name a folder, which need not exist yet")
     if args.log:
         loggers_of(args.log)  # a package that is missing is said before the script runs
-    return run_watched(args)
+    return run_watched(args, show)
+
+
+def show(series: Series, found: list[Finding]) -> None:
+    """On stderr, when the script has ended: what was seen, and how to see it again."""
+    paint = Paint(wants_colour("auto", sys.stderr))
+    if series.folder is None:  # nothing could be written
+        text = "\n".join(finding_lines(series, found, paint))
+    else:
+        text = f"{summary(series, found, paint)}\n  fallline report {shown(series.folder)}"
+    print(f"\n{text}", file=sys.stderr)

@@ -9,7 +9,7 @@ import pickle
 from dataclasses import dataclass, field
 from typing import Any
 
-from fallline.watcher.frames import is_user_file, shown_path
+from fallline.taps.frames import is_user_file, shown_path
 
 __all__ = ["Allocator", "Fragmentation", "fragmentation", "lines_at_peak"]
 

@@ -17,7 +17,7 @@ import torch
 
 from fallline.instruments.memory.ledger import BATCH, Entry, Ledger
 from fallline.location import Location
-from fallline.watcher.frames import place, user_frames
+from fallline.taps.frames import place, user_frames
 from fallline.watcher.memory import live_bytes
 from fallline.watcher.taps_kept import keeper
 
@@ -132,7 +132,7 @@ class Growing(Ledger):
         if growth.graphs:
             growth.loss_at = old[0]
         if growth.leaks and growth.kept_at is None:
-            where = place(3)
+            where = place()
             places = [old[0]] if growth.graphs else []
             places += [line.at for line in growth.lines[:4]]
             places += [where.at, *where.callers] if where is not None else []
@@ -148,7 +148,7 @@ class Growing(Ledger):
     def _holder(self, left: set[int]) -> str:
         """The list, deque, dictionary or set in the user's frames that holds most of what is left."""
         best, most = "", 1
-        for frame in user_frames(3):
+        for frame in user_frames():
             spaces = [("", dict(frame.f_locals)), ("", dict(frame.f_globals))]
             for name, value in list(spaces[0][1].items()):
                 if hasattr(value, "__dict__") and not isinstance(value, type | torch.Tensor):

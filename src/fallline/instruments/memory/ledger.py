@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 from fallline.instruments.script import Observer
 from fallline.instruments.tensors import tensors_in
 from fallline.location import Location
-from fallline.watcher.frames import place
+from fallline.taps.frames import place
 
 __all__ = ["Account", "Entry", "Exhausted", "Ledger", "Peak", "is_out_of_memory"]
 
@@ -172,7 +172,7 @@ class Ledger(Observer):
                     self._enter(storage, size, plain, GIVEN if older else op)
 
     def _enter(self, storage: Any, size: int, tensor: torch.Tensor, op: str) -> None:
-        where = place(2)
+        where = place()
         entry = Entry(
             size,
             str(tensor.device),
@@ -205,7 +205,7 @@ class Ledger(Observer):
 
     def out_of_memory(self, error: BaseException, op: str) -> None:
         """No memory for the result of `op`: write down who holds it now, before anything is given back."""
-        where = place(2)
+        where = place()
         self.settle()
         self.exhausted = Exhausted(
             str(error),  # not the error itself, which holds every frame and what is in it
@@ -272,7 +272,7 @@ class Ledger(Observer):
 
     def backward_begins(self, loss: Any) -> None:
         """What a forward made and what still lives is what the graph (or the user) holds: the activations."""
-        where = place(3)
+        where = place()
         self._backward_at = where.at if where is not None else None
         self.settle()
         saved = [entry for entry in self.living() if entry.role == ACTIVATIONS]

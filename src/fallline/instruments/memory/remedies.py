@@ -25,7 +25,7 @@ from fallline.instruments.memory.ledger import (
 if TYPE_CHECKING:
     from torch import nn
 
-    from fallline.watcher.patches import Patches, Wrapped
+    from fallline.taps.patches import Patches, Wrapped
 
 __all__ = ["Remedy", "computed", "put_in_place", "replayed"]
 

@@ -17,7 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fallline.instruments.untouched import World, loss_of, untouched
 from fallline.instruments.where import user_line
 from fallline.location import Location
-from fallline.watcher.origin_trace import Modules, plain_name, tensors_in
+from fallline.replay.modules import Modules
+from fallline.replay.tensors import plain_name, tensors_in
 
 __all__ = ["IN_A_ROW", "Flow", "Layer", "Silent", "flow_of"]
 
@@ -257,7 +258,7 @@ class _Activations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _look(self, name: str, out: Tensor) -> None:
         # (batch, channels, ...) for pictures, (batch, ..., units) for the rest
         units = out.movedim(1 if out.ndim >= 4 else -1, 0).flatten(1)
-        found = Silent(name, self.modules.current, user_line(3), len(units), seen=units.shape[1])
+        found = Silent(name, self.modules.current, user_line(), len(units), seen=units.shape[1])
         silent = (units == 0) if name in ("relu", "hardtanh") else _at_its_limit(name, units)
         numbers = silent.all(1).nonzero().flatten().tolist()
         key = (name, found.module, found.at, found.units)

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_map
 from fallline.instruments.untouched import World
 from fallline.instruments.where import user_line
 from fallline.location import Location
-from fallline.watcher.origin_trace import Modules
+from fallline.replay.modules import Modules
 
 __all__ = [
     "FLOATS",
@@ -208,7 +208,7 @@ class Exchange(TorchFunctionMode):
     def _begin(self, name: str) -> Call:
         word = name.strip("_")
         word = _WORDS.get(word, word)
-        module, at = self.modules.current, user_line(4)
+        module, at = self.modules.current, user_line()
         site = (module or "", at.path if at else "", at.line if at else 0, word)
         occurrence = self._counts[site] = self._counts.get(site, -1) + 1
         call = Call(word, module, at, occurrence)

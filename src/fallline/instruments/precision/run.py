@@ -27,7 +27,7 @@ from fallline.instruments.precision.record import (
     sample,
 )
 from fallline.instruments.untouched import World, loss_of, untouched
-from fallline.watcher.origin_trace import Modules
+from fallline.replay.modules import Modules
 
 __all__ = ["GRADIENT_TOLERANCE", "LOSS_TOLERANCE", "Gradients", "Outcome", "Probe"]
 
@@ -295,7 +295,7 @@ class _Row:
 
 
 def _line_of(error: BaseException) -> str | None:
-    from fallline.watcher.frames import is_user_file, shown_path
+    from fallline.taps.frames import is_user_file, shown_path
 
     found, trace = None, error.__traceback__
     while trace is not None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fallline.instruments.same.sources import Draws, pin, pin_kernels
-from fallline.watcher.patches import Patches
+from fallline.taps.patches import Patches
 
 _MARK = "deterministic implementation"
 

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fallline.instruments.same.fingerprint import Fingerprint, fingerprint, resolve, together
 from fallline.instruments.where import user_line
 from fallline.location import Location
-from fallline.watcher.origin_trace import plain_name, storage, tensors_in
+from fallline.replay.tensors import plain_name, storage, tensors_in
 
 __all__ = ["MOST", "Operations"]
 
@@ -164,7 +164,7 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if name in entry:
                 entry[name] = self._later(entry[name])
         entry["shapes"] = [list(t.shape) for t in made[:3]]
-        at = user_line(3)
+        at = user_line()
         entry["path"], entry["line"] = (at.path, at.line) if at is not None else ("", 0)
         self._entries.append(entry)
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from fallline.instruments.script import Observer
 from fallline.location import Location
-from fallline.watcher.frames import is_user_file, locate, place
+from fallline.taps.frames import is_user_file, locate, place
 
 if TYPE_CHECKING:
-    from fallline.watcher.patches import Patches, Wrapped
+    from fallline.taps.patches import Patches, Wrapped
 
 __all__ = [
     "AHEAD",
@@ -194,7 +194,7 @@ def tap_stalls(taps: Patches, clock: Callable[[], Clock]) -> None:
                 waits = not args or not isinstance(args[0], torch.Tensor) or args[0].is_cuda
                 if not here.on or inside or not waits:
                     return original(*args, **kwargs)
-                where = place(2)
+                where = place()
                 inside = True
                 here.push(STALL)
                 begun = time.perf_counter()
@@ -230,7 +230,7 @@ def tap_copies(taps: Patches, clock: Callable[[], Clock]) -> None:
                 away = tensor.is_cuda
                 if not here.on or target != ("cpu" if away else "cuda"):
                     return original(tensor, *args, **kwargs)
-                where = place(2) if away else None
+                where = place() if away else None
                 phase = STALL if away else COPY
                 here.push(phase)
                 begun = time.perf_counter()

@@ -1,4 +1,4 @@
-"""FL902: backward returns another number of gradients than forward has inputs."""
+"""FL902: backward returns a different number of gradients than forward has inputs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import ast
 from collections.abc import Iterator
 
 from fallline.finding import Finding, Severity
+from fallline.flow.functions import Method, functions_in, own_nodes
+from fallline.flow.values import siblings_before
 from fallline.rule import Rule
-from fallline.rules.autograd._functions import Method, functions_in, own_nodes
 from fallline.syntax import Module
 
 # Methods of a tensor that give back one tensor: `grad_output.clone()` is one gradient, not a tuple.
@@ -21,11 +22,11 @@ class BackwardArity(Rule):
     code = "FL902"
     name = "backward-arity"
     severity = Severity.ERROR
-    what = "Looks for a backward that returns fewer gradients than forward has inputs, or more that are not None."
+    what = "backward returns fewer gradients than forward has inputs, or more that are not None."
     why = """\
 The first backward pass raises "returned an incorrect number of gradients".
 
-Every input of forward needs its place in what backward returns, also inputs that are no tensors: their gradient is None. Surplus Nones are
+Every input of forward needs its place in what backward returns, also inputs that are not tensors: their gradient is None. Surplus Nones are
 ignored; a surplus gradient is an error."""
     instead = """\
 Return one value for each input of forward (ctx not counted), None for those without a gradient.
@@ -218,6 +219,20 @@ class Indirect(torch.autograd.Function):
 
 Indirect.apply(torch.ones(3, requires_grad=True), 0.0, 2.0).sum().backward()
 """,
+        """\
+import torch
+
+
+class NoSecondPass(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight):
+        return x * weight
+
+    @staticmethod
+    def backward(ctx, grad):
+        raise NotImplementedError("only for inference")
+        return grad
+""",
     )
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
@@ -233,7 +248,7 @@ Indirect.apply(torch.ones(3, requires_grad=True), 0.0, 2.0).sum().backward()
                 default=most - len(function.forward.args.defaults),
             )
             for node in own_nodes(backward):
-                if not isinstance(node, ast.Return):
+                if not isinstance(node, ast.Return) or _never_runs(module, node):
                     continue
                 returned = _gradients(backward, node.value)
                 if returned is None:
@@ -246,10 +261,24 @@ Indirect.apply(torch.ones(3, requires_grad=True), 0.0, 2.0).sum().backward()
                 if len(returned) < least or extra:
                     yield self.finding(
                         module.location(node),
-                        f"backward returns {_count(len(returned), 'gradient')}, forward has {_count(most, 'input')}",
+                        f"backward returns {_count(len(returned), 'gradient')}, but forward has {_count(most, 'input')}, so the first backward pass raises. Return one value for each input, None where there is no gradient",
                         returned=len(returned),
                         inputs=most,
                     )
+
+
+def _never_runs(module: Module, node: ast.stmt) -> bool:
+    """After a raise or a return of the same block: a backward that is refused, with its old code left below."""
+    here: ast.AST = node
+    for up in module.parents(node):
+        if isinstance(here, ast.stmt) and any(
+            isinstance(s, ast.Raise | ast.Return) for s in siblings_before(up, here)
+        ):
+            return True
+        if isinstance(up, ast.FunctionDef):
+            return False
+        here = up
+    return False
 
 
 def _count(number: int, what: str) -> str:

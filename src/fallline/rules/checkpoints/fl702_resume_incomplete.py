@@ -7,16 +7,17 @@ import re
 from collections.abc import Iterator
 
 from fallline.finding import Finding, Severity
-from fallline.rule import Rule
-from fallline.rules.checkpoints._state import (
+from fallline.flow.checkpoints import (
     Loaded,
     Saved,
     called_functions,
+    loaded_alone,
     loads,
     role_of_key,
     saves,
     uses,
 )
+from fallline.rule import Rule
 from fallline.syntax import Module
 
 _STATE = ("optimizer", "scheduler", "scaler", "counter", "rng")
@@ -30,8 +31,8 @@ class ResumeIncomplete(Rule):
     severity = Severity.ERROR
     what = "A resume restores only part of what the checkpoint holds: the optimizer, scheduler, scaler or step was saved and is not loaded."
     why = (
-        "The run goes on with a fresh optimizer (its momentum and its step count are gone), a schedule that starts again, or from epoch 0. Nothing fails; the loss "
-        "jumps and the result is another one. Measured on a small run: with only the weights loaded the loss is three times as high after the resume; with everything loaded the run "
+        "Training continues with a fresh optimizer (its momentum and step count are gone), with a schedule that starts again, or from epoch 0. Nothing fails; the loss "
+        "jumps and the result differs. Measured on a small run: with only the weights loaded the loss is three times as high after the resume; with everything loaded the run "
         "ends on the same bits as an uninterrupted one."
     )
     instead = 'Restore every entry: `optimizer.load_state_dict(checkpoint["optimizer"])`, and the same for scheduler, scaler and step.'
@@ -97,6 +98,31 @@ class Trainer:
             self.model(x).mean().backward()
             self.optimizer.step()
         self.scheduler.step()
+""",
+        """\
+import torch
+from torch import nn
+
+model = nn.Linear(4, 2)
+optimizer = torch.optim.AdamW(model.parameters())
+resume, iteration = True, 0
+if resume:
+    checkpoint = torch.load("ckpt.pt")  # FL702
+    model.load_state_dict(checkpoint["model"])
+    optimizer.load_state_dict(checkpoint["optimizer"])
+while iteration < 100:
+    loss = model(torch.randn(8, 4)).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    iteration += 1
+    if iteration % 10 == 0:
+        checkpoint = {
+            "model": model.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "iteration": iteration,
+        }
+        torch.save(checkpoint, "ckpt.pt")
 """,
     )
     right = (
@@ -189,10 +215,13 @@ def train(model, optimizer, loader, epochs, resume, weights):
             saved = _file_of(loaded, known)
             if saved is None:
                 continue
+            alone = loaded_alone(module)
             lost = [
                 k
                 for k, v in saved.entries.items()
-                if saved.role(k, v) in _STATE and k not in loaded.keys
+                if (role := saved.role(k, v)) in _STATE
+                and role not in alone
+                and k not in loaded.keys
             ]
             # a seed says how the run began, not where it is
             lost = [
@@ -203,7 +232,7 @@ def train(model, optimizer, loader, epochs, resume, weights):
             if lost:
                 yield self.finding(
                     loaded.module.location(loaded.call),
-                    f"The checkpoint holds {', '.join(map(repr, lost))}, and this resume does not restore {'it' if len(lost) == 1 else 'them'}.",
+                    f"This resume does not restore {', '.join(map(repr, lost))}, which the checkpoint holds, so training continues with fresh state. Load {'it' if len(lost) == 1 else 'them'} too.",
                     related={"save": saved.module.location(saved.call)},
                     saved=sorted(saved.entries),
                     restored=sorted(loaded.keys),

@@ -21,7 +21,7 @@ The sampler shuffles with `seed + epoch`, and the epoch stays 0: the order is id
 
 Nothing raises, and one epoch looks right."""
     instead = """\
-Tell the sampler which epoch begins.
+Call `set_epoch` at the start of every epoch.
 
 ```python
 for epoch in range(epochs):
@@ -33,7 +33,7 @@ for epoch in range(epochs):
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         # `if isinstance(loader.sampler, DistributedSampler): set_epoch` is a switch that may not go with the sampler
-        if trace.opaque or any("sampler" in setting for setting in trace.settings):
+        if trace.hides("epoch") or any("sampler" in setting for setting in trace.settings):
             return
         for sampler in trace.objects_of(Sampler):
             if not _shuffles(sampler) or sampler.at is None:
@@ -48,7 +48,7 @@ for epoch in range(epochs):
                     f"before the loop over the data ({passes[0].at.near(sampler.at)}).",
                 )
 
-    def denies(self, trace: Trace) -> Iterator[Location]:
+    def refutes(self, trace: Trace) -> Iterator[Location]:
         """A sampler that some setting tells its epoch is told on purpose in that one only."""
         called = {e.sampler for e in trace.of(SamplerEpoch)}
         for sampler in trace.objects_of(Sampler):

@@ -6,8 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from fallline.finding import Finding, Severity
-from fallline.rule import Rule
-from fallline.rules.distributed._ranks import (
+from fallline.flow.ranks import (
     called_functions,
     is_distributed,
     mentions_rank,
@@ -15,6 +14,7 @@ from fallline.rules.distributed._ranks import (
     owned_by_framework,
     runs_on_every_rank,
 )
+from fallline.rule import Rule
 from fallline.syntax import Module
 
 
@@ -27,7 +27,7 @@ class SaveOnEveryRank(Rule):
 
 A rank in the path, a guard of any kind, and collective savers (`torch.distributed.checkpoint`, FSDP, Accelerate, Fabric) are fine."""
     why = """\
-All ranks write the same file at the same time. The parameters are the same, but the file can end up mixed or cut short, and it is found out when it is loaded."""
+All ranks write the same file at the same time. The parameters are the same, but the file can end up mixed or cut short, which nobody notices until it is loaded."""
     instead = """\
 Let one rank write, and the others wait where they need the file.
 
@@ -60,7 +60,7 @@ dist.barrier()
     def _found(self, module: Module, save: ast.Call) -> Finding:
         return self.finding(
             module.location(save),
-            "Every rank writes this file, to the same path and at the same time. Save on one rank only: if dist.get_rank() == 0",
+            "Every rank writes this file, to the same path and at the same time, so it can end up corrupted. Save on one rank only: if dist.get_rank() == 0.",
         )
 
     wrong = (
@@ -212,6 +212,21 @@ import torch
 
 model = torch.nn.Linear(8, 2)
 torch.save(model.state_dict(), "model.pt")
+""",
+        """\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+
+def main(world_size):
+    if world_size > 1:
+        dist.init_process_group("gloo")
+    model = torch.nn.Linear(4, 2)
+    if world_size > 1:
+        model = DistributedDataParallel(model)
+    if world_size == 1:
+        torch.save(model.state_dict(), "model.pt")
 """,
     )
 

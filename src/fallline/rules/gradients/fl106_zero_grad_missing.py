@@ -35,7 +35,7 @@ class ZeroGradMissing(Rule):
     tokens = (b"backward",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        if trace.opaque:
+        if trace.hides("clear"):
             return
         for mine, carried in _carried(trace):
             if not is_habit(carried, _NEVER):
@@ -51,7 +51,7 @@ class ZeroGradMissing(Rule):
                 related={"step": step.at} if alone else {},
             )
 
-    def denies(self, trace: Trace) -> Iterator[Location]:
+    def refutes(self, trace: Trace) -> Iterator[Location]:
         """Gradients that some setting clears are cleared on purpose in that one only."""
         for mine, carried in _carried(trace):
             if not is_habit(carried, _NEVER):

@@ -41,14 +41,14 @@ class AccumulationRemainder(Rule):
         "instead of by their own count, they count 0.25, 0.50 or 0.75 of what they should for r = 1, 2, 3 of k = 4."
     )
     instead = (
-        "Step on the last batch too, and divide by what was really accumulated:\n\n"
+        "Step on the last batch too, and divide by the number that was really accumulated:\n\n"
         "```python\nlast = i + 1 == len(loader)\nif (i + 1) % accumulation_steps == 0 or last:\n    ...\n```\n\n"
         "`fallline.Stepper` does both: it divides once, at the step."
     )
     facts = ("remainder-is-underscaled", "leftovers-leak")
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        if trace.opaque:
+        if trace.hides("step", "clear"):
             return
         for optimizer in trace.optimizers:
             if optimizer in trace.by_framework:

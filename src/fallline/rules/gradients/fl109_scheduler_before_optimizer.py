@@ -19,6 +19,7 @@ class SchedulerBeforeOptimizer(Rule):
     code = "FL109"
     name = "scheduler-before-optimizer"
     severity = Severity.WARNING
+    yields_to = ("FL108",)
     what = "Finds loops that advance the learning-rate scheduler before the optimizer has stepped."
     why = (
         "Since PyTorch 1.1 a scheduler sets the first learning rate when it is made, and each `step()` moves on to the next one. Advanced "
@@ -32,7 +33,7 @@ class SchedulerBeforeOptimizer(Rule):
     tokens = (b"sched", b"lr_", b".step(")
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        if trace.opaque:
+        if trace.hides("step"):
             return
         for advance in trace.of(SchedulerStep).first_of_each():
             if advance.explicit:

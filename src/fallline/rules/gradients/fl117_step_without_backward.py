@@ -27,6 +27,7 @@ class StepWithoutBackward(Rule):
     code = "FL117"
     name = "step-without-backward"
     severity = Severity.ERROR
+    yields_to = ("FL105",)
     what = "Finds `optimizer.step()` where no gradient has changed since the last step of that optimizer."
     why = (
         "The step either repeats the old gradients, which doubles the update, or, after `zero_grad()`, does nothing at all. After "
@@ -62,14 +63,14 @@ class StepWithoutBackward(Rule):
                         "Call backward() before it, or leave the step out.",
                     )
 
-    def denies(self, trace: Trace) -> Iterator[Location]:
+    def refutes(self, trace: Trace) -> Iterator[Location]:
         """Another setting computes gradients for the same step: what is missing is left out on purpose."""
         empty = {u.step.at for u in trace.updates if _empty(u)}
         yield from {u.step.at for u in trace.updates} - empty
 
     def _never(self, trace: Trace, updates: list[Update]) -> Iterator[Finding]:
         """A loop that computes with the model and steps, and has no backward at all."""
-        if trace.opaque or not trace.complete or len(updates) < 2:
+        if trace.hides("backward") or not trace.complete or len(updates) < 2:
             return
         for update in updates:
             passes = [e for e in update.of(Forward) if e.grad and e.used is False]

@@ -17,13 +17,14 @@ class GradientNeverUsed(Rule):
     code = "FL118"
     name = "gradient-never-used"
     severity = Severity.WARNING
+    yields_to = ("FL126", "FL306")
     what = "Finds `backward()` in a training loop whose gradients nothing uses: no optimizer steps, no update by hand, no hook, no gradient of an input."
     why = "The model does not learn: the loss is computed, differentiated and forgotten. Most often `optimizer.step()` is missing."
     instead = "Step the optimizer, or leave `backward()` out:\n\n```python\nloss.backward()\noptimizer.step()\noptimizer.zero_grad()\n```"
     tokens = (b"backward",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        if trace.opaque or not trace.complete or trace.of(GradWrite, GradRead):
+        if trace.hides("step") or not trace.complete or trace.of(GradWrite, GradRead):
             return
         if any(e.optimizer is None and not e.parameters for e in trace.of(ZeroGrad)):
             return  # something clears that is not known: it may step as well
@@ -36,7 +37,7 @@ class GradientNeverUsed(Rule):
                 "from this loss. Call optimizer.step() after it, or remove it.",
             )
 
-    def denies(self, trace: Trace) -> Iterator[Location]:
+    def refutes(self, trace: Trace) -> Iterator[Location]:
         """Every backward whose gradients this setting does use, or may use."""
         shown = {str(f.at) for f in self.check(trace)}
         yield from (e.at for e in trace.of(Backward) if str(e.at) not in shown)

@@ -18,6 +18,7 @@ class OverClipping(Rule):
     code = "FL124"
     name = "over-clipping"
     severity = Severity.WARNING
+    yields_to = ("FL201",)
     what = "Nearly every one of the recent updates was clipped."
     why = (
         "Every step then has the same size, threshold times learning rate: the threshold is the learning rate in disguise, and the "

@@ -25,6 +25,8 @@ class EvalWithGrad(Rule):
     code = "FL402"
     name = "eval-with-grad"
     severity = Severity.WARNING
+    yields_to = ("FL401",)
+    yields_within = "function"
     what = "A model in eval mode is called while autograd records, and nothing is ever derived from the result."
     why = (
         "`model.eval()` changes dropout and BatchNorm; it does not stop autograd. Without `torch.no_grad()` every activation of the evaluation is "
@@ -273,7 +275,7 @@ for _ in range(2):
                         related=begins,
                     )
 
-    def denies(self, trace: Trace) -> Iterator[Location]:
+    def refutes(self, trace: Trace) -> Iterator[Location]:
         """A caller that holds no_grad where another one cannot be seen to."""
         for forward in trace.of(Forward):
             if forward.training is False and forward.grad is False:

@@ -21,7 +21,7 @@ class RetainGraphInLoop(Rule):
         "The graph and its saved activations stay alive until the loss is overwritten, so two graphs live at once at the peak. Often the flag was added to "
         'silence "backward through the graph a second time": then state is carried from one iteration to the next and wants a `detach()`.'
     )
-    instead = "Call `backward()`; detach what is carried over to the next iteration."
+    instead = "Call `backward()` without it, and detach the tensors that you carry over to the next iteration."
     fix_safety = (
         "Removes the argument; where a second backward exists after all, torch raises and says so."
     )
@@ -114,7 +114,7 @@ print(torch.stack(rows).shape)
     )
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        if trace.opaque:  # a second backward may hide in there
+        if trace.hides("backward"):
             return
         wasted: dict[Location, list[bool]] = defaultdict(list)
         for backward in trace.of(Backward):
@@ -126,7 +126,7 @@ print(torch.stack(rows).shape)
                     "retain_graph=True keeps the graph on every iteration although no second backward uses it, which only costs memory. Remove it.",
                 )
 
-    def denies(self, trace: Trace) -> Iterator[Location]:
+    def refutes(self, trace: Trace) -> Iterator[Location]:
         """A graph that one setting walks twice has to be kept."""
         for backward in trace.of(Backward):
             if backward.second:

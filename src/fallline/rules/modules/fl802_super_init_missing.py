@@ -6,9 +6,9 @@ import ast
 from collections.abc import Iterator
 
 from fallline.finding import Finding, Fix, Severity
+from fallline.flow.modules import construction
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
-from fallline.syntax.models import construction
 
 
 class SuperInitMissing(Rule):
@@ -51,6 +51,17 @@ class Net(nn.Module):
 
     def forward(self, x):
         return self.fc(x * self.scale)
+""",
+        """\
+import torch
+
+
+class Positions(torch.nn.Module):
+    def __init__(self, size=8):  # FL802
+        pass
+
+    def forward(self, x):
+        return x + torch.arange(x.shape[-1])
 """,
     )
     right = (
@@ -124,19 +135,19 @@ class Abstract(nn.Module):
                     yield self._report(
                         module,
                         first,
-                        f"{_target(first)} is assigned before super().__init__(): this raises AttributeError.",
+                        f"`{_target(first)}` is assigned before `super().__init__()`, which raises AttributeError. Call `super().__init__()` first.",
                     )
             elif first is not None and not _may_call_elsewhere(module, init):
                 yield self._report(
                     module,
                     first,
-                    f"{_target(first)} is assigned, but {cls.name}.__init__ never calls super().__init__(): this raises AttributeError.",
+                    f"`{_target(first)}` is assigned, but {cls.name}.__init__ never calls `super().__init__()`, which raises AttributeError. Call it first.",
                 )
-            elif not _may_call_elsewhere(module, init) and _does_something(init):
+            elif not _may_call_elsewhere(module, init) and _does_something(cls, init):
                 yield self._report(
                     module,
                     init,
-                    f"{cls.name}.__init__ never calls super().__init__(): the module cannot be called, moved or trained.",
+                    f"{cls.name}.__init__ never calls `super().__init__()`, so the module cannot be called, moved or trained. Call it first.",
                 )
 
     def _report(self, module: Module, node: ast.stmt, message: str) -> Finding:
@@ -268,8 +279,11 @@ def _may_call_elsewhere(module: Module, init: ast.FunctionDef) -> bool:
     return bool(init.decorator_list)
 
 
-def _does_something(init: ast.FunctionDef) -> bool:
-    """Not only a docstring, `pass`, a bare return or a raise."""
+def _does_something(cls: ast.ClassDef, init: ast.FunctionDef) -> bool:
+    """Not only a docstring, `pass`, a bare return or a raise; `pass` counts where the class can be called."""
+    called = any(isinstance(n, ast.FunctionDef) and n.name == "forward" for n in cls.body)
+    if called and isinstance(init.body[-1], ast.Pass):
+        return True
     return any(
         not isinstance(s, ast.Pass | ast.Raise | ast.Return | ast.Expr) for s in init.body
     ) and not any(isinstance(s, ast.Raise) for s in init.body)

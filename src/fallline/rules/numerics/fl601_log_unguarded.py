@@ -6,14 +6,14 @@ import ast
 from collections.abc import Iterator
 
 from fallline.finding import Finding, Fix, Severity
+from fallline.flow.algebra import DEAD_BRANCH, Range
+from fallline.flow.calls import operations, receiver
+from fallline.flow.gradients import takes_no_gradient
+from fallline.flow.losses import in_loss, unguarded
+from fallline.flow.makers import Made, made_by
+from fallline.flow.softmax import log_of
+from fallline.flow.values import values_of
 from fallline.rule import Rule
-from fallline.rules.numerics._algebra import Range
-from fallline.rules.numerics._gradients import takes_no_gradient
-from fallline.rules.numerics._layers import Made, made_by, operations, receiver
-from fallline.rules.numerics._losses import dead_branch, guarded, in_loss
-from fallline.rules.numerics._ranges import range_of
-from fallline.rules.numerics._stable import log_of
-from fallline.rules.numerics._values import values_of
 from fallline.syntax import Editor, Module
 
 _LOGS = ("log", "log2", "log10")
@@ -39,7 +39,9 @@ class LogUnguarded(Rule):
     code = "FL601"
     name = "log-unguarded"
     severity = Severity.WARNING
-    what = "Looks for the logarithm, in a loss, of a value that can reach zero or go below it."
+    yields_to = ("FL605",)
+    yields_within = "line"
+    what = "A loss takes the logarithm of a value that can reach zero or go below it."
     why = """\
 One such value makes the whole loss infinite or NaN, and the next step writes NaN into every weight.
 
@@ -124,6 +126,40 @@ class DiscriminatorLoss(torch.nn.Module):
 loss = DiscriminatorLoss()(torch.randn(4, requires_grad=True), torch.tensor([1.0, 2.0, 30.0, 40.0], requires_grad=True))
 loss.backward()
 """,
+        """\
+import torch
+
+
+def pair_loss(chosen, rejected, first):
+    assert first > 0
+    chosen, rejected_part = chosen[first:], rejected[first:]
+    return -torch.log(torch.sigmoid(chosen - rejected_part)).mean()  # FL601
+
+
+pair_loss(torch.zeros(4, requires_grad=True), torch.full((4,), 200.0), 1).backward()
+""",
+        """\
+import torch
+from torch import nn
+
+
+class Policy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(4, 3)
+
+    def act(self, x, action=None):
+        probs = torch.softmax(self.body(x), dim=1)
+        if action is None:
+            action = probs.argmax(1)
+        return action, probs[torch.arange(len(x)), action]
+
+
+policy = Policy()
+_, chosen = policy.act(100 * torch.randn(8, 4), torch.zeros(8, dtype=torch.long))
+loss = -chosen.log2().mean()  # FL601
+loss.backward()
+""",
     )
     right = (
         # an entropy that is only looked at: what goes in is detached
@@ -200,21 +236,36 @@ def log_ratio_loss(x):
 print(perplexity(torch.full((3,), 0.5)))
 log_ratio_loss(torch.zeros(3, requires_grad=True)).backward()
 """,
+        """\
+import torch
+
+
+class PairLoss(torch.nn.Module):
+    def keep_above(self, x):
+        return x + 1e-4
+
+    def forward(self, real_outputs, fake_outputs):
+        real_outputs = self.keep_above(real_outputs)
+        fake_outputs = self.keep_above(1 - fake_outputs)
+        return -(torch.log(real_outputs) + torch.log(fake_outputs)).mean()
+
+
+PairLoss()(torch.rand(4, requires_grad=True), torch.rand(4)).backward()
+""",
     )
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
-        for call, of, found in _unguarded(module):
+        for call, of, found in _logs(module):
+            sure = not found.guessed or _paired(module, of)
             yield self.finding(
                 module.location(call),
-                _message(module, of, found),
-                severity=None
-                if found is None or not found.guessed or _paired(module, of)
-                else Severity.INFO,
+                _message(of, found),
+                severity=None if sure else Severity.INFO,
             )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
         edits, title = [], ""
-        for call, of, _ in _unguarded(module):
+        for call, of, _ in _logs(module):
             if call.lineno != finding.at.line:
                 continue
             negative, made = _squashed(module, of)
@@ -226,50 +277,50 @@ log_ratio_loss(torch.zeros(3, requires_grad=True)).backward()
         return Fix(title, tuple(edits)) if edits else None
 
 
-def _unguarded(module: Module) -> Iterator[tuple[ast.Call, ast.expr, Range | None]]:
-    """The logs that are reported, with what they are taken of and its range (None: in a branch of torch.where)."""
+def _logs(module: Module) -> Iterator[tuple[ast.Call, ast.expr, Range]]:
+    """The logs that are reported, with what they are taken of and its range."""
     for call in operations(module, *_LOGS):
         of = _argument(module, call)
-        if of is None:
+        found = unguarded(module, call, of, _reaches_zero)
+        if of is None or found is None:
             continue
-        dead = dead_branch(module, call, of)
-        found = None if dead else range_of(module, of)
-        if not dead and (found is None or found.low > 0 or found.source in _NOT_SAID):
-            continue
-        if (
-            in_loss(module, call)
-            and (dead or not guarded(module, of))
-            and not takes_no_gradient(module, of)
-        ):
+        if in_loss(module, call) and not takes_no_gradient(module, of):
             yield call, of, found
 
 
+def _reaches_zero(found: Range) -> bool:
+    return found.low <= 0 and found.source not in _NOT_SAID
+
+
 def _argument(module: Module, call: ast.Call) -> ast.expr | None:
-    """What the log is taken of. `self.log("loss", loss)` and `logger.log(...)` are no logarithms."""
+    """What the log is taken of. `self.log("loss", loss)` and `logger.log(...)` are not logarithms."""
     if module.resolve(call.func) is None and (call.args or call.keywords):
         return None
     return receiver(module, call)
 
 
 def _paired(module: Module, of: ast.expr) -> bool:
-    """The log of this and of one minus this, in one function: a probability, whatever it is called."""
-    scope = module.scope(of)
+    """The log of this and of one minus this in one function, or of any two in one statement: probabilities, whatever they are called."""
+    scope, statement = module.scope(of), module.statement(of)
     logs = [
         a
         for call in operations(module, *_LOGS)
         if module.scope(call) is scope and (a := _argument(module, call)) is not None
     ]
+    beside = {_complement(module, a) is None for a in logs if module.statement(a) is statement}
+    if len(beside) == 2:
+        return True
     ones_minus = {_written(c) for a in logs if (c := _complement(module, a)) is not None}
     plain = {_written(a) for a in logs if _complement(module, a) is None}
-    base = _complement(module, of) or of
-    return _written(base) in ones_minus & plain
+    return _written(_complement(module, of) or of) in ones_minus & plain
 
 
-def _complement(module: Module, node: ast.expr) -> ast.expr | None:
+def _complement(module: Module, node: ast.AST) -> ast.expr | None:
     """`p` of `1 - p`."""
-    if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub)):
-        return None
-    return node.right if module.number(node.left) == 1 else None
+    match node:
+        case ast.BinOp(one, ast.Sub(), of) if module.number(one) == 1:
+            return of
+    return None
 
 
 def _written(node: ast.expr) -> str:
@@ -279,24 +330,20 @@ def _written(node: ast.expr) -> str:
 
 def _squashed(module: Module, of: ast.expr) -> tuple[bool, Made | None]:
     """The softmax or sigmoid this is, and whether it is one minus it."""
-    found = values_of(module).follow(of)
-    if (
-        isinstance(found, ast.BinOp)
-        and isinstance(found.op, ast.Sub)
-        and module.number(found.left) == 1
-    ):
-        return True, made_by(module, found.right)
+    positive = _complement(module, values_of(module).origin(of))
+    if positive is not None:
+        return True, made_by(module, positive)
     return False, made_by(module, of) if isinstance(of, ast.Name | ast.Call) else None
 
 
-def _message(module: Module, of: ast.expr, found: Range | None) -> str:
-    if found is None:
+def _message(of: ast.expr, found: Range) -> str:
+    if found is DEAD_BRANCH:
         return (
-            "log inside torch.where: where the test is false its gradient is 0 times infinity, NaN"
+            "This log is inside torch.where: the branch that is not taken still sends back 0 times infinity, so the gradient is NaN. "
+            "Choose the input first: `torch.log(torch.where(x > 0, x, 1.0))`"
         )
-    what = found.source if found.source.startswith("the ") else f"the result of {found.source}"
     if found.low < 0:
         if isinstance(of, ast.BinOp):
-            return f"log of a value that can be negative ({what}): NaN; an epsilon does not help below zero"
-        return f"log of a value that can be negative ({what}): NaN"
-    return f"log of a value that can be exactly 0 ({what}): -inf, and an infinite gradient"
+            return f"This log is taken of a value that can be negative ({found.said}), which makes the loss NaN; adding an epsilon does not help below zero. Clamp it: `x.clamp_min(1e-6).log()`"
+        return f"This log is taken of a value that can be negative ({found.said}), which makes the loss NaN. Clamp it: `x.clamp_min(1e-6).log()`"
+    return f"This log is taken of a value that can be exactly 0 ({found.said}), which makes the loss -inf and its gradient infinite. Use log_softmax or logsigmoid, or clamp it: `x.clamp_min(1e-6).log()`"

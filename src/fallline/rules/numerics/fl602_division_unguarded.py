@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Iterator
 
 from fallline.finding import Finding, Fix, Severity
+from fallline.flow.algebra import DEAD_BRANCH, Range
+from fallline.flow.calls import last_name, operand, operations, receiver
+from fallline.flow.losses import LOSS_TOKENS, guarded, in_loss, unguarded
+from fallline.flow.ranges import range_of
+from fallline.flow.values import values_of
 from fallline.rule import Rule
-from fallline.rules.numerics._algebra import Range
-from fallline.rules.numerics._layers import last_name, operations
-from fallline.rules.numerics._losses import LOSS_TOKENS, dead_branch, guarded, in_loss
-from fallline.rules.numerics._ranges import range_of
 from fallline.syntax import Editor, Module
 
 _DIVISIONS = ("div", "divide", "true_divide")
@@ -24,7 +26,7 @@ class DivisionUnguarded(Rule):
     code = "FL602"
     name = "division-unguarded"
     severity = Severity.WARNING
-    what = "Looks for a division, in a loss, by a value that can reach zero."
+    what = "A loss is divided by a value that can reach zero."
     why = """\
 One zero makes the loss infinite, or NaN where 0 is divided by 0, and the next step writes NaN into every weight.
 
@@ -38,7 +40,7 @@ Keep the denominator away from zero.
 - a value that is never negative: `x / (y + 1e-8)` or `x / y.clamp(min=1e-8)`
 - a value of either sign: divide by something that is not predicted, such as `target.abs().clamp(min=1e-3)`
 - under a condition: choose the denominator first, `x / torch.where(n > 0, n, 1)`"""
-    fix_safety = "Safe for counts: one of at least 1 is unchanged. Weights that sum to less than 1 are no count; do not take it there."
+    fix_safety = "Safe for counts: one of at least 1 is unchanged. Weights that sum to less than 1 are not a count: do not apply it there."
     facts = ("reciprocal-plus-epsilon", "relative-error-loss", "empty-masks")
     tokens = LOSS_TOKENS
     wrong = (
@@ -92,6 +94,32 @@ class KLDivergence(torch.nn.Module):
 
 p, q = torch.zeros(1, 2, requires_grad=True), torch.tensor([[0.0, 200.0]], requires_grad=True)
 KLDivergence()(p, q).backward()
+""",
+        """\
+import torch
+
+
+def token_loss(losses, num_tokens, per_token):
+    if per_token:
+        return losses / torch.clamp(num_tokens, min=1)
+    return losses.sum() / num_tokens  # FL602
+
+
+token_loss(torch.zeros(4, requires_grad=True), torch.tensor(0), False).backward()
+""",
+        """\
+import math
+
+import torch
+
+
+def aspect_penalty(box, target):
+    w, h = box[:, 2] - box[:, 0], box[:, 3] - box[:, 1]
+    gap = torch.atan(w / h) - target  # FL602
+    return (4 / math.pi**2) * gap.pow(2).mean()
+
+
+aspect_penalty(torch.zeros(2, 4, requires_grad=True), torch.ones(2)).backward()
 """,
     )
     right = (
@@ -212,37 +240,81 @@ Contrast()(torch.randn(4, 2, requires_grad=True), torch.randn(4, 2)).backward()
     )
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
-        for division, below, found in _unguarded(module):
+        for division, below, found in _reported(module):
             yield self.finding(
                 module.location(division),
-                _message(module, below, found),
-                severity=Severity.INFO if found is not None and _unlikely(below, found) else None,
+                _message(below, found),
+                severity=Severity.INFO if _unlikely(below, found) else None,
             )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
         edits = []
-        for division, below, found in _unguarded(module):
+        for division, below, found in _reported(module):
             if division.lineno != finding.at.line:
                 continue
             counted = isinstance(below, ast.Call) and last_name(below) == "sum"
-            if not counted or found is None or not found.source.startswith("the mask"):
+            if not counted or not found.source.startswith("the mask"):
                 return None  # the line would still be wrong
             edits.append(Editor(module).replace(below, module.segment(below) + ".clamp(min=1)"))
         return Fix("Count at least 1", tuple(edits)) if edits else None
 
 
-def _unguarded(module: Module) -> Iterator[tuple[ast.expr, ast.expr, Range | None]]:
-    """The divisions that are reported, by what, and its range (None: in a branch of torch.where)."""
+def _reported(module: Module) -> Iterator[tuple[ast.expr, ast.expr, Range]]:
+    """The divisions that are reported, by what, and its range."""
     for division, below in _divisions(module):
         if isinstance(below, ast.Constant):
             continue
-        dead = dead_branch(module, division, below)
-        found = None if dead else range_of(module, below)
-        if not dead and (found is None or not found.has_zero or _unsaid(below, found)):
+        found = unguarded(module, division, below, _reaches_zero) or _by_other_evidence(
+            module, division, below
+        )
+        if found is None or _unsaid(below, found) or not in_loss(module, division):
             continue
-        if in_loss(module, division) and (dead or not guarded(module, below)):
-            if found is None or not _standardises_data(module, division, found):
-                yield division, below, found
+        if not _standardises_data(module, division, found):
+            yield division, below, found
+
+
+def _by_other_evidence(module: Module, division: ast.expr, below: ast.expr) -> Range | None:
+    """The same count is kept above zero elsewhere in this function; or an angle is taken of a quotient of differences."""
+    if isinstance(below, ast.Name) and not guarded(module, below) and _bounded(module, below):
+        return Range(0.0, math.inf, f"`{below.id}`, which is bounded elsewhere in this function")
+    up = module.parent(division)
+    if isinstance(up, ast.Call) and last_name(up) in {"atan", "arctan"}:
+        found = range_of(module, below)
+        if found is not None and found.source == "difference" and not guarded(module, below):
+            return Range(0.0, 0.0, "a difference inside atan; `torch.atan2` takes both")
+    return None
+
+
+def _bounded(module: Module, name: ast.Name) -> bool:
+    """`x.clamp(min=1)`, `torch.clamp(x, min=1)` or `max(x, 1)` of the same value, which is another name then."""
+    scope = module.scope(name)
+    for use in values_of(module).uses(name.id, scope):
+        call = module.enclosing(use, ast.Call)
+        if call is None or len(module.bindings(name.id, scope)) > 1:
+            continue
+        match call:
+            case ast.Call(ast.Name("max"), [a, b]) if use in (a, b):
+                floor = module.number(b if use is a else a)
+            case _ if last_name(call) in {"clamp", "clamp_min", "clip"}:
+                floor = (
+                    module.number(operand(module, call, "min"))
+                    if receiver(module, call) is use
+                    else None
+                )
+            case _:
+                continue
+        if floor is not None and 0 < floor <= 1:
+            return True
+    return False
+
+
+def _reaches_zero(found: Range) -> bool:
+    return found.has_zero and found.source not in _NOT_SAID - {"linear"}
+
+
+def _unsaid(below: ast.expr, found: Range) -> bool:
+    """Where an epsilon was added to what can be negative, the pole is still there."""
+    return found.source == "linear" and not isinstance(below, ast.BinOp)
 
 
 def _standardises_data(module: Module, division: ast.expr, found: Range) -> bool:
@@ -264,33 +336,27 @@ def _divisions(module: Module) -> Iterator[tuple[ast.expr, ast.expr]]:
         if isinstance(aug.op, ast.Div):
             yield aug.value, aug.value
     for call in operations(module, *_DIVISIONS):
-        below = module.argument(call, 0 if module.resolve(call.func) is None else 1, "other")
+        below = operand(module, call, "other")
         if below is not None:
             yield call, below
 
 
-def _unsaid(below: ast.expr, found: Range) -> bool:
-    if found.source == "linear" and isinstance(below, ast.BinOp):
-        return (
-            False  # an epsilon was added to something that can be negative: the pole is still there
-        )
-    return found.source in _NOT_SAID
-
-
 def _unlikely(below: ast.expr, found: Range) -> bool:
     """Only a name says so; or zero lies between other values, and no epsilon shows that someone met it."""
-    shifted = isinstance(below, ast.BinOp) and isinstance(below.op, ast.Add)
-    return found.guessed or (found.low < 0 < found.high and not shifted)
+    match below:
+        case ast.BinOp(op=ast.Add()):
+            return found.guessed
+    return found is not DEAD_BRANCH and (found.guessed or found.low < 0 < found.high)
 
 
-def _message(module: Module, below: ast.expr, found: Range | None) -> str:
-    if found is None:
-        return "division inside torch.where: where the test is false its gradient is 0 times infinity, NaN"
-    what = found.source if found.source.startswith("the ") else f"the result of {found.source}"
+def _message(below: ast.expr, found: Range) -> str:
+    if found is DEAD_BRANCH:
+        return (
+            "This division is inside torch.where: the branch that is not taken still sends back 0 times infinity, so the gradient is NaN. "
+            "Choose the denominator first: `x / torch.where(n > 0, n, 1)`"
+        )
     if found.source.startswith("the mask"):
-        return f"Division by a count that is 0 when nothing is selected ({what}): NaN"
-    if found.source == "target":
-        what = "the target"
+        return f"The loss is divided by a count that is 0 when nothing is selected ({found.said}), which makes it NaN. Count at least 1: `.sum().clamp(min=1)`"
     if found.low < 0 and isinstance(below, ast.BinOp):
-        return f"Division by a value that can be 0 ({what}): an epsilon only moves the pole of a value of either sign"
-    return f"Division by a value that can be 0 ({what})"
+        return f"The loss is divided by a value that can be 0 ({found.said}), and it can be negative too, so an epsilon only moves the zero. Divide by a bound instead: `y.abs().clamp(min=1e-3)`"
+    return f"The loss is divided by a value that can be 0 ({found.said}), which makes it infinite or NaN. Keep it away from zero: `y.clamp(min=1e-8)`"

@@ -7,17 +7,16 @@ import re
 from collections.abc import Iterator
 
 from fallline.finding import Edit, Finding, Fix, Severity
+from fallline.flow.algebra import DEAD_BRANCH, Range
+from fallline.flow.calls import last_name, names_in, operand, operations, receiver, squared_base
+from fallline.flow.gradients import takes_no_gradient
+from fallline.flow.losses import differentiated, in_loss, unguarded
+from fallline.flow.modules import learns
+from fallline.flow.ranges import range_of
+from fallline.flow.values import values_of
 from fallline.rule import Rule
-from fallline.rules.numerics._algebra import Range
-from fallline.rules.numerics._gradients import takes_no_gradient
-from fallline.rules.numerics._layers import last_name, operations, receiver, squared_base
-from fallline.rules.numerics._losses import dead_branch, differentiated, guarded, in_loss
-from fallline.rules.numerics._ranges import range_of
-from fallline.rules.numerics._values import values_of
 from fallline.syntax import Editor, Module
-from fallline.syntax.models import learns
 
-_ROOTS = ("sqrt", "rsqrt")
 _HALVES = frozenset({0.5, -0.5})
 _GIVEN = re.compile(r"(^|_)(gt|targets?|labels?|true)($|_)")
 _NOT_SAID = frozenset({"rand", "rand_like", "randn", "zeros", "target", "difference", "normalize"})
@@ -27,7 +26,7 @@ class SqrtAtZero(Rule):
     code = "FL603"
     name = "sqrt-at-zero"
     severity = Severity.WARNING
-    what = "Looks for sqrt, rsqrt or a power of one half of a value that can be exactly zero, where a gradient flows through."
+    what = "A gradient flows through the square root of a value that can be exactly zero."
     why = """\
 The loss stays finite and every gradient becomes NaN: the slope of the square root at 0 is infinite, and infinity times 0 is NaN.
 
@@ -246,17 +245,36 @@ def rmse_metric(pred, target):
 
 print(rmse_metric(torch.zeros(3), torch.zeros(3)))
 """,
+        """\
+import torch
+from torch import nn
+
+
+class Diffusion(nn.Module):
+    def __init__(self, steps=10):
+        super().__init__()
+        self.net = nn.Linear(4, 4)
+        register_buffer = lambda name, value: self.register_buffer(name, value.float())
+        register_buffer("remaining", torch.linspace(1, 0, steps))
+        self.sizes = torch.arange(4)
+
+    def forward(self, x, t):
+        noise = torch.sqrt((1 - self.remaining[t]).clamp(min=0))
+        return self.net(x) * noise[:, None] + torch.sqrt(self.sizes**2)
+
+
+Diffusion()(torch.randn(2, 4), torch.tensor([0, 9])).sum().backward()
+""",
     )
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
-        for root, of, found in _unguarded(module):
+        for root, _, found in _reported(module):
             # a root of what can be negative too would fail at once: more is known of it than is seen here
-            unsure = found is not None and (found.guessed or found.low < 0)
-            guessed = unsure or not _seen_to_learn(module, root)
+            unsure = found is not DEAD_BRANCH and (found.guessed or found.low < 0)
             yield self.finding(
                 module.location(root),
-                _message(module, of, found),
-                severity=Severity.INFO if guessed else None,
+                _message(found),
+                severity=Severity.INFO if unsure or not _seen_to_learn(module, root) else None,
             )
         yield from self._second_derivatives(module)
 
@@ -270,12 +288,12 @@ print(rmse_metric(torch.zeros(3), torch.zeros(3)))
             for norm in _norms_in(module, outputs):
                 yield self.finding(
                     module.location(norm),
-                    "This norm is differentiated twice (create_graph=True): its second derivative at 0 is NaN",
+                    "This norm is differentiated twice (`create_graph=True`), and its second derivative at 0 is NaN. Add a small constant under the root: `(d.square().sum() + 1e-12).sqrt()`",
                 )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
         edits = []
-        for root, of, _ in _unguarded(module):
+        for root, of, _ in _reported(module):
             if root.lineno != finding.at.line:
                 continue
             edit = _repaired(module, root, of)
@@ -287,7 +305,8 @@ print(rmse_metric(torch.zeros(3), torch.zeros(3)))
 
 def _repaired(module: Module, root: ast.expr, of: ast.expr) -> Edit | None:
     """`sqrt(x ** 2)` → `x.abs()`, and a bound of 0 → 1e-12."""
-    if not _is_square_root(module, root):
+    exponent = module.number(root.right) if isinstance(root, ast.BinOp) else None
+    if exponent != 0.5 and last_name(root) != "sqrt":
         return None
     base = _square_of(module, of)
     if base is not None:
@@ -298,35 +317,29 @@ def _repaired(module: Module, root: ast.expr, of: ast.expr) -> Edit | None:
     return Editor(module).replace(bound, "1e-12") if bound is not None else None
 
 
-def _unguarded(module: Module) -> Iterator[tuple[ast.expr, ast.expr, Range | None]]:
-    """The roots that are reported, what they are taken of, and its range (None: in a branch of torch.where)."""
+def _reported(module: Module) -> Iterator[tuple[ast.expr, ast.expr, Range]]:
+    """The roots that are reported, what they are taken of, and its range."""
     for root, of in _roots(module):
-        dead = dead_branch(module, root, of)
-        found = None if dead else range_of(module, of)
-        if not dead and (found is None or not found.has_zero or found.source in _NOT_SAID):
+        found = unguarded(module, root, of, _reaches_zero)
+        if found is None or _only_targets(of) or not _has_gradient(module, root):
             continue
-        if (
-            _has_gradient(module, root)
-            and not _only_targets(of)
-            and not takes_no_gradient(module, of)
-            and (dead or not guarded(module, of))
-        ):
+        if not takes_no_gradient(module, of):
             yield root, of, found
+
+
+def _reaches_zero(found: Range) -> bool:
+    return found.has_zero and found.source not in _NOT_SAID
 
 
 def _roots(module: Module) -> Iterator[tuple[ast.expr, ast.expr]]:
     """Every square root and what it is taken of."""
-    for call in operations(module, *_ROOTS):
-        of = receiver(module, call)
-        if of is not None:
-            yield call, of
     for power in module.all(ast.BinOp):
         if isinstance(power.op, ast.Pow) and module.number(power.right) in _HALVES:
             yield power, power.left
-    for call in operations(module, "pow"):
-        exponent = module.argument(call, 0 if module.resolve(call.func) is None else 1, "exponent")
+    for call in operations(module, "sqrt", "rsqrt", "pow"):
         of = receiver(module, call)
-        if of is not None and exponent is not None and module.number(exponent) in _HALVES:
+        half = module.number(operand(module, call, "exponent")) in _HALVES
+        if of is not None and (half or last_name(call) != "pow"):
             yield call, of
 
 
@@ -335,13 +348,9 @@ def _has_gradient(module: Module, node: ast.expr) -> bool:
     if in_loss(module, node):
         return True
     function, cls = module.function(node), module.class_(node)
-    return (
-        function is not None
-        and function.name == "forward"
-        and cls is not None
-        and module.is_module_class(cls)
-        and differentiated(module, node)
-    )
+    if function is None or function.name != "forward" or cls is None:
+        return False
+    return module.is_module_class(cls) and differentiated(module, node)
 
 
 def _seen_to_learn(module: Module, node: ast.expr) -> bool:
@@ -352,7 +361,7 @@ def _seen_to_learn(module: Module, node: ast.expr) -> bool:
 
 def _only_targets(of: ast.expr) -> bool:
     """What is given with the data takes no gradient."""
-    names = {n.id for n in ast.walk(of) if isinstance(n, ast.Name) and n.id != "torch"}
+    names = names_in(of) - {"torch"}
     return bool(names) and all(_GIVEN.search(name) for name in names)
 
 
@@ -360,24 +369,15 @@ def _norms_in(module: Module, outputs: ast.expr) -> Iterator[ast.Call]:
     """The norms of differences that this value is made of, through names."""
     queue: list[ast.expr] = [outputs]
     for _ in range(12):
-        if not queue:
-            return
-        for node in ast.walk(queue.pop()):
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-                value = values_of(module).definition(node)
-                if isinstance(value, ast.expr):
-                    queue.append(value)
-            elif isinstance(node, ast.Call) and last_name(node) in {"norm", "vector_norm", "cdist"}:
-                of = receiver(module, node)
-                found = range_of(module, of) if of is not None else None
-                if found is not None and found.source == "difference":
-                    yield node
-
-
-def _is_square_root(module: Module, root: ast.expr) -> bool:
-    if isinstance(root, ast.BinOp):
-        return module.number(root.right) == 0.5
-    return isinstance(root, ast.Call) and last_name(root) == "sqrt"
+        for node in ast.walk(queue.pop()) if queue else ():
+            match node:
+                case ast.Name(ctx=ast.Load()):
+                    value = values_of(module).definition(node)
+                    queue += [value] if isinstance(value, ast.expr) else []
+                case ast.Call() if last_name(node) in {"norm", "vector_norm", "cdist"}:
+                    found = range_of(module, receiver(module, node))
+                    if found is not None and found.source == "difference":
+                        yield node
 
 
 def _square_of(module: Module, of: ast.expr) -> ast.expr | None:
@@ -390,18 +390,22 @@ def _square_of(module: Module, of: ast.expr) -> ast.expr | None:
 
 def _zero_bound(module: Module, of: ast.expr) -> ast.expr | None:
     """The 0 in `x.clamp(min=0)`."""
-    if not (isinstance(of, ast.Call) and last_name(of) in {"clamp", "clamp_min", "clip"}):
-        return None
-    low = module.argument(of, 0 if module.resolve(of.func) is None else 1, "min")
-    return low if isinstance(low, ast.Constant) and low.value == 0 else None
+    if isinstance(of, ast.Call) and last_name(of) in {"clamp", "clamp_min", "clip"}:
+        match operand(module, of, "min"):
+            case ast.Constant(0) as low:
+                return low
+    return None
 
 
-def _message(module: Module, of: ast.expr, found: Range | None) -> str:
-    if found is None:
-        return "square root inside torch.where: where the test is false its gradient is 0 times infinity, NaN"
+def _message(found: Range) -> str:
+    if found is DEAD_BRANCH:
+        return (
+            "This square root is inside torch.where: the branch that is not taken still sends back 0 times infinity, so the gradient is NaN. "
+            "Choose the input first: `torch.where(x > 0, x, 1.0).sqrt()`"
+        )
     if found.source == "clamp":
-        return "Square root of a value clamped at 0: at 0 its slope is infinite, so the gradient is NaN"
+        return "This square root is taken of a value clamped at 0, where its slope is infinite, so one exact 0 makes every gradient NaN. Clamp at 1e-12 instead"
     what = {"square": "a square", "var": "a variance", "std": "a standard deviation"}.get(
         found.source, found.source
     )
-    return f"Square root of a value that can be exactly 0 ({what}): its slope there is infinite, so the gradient is NaN"
+    return f"This square root is taken of a value that can be exactly 0 ({what}), where its slope is infinite, so every gradient becomes NaN. Add a small constant: `(x + 1e-12).sqrt()`"

@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterator
 
 from fallline.finding import Finding, Severity
+from fallline.flow.algebra import Range
+from fallline.flow.calls import operations, receiver
+from fallline.flow.losses import guarded, in_loss
+from fallline.flow.ranges import range_of
 from fallline.rule import Rule
-from fallline.rules.numerics._layers import operations, receiver
-from fallline.rules.numerics._losses import guarded, in_loss
-from fallline.rules.numerics._ranges import range_of
 from fallline.syntax import Module
 
 # ln of the largest float32: exp of more is infinite.
@@ -36,11 +37,11 @@ class ExpUnguarded(Rule):
     code = "FL604"
     name = "exp-unguarded"
     severity = Severity.INFO
-    what = "Looks for exp, in a loss, of a value that has no upper bound, such as logits."
+    what = "A loss takes exp of a value that has no upper bound, such as logits."
     why = """\
 exp is infinite above 88.72 in float32, 88.5 in bfloat16 and 11.09 in float16, and infinity divided by infinity is NaN.
 
-Logits pass these bounds in a run that diverges, and in float16 in healthy ones. Under CUDA autocast exp runs in float32; under CPU autocast and after
+Logits exceed these bounds in a run that diverges; in float16 they do in healthy runs too. Under CUDA autocast exp runs in float32; under CPU autocast and after
 `.half()` it does not."""
     instead = """\
 Stay in log space, or bound the argument.
@@ -135,21 +136,16 @@ contrastive_loss(x, x).backward()
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         for call in operations(module, "exp", "expm1", "exp2"):
             of = receiver(module, call)
-            found = range_of(module, of) if of is not None else None
-            if of is None or found is None or found.high <= OVERFLOWS or found.source in _NOT_SAID:
+            found = range_of(module, of)
+            if of is None or found is None or not _overflows(found) or not in_loss(module, call):
                 continue
-            if (
-                in_loss(module, call)
-                and not guarded(module, of)
-                and not _LOG_SCALE.search(module.segment(of))
-            ):
-                what = (
-                    found.source
-                    if found.source.startswith("the ")
-                    else f"the result of {found.source}"
-                )
+            if not guarded(module, of) and not _LOG_SCALE.search(module.segment(of)):
                 yield self.finding(
                     module.location(call),
-                    f"exp of a value without an upper bound ({what}): infinite above {OVERFLOWS} in float32",
+                    f"This exp is taken of a value without an upper bound ({found.said}); above {OVERFLOWS} it is infinite in float32, and the loss with it. Use logsumexp or softplus, or clamp the value",
                     bound=OVERFLOWS,
                 )
+
+
+def _overflows(found: Range) -> bool:
+    return found.high > OVERFLOWS and found.source not in _NOT_SAID

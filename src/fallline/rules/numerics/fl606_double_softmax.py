@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from fallline.finding import Edit, Finding, Fix, Severity
+from fallline.flow.calls import of_self
+from fallline.flow.losses import loss_calls
+from fallline.flow.makers import Made, made_by, output_of
+from fallline.flow.values import values_of
 from fallline.rule import Rule
-from fallline.rules.numerics._layers import Made, last_name, made_by, output_of
-from fallline.rules.numerics._stable import still_means
-from fallline.rules.numerics._values import values_of
 from fallline.syntax import Editor, Module
 
-_SOFTMAX_LOSSES = frozenset({"cross_entropy", "CrossEntropyLoss"})
-_SIGMOID_LOSSES = frozenset(
-    {
-        "binary_cross_entropy_with_logits",
-        "BCEWithLogitsLoss",
-        "multilabel_soft_margin_loss",
-        "MultiLabelSoftMarginLoss",
-        "soft_margin_loss",
-        "SoftMarginLoss",
-        "sigmoid_focal_loss",
-    }
+_FUNCTIONS = (
+    "cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "multilabel_soft_margin_loss",
+    "soft_margin_loss",
+    "sigmoid_focal_loss",
 )
-_LOGIT_LOSSES = _SOFTMAX_LOSSES | _SIGMOID_LOSSES
-_HOMES = ("torch.nn.", "torch.nn.functional.", "torchvision.ops.", "timm.loss.")
-_TIMM = frozenset({"LabelSmoothingCrossEntropy", "SoftTargetCrossEntropy"})
+_CLASSES = (
+    "CrossEntropyLoss",
+    "BCEWithLogitsLoss",
+    "MultiLabelSoftMarginLoss",
+    "SoftMarginLoss",
+    "LabelSmoothingCrossEntropy",
+    "SoftTargetCrossEntropy",
+)
+_OUTPUT = re.compile(r"train|eval|infer|test|prob|logit|softmax|sigmoid|activ|apply|loss", re.I)
 _PROBABILITIES = frozenset({"softmax", "sigmoid", "softmin", "hardsigmoid"})
 
 
@@ -34,7 +37,7 @@ class DoubleSoftmax(Rule):
     code = "FL606"
     name = "double-softmax"
     severity = Severity.ERROR
-    what = "Looks for probabilities given as the input of a loss that expects logits and squashes them itself."
+    what = "A loss that expects logits, and squashes them itself, is given probabilities."
     why = """\
 The model trains, but far more slowly, and nothing says so: the loss squashes what is already squashed.
 
@@ -136,6 +139,26 @@ class Trainer:
 
 Trainer(nn.Linear(8, 5)).step(torch.randn(4, 8), torch.tensor([0, 1, 2, 3]))
 """,
+        """\
+import torch
+from torch import nn
+
+
+class RewardLoss(nn.Module):
+    def __init__(self, token_ids=None):
+        super().__init__()
+        self.loss = nn.CrossEntropyLoss()
+        self.token_ids = token_ids
+
+    def forward(self, logits, labels):
+        if self.token_ids is not None:
+            logits = logits[..., self.token_ids]
+            logits = logits.softmax(dim=-1)
+        return self.loss(logits, labels)  # FL606
+
+
+RewardLoss([0, 1])(torch.randn(4, 5, requires_grad=True), torch.tensor([0, 1, 1, 0])).backward()
+""",
     )
     right = (
         """\
@@ -198,141 +221,111 @@ model = nn.Sequential(nn.Linear(8, 1), nn.Sigmoid())
 criterion = nn.BCELoss()
 criterion(model(torch.randn(4, 8)), torch.ones(4, 1)).backward()
 """,
+        """\
+import torch
+import torch.nn.functional as F
+
+
+def step(logits, labels, return_probs):
+    loss = F.cross_entropy(logits, labels)
+    if return_probs:
+        logits = logits.softmax(dim=-1)
+    return loss, logits
+
+
+step(torch.randn(4, 5, requires_grad=True), torch.tensor([0, 1, 2, 3]), True)[0].backward()
+""",
     )
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
-        for call, loss in _logit_losses(module):
-            given = module.argument(call, 0, "input", "inputs")
-            made = made_by(module, given) if given is not None else None
-            if made is None or made.op not in _PROBABILITIES:
+        for call, loss in loss_calls(module, *_FUNCTIONS, *_CLASSES):
+            made = _squashed(module, call)
+            if made is None:
                 continue
-            where = (
-                "" if made.module is module and made.line == call.lineno else f" (line {made.line})"
-            )
-            if made.module is not module:
-                where = f" ({made.module.path}:{made.line})"
             yield self.finding(
                 module.location(call),
-                f"{loss} expects logits and is given the result of {made.op}{where}: it squashes them a second time",
+                f"{loss} expects logits but gets the result of {made.op}{_where(module, made, call)} and squashes it a second time, so the gradient is small and training is slow. Pass the logits",
                 loss=loss,
                 squashed_by=made.op,
                 squashed_at=f"{made.module.path}:{made.line}",
             )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
-        for call, _ in _logit_losses(module):
-            given = module.argument(call, 0, "input", "inputs")
-            if module.location(call) != finding.at or given is None:
+        for call, _ in loss_calls(module, *_FUNCTIONS, *_CLASSES):
+            if module.location(call) != finding.at:
                 continue
-            made = made_by(module, given)
-            edits = (
-                _without(module, made, given, call)
-                if made is not None and made.module is module
-                else None
-            )
+            made = _squashed(module, call)
+            edits = _without(module, made, call) if made is not None else None
             return Fix("Give the loss the logits", edits) if edits is not None else None
         return None
 
 
-def _logit_losses(module: Module) -> Iterator[tuple[ast.Call, str]]:
-    """Calls of losses that take logits: functions, `nn.CrossEntropyLoss()(...)`, `criterion(...)`, `self.loss_fn(...)`."""
-    for home in _HOMES:
-        for name in _LOGIT_LOSSES | _TIMM:
-            for call in module.calls(home + name):
-                if name[:1].islower():
-                    yield call, name
-    made = [
-        c
-        for home in _HOMES
-        for name in _LOGIT_LOSSES | _TIMM
-        if name[:1].isupper()
-        for c in module.calls(home + name)
-    ]
-    if not made:
-        return
-    for call in module.all(ast.Call):
-        if len(call.args) < 2 and not call.keywords:
-            continue
-        func = call.func
-        if isinstance(func, ast.Call):
-            loss = func
-        elif (isinstance(func, ast.Name) and module.resolve(func) is None) or _is_self(func):
-            found = values_of(module).model(func)
-            if not isinstance(found, ast.Call):
-                continue
-            loss = found
-        else:
-            continue
-        if any(loss is c for c in made):
-            yield call, last_name(loss)
+def _squashed(module: Module, call: ast.Call) -> Made | None:
+    """The softmax or sigmoid whose result this loss is given."""
+    given = module.argument(call, 0, "input", "inputs")
+    if given is None:
+        return None
+    made = [made_by(module, given)]
+    if made == [None] and isinstance(given, ast.Name):
+        # wrong in that branch is wrong, unless the branch is about who gets the probabilities
+        branches = values_of(module).in_one_branch(given)
+        made = [
+            made_by(module, v) for i, v in branches if not _OUTPUT.search(module.segment(i.test))
+        ]
+    return next((m for m in made if m is not None and m.op in _PROBABILITIES), None)
 
 
-def _is_self(func: ast.expr) -> bool:
-    return (
-        isinstance(func, ast.Attribute)
-        and isinstance(func.value, ast.Name)
-        and func.value.id == "self"
-    )
+def _where(module: Module, made: Made, call: ast.Call) -> str:
+    if made.module is not module:
+        return f" ({made.module.path}:{made.line})"
+    return "" if made.line == call.lineno else f" (line {made.line})"
 
 
-def _without(
-    module: Module, made: Made, given: ast.expr, call: ast.Call
-) -> tuple[Edit, ...] | None:
+def _without(module: Module, made: Made, call: ast.Call) -> tuple[Edit, ...] | None:
     """Edits that let the logits through: the softmax is dropped where nothing else reads it."""
-    squash = made.call
+    squash, given = made.call, module.argument(call, 0, "input", "inputs")
+    if made.module is not module or module.function(squash) is not module.function(call):
+        return None
     logits = _inside(module, squash)
-    if logits is None or module.function(squash) is not module.function(call):
+    if logits is None:
         return None
     editor = Editor(module)
     text = module.segment(logits)
     if any(up is given for up in [squash, *module.parents(squash)]):
         return (editor.replace(squash, text),)
-    up = module.parent(squash)
-    if not (
-        isinstance(up, ast.Assign) and len(up.targets) == 1 and isinstance(up.targets[0], ast.Name)
-    ):
-        return None
-    name, scope = up.targets[0].id, module.scope(squash)
-    end = _next_binding(module, name, scope, up)
-    uses = [
-        n
-        for n in module.all(ast.Name)
-        if n.id == name
-        and isinstance(n.ctx, ast.Load)
-        and module.scope(n) is scope
-        and up.lineno < n.lineno <= end
-    ]
-    if len(uses) != 1:
+    match module.parent(squash):
+        case ast.Assign([ast.Name(name)]) as up:
+            pass
+        case _:
+            return None
+    if len(_read_before_next(module, name, up)) != 1:
         # others read the probabilities: only the loss gets the logits, where they have a name
-        named = (
-            isinstance(logits, ast.Name) and logits.id != name and still_means(module, squash, call)
-        )
-        return (editor.replace(given, text),) if named and isinstance(given, ast.Name) else None
+        match logits, given:
+            case ast.Name(other), ast.Name() if other != name:
+                means = values_of(module).still_means(squash, call)
+                return (editor.replace(given, text),) if means else None
+        return None
     if isinstance(logits, ast.Name) and logits.id == name and editor.alone(up):
         return (editor.delete(up),)
     return (editor.replace(squash, text),)
 
 
-def _next_binding(module: Module, name: str, scope: ast.AST | None, after: ast.stmt) -> float:
-    later = [
-        getattr(b, "lineno", 0)
-        for b in module.bindings(name, scope)
-        if getattr(b, "lineno", 0) > after.lineno
-    ]
-    return min(later, default=float("inf"))
+def _read_before_next(module: Module, name: str, after: ast.stmt) -> list[ast.Name]:
+    """Where a name is read before it is bound again."""
+    scope = module.scope(after)
+    later = [line for b in module.bindings(name, scope) if (line := b.lineno) > after.lineno]  # type: ignore[attr-defined]
+    end = min(later, default=float("inf"))
+    return [use for use in values_of(module).uses(name, scope, after) if use.lineno <= end]
 
 
 def _inside(module: Module, squash: ast.Call) -> ast.expr | None:
     """The logits that the softmax or sigmoid is given."""
-    name = module.resolve(squash.func)
-    if name is not None and name.startswith("torch."):
+    if (module.resolve(squash.func) or "").startswith("torch."):
         return module.argument(squash, 0, "input")
-    if (
-        isinstance(squash.func, ast.Attribute)
-        and squash.func.attr in _PROBABILITIES
-        and not _is_self(squash.func)
-    ):
-        return squash.func.value
+    match squash.func:
+        case ast.Attribute(value, method) if method in _PROBABILITIES:
+            if of_self(squash.func) is None:
+                return value
     made = output_of(module, squash.func, squash)
     single = made is not None and made.call is squash and len(squash.args) == 1
     return squash.args[0] if single else None

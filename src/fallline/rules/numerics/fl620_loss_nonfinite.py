@@ -14,6 +14,7 @@ class LossNonfinite(Rule):
     code = "FL620"
     name = "loss-nonfinite"
     severity = Severity.ERROR
+    yields_to = ("FL623",)
     what = "The loss was NaN or Inf before its backward; the finding names the first operation whose result was not finite."
     why = (
         "One step on a loss of NaN or of log(0) destroys the model: all parameters that it reaches become NaN. Where a square overflowed, "

@@ -14,6 +14,7 @@ class GradientNonfinite(Rule):
     code = "FL621"
     name = "gradient-nonfinite"
     severity = Severity.ERROR
+    yields_to = ("FL620", "FL623")
     what = "The loss was finite and a gradient was not; the finding names the forward operation whose backward made it."
     why = (
         "Some operations have a value where they have no derivative: `sqrt` and powers below one at zero, `log` in the branch that `where` "

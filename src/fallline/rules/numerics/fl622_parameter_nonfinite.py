@@ -14,6 +14,7 @@ class ParameterNonfinite(Rule):
     code = "FL622"
     name = "parameter-nonfinite"
     severity = Severity.ERROR
+    yields_to = ("FL620", "FL621", "FL623")
     what = "A parameter (or a buffer such as BatchNorm's running statistics) was NaN or Inf before the forward pass; the finding names the update that made it so."
     why = "The loss, the data and the code of the forward pass are then innocent: whatever is computed with that parameter is NaN, for ever."
     instead = (

@@ -7,8 +7,8 @@ import struct
 from collections.abc import Iterator
 
 from fallline.finding import Finding, Severity
+from fallline.flow.precision import is_low
 from fallline.rule import Rule
-from fallline.rules.precision._half import is_low
 from fallline.syntax import Module
 
 _WITH_EPS = {"torch.nn.functional.normalize": 3, "torch.nn.functional.cosine_similarity": 3}
@@ -27,7 +27,7 @@ An epsilon is added to (or is the lower bound of) a float16 value, and is zero i
 
 float16 has no number between 0 and 6e-8; anything up to 3e-8 is rounded to 0. bfloat16 and float32 have no such problem."""
     why = """\
-The guard is not there: `log(0 + 1e-8)` is `-inf` and `1 / (0 + 1e-8)` is `inf` in float16.
+The epsilon guards nothing: `log(0 + 1e-8)` is `-inf` and `1 / (0 + 1e-8)` is `inf` in float16.
 
 The same constant works in float32, so the code passes its tests and fails in half precision."""
     instead = """\

@@ -28,6 +28,7 @@ class UpdatePartial(Rule):
     code = "FL213"
     name = "update-partial"
     severity = Severity.ERROR
+    yields_to = ("FL202", "FL204", "FL212")
     what = """\
 `scaler.update()` is called inside the accumulation window, between micro-batches that belong to one step."""
     why = """\

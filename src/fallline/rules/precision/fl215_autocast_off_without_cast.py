@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from fallline.events import AutocastOff, Trace
 from fallline.finding import Finding, Severity
+from fallline.flow.precision import KEEPS, LOW, autocast_around, is_low, is_off, is_widened
 from fallline.rule import Rule
-from fallline.rules.precision._half import KEEPS, LOW, autocast_around, is_low, is_off, is_widened
 from fallline.syntax import Module
 
 _MESSAGE = (

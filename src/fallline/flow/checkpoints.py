@@ -1,0 +1,384 @@
+"""What a program saves with torch.save, what it loads with torch.load, and which training state it has at all."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from fallline.flow.calls import last_name, of_self
+from fallline.flow.values import values_of
+from fallline.syntax import Module
+
+__all__ = [
+    "Loaded",
+    "Saved",
+    "Used",
+    "called_functions",
+    "loaded_alone",
+    "loads",
+    "role_of_key",
+    "saved_alone",
+    "saves",
+    "saves_of",
+    "uses",
+]
+
+_ROLE_OF_KEY = (
+    ("rng", re.compile(r"rng|random|seed|generator_state", re.IGNORECASE)),
+    ("scheduler", re.compile(r"sched|lr_state", re.IGNORECASE)),
+    ("scaler", re.compile(r"scaler|(^|_)amp($|_)", re.IGNORECASE)),
+    ("optimizer", re.compile(r"optim|(^|_)opt($|_|[a-z]?$)", re.IGNORECASE)),
+    ("counter", re.compile(r"epoch|step|(^|_)iter|itr", re.IGNORECASE)),
+)
+_OPTIMIZER_NAME = re.compile(r"optim|(^|_)opt($|_)", re.IGNORECASE)
+_SCHEDULER_NAME = re.compile(r"sched", re.IGNORECASE)
+_IS_OPTIMIZER = re.compile(r"optim(izer)?(_\w+)?|\w+_optim(izer)?|optimizer[A-Z]\w*")
+_MAKES_SCHEDULER = re.compile(
+    r"torch\.optim\.lr_scheduler\.|transformers\.(\w+\.)*(get_\w*schedule\w*|get_scheduler)$"
+)
+_SAVES_OR_LOADS = re.compile(r"save|load|resume|checkpoint|ckpt|restore|snapshot", re.IGNORECASE)
+_LOGS = frozenset("print info debug warning format write log".split())
+# A learning rate that depends on the number of the update alone, given each time: nothing to save.
+_PLATEAU = "torch.optim.lr_scheduler.ReduceLROnPlateau"
+
+
+def role_of_key(key: str) -> str | None:
+    """What an entry of a checkpoint is, by its key: `optimizer`, `scheduler`, `scaler`, `counter`, `rng` or None."""
+    return next((role for role, pattern in _ROLE_OF_KEY if pattern.search(key)), None)
+
+
+@dataclass
+class Saved:
+    """One dict that goes into torch.save. `open` when it may hold more than can be seen."""
+
+    module: Module
+    call: ast.Call
+    entries: dict[str, ast.expr]
+    path: ast.expr | None
+    open: bool = False
+
+    def roles(self) -> set[str]:
+        return {
+            role
+            for key, value in self.entries.items()
+            if (role := self.role(key, value)) is not None
+        }
+
+    def role(self, key: str, value: ast.expr) -> str | None:
+        owner = _state_of(value)
+        return (role_of_key(owner) if owner else None) or role_of_key(key)
+
+    def holds(self, name: str, role: str) -> bool:
+        """Whether the state of this object is in it; an entry of the same role that may be anybody's counts."""
+        same = [v for k, v in self.entries.items() if self.role(k, v) == role]
+        anybody = {None, name, *self._parameters()}
+        return any(_state_of(v) in anybody or name in ast.unparse(v) for v in same)
+
+    def _parameters(self) -> set[str]:
+        """What the saving function is given: its names are not the caller's."""
+        function = self.module.function(self.call)
+        return (
+            {a.arg for a in ast.walk(function.args) if isinstance(a, ast.arg)}
+            if function is not None
+            else set()
+        )
+
+
+def _state_of(value: ast.expr) -> str | None:
+    """`self.optimizer.state_dict()` → `optimizer`."""
+    match value:
+        case ast.IfExp(body=ast.Call() as chosen) | ast.IfExp(orelse=chosen):
+            return _state_of(chosen)
+        case ast.Call(ast.Attribute(ast.Name(owner) | ast.Attribute(attr=owner), "state_dict")):
+            return owner
+    return None
+
+
+def saves_of(module: Module) -> Iterator[tuple[ast.Call, ast.expr, ast.expr | None]]:
+    """(call, what, where) of every torch.save, also through a helper that saves what it is given."""
+    for call in module.calls("torch.save"):
+        what = Module.argument(call, 0, "obj")
+        if what is not None:
+            yield call, what, Module.argument(call, 1, "f")
+    for call, function, home in called_functions(module):
+        names = [a.arg for a in function.args.posonlyargs + function.args.args]
+        place = _saved_parameter(home, function, names)
+        if place is not None:
+            method = isinstance(call.func, ast.Attribute) and names[0] == "self"
+            what = Module.argument(call, place - method, names[place])
+            if what is not None:
+                yield call, what, None
+
+
+def _saved_parameter(home: Module, function: ast.FunctionDef, names: list[str]) -> int | None:
+    """Which parameter a helper hands to torch.save as it is."""
+    for call in home.calls("torch.save"):
+        match call.args:
+            case [ast.Name(given), *_] if given in names and home.function(call) is function:
+                return names.index(given)
+    return None
+
+
+def called_functions(module: Module) -> Iterator[tuple[ast.Call, ast.FunctionDef, Module]]:
+    """Calls of functions and methods that can be seen, in this file or another one of the project, that save or load."""
+    own = {n.name: n for n in module.all(ast.FunctionDef)}
+    for call in module.all(ast.Call):
+        name = last_name(call)
+        if not _SAVES_OR_LOADS.search(name):
+            continue
+        dotted = module.resolve(call.func)
+        if dotted is None:
+            if name in own and (isinstance(call.func, ast.Name) or _of_self(call.func)):
+                yield call, own[name], module
+        elif module.project is not None and not dotted.startswith("torch."):
+            match module.project.find(dotted, module):
+                case home, ast.FunctionDef() as function:
+                    yield call, function, home
+
+
+def _of_self(func: ast.expr) -> bool:
+    """`self.save`, `self.trainer.save`."""
+    while isinstance(func, ast.Attribute):
+        func = func.value
+    return isinstance(func, ast.Name) and func.id == "self"
+
+
+def saves(module: Module) -> list[Saved]:
+    """Every dict of this file that goes into torch.save."""
+    found = []
+    for call, what, where in saves_of(module):
+        made = _as_dict(module, what)
+        if made is not None:
+            found.append(Saved(module, call, made[0], where, made[1]))
+    return found
+
+
+def _as_dict(module: Module, node: ast.expr) -> tuple[dict[str, ast.expr], bool] | None:
+    """The entries of a dict that can be seen, and whether it may hold more."""
+    made: ast.expr | ast.arg = module.value(node)
+    if made is node and isinstance(node, ast.Name):
+        made = (
+            values_of(module).definition(node) or node
+        )  # the same name may hold the loaded dict, earlier
+    match made:
+        case ast.Dict(keys, values):
+            named = [module.constant(k) if k is not None else None for k in keys]
+        case ast.Call(ast.Name("dict"), [], keywords):
+            named, values = [k.arg for k in keywords], [k.value for k in keywords]
+        case _:
+            return None
+    pairs = list(zip(named, values, strict=True))
+    entries = {key: value for key, value in pairs if isinstance(key, str)}
+    hidden = any(not isinstance(key, str) for key, _ in pairs)
+    if isinstance(node, ast.Name):
+        hidden |= _add_later_entries(module, node, made, entries)
+    return entries, hidden
+
+
+def _add_later_entries(
+    module: Module, name: ast.Name, made: ast.AST, entries: dict[str, ast.expr]
+) -> bool:
+    """`state["scaler"] = ...` after the dict was made. True when it may get entries that cannot be seen."""
+    hidden = False
+    shared = len(module.bindings(name.id, module.scope(name))) > 1
+    after = module.statement(made) if shared else None
+    for use in values_of(module).uses(name.id, module.scope(name), after):
+        up = module.parent(use)
+        match up:
+            case ast.Subscript(ctx=ast.Store()):
+                key, statement = module.constant(up.slice), module.parent(up)
+                if isinstance(key, str) and isinstance(statement, ast.Assign):
+                    entries[key] = statement.value
+                else:
+                    hidden = True
+            case ast.Attribute(attr="update" | "setdefault"):
+                hidden = True
+            case ast.Call(func, given) if use in given and use is not name:
+                seen = module.resolve(func) == "torch.save" or last_name(func) in {"print", "len"}
+                hidden |= not seen and "save" not in last_name(func)
+    return hidden
+
+
+@dataclass(frozen=True)
+class Used:
+    """An object with training state that the program advances."""
+
+    role: str
+    name: str
+    node: ast.AST
+    is_attribute: bool
+
+
+def uses(module: Module) -> list[Used]:
+    """The optimizers, schedulers and scalers that this file steps."""
+    found: dict[tuple[str, str], Used] = {}
+    replayed: set[str | None] = set()
+    for call in module.method_calls("step"):
+        assert isinstance(call.func, ast.Attribute)
+        for node in (call.func.value, *call.args[:1]):  # scaler.step(optimizer)
+            name = last_name(node) if isinstance(node, ast.Name | ast.Attribute) else ""
+            role = _role_of_object(module, node) if name else None
+            if role is None:
+                continue
+            if role == "scheduler" and not _needs_state(module, node, bool(call.args)):
+                continue
+            if role == "scheduler" and _replays(module, call):
+                replayed.add(name)
+            found.setdefault((role, name), Used(role, name, call, isinstance(node, ast.Attribute)))
+    return [u for u in found.values() if u.name not in replayed]
+
+
+def _replays(module: Module, call: ast.Call) -> bool:
+    """`for _ in range(start): scheduler.step()`: after a load it is brought to where it was."""
+    match module.parent(module.statement(call)):
+        case ast.For(iter=ast.Call(ast.Name("range")), body=body):
+            return all(_advances(statement) for statement in body)
+    return False
+
+
+def _advances(statement: ast.stmt) -> bool:
+    """`scheduler.step()`, `next(momentum)`: not the step of an optimizer."""
+    match statement:
+        case ast.Expr(ast.Call(ast.Attribute(of)) | ast.Call(of)):
+            return "opt" not in last_name(of).lower()
+    return False
+
+
+def _role_of_object(module: Module, node: ast.expr) -> str | None:
+    constructor = _constructor(module, node)
+    if constructor is None:
+        name = last_name(node)
+        if _SCHEDULER_NAME.search(name):
+            return "scheduler"
+        return "optimizer" if _IS_OPTIMIZER.fullmatch(name) else None
+    call, name = constructor
+    if _MAKES_SCHEDULER.match(name):
+        return "scheduler"
+    if name.endswith(".GradScaler"):
+        off = module.constant(Module.argument(call, None, "enabled")) is False
+        return None if off else "scaler"
+    if name.startswith("torch.optim.") or _OPTIMIZER_NAME.search(name.rpartition(".")[2]):
+        return "optimizer"
+    return None
+
+
+def _constructor(module: Module, node: ast.expr) -> tuple[ast.Call, str] | None:
+    made: ast.expr = module.value(node)
+    if of_self(node) is not None:
+        cls = module.class_(node)
+        values = module.attribute_values(cls, last_name(node)) if cls is not None else []
+        made = values[0] if values else node
+    name = module.resolve(made.func) if isinstance(made, ast.Call) else None
+    return (made, name) if isinstance(made, ast.Call) and name is not None else None
+
+
+def _needs_state(module: Module, scheduler: ast.expr, told: bool) -> bool:
+    """A schedule that is told where it is, by step(epoch) or by last_epoch, has no state; ReduceLROnPlateau has."""
+    constructor = _constructor(module, scheduler)
+    if constructor is None:
+        return not told
+    call, name = constructor
+    return name == _PLATEAU or not (told or Module.argument(call, None, "last_epoch") is not None)
+
+
+@dataclass
+class Loaded:
+    """One torch.load whose result is taken apart by key."""
+
+    module: Module
+    call: ast.Call
+    keys: dict[str, ast.AST] = field(default_factory=dict)
+    escapes: bool = False  # it goes where we cannot follow
+
+    def restored(self) -> dict[str, ast.AST]:
+        """The keys whose values are used for more than a message."""
+        return {k: n for k, n in self.keys.items() if not _only_logged(self.module, n)}
+
+
+def loads(module: Module) -> list[Loaded]:
+    """Every `name = torch.load(...)` of this file with the keys that are read from it."""
+    found = []
+    for call in module.calls("torch.load"):
+        match module.parent(call):
+            case ast.Subscript(slice=index) as up if isinstance(module.constant(index), str):
+                found.append(Loaded(module, call, {module.constant(index): up}))
+            case ast.Assign([ast.Name() as target]):
+                loaded = Loaded(module, call)
+                for use in _until_bound_again(module, target):
+                    _read_use(module, use, loaded)
+                found.append(loaded)
+    return found
+
+
+def _until_bound_again(module: Module, target: ast.Name) -> list[ast.Name]:
+    """The uses of a name, up to where it is given a new value: `checkpoint = {...}` before the save."""
+    scope = module.scope(target)
+    uses = values_of(module).uses(target.id, scope)
+    again = [
+        b.lineno
+        for b in module.bindings(target.id, scope)
+        if isinstance(b, ast.Name)
+        and isinstance(module.parent(b), ast.Assign)
+        and _makes_dict(module, b)
+    ]
+    end = min((line for line in again if line > target.lineno), default=None)
+    return [u for u in uses if end is None or target.lineno < u.lineno < end]
+
+
+def _makes_dict(module: Module, binding: ast.Name) -> bool:
+    match module.parent(binding):
+        case ast.Assign(value=ast.Dict() | ast.Call(ast.Name("dict"))):
+            return True
+    return False
+
+
+def saved_alone(module: Module) -> set[str]:
+    """The objects whose state has a file of its own: `torch.save(optimizer.state_dict(), path)`."""
+    whats = [Module.argument(call, 0, "obj") for call in module.calls("torch.save")]
+    return {owner for w in whats if w is not None and (owner := _state_of(module.value(w)))}
+
+
+def loaded_alone(module: Module) -> set[str | None]:
+    """The roles of objects that are restored from a file of their own: `optimizer.load_state_dict(torch.load(path))`."""
+    found: set[str | None] = set()
+    for call in module.method_calls("load_state_dict"):
+        match call:
+            case ast.Call(ast.Attribute(owner), [state, *_]):
+                made = module.value(state)
+                if isinstance(made, ast.Call) and module.resolve(made.func) == "torch.load":
+                    found.add(role_of_key(last_name(owner)))
+    return found
+
+
+def _read_use(module: Module, use: ast.Name, loaded: Loaded) -> None:
+    up = module.parent(use)
+    key: object = None
+    match up:
+        case ast.Subscript(value, index, ast.Load()) if value is use:
+            key = module.constant(index)
+        case ast.Attribute(attr="get" | "pop"):
+            call = module.parent(up)
+            key = (
+                module.constant(call.args[0]) if isinstance(call, ast.Call) and call.args else None
+            )
+        case ast.Compare() | ast.Attribute(attr="keys") | ast.Delete() | ast.FormattedValue():
+            return
+    if up is None or not isinstance(key, str):
+        loaded.escapes = True
+    elif key not in loaded.keys or _only_logged(module, loaded.keys[key]):
+        loaded.keys[key] = up
+
+
+def _only_logged(module: Module, node: ast.AST) -> bool:
+    """Read only to print or log it."""
+    for up in module.parents(node):
+        match up:
+            case ast.JoinedStr():
+                return True
+            case ast.Call() if last_name(up) in _LOGS:
+                return True
+            case ast.stmt():
+                return False
+    return False

@@ -1,0 +1,250 @@
+"""Which layers a module keeps in a plain list or dict, and whether something registers them after all."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+
+from fallline.flow.calls import last_name, names_in, of_self
+from fallline.flow.modules import annotates_module, has_state
+from fallline.syntax import Module
+from fallline.syntax.module import walk
+
+__all__ = ["Kept", "kept_layers", "self_assignment"]
+
+_REGISTRARS = frozenset({"add_module", "register_module", "setattr"})
+_BY_HAND = frozenset({"_modules", "__dict__", "__setattr__"})
+_OWN_METHODS = frozenset({"parameters", "named_parameters", "__setattr__", "train"})
+# Builtins that only look at what they are given.
+_PLAIN_HOLDERS = frozenset("list List Sequence tuple Tuple dict Dict Mapping".split())
+_LOOKS = frozenset("len enumerate zip range reversed print list sum iter isinstance".split())
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """`self.<name> = <value>`, a plain container that layers are put into."""
+
+    module: Module
+    cls: ast.ClassDef
+    statement: ast.stmt
+    name: str
+    value: ast.expr
+    made: ast.expr  # the list or dict behind the value
+
+    @property
+    def is_dict(self) -> bool:
+        return isinstance(self.made, ast.Dict | ast.DictComp) or last_name(self.made) == "dict"
+
+    @property
+    def is_empty(self) -> bool:
+        """Written as an empty container on the spot."""
+        return items(self.value) == []
+
+    def is_mine(self, node: ast.AST) -> bool:
+        """`self.<name>`, or the local name that was assigned to it."""
+        match node, self.value:
+            case ast.Name(name), ast.Name(local):
+                return name == local
+        return of_self(node) == self.name
+
+    def uses(self) -> Iterator[tuple[ast.Attribute, ast.AST | None]]:
+        """Where the class writes `self.<name>`, and what is around it."""
+        for node in walk(self.cls):
+            if isinstance(node, ast.Attribute) and of_self(node) == self.name:
+                yield node, self.module.parent(node)
+
+
+def kept_layers(module: Module) -> Iterator[Kept]:
+    """The plain lists and dicts of layers that no one registers."""
+    for statement in [*module.all(ast.Assign), *module.all(ast.AnnAssign)]:
+        name, value = self_assignment(statement)
+        if name is None or value is None:
+            continue
+        made = module.value(value)
+        inside = _contents(module, made)
+        if inside is None or (inside and not any(map(_on_the_spot, inside))):
+            continue
+        cls = module.class_(statement)
+        if cls is None:
+            continue
+        kept = Kept(module, cls, statement, name, value, made)
+        if any(_is_layer(module, item) for item in chain(inside, _added(kept))):
+            if module.is_module_class(cls) and not _registered(kept):
+                yield kept
+
+
+def self_assignment(statement: ast.AST | None) -> tuple[str | None, ast.expr | None]:
+    """`x` and `value` of `self.x = value`."""
+    match statement:
+        case (
+            ast.Assign([ast.Attribute(ast.Name("self"), name)], value)
+            | ast.AnnAssign(target=ast.Attribute(ast.Name("self"), name), value=value)
+        ):
+            return name, value
+    return None, None
+
+
+def items(made: ast.expr) -> list[ast.expr] | None:
+    """What a list, tuple or dict is written with: displays, comprehensions, `list()`, `[a] + [b]`; None for anything else."""
+    match made:
+        case ast.List(elts) | ast.Tuple(elts):
+            return elts
+        case ast.ListComp(element) | ast.DictComp(value=element):
+            return [element]
+        case ast.Dict(values=values):
+            return values
+        case ast.Call(ast.Name("list" | "dict"), [], []):
+            return []
+        case ast.BinOp(left, ast.Add(), right):
+            a, b = items(left), items(right)
+            return [*a, *b] if a is not None and b is not None else None
+    return None
+
+
+def _contents(module: Module, made: ast.expr) -> list[ast.expr] | None:
+    """Like `items`, and for a list of modules that the constructor was given, what its annotation says it holds."""
+    match made:
+        case ast.Call(ast.Name("dict"), [ast.Call(ast.Name("zip"), [*_, given])]):
+            return _contents(module, given)
+        case ast.Call(ast.Name("list" | "tuple"), [given]):
+            return _contents(module, given)
+        case ast.Name(name):
+            scope = module.scope(made)
+            match module.bindings(name, scope):
+                case [ast.arg(annotation=ast.Subscript(holder, held))]:
+                    element = held.elts[-1] if isinstance(held, ast.Tuple) else held
+                    plain = last_name(holder) in _PLAIN_HOLDERS
+                    return [element] if plain and annotates_module(module, element) else None
+    return items(made)
+
+
+def _on_the_spot(item: ast.expr) -> bool:
+    return isinstance(item, ast.Call | ast.Name | ast.Attribute)
+
+
+def _added(kept: Kept) -> Iterator[ast.expr]:
+    """What is put into the container later: append, insert, extend, +=, and assignment to a key."""
+    for node in walk(kept.cls):
+        match node:
+            case ast.Call(ast.Attribute(holder, method), [*_, last]) if kept.is_mine(holder):
+                if method in {"append", "insert"}:
+                    yield last
+                elif method in {"extend", "update"}:
+                    yield from items(node.args[0]) or ()
+            case ast.AugAssign(target, _, ast.List() | ast.ListComp() as more):
+                if kept.is_mine(target):
+                    yield from items(more) or ()
+            case ast.Assign([ast.Subscript(holder), *_], value) if kept.is_mine(holder):
+                yield value
+
+
+def _is_layer(module: Module, item: ast.expr) -> bool:
+    """A layer made on the spot, held by a local name that no attribute registers, or named by an annotation."""
+    if annotates_module(module, item):
+        return True
+    if not isinstance(item, ast.Name):
+        return has_state(module, item)
+    made = module.value(item)
+    return made is not item and has_state(module, made) and not _has_attribute(module, item)
+
+
+def _has_attribute(module: Module, item: ast.Name) -> bool:
+    """`self.x = layer` next to `self.layers.append(layer)` registers it."""
+    for node in walk(module.class_(item) or item):
+        match node:
+            case ast.Assign(targets, ast.Name(name)) if name == item.id:
+                if any(isinstance(t, ast.Attribute) for t in targets):
+                    return True
+    return False
+
+
+# -- who registers them after all ------------------------------------------------------------------------------
+
+
+def _registered(kept: Kept) -> bool:
+    return (
+        _by_hand(kept.cls)
+        or _wrapped(kept)
+        or _handed_on(kept)
+        or _hidden_on_purpose(kept)
+        or _chosen_from(kept)
+    )
+
+
+def _by_hand(cls: ast.ClassDef) -> bool:
+    """add_module, setattr(self, ...), self._modules, or a `parameters` or `train` of its own: the author takes care of it."""
+    for node in walk(cls):
+        match node:
+            case ast.Call(ast.Attribute(attr=name) | ast.Name(name)) if name in _REGISTRARS:
+                return True
+            case ast.Attribute(attr=name) if name in _BY_HAND:
+                return True
+            case ast.FunctionDef(name) if name in _OWN_METHODS:
+                return True
+    return False
+
+
+def _wrapped(kept: Kept) -> bool:
+    """The attribute, or the local list behind it, goes into ModuleList, Sequential or another call that may register it."""
+    for call in (n for n in walk(kept.cls) if isinstance(n, ast.Call)):
+        match call.func:
+            case ast.Name(name) if name in _LOOKS and kept.module.resolve(call.func) is None:
+                continue
+        given = [*call.args, *(k.value for k in call.keywords)]
+        if any(kept.is_mine(_container_behind(a)) for a in given):
+            return True
+    values = kept.module.attribute_values(kept.cls, kept.name)
+    return any(_contents(kept.module, kept.module.value(v)) is None for v in values)
+
+
+def _container_behind(argument: ast.expr) -> ast.expr:
+    """The container in `*x`, `list(x.values())`, `x.values()`, `list(x)`."""
+    match argument:
+        case ast.Starred(inner) | ast.Call(ast.Name("list" | "tuple"), [inner, *_]):
+            return _container_behind(inner)
+        case ast.Call(ast.Attribute(inner, "values")):
+            return inner
+    return argument
+
+
+def _handed_on(kept: Kept) -> bool:
+    """`for layer in layers: sequence.append(layer)`: each layer of the local list goes on to where it may be registered."""
+    if not isinstance(kept.value, ast.Name):
+        return False
+    for loop in (n for n in walk(kept.cls) if isinstance(n, ast.For)):
+        if kept.value.id in names_in(loop.iter):
+            each = names_in(loop.target)
+            calls = (n for n in walk(loop) if isinstance(n, ast.Call))
+            if any(isinstance(a, ast.Name) and a.id in each for c in calls for a in c.args):
+                return True
+    return False
+
+
+def _hidden_on_purpose(kept: Kept) -> bool:
+    """`self.teacher = [net]` read as `self.teacher[0]`: the old trick to keep a module out of parameters()."""
+    match kept.made:
+        case ast.List([_]) | ast.Tuple([_]):
+            reads = [up for node, up in kept.uses() if isinstance(node.ctx, ast.Load)]
+            return all(
+                isinstance(up, ast.Subscript) and kept.module.constant(up.slice) == 0
+                for up in reads
+            )
+    return False
+
+
+def _chosen_from(kept: Kept) -> bool:
+    """`self.net = self.choices[key]`, there or in the method that is asked for it: the one that is used is registered."""
+    methods = {m.name: m for m in kept.cls.body if isinstance(m, ast.FunctionDef)}
+    for node in walk(kept.cls):
+        asked: ast.AST | None
+        match self_assignment(node):
+            case _, ast.Call(ast.Attribute(attr=method)):
+                asked = methods.get(method)
+            case _, asked:
+                pass
+        for part in walk(asked) if asked is not None else ():
+            if isinstance(part, ast.Subscript) and of_self(part.value) == kept.name:
+                return True
+    return False

@@ -1,0 +1,315 @@
+"""Whether an expression is part of a loss: what its function is called, and where its value goes.
+
+A logarithm in a metric or in sampling code can underflow without harm; in a loss its gradient reaches the weights.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+
+from fallline.flow.algebra import DEAD_BRANCH, Range
+from fallline.flow.calls import last_name, names_in, same
+from fallline.flow.ranges import range_of
+from fallline.flow.values import values_of
+from fallline.syntax import Module
+
+__all__ = ["LOSS_TOKENS", "differentiated", "guarded", "in_loss", "loss_calls", "unguarded"]
+
+_WORDS = re.compile(
+    r"[Ll]oss|LOSS|[Cc]riterion|nll|NLL|(^|_)kl(_|d|$)|KL|[Ee]ntropy|[Dd]ivergence|[Oo]bjective|[Cc]ontrastive"
+    r"|elbo|ELBO|[Ll]ikelihood|[Pp]enalty|[Mm]asked_?(mean|average)|(^|_)logps(_|$)|(^|_)b?ce(_|$)|BCE|(^|_)(info_?)?nce(_|$)|NCE|reinforce"
+)
+# Of names that are assigned: `entropy` alone may be a threshold for sampling; where it is a loss, it goes on to one.
+_LOSS_NAME = re.compile(
+    r"loss|criterion|nll|(^|_)kl(_|d|$)|divergence|objective|elbo|penalty", re.I
+)
+_NOT_TRAINING = re.compile(
+    r"metric|accuracy|(^|_)eval|evaluat|(^|_)test(_|$)|(^|_)valid|(^|_)predict(_|$)|(^|_)infer(_|$|ence)"
+    r"|(^|_)sampl(e|ing)(_|$)|(^|_)generate(_|$)|plot|visuali|perplexity|(^|_)ppl(_|$)|(^|_)decode(_|$)|beam|search"
+    r"|(^|_)score|report|summar|(^|_)log(_|$)|callback|calibrat|numpy|(^|_)transforms?(_|$)|augment|(^|_)init(_|$)",
+    re.I,
+)
+_NO_GRAD = frozenset({"torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad"})
+_NOT_TRAINING_CLASS = re.compile(
+    r"^Test|Metric|Accuracy|Evaluator|Dataset|Transform|Sampler|Processor|Warper|Optimizer"
+)
+_STOPS = frozenset({"detach", "item", "numpy", "tolist"})
+_PICKS_ONLY = frozenset(
+    "argmax argsort sort topk multinomial item print append isnan isfinite".split()
+)
+_LOSS_HOMES = ("torch.nn.", "torch.nn.functional.", "torchvision.ops.", "timm.loss.")
+_IN_PLACE = ("clamp_", "clamp_min_", "masked_fill_", "add_", "fill_", "clip_")
+_FLOWS = 5
+# Tests of what a tensor looks like, which say nothing about its values.
+_SHAPE_TEST = re.compile(
+    r"is (not )?None|\.dim\(|\.size\(|\.shape|\.ndim|isinstance|hasattr|\.device|\.is_|dtype|reduction"
+)
+# A file with none of these holds no loss that these rules could place.
+LOSS_TOKENS = (
+    b"loss",
+    b"Loss",
+    b"criterion",
+    b"nll",
+    b"kl",
+    b"KL",
+    b"entropy",
+    b"divergence",
+    b"backward",
+)
+
+
+def loss_calls(module: Module, *names: str) -> Iterator[tuple[ast.Call, str]]:
+    """Calls of these losses: functions, `nn.CrossEntropyLoss()(...)`, `criterion(...)`, `self.loss_fn(...)`; each with its name."""
+    made: list[ast.Call] = []
+    for dotted in (home + name for home in _LOSS_HOMES for name in names):
+        name = dotted.rpartition(".")[2]
+        if name[:1].isupper():
+            made += module.calls(dotted)
+        else:
+            yield from ((call, name) for call in module.calls(dotted))
+    for call in module.all(ast.Call) if made else ():
+        if len(call.args) < 2 and not call.keywords:
+            continue
+        match call.func:
+            case ast.Call() | ast.Attribute(ast.Name("self")):
+                pass
+            case ast.Name() if module.resolve(call.func) is None:
+                pass
+            case _:
+                continue
+        loss = values_of(module).constructed(call.func)
+        if loss is not None and any(loss is c for c in made):
+            yield call, last_name(loss)
+
+
+def in_loss(module: Module, node: ast.AST) -> bool:
+    """Whether this expression's value becomes part of a loss that is trained on."""
+    if not differentiated(module, node):
+        return False
+    by_name = any(
+        isinstance(up, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        and _WORDS.search(up.name)
+        for up in module.parents(node)
+    )
+    trained = by_name or _reaches_loss(module, node, _FLOWS)
+    return trained and not _only_measured(module, node, _FLOWS)
+
+
+def _only_measured(module: Module, node: ast.AST, flows: int) -> bool:
+    """A metric next to the loss: every use of the value ends in a number, or in a comparison."""
+    statement = module.statement(node)
+    match statement:
+        case ast.Assign([ast.Name(name), *_]) if flows:
+            uses = values_of(module).uses(name, module.scope(node), statement)
+        case _:
+            return False
+    return bool(uses) and all(
+        _becomes_a_number(module, use)
+        or (module.statement(use) is not statement and _only_measured(module, use, flows - 1))
+        for use in uses
+    )
+
+
+def _becomes_a_number(module: Module, use: ast.AST) -> bool:
+    for up in module.parents(use):
+        match up:
+            case ast.stmt():
+                return False
+            case ast.Compare():
+                return True
+            case ast.Call(ast.Attribute(attr=method)) if method in _STOPS:
+                return True
+    return False
+
+
+def differentiated(module: Module, node: ast.AST) -> bool:
+    """Not under no_grad, and not in a function that measures, samples or plots."""
+    for up in module.parents(node):
+        match up:
+            case ast.With(items) | ast.AsyncWith(items):
+                if any(_no_grad(module, i.context_expr) for i in items):
+                    return False
+            case ast.FunctionDef(name) | ast.AsyncFunctionDef(name):
+                measures = _NOT_TRAINING.search(name) and not _WORDS.search(name)
+                if measures or name.startswith("test_"):
+                    return False
+                if any(_no_grad(module, d) for d in up.decorator_list):
+                    return False
+            case ast.ClassDef(name) if _NOT_TRAINING_CLASS.search(name):
+                if not name.endswith("Loss"):
+                    return False
+            case ast.Call(ast.Attribute(attr=method)) if method in _STOPS:
+                return False
+            case ast.Call(func):
+                if (module.resolve(func) or "").startswith(("numpy.", "math.", "scipy.")):
+                    return False
+    return True
+
+
+def _no_grad(module: Module, node: ast.expr) -> bool:
+    return module.resolve(node.func if isinstance(node, ast.Call) else node) in _NO_GRAD
+
+
+def _reaches_loss(module: Module, node: ast.AST, flows: int) -> bool:
+    """Follow the value forward: into something called loss, or into a backward()."""
+    child: ast.AST = node
+    for up in module.parents(node):
+        match up:
+            case ast.stmt():
+                break
+            case ast.Call() if not _passes(module, up, child):
+                return False
+            case ast.Attribute(attr="backward"):
+                return True
+        child = up
+    else:
+        return False
+    targets = _targets(up)
+    if any(_LOSS_NAME.search(_written(target)) for target in targets):
+        return True
+    if flows == 0:
+        return False
+    values = values_of(module)
+    if isinstance(up, ast.Return):
+        function = module.function(up)
+        calls = values.calls_of(function) if function is not None else []
+        return any(_reaches_loss(module, call, flows - 1) for call in calls[:8])
+    return any(
+        _reaches_loss(module, use, flows - 1)
+        for name in {t.id for t in targets if isinstance(t, ast.Name)}
+        for use in values.uses(name, module.scope(node), up)
+    )
+
+
+def _targets(statement: ast.stmt) -> list[ast.expr]:
+    match statement:
+        case ast.Assign(targets):
+            parts = (t.elts if isinstance(t, ast.Tuple) else [t] for t in targets)
+            return [t for part in parts for t in part]
+        case ast.AnnAssign(target=target) | ast.AugAssign(target=target):
+            return [target]
+    return []
+
+
+def _passes(module: Module, call: ast.Call, child: ast.AST) -> bool:
+    """Whether a value that enters a call still is the value that comes out: an operation does, a layer does not."""
+    name = last_name(call)
+    if name in _PICKS_ONLY:
+        return False
+    if call.func is child or _WORDS.search(name):
+        return True
+    if name in {"sum", "float", "min", "max", "abs", "dict"}:
+        return True
+    dotted = module.resolve(call.func)
+    if dotted is not None:
+        return dotted.startswith("torch.")
+    made = values_of(module).constructed(call.func)
+    if made is not None and last_name(made).endswith("Loss"):
+        return True
+    on_self = module.segment(call.func).startswith("self.")
+    return isinstance(call.func, ast.Attribute) and not on_self
+
+
+def _written(target: ast.expr) -> str:
+    match target:
+        case ast.Name(name) | ast.Attribute(attr=name):
+            return name
+        case ast.Subscript(slice=ast.Constant(key)):
+            return str(key)
+    return ""
+
+
+def unguarded(
+    module: Module, at: ast.expr, value: ast.expr | None, bad: Callable[[Range], bool]
+) -> Range | None:
+    """The range of a value that can be bad here, where nobody tests it before; `DEAD_BRANCH` inside torch.where."""
+    if value is None:
+        return None
+    if _dead_branch(module, at, value):
+        return DEAD_BRANCH
+    found = range_of(module, value)
+    return found if found is not None and bad(found) and not guarded(module, value) else None
+
+
+def guarded(module: Module, node: ast.expr) -> bool:
+    """Whether the function tests one of the names in this expression before it gets here: `if mask.any():`.
+
+    Which way the test goes is not asked: someone thought of the case.
+    """
+    names = _roots(module, node)
+    function = module.function(node)
+    before = node.end_lineno or node.lineno
+    asked: list[ast.If | ast.IfExp | ast.Assert | ast.While] = [
+        *module.all(ast.If),
+        *module.all(ast.IfExp),
+        *module.all(ast.Assert),
+        *module.all(ast.While),
+    ]
+    tests = [n.test for n in asked if n.lineno <= before and module.function(n) is function]
+    if any(names & names_in(t) and not _SHAPE_TEST.search(module.segment(t)) for t in tests):
+        return True
+    return any(
+        written in names and at.lineno <= before and module.function(at) is function
+        for written, at in _changes_in_place(module)
+    )
+
+
+def _changes_in_place(module: Module) -> Iterator[tuple[str, ast.expr]]:
+    """`x[x < eps] = eps` and `x.clamp_(min=eps)`: the name and the place."""
+    for target in module.all(ast.Subscript):
+        match target:
+            case ast.Subscript(ast.Name(name), _, ast.Store()):
+                yield name, target
+    for call in module.method_calls(*_IN_PLACE):
+        match call.func:
+            case ast.Attribute(ast.Name(name)):
+                yield name, call
+
+
+def _dead_branch(module: Module, node: ast.AST, value: ast.expr) -> bool:
+    """Inside `torch.where(value > 0, ..., ...)`: the branch that is not taken still gets a gradient, 0 times infinity."""
+    for up in module.parents(node):
+        match up:
+            case ast.stmt():
+                return False
+            case ast.Call(func, [test, _, _]) if module.resolve(func) == "torch.where":
+                match values_of(module).origin(test):
+                    case ast.Compare(left, _, [right]):
+                        sides = ((left, right), (right, left))
+                        return any(same(a, value) and _is_tiny(module, b) for a, b in sides)
+                return False
+    return False
+
+
+def _is_tiny(module: Module, node: ast.expr) -> bool:
+    number = module.number(node)
+    return (number is not None and abs(number) <= 1e-2) or "eps" in module.segment(node).lower()
+
+
+def _without_indices(node: ast.AST) -> list[ast.AST]:
+    """The nodes of an expression, those of subscripts' indices left out."""
+    found = [node]
+    for here in found:
+        found += [here.value] if isinstance(here, ast.Subscript) else ast.iter_child_nodes(here)
+    return found
+
+
+def _roots(module: Module, node: ast.expr) -> set[str]:
+    """The names an expression is made of, with those of their single assignments.
+
+    An index is not part of the value: `assert index > 0` says nothing about `reward[index:]`.
+    """
+    found: set[str] = set()
+    queue: list[ast.AST] = [node]
+    while queue and len(found) < 20:
+        for inner in _without_indices(queue.pop()):
+            if not isinstance(inner, ast.Name) or inner.id in found | {"self"}:
+                continue
+            if inner.id not in module.imports:
+                found.add(inner.id)
+                value = module.value(inner)
+                if value is not inner and len(found) < 8:
+                    queue.append(value)
+    return found

@@ -1,0 +1,231 @@
+"""Which operation made a value: through names, shape changes, and the last layer of a model in this file or another.
+
+`criterion(model(x), y)` is right or wrong by the last line of the model's forward, which may be in another file.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+from fallline.flow.calls import last_name, of_self, receiver, returned
+from fallline.flow.values import values_of
+from fallline.syntax import Module
+
+__all__ = ["SHAPE_OPS", "Made", "made_by", "output_of", "own_similarity"]
+
+_DEEPEST = 12
+_STARS = 4
+# Methods and functions that change a tensor's shape, device or dtype, never its values.
+SHAPE_OPS = frozenset(
+    "view reshape squeeze unsqueeze transpose permute flatten contiguous float double half to cuda cpu type type_as view_as reshape_as"
+    " expand expand_as clone t movedim swapaxes unflatten detach bfloat16 requires_grad_ index_select gather masked_select repeat"
+    " repeat_interleave diagonal narrow select chunk split roll flip take_along_dim".split()
+)
+_TRANSPARENT_LAYERS = frozenset("Dropout Dropout1d Dropout2d Identity Flatten Unflatten".split())
+_OPS_OF_LAYERS = {
+    "Softmax": "softmax",
+    "Softmax2d": "softmax",
+    "LogSoftmax": "log_softmax",
+    "LogSigmoid": "logsigmoid",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """The operation (`softmax`, `linear`, ...) that made a value, its call, and the file it is in."""
+
+    op: str
+    call: ast.Call
+    module: Module
+
+    @property
+    def line(self) -> int:
+        return self.call.lineno
+
+    @property
+    def of(self) -> ast.expr | None:
+        """What the operation was given."""
+        return receiver(self.module, self.call)
+
+
+def made_by(module: Module, node: ast.expr | ast.arg, depth: int = 0) -> Made | None:
+    """The operation whose result this is; None where it is not known."""
+    if depth > _DEEPEST:
+        return None
+    values = values_of(module)
+    match node if isinstance(node, ast.arg) else values.origin(node):
+        case ast.arg() as argument:
+            return _agreed([made_by(module, p, depth + 1) for p in values.passed(argument)])
+        case ast.Name() as name:
+            part = values.unpacked(name)
+            return _of_call(module, part[0], depth, part[1]) if part is not None else None
+        case ast.Subscript(value, ast.Constant(int() as place)) if isinstance(
+            whole := values.origin(value), ast.Call
+        ):
+            return _of_call(module, whole, depth, place)
+        case ast.Subscript(value) | ast.Attribute(value, "T" | "mT" | "data"):
+            return made_by(module, value, depth + 1)
+        case ast.Call() as call:
+            return _of_call(module, call, depth)
+    return None
+
+
+def _of_call(module: Module, call: ast.Call, depth: int, element: int | None = None) -> Made | None:
+    name = module.resolve(call.func)
+    if name is not None and name.startswith("torch.") and not name.startswith("torch.nn.modules"):
+        last = name.rpartition(".")[2]
+        if last in SHAPE_OPS and call.args:
+            return made_by(module, call.args[0], depth + 1)
+        return Made(last, call, module) if last[:1].islower() else None
+    if isinstance(call.func, ast.Attribute):
+        method = _method(module, call.func) if name is None else None
+        if method is not None:
+            return _of_function(*method, depth, element)
+        # `self.head(x)` calls something kept in an object; `x.softmax(1)` is a method of a tensor
+        if of_self(call.func) is None:
+            if call.func.attr in SHAPE_OPS:
+                return made_by(module, call.func.value, depth + 1)
+            return Made(call.func.attr, call, module) if name is None else None
+    return output_of(module, call.func, call, depth, element)
+
+
+def _method(module: Module, func: ast.Attribute) -> tuple[Module, ast.FunctionDef] | None:
+    """The method of a class of the project that `network.act(x)` or `self.act(x)` calls."""
+    owner = func.value
+    home: tuple[Module, ast.ClassDef] | None = None
+    if isinstance(owner, ast.Name) and owner.id == "self":
+        cls = module.class_(func)
+        home = (module, cls) if cls is not None else None
+    elif isinstance(owner, ast.Name | ast.Attribute):
+        made = values_of(module).constructed(owner)
+        home = _class_of(module, made.func, module.resolve(made.func)) if made is not None else None
+    for statement in home[1].body if home is not None else ():
+        match statement:
+            case ast.FunctionDef(name) if name == func.attr and home is not None:
+                return home[0], statement
+    return None
+
+
+def own_similarity(module: Module, logits: ast.expr) -> bool:
+    """`x @ x.T`, also divided by a temperature: the diagonal is the largest of its row, its softmax never small."""
+    origin = values_of(module).origin
+    found = origin(logits)
+    while isinstance(found, ast.BinOp) and isinstance(found.op, ast.Div | ast.Mult):
+        found = origin(found.left)
+    match found:
+        case ast.BinOp(left, ast.MatMult(), right):
+            pass
+        case ast.Call(args=[left, right]) if last_name(found) in {"matmul", "mm"}:
+            pass
+        case _:
+            return False
+    return module.segment(right).startswith(module.segment(left) + ".")
+
+
+def output_of(
+    module: Module, callee: ast.expr, call: ast.Call, depth: int = 0, element: int | None = None
+) -> Made | None:
+    """The operation that makes what a model returns when it is called."""
+    if depth > _DEEPEST:
+        return None
+    if isinstance(callee, ast.Name) and callee.id == "self":
+        home = module.class_(callee)  # self(x) in a LightningModule
+        return _of_forward(module, home, depth, element) if home is not None else None
+    made = values_of(module).constructed(callee)
+    if made is None:
+        return None
+    name = module.resolve(made.func)
+    if name is not None and name.startswith("torch.nn."):
+        return _of_layer(module, made, name.rpartition(".")[2], call, depth)
+    cls = _class_of(module, made.func, name)
+    if cls is not None:
+        return _of_forward(cls[0], cls[1], depth, element)
+    return _of_factory(module, made, call, depth, element)
+
+
+def _of_factory(
+    module: Module, made: ast.Call, call: ast.Call, depth: int, element: int | None
+) -> Made | None:
+    """`model = build_model()`: what the function returns."""
+    function = module.functions.get(made.func.id) if isinstance(made.func, ast.Name) else None
+    given = returned(module, function) if function is not None else []
+    return output_of(module, given[0], call, depth + 1, element) if len(given) == 1 else None
+
+
+def _of_layer(
+    module: Module, made: ast.Call, layer: str, call: ast.Call, depth: int
+) -> Made | None:
+    if layer != "Sequential":
+        return Made(_OPS_OF_LAYERS.get(layer, layer.lower()), call, module)
+    for last in reversed(_children(made)):
+        if isinstance(last, ast.Starred):
+            return None
+        inner = values_of(module).built(last)
+        if not isinstance(inner, ast.Call):
+            return output_of(module, last, call, depth + 1)
+        if (module.resolve(inner.func) or "").rpartition(".")[2] in _TRANSPARENT_LAYERS:
+            continue
+        found = output_of(module, last, call, depth + 1)
+        here = found is not None and found.call is call
+        return Made(found.op, inner, module) if found is not None and here else found
+    return None
+
+
+def _children(made: ast.Call) -> list[ast.expr]:
+    """The layers of a Sequential, given one by one or as an OrderedDict of pairs."""
+    match made.args:
+        case [ast.Call(args=[ast.List(pairs), *_]) as given] if last_name(given) == "OrderedDict":
+            return [p.elts[1] for p in pairs if isinstance(p, ast.Tuple) and len(p.elts) == 2]
+        case [ast.Call() as given] if last_name(given) == "OrderedDict":
+            return []
+    return made.args
+
+
+def _class_of(
+    module: Module, func: ast.expr, name: str | None
+) -> tuple[Module, ast.ClassDef] | None:
+    if isinstance(func, ast.Name) and func.id in module.classes:
+        return module, module.classes[func.id]
+    if module.project is None:
+        return None
+    if name is not None:
+        return module.project.find_class(name, module)
+    if isinstance(func, ast.Name) and func.id[:1].isupper() and not module.bindings(func.id, None):
+        # a package that re-exports everything would have all its files read
+        for star in module.star_imports if len(module.star_imports) <= _STARS else ():
+            found = module.project.find_class(f"{star}.{func.id}", module)
+            if found is not None:
+                return found
+    return None
+
+
+def _of_forward(module: Module, cls: ast.ClassDef, depth: int, element: int | None) -> Made | None:
+    forward = next(
+        (s for s in cls.body if isinstance(s, ast.FunctionDef) and s.name == "forward"), None
+    )
+    return _of_function(module, forward, depth, element) if forward is not None else None
+
+
+def _of_function(
+    module: Module, function: ast.FunctionDef, depth: int, element: int | None
+) -> Made | None:
+    """The operation that makes what a function returns, or one element of the tuple that it returns."""
+    if depth > _DEEPEST:
+        return None
+    picked = []
+    for value in returned(module, function):
+        whole = values_of(module).origin(value)
+        if isinstance(whole, ast.Tuple):
+            if element is None or not 0 <= element < len(whole.elts):
+                return None
+            whole = whole.elts[element]
+        picked.append(made_by(module, whole, depth + 1))
+    return _agreed(picked)
+
+
+def _agreed(found: list[Made | None]) -> Made | None:
+    """The one answer, where all paths give the same."""
+    first = found[0] if found else None
+    agree = first is not None and all(f is not None and f.op == first.op for f in found)
+    return first if agree else None

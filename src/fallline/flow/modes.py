@@ -1,0 +1,91 @@
+"""Whether a module computes something else in eval mode than in train mode, as far as its layers can be seen."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import lru_cache
+
+from fallline.flow.calls import last_name
+from fallline.flow.modules import construction, module_class
+from fallline.syntax.modes import layer_has_mode
+from fallline.syntax.module import Module, walk
+
+__all__ = ["class_has_mode"]
+
+_MODAL_FUNCTION = re.compile(r"torch\.nn\.functional\.(\w*dropout\w*|batch_norm|rrelu\w*)")
+_DEPTH = 6
+
+
+def class_has_mode(home: Module, cls: ast.ClassDef, depth: int = _DEPTH) -> bool | None:
+    """Whether a module class has such layers, or asks for its mode; None where it holds something that is not seen."""
+    known = _known_modes(home)
+    if id(cls) not in known:
+        known[id(cls)] = False  # a class that holds itself must not recurse
+        known[id(cls)] = _search(home, cls, depth)
+    return known[id(cls)]
+
+
+@lru_cache(maxsize=16)
+def _known_modes(home: Module) -> dict[int, bool | None]:
+    return {}
+
+
+def _search(home: Module, cls: ast.ClassDef, depth: int) -> bool | None:
+    if depth == 0:
+        return None
+    sure = not _holds_what_it_is_given(cls)
+    for node in walk(cls):
+        match node:
+            case ast.Attribute(attr="training"):
+                return True
+            case ast.Call():
+                found = _call(home, node, depth)
+                if found:
+                    return True
+                sure = sure and found is not None
+    for base in cls.bases:
+        name = home.resolve(base)
+        if name in {"torch.nn.Module", "torch.nn.modules.module.Module"}:
+            continue
+        parent = module_class(home, base)
+        above = class_has_mode(*parent, depth - 1) if parent is not None else None
+        if above:
+            return True
+        sure = sure and above is not None
+    return False if sure else None
+
+
+def _call(home: Module, call: ast.Call, depth: int) -> bool | None:
+    name = home.resolve(call.func) or ""
+    if name.startswith("torch."):
+        last = name.rpartition(".")[2]
+        if _MODAL_FUNCTION.fullmatch(name):
+            return True
+        return construction(home, call) is not None and layer_has_mode(
+            last, dropout=any(k.arg in {"dropout", None} for k in call.keywords)
+        )
+    made = module_class(home, call.func)
+    if made is not None:
+        return class_has_mode(*made, depth - 1)
+    if name and "." in name and not name.startswith(("math.", "numpy.", "functools.", "copy.")):
+        return None  # a library may make anything
+    written = last_name(call)
+    return None if written[:1].isupper() or re.search(r"make|build|create|get_", written) else False
+
+
+def _holds_what_it_is_given(cls: ast.ClassDef) -> bool:
+    """`self.backbone = backbone`, called later: any module may be behind it."""
+    made = next(
+        (f for f in cls.body if isinstance(f, ast.FunctionDef) and f.name == "__init__"), None
+    )
+    if made is None:
+        return False
+    given = {a.arg for a in ast.walk(made.args) if isinstance(a, ast.arg)}
+    kept: set[str] = set()
+    for node in walk(made):
+        match node:
+            case ast.Assign(targets, ast.Name(name)) if name in given:
+                kept |= {t.attr for t in targets if isinstance(t, ast.Attribute)}
+    called = (n.func for n in walk(cls) if isinstance(n, ast.Call))
+    return any(isinstance(f, ast.Attribute) and f.attr in kept for f in called)

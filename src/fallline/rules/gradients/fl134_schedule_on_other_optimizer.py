@@ -1,0 +1,107 @@
+"""FL134: the scheduler was built on an optimizer that nobody steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fallline.events import SchedulerStep, Step, Trace
+from fallline.finding import Finding, Severity
+from fallline.location import Location
+from fallline.rule import Rule
+from fallline.rules.gradients._specimens import SETUP
+
+__all__ = ["ScheduleOnOtherOptimizer"]
+
+
+class ScheduleOnOtherOptimizer(Rule):
+    code = "FL134"
+    name = "schedule-on-other-optimizer"
+    severity = Severity.ERROR
+    what = "Finds a learning-rate scheduler that was built on one optimizer while another one is stepped."
+    why = (
+        "A scheduler changes the learning rate of the optimizer it was given. If that optimizer is replaced afterwards, the one that trains "
+        "keeps its first learning rate for the whole run, without warmup and without decay, and nothing says so."
+    )
+    instead = (
+        "Build the scheduler last, on the optimizer that steps:\n\n"
+        "```python\noptimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)\n"
+        "scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=1000)\n```"
+    )
+    references = ("https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate",)
+    tokens = (b"sched", b"lr_", b".step(")
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        if trace.hides("step") or not trace.complete:
+            return
+        for advance in trace.of(SchedulerStep).first_of_each():
+            step = trace.before(advance).of(Step).first or trace.after(advance).of(Step).first
+            if step is None or step.optimizer is None or not _idle(trace, advance):
+                continue
+            yield self.finding(
+                advance,
+                f"This scheduler was built on an optimizer that never steps; the step at {step.at.near(advance.at)} is that of a different one, "
+                "whose learning rate therefore never changes. Build the scheduler on the optimizer that steps.",
+                related={"step": step.at},
+            )
+
+    def refutes(self, trace: Trace) -> Iterator[Location]:
+        """With some other setting, this scheduler drives the optimizer that steps."""
+        yield from (e.at for e in trace.of(SchedulerStep) if not _idle(trace, e))
+
+    wrong = (
+        SETUP
+        + """
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.001)
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss_fn(model(x), y).backward()
+        optimizer.step()
+    scheduler.step()  # FL134
+""",
+        SETUP
+        + """
+scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.9)
+for stage in range(2):
+    model.requires_grad_(True)
+    trainable = torch.optim.SGD(model.parameters(), lr=0.1 / (stage + 1))
+    for x, y in loader:
+        trainable.zero_grad()
+        loss_fn(model(x), y).backward()
+        trainable.step()
+        scheduler.step()  # FL134
+""",
+    )
+    right = (
+        SETUP
+        + """
+optimizer = torch.optim.Adam(model.parameters(), lr=0.001)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1)
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss_fn(model(x), y).backward()
+        optimizer.step()
+    scheduler.step()
+""",
+        SETUP
+        + """
+# Two optimizers, each with its scheduler.
+head = torch.optim.SGD(model[2].parameters(), lr=0.1)
+schedulers = [torch.optim.lr_scheduler.StepLR(o, step_size=1) for o in (optimizer, head)]
+for x, y in loader:
+    optimizer.zero_grad()
+    loss_fn(model(x), y).backward()
+    optimizer.step()
+    head.step()
+for scheduler in schedulers:
+    scheduler.step()
+""",
+    )
+
+
+def _idle(trace: Trace, advance: SchedulerStep) -> bool:
+    """The scheduler's own optimizer was seen to be made, and never steps."""
+    made = trace.optimizer(advance.optimizer)
+    return made is not None and not made.assumed and made.id not in trace.optimizers

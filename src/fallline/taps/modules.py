@@ -1,0 +1,230 @@
+"""Modules: made, put into each other, wrapped for several ranks, and called.
+
+FORWARD is the call of a whole model: a module with parameters that is called from outside of any model. MODULE_CALL is every call of
+every module, which costs more, so its patch is only there for those who ask.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from threading import get_ident
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules import module as global_hooks
+
+from fallline.taps.frames import caller
+from fallline.taps.patches import Patches, Wrapped
+from fallline.taps.tap import Call, Tap, Topic, published, switch, thread
+
+__all__ = [
+    "FORWARD",
+    "MODULE_CALL",
+    "MODULE_MADE",
+    "MODULE_REGISTERED",
+    "WRAPPED",
+    "ForwardCall",
+    "ModuleCall",
+    "ModuleMade",
+    "ModuleRegistered",
+    "ModuleWrapped",
+]
+
+_CHOICE = ("_compiled_call_impl", "_call_impl")
+_MOST = 1_000
+
+
+@dataclass(slots=True)
+class ForwardCall(Call):
+    """A model is called. `output`: what it returned, after the call."""
+
+    module: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    output: Any = None
+
+
+@dataclass(slots=True)
+class ModuleCall(Call):
+    """Any module is called, a whole model too, inside of its FORWARD. `after` is called also if it raises."""
+
+    module: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    output: Any = None
+    raised: bool = False
+
+
+@dataclass(slots=True)
+class ModuleMade(Call):
+    """`nn.Module.__init__` has run: the module's own constructor most likely has not ended yet. Only after."""
+
+    module: nn.Module
+
+
+@dataclass(slots=True)
+class ModuleRegistered(Call):
+    """`model.head = nn.Linear(...)`. Only before: `module` still holds the old one."""
+
+    module: nn.Module
+    name: str
+    new: nn.Module
+
+
+@dataclass(slots=True)
+class ModuleWrapped(Call):
+    """A model was put into DistributedDataParallel. Only after."""
+
+    module: nn.Module
+
+
+def _install(patches: Patches) -> None:
+    if MODULE_CALL.heard:
+        patches.patch(nn.Module, "__call__", _every)
+    if FORWARD.heard:
+        patches.patch(nn.Module, "__call__", _model)
+    if MODULE_MADE.heard:
+        patches.patch(nn.Module, "__init__", _init)
+    if MODULE_REGISTERED.heard:
+        hook = global_hooks.register_module_module_registration_hook(_registered)
+        patches.on_removal(hook.remove)
+    if WRAPPED.heard:
+        patches.patch(nn.parallel.DistributedDataParallel, "__init__", _wrap)
+
+
+class _Hollow:
+    """Modules that hold no parameters, such as losses. What they call may be a model."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, weakref.ref[nn.Module]] = {}
+
+    def __contains__(self, module: nn.Module) -> bool:
+        known = self._known.get(id(module))
+        if known is not None and known() is module:
+            return True
+        return module not in _models and self._meet(module)
+
+    def _meet(self, module: nn.Module) -> bool:
+        if next(module.parameters(), None) is not None:
+            _models.add(module)
+            return False
+        if len(self._known) > _MOST:
+            self._known.clear()
+        self._known[id(module)] = weakref.ref(module)
+        return True
+
+
+class _Models:
+    """Modules that were called and hold parameters."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, weakref.ref[nn.Module]] = {}
+
+    def __contains__(self, module: nn.Module) -> bool:
+        known = self._known.get(id(module))
+        return known is not None and known() is module
+
+    def add(self, module: nn.Module) -> None:
+        if len(self._known) > _MOST:
+            self._known.clear()
+        self._known[id(module)] = weakref.ref(module)
+
+
+_models, _hollow = _Models(), _Hollow()
+
+
+def _model(original: Wrapped) -> Wrapped:
+    # Called for every module of every forward pass: the way past it must stay as short as it can be. in_backward: a
+    # checkpointed block is computed again.
+    state = switch
+
+    def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if state.inside or state.silent or state.in_backward:
+            return original(self, *args, **kwargs)
+        return _forward(original, self, args, kwargs)
+
+    def instead(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if state.inside or state.silent or state.in_backward:
+            if self._compiled_call_impl is not None:
+                return self._compiled_call_impl(*args, **kwargs)
+            return self._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
+        return _forward(original, self, args, kwargs)
+
+    # torch's own __call__ only chooses between these two: doing that here saves calling it
+    code = getattr(original, "__code__", None)
+    return instead if code is not None and code.co_names == _CHOICE else __call__
+
+
+def _forward(original: Wrapped, module: nn.Module, args: Any, kwargs: Any) -> Any:
+    if module in _hollow or (thread.ident != get_ident() and thread.keeps_out()):
+        return original(module, *args, **kwargs)
+    call = ForwardCall(caller(), module, args, kwargs)
+    switch.inside = True
+    try:
+        for handler in FORWARD.before:
+            handler(call)
+        call.output = output = original(module, *args, **kwargs)
+        for handler in FORWARD.after:
+            handler(call)
+        return output
+    finally:
+        switch.inside = False
+
+
+def _every(original: Wrapped) -> Wrapped:
+    def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or not published():
+            return original(self, *args, **kwargs)
+        call = ModuleCall(caller(), self, args, kwargs)
+        for handler in MODULE_CALL.before:
+            handler(call)
+        try:
+            call.output = output = original(self, *args, **kwargs)
+            return output
+        except BaseException:
+            call.raised = True
+            raise
+        finally:
+            for after in MODULE_CALL.after:
+                after(call)
+
+    return __call__
+
+
+def _init(original: Wrapped) -> Wrapped:
+    def __init__(self: nn.Module, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if not switch.inside and published():
+            call = ModuleMade(caller(), self)
+            for handler in MODULE_MADE.after:
+                handler(call)
+
+    return __init__
+
+
+def _registered(module: nn.Module, name: str, new: Any) -> None:
+    if isinstance(new, nn.Module) and published():
+        call = ModuleRegistered(caller(), module, name, new)
+        for handler in MODULE_REGISTERED.before:
+            handler(call)
+
+
+def _wrap(original: Wrapped) -> Wrapped:
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if published():
+            call = ModuleWrapped(caller(), self)
+            for handler in WRAPPED.after:
+                handler(call)
+
+    return __init__
+
+
+_tap = Tap(_install)
+FORWARD = Topic(ForwardCall, _tap)
+MODULE_CALL = Topic(ModuleCall, _tap)
+MODULE_MADE = Topic(ModuleMade, _tap)
+MODULE_REGISTERED = Topic(ModuleRegistered, _tap)
+WRAPPED = Topic(ModuleWrapped, _tap)

@@ -1,0 +1,153 @@
+"""Optimizers: made, given more parameters, stepped, and gradients cleared by them or by a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from fallline.taps.frames import caller
+from fallline.taps.patches import Patches, Wrapped
+from fallline.taps.tap import Call, Tap, Topic, published, switch
+
+__all__ = [
+    "CLOSURE",
+    "OPTIMIZER_MADE",
+    "PARAMETERS_ADDED",
+    "STEP",
+    "ZERO_GRAD",
+    "ClosureCall",
+    "OptimizerMade",
+    "ParametersAdded",
+    "StepCall",
+    "ZeroGradCall",
+]
+
+
+@dataclass(slots=True)
+class StepCall(Call):
+    """`optimizer.step()`. Before and after are two objects: nothing of the first is kept if the step raises."""
+
+    optimizer: Optimizer
+    closure: bool = False  # the gradients are made inside: see CLOSURE
+
+
+@dataclass(slots=True)
+class ClosureCall(Call):
+    """The closure of a step is evaluated; an optimizer may do so many times (LBFGS)."""
+
+    optimizer: Optimizer
+
+
+@dataclass(slots=True)
+class ZeroGradCall(Call):
+    """`optimizer.zero_grad()` or `model.zero_grad()`."""
+
+    owner: Optimizer | nn.Module
+
+
+@dataclass(slots=True)
+class OptimizerMade(Call):
+    """An optimizer was constructed. Only after."""
+
+    optimizer: Optimizer
+
+
+@dataclass(slots=True)
+class ParametersAdded(Call):
+    """`optimizer.add_param_group(...)`; constructors call it, too."""
+
+    optimizer: Optimizer
+
+
+def _install(patches: Patches) -> None:
+    if STEP.heard or CLOSURE.heard:
+        patches.on_removal(register_optimizer_step_pre_hook(_before_step).remove)
+        patches.on_removal(register_optimizer_step_post_hook(_after_step).remove)
+    if ZERO_GRAD.heard:
+        patches.patch(Optimizer, "zero_grad", _zero_grad)
+        patches.patch(nn.Module, "zero_grad", _zero_grad)
+    if PARAMETERS_ADDED.heard:
+        patches.patch(Optimizer, "add_param_group", _add_param_group)
+    if OPTIMIZER_MADE.heard:
+        patches.patch(Optimizer, "__init__", _init)
+
+
+def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+    """A hook of torch, in front of every step; what it returns replaces the arguments."""
+    if not published():
+        return None
+    closure = args[1] if len(args) > 1 else kwargs.get("closure") if kwargs else None
+    call = StepCall(caller(), optimizer, callable(closure))
+    for handler in STEP.before:
+        handler(call)
+    if closure is None or not callable(closure) or not CLOSURE.heard:
+        return None
+    watched = _evaluated(closure, optimizer)
+    if len(args) > 1:
+        return (args[0], watched, *args[2:]), kwargs
+    return args, {**kwargs, "closure": watched}
+
+
+def _evaluated(closure: Callable[[], Any], optimizer: Optimizer) -> Callable[[], Any]:
+    def evaluated() -> Any:
+        if switch.silent:
+            return closure()
+        return CLOSURE.around(ClosureCall(caller(), optimizer), closure)
+
+    return evaluated
+
+
+def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    """A hook of torch, behind every step."""
+    if published():
+        call = StepCall(caller(), optimizer)
+        for handler in STEP.after:
+            handler(call)
+
+
+def _zero_grad(original: Wrapped) -> Wrapped:
+    def zero_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if switch.replaying:
+            return None
+        if not published():
+            return original(self, *args, **kwargs)
+        return ZERO_GRAD.around(ZeroGradCall(caller(), self), original, self, *args, **kwargs)
+
+    return zero_grad
+
+
+def _add_param_group(original: Wrapped) -> Wrapped:
+    def add_param_group(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        if not published():
+            return original(self, *args, **kwargs)
+        call = ParametersAdded(caller(), self)
+        return PARAMETERS_ADDED.around(call, original, self, *args, **kwargs)
+
+    return add_param_group
+
+
+def _init(original: Wrapped) -> Wrapped:
+    def __init__(self: Optimizer, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if published():
+            call = OptimizerMade(caller(), self)
+            for handler in OPTIMIZER_MADE.after:
+                handler(call)
+
+    return __init__
+
+
+_tap = Tap(_install)
+STEP = Topic(StepCall, _tap)
+CLOSURE = Topic(ClosureCall, _tap)
+ZERO_GRAD = Topic(ZeroGradCall, _tap)
+OPTIMIZER_MADE = Topic(OptimizerMade, _tap)
+PARAMETERS_ADDED = Topic(ParametersAdded, _tap)

@@ -1,0 +1,223 @@
+"""The means of every tap: topics that calls are published on, subscriptions to them, and the switch that silences all of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import get_ident
+from types import FrameType
+from typing import Any, Generic, TypeVar
+
+from fallline.taps.frames import Place, place
+from fallline.taps.patches import Patches
+from fallline.taps.thread import TrainingThread
+
+__all__ = [
+    "Call",
+    "Reached",
+    "Subscription",
+    "Switch",
+    "Tap",
+    "Topic",
+    "published",
+    "replaying",
+    "silence",
+    "switch",
+    "thread",
+]
+
+
+@dataclass(slots=True)
+class Call:
+    """A call of torch's that a training loop has made. Not to be kept: `frame` holds all of the caller's variables."""
+
+    frame: FrameType  # that made the call: the user's, or a framework's
+
+    @property
+    def place(self) -> Place | None:
+        """The user's line behind it."""
+        return place(self.frame)
+
+
+C = TypeVar("C", bound=Call)
+Handler = Callable[[C], Any]
+
+
+class Switch:
+    """Which calls are published now. Read for every call of every module, so it is kept to plain attributes."""
+
+    def __init__(self) -> None:
+        self.silent = False  # our own computations, a replay
+        self.replaying = (
+            False  # backward ends the replay; steps, clearing and schedules are held back
+        )
+        self.inside = False  # in the forward pass of a model
+        self.in_backward = False
+
+
+class Reached(BaseException):
+    """The replay has come to the backward; carries the loss. Not an Exception: user code must not catch it."""
+
+    def __init__(self, loss: Any) -> None:
+        super().__init__()
+        self.loss = loss
+
+
+switch = Switch()
+thread = TrainingThread()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=thread.forget)
+
+
+def published() -> bool:
+    """Whether a call that is made now, by this thread, is published."""
+    return not switch.silent and (thread.ident == get_ident() or not thread.keeps_out())
+
+
+@contextmanager
+def silence() -> Iterator[None]:
+    """Nothing is published meanwhile: what runs now is not the user's training."""
+    before, switch.silent = switch.silent, True
+    try:
+        yield
+    finally:
+        switch.silent = before
+
+
+@contextmanager
+def replaying() -> Iterator[None]:
+    """A part of the user's code is run again: silently, without any step, and up to its backward, which raises `Reached`."""
+    before, switch.replaying = switch.replaying, True
+    try:
+        with silence():
+            yield
+    finally:
+        switch.replaying = before
+
+
+class Tap:
+    """Patches that belong together, in place while anyone subscribes to one of their topics.
+
+    `install` may ask which topics are heard: it is called again when that changes.
+    """
+
+    def __init__(self, install: Callable[[Patches], None]) -> None:
+        self._install = install
+        self._patches: Patches | None = None
+        self._topics: list[Topic[Any]] = []
+        self._heard: list[bool] = []
+
+    def add(self, topic: Topic[Any]) -> None:
+        self._topics.append(topic)
+
+    def refresh(self, rebind: bool) -> None:
+        """Someone has come or gone."""
+        heard = [topic.heard for topic in self._topics]
+        if heard == self._heard:
+            return
+        if self._patches is not None:
+            self._patches.remove()
+            self._patches = None
+        if any(heard):
+            self._patches = Patches(rebind=rebind)
+            self._install(self._patches)
+        self._heard = heard
+
+
+class Topic(Generic[C]):
+    """Calls of one kind. `before` handlers run before the call, `after` handlers once it has returned."""
+
+    def __init__(self, kind: type[C], tap: Tap) -> None:
+        self.kind = kind
+        self.tap = tap
+        self.before: tuple[Handler[C], ...] = ()
+        self.after: tuple[Handler[C], ...] = ()
+        tap.add(self)
+
+    @property
+    def heard(self) -> bool:
+        return bool(self.before or self.after)
+
+    def around(self, call: C, run: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Publish the call and make it; its result."""
+        for handler in self.before:
+            handler(call)
+        result = run(*args, **kwargs)
+        for handler in self.after:
+            handler(call)
+        return result
+
+
+_followers = 0  # subscriptions that are going on
+
+
+class Subscription:
+    """What one subscriber listens to.
+
+    taps = Subscription()
+    taps.before(BACKWARD, self._backward_begins)
+    taps.after(BACKWARD, self._backward_ends)
+    taps.start()
+    ...
+    taps.leave(GRADIENT_READ)  # not interested any more
+    taps.stop()
+    """
+
+    def __init__(self, *, rebind: bool = False) -> None:
+        """`rebind`: also patch functions that a module has already imported by name."""
+        self._rebind = rebind
+        self._before: list[tuple[Topic[Any], Handler[Any]]] = []
+        self._after: list[tuple[Topic[Any], Handler[Any]]] = []
+        self._started = False
+
+    def before(self, topic: Topic[C], handler: Handler[C]) -> None:
+        """Call `handler` before each such call. What it raises goes to the caller, and the call is not made."""
+        self._before.append((topic, handler))
+
+    def after(self, topic: Topic[C], handler: Handler[C]) -> None:
+        """Call `handler` after each such call that has returned."""
+        self._after.append((topic, handler))
+
+    def start(self) -> None:
+        """Calls are published to us from here on."""
+        global _followers
+        if self._started:
+            return
+        if not _followers:
+            thread.forget()
+        self._started = True
+        _followers += 1
+        for topic, handler in self._before:
+            topic.before = (*topic.before, handler)
+        for topic, handler in self._after:
+            topic.after = (*topic.after, handler)
+        self._refresh()
+
+    def leave(self, *topics: Topic[Any]) -> None:
+        """These are no longer of interest."""
+        for topic in topics:
+            self._drop(topic)
+        self._refresh()
+        self._before = [(t, h) for t, h in self._before if t not in topics]
+        self._after = [(t, h) for t, h in self._after if t not in topics]
+
+    def stop(self) -> None:
+        """Nothing is published to us any more. What was patched for nobody else is put back."""
+        global _followers
+        if self._started:
+            self._started = False
+            _followers -= 1
+            for topic in {t for t, _ in (*self._before, *self._after)}:
+                self._drop(topic)
+            self._refresh()
+
+    def _drop(self, topic: Topic[Any]) -> None:
+        ours = {id(h) for t, h in (*self._before, *self._after) if t is topic}
+        topic.before = tuple(h for h in topic.before if id(h) not in ours)
+        topic.after = tuple(h for h in topic.after if id(h) not in ours)
+
+    def _refresh(self) -> None:
+        for tap in {t.tap for t, _ in (*self._before, *self._after)}:
+            tap.refresh(self._rebind)

@@ -1,0 +1,153 @@
+"""Which claims answer a question: by a pasted message, by findings, by the words it holds, and by how much it sounds like what they answer."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from fallline.triage.claim import Claim, claims
+from fallline.triage.messages import found, readings
+from fallline.triage.words import root, tokens
+
+__all__ = ["Chosen", "choose"]
+
+_MESSAGE = 6.0  # a known message decides
+_FOUND = 3.0  # so does what was found in the code, unless a message says otherwise
+_LEADS = 1.0  # and the worst finding first
+_GATE, _GROUP = 0.35, 0.12  # the words a claim asks for, and each further group of them
+_LIKE = 2.2  # sounding like one of its questions
+_ROUTED = 0.15  # being of the specialist that the whole question points to
+_ALONE = 0.42  # how much a question must sound like a claim without the words it asks for
+_ENOUGH = 0.62  # the least that answers
+_SECOND = 0.8  # a second claim is worth as much of the first's score
+_FORM = frozenset(
+    "a an the is are was were be been do does did i my me we our you your it its this that these those to of in on at for from and or but if so as by "
+    "with have has had can could should would will may must not no how what why where when which who there here then than just please pls hi help "
+    "need want get got am too very also any some all more most about into out up".split()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A claim that answers, with what was read from the question for it."""
+
+    claim: Claim
+    score: float
+    read: dict[str, str]
+    told: bool = False  # by a pasted message
+
+
+@dataclass(frozen=True, slots=True)
+class _Index:
+    weight: dict[str, float]
+    asks: dict[str, list[tuple[int, int, float]]]  # word → claim, wording, weight in it
+    lengths: dict[tuple[int, int], float]
+
+
+def _bag(text: str) -> Counter[str]:
+    return Counter(root(word) for word in tokens(text) if word not in _FORM)
+
+
+@cache
+def _index() -> _Index:
+    bags = [(n, m, _bag(ask)) for n, c in enumerate(claims()) for m, ask in enumerate(c.asks)]
+    spread: dict[str, set[int]] = {}
+    for n, _, bag in bags:
+        for word in bag:
+            spread.setdefault(word, set()).add(n)
+    total = len(claims()) + 1
+    weight = {word: math.log(total / len(where)) for word, where in spread.items()}
+    asks: dict[str, list[tuple[int, int, float]]] = {}
+    lengths: dict[tuple[int, int], float] = {}
+    for n, m, bag in bags:
+        lengths[n, m] = math.sqrt(sum(weight[word] ** 2 for word in bag)) or 1.0
+        for word in bag:
+            asks.setdefault(word, []).append((n, m, weight[word]))
+    return _Index(weight, asks, lengths)
+
+
+def _likeness(prose: str) -> dict[int, float]:
+    """How much a question sounds like the nearest wording of each claim."""
+    index = _index()
+    bag = _bag(prose)
+    rare = max(index.weight.values(), default=1.0)
+    # a word no claim knows makes a question less like all of them, but a long story is not held against it
+    size = math.sqrt(sum(min(index.weight.get(word, rare), rare) ** 2 for word in bag)) or 1.0
+    dots: dict[tuple[int, int], float] = {}
+    for word in bag:
+        for n, m, weight in index.asks.get(word, ()):
+            dots[n, m] = dots.get((n, m), 0.0) + weight * weight
+    best: dict[int, float] = {}
+    for (n, m), dot in dots.items():
+        own = index.lengths[n, m]
+        best[n] = max(best.get(n, 0.0), dot / (own * math.sqrt(size * min(size, 2 * own))))
+    return best
+
+
+def choose(
+    text: str, prose: str, words: list[str], codes: Sequence[str], specialists: Sequence[str]
+) -> list[Chosen]:
+    """The claims that answer, best first: one, or two where the question is about both. `codes` are what evidence shows, worst first."""
+    shows, sizes = readings(text)
+    like = _likeness(prose)
+    low = text.lower()
+    ranked: list[Chosen] = []
+    for n, claim in enumerate(claims()):
+        if claim.never is not None and claim.never.holds(words, low):
+            continue
+        scored = _scored(claim, like.get(n, 0.0), text, low, words, codes, shows)
+        if scored is not None:
+            score, read, told = scored
+            score += _ROUTED if claim.specialist in specialists[:1] else 0.0
+            ranked.append(Chosen(claim, score, {**sizes, **read}, told))
+    ranked.sort(key=lambda c: (-c.score, c.claim.id))
+    best = [c for c in ranked if c.score >= _ENOUGH][:2]
+    if len(best) == 2 and not _both(best[0], best[1]):
+        best = best[:1]
+    return best
+
+
+def _scored(
+    claim: Claim,
+    like: float,
+    text: str,
+    low: str,
+    words: list[str],
+    codes: Sequence[str],
+    shows: frozenset[str],
+) -> tuple[float, dict[str, str], bool] | None:
+    read: dict[str, str] | None = None
+    for message in claim.messages:
+        if (read := found(message, text)) is not None:
+            break
+    gate = claim.when is not None and claim.when.holds(words, low)
+    score = _LIKE * like
+    if gate:
+        assert claim.when is not None
+        score += _GATE + _GROUP * len(claim.when.groups)
+    if read is not None:
+        if claim.reads and claim.reads not in shows:
+            return None
+        # a longer message is a more particular one
+        return _MESSAGE + bool(claim.reads) + len(message) / 100 + score / 4, read, True
+    if claim.reads:
+        return None
+    if places := [n for n, code in enumerate(codes) if code in claim.rules]:
+        return score + _FOUND + (_LEADS if places[0] == 0 else 0.0), {}, False
+    if not gate and (claim.when is not None or like < _ALONE) and like < 1.5 * _ALONE:
+        return None
+    return score, {}, False
+
+
+def _both(one: Chosen, two: Chosen) -> bool:
+    """Whether a second claim belongs in the answer: of another specialist, nearly as good, and not told by a message alone."""
+    return (
+        not one.told
+        and two.claim.specialist != one.claim.specialist
+        and two.score >= _SECOND * one.score
+        and not two.claim.clarify
+        and not one.claim.clarify
+    )

@@ -1,0 +1,194 @@
+"""Claims: short answers to the questions people ask, as Markdown that people can read and edit (`claims/*.md`).
+
+    # mixed-precision-and-optimization        the specialist of the claims below
+
+    ## clip-scaled                            a stable name
+    ask: is it ok to clip before unscale_?    how people ask it (one wording a line)
+    when: clip* & unscale*|scaler             words the question must hold: & all of them, | one of them, `x.y(` as written
+    never: bfloat16                           words that rule the claim out
+    message: unscale_() has already {…}       a pasted message; {name} is read from it, {…} is skipped
+    reads: fragmented                         what the numbers of the message must show (messages.py)
+    rules: FL201                              findings that lead here
+    verdict: no                               to the question as asked above; `no, turns` changes sides when it is asked the other way round
+    clarify: Do you use ...?                  what to ask back when the question is too vague
+    backs: clip-scaled-freezes-sgd            rules, facts, or a behaviour of torch that a test executes (`torch:NAME`)
+    > The answer, in one to three sentences.
+    1. What to do first.
+       if: under which condition
+       unless: words that say it is done already or ruled out
+       only: words without which it is not worth saying
+       see: how to see that it worked
+       world: x = torch.ones(2)               what the code needs beside the names of a training script, for its test
+       check: x.sum() == 2                    what must hold after the code has run; the test evaluates it
+       ```python
+       code
+       ```
+
+The same words are never regular expressions: hundreds of those would take longer to compile than a question takes to answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from fallline.triage.words import Phrase, phrases
+
+__all__ = ["Action", "Claim", "Condition", "claims"]
+
+_HOME = Path(__file__).parent / "claims"
+_PROOF = frozenset({"check", "world", "after", "ranks", "gpu", "lightning"})
+
+
+@dataclass(slots=True)
+class Condition:
+    """Words that a question must hold: one of each group, as whole words or, in backticks, as written."""
+
+    groups: tuple[tuple[Phrase | str, ...], ...]
+
+    @classmethod
+    def of(cls, text: str) -> Condition:
+        groups = (group.split("|") for group in text.split("&"))
+        return cls(tuple(tuple(_wanted(one.strip()) for one in group) for group in groups))
+
+    def holds(self, words: list[str], text: str) -> bool:
+        return all(any(_held(one, words, text) for one in group) for group in self.groups)
+
+
+def _wanted(text: str) -> Phrase | str:
+    return text.strip("`").lower() if text.startswith("`") else phrases(text)
+
+
+def _held(one: Phrase | str, words: list[str], text: str) -> bool:
+    return one in text if isinstance(one, str) else one.found_in(words)
+
+
+@dataclass(slots=True)
+class Action:
+    """One thing to do, under its condition, and how to see that it worked."""
+
+    do: str
+    when: str = ""
+    code: str = ""
+    see: str = ""
+    unless: Condition | None = None
+    only: Condition | None = None
+    proof: dict[str, str] = field(default_factory=dict)  # how a test runs the code (_PROOF)
+
+    def fits(self, words: list[str], text: str) -> bool:
+        done = self.unless is not None and self.unless.holds(words, text)
+        return not done and (self.only is None or self.only.holds(words, text))
+
+
+@dataclass(slots=True)
+class Claim:
+    """One question people ask, and its answer."""
+
+    id: str
+    specialist: str
+    says: str = ""
+    asks: list[str] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
+    reads: str = ""
+    when: Condition | None = None
+    never: Condition | None = None
+    rules: tuple[str, ...] = ()
+    verdict: str | None = None
+    turns: bool = False
+    clarify: str = ""
+    backs: tuple[str, ...] = ()
+    actions: list[Action] = field(default_factory=list)
+
+
+@cache
+def claims() -> tuple[Claim, ...]:
+    """All claims, in the order of their files."""
+    found: list[Claim] = []
+    for path in sorted(_HOME.glob("*.md")):
+        found += _Page(path.read_text(encoding="utf-8")).claims
+    return tuple(found)
+
+
+class _Page:
+    """One file, read line by line."""
+
+    def __init__(self, text: str) -> None:
+        self.claims: list[Claim] = []
+        self.specialist = ""
+        self.fenced: list[str] | None = None
+        for number, line in enumerate(text.splitlines(), 1):
+            try:
+                self._line(line)
+            except (IndexError, ValueError) as error:
+                raise ValueError(f"line {number} of a file of claims: {line!r}: {error}") from None
+
+    def _line(self, line: str) -> None:
+        bare = line.strip()
+        if self.fenced is not None:
+            self._in_code(line, bare)
+        elif bare.startswith("```"):
+            self.fenced = []
+            if bare == "```bash":
+                self.claims[-1].actions[-1].proof["bash"] = "yes"
+        elif line.startswith("# "):
+            self.specialist = bare[2:]
+        elif line.startswith("## "):
+            self.claims.append(Claim(bare[3:], self.specialist))
+        elif line.startswith(">"):
+            claim = self.claims[-1]
+            claim.says = f"{claim.says} {line[1:].strip()}".strip()
+        elif line[:1].isdigit():
+            self.claims[-1].actions.append(Action(bare.partition(" ")[2]))
+        elif bare and self.claims:
+            key, _, value = bare.partition(":")
+            (self._of_action if line[0] == " " else self._of_claim)(key, value.strip())
+
+    def _in_code(self, line: str, bare: str) -> None:
+        assert self.fenced is not None
+        if bare == "```":
+            self.claims[-1].actions[-1].code = "\n".join(self.fenced)
+            self.fenced = None
+        else:
+            self.fenced.append(line.removeprefix("   "))
+
+    def _of_action(self, key: str, value: str) -> None:
+        action = self.claims[-1].actions[-1]
+        match key:
+            case "if":
+                action.when = value
+            case "see":
+                action.see = value
+            case "unless":
+                action.unless = Condition.of(value)
+            case "only":
+                action.only = Condition.of(value)
+            case _ if key in _PROOF:
+                action.proof[key] = value
+            case _:
+                raise ValueError(f"an action has no {key!r}")
+
+    def _of_claim(self, key: str, value: str) -> None:
+        claim = self.claims[-1]
+        match key:
+            case "ask":
+                claim.asks.append(value)
+            case "message":
+                claim.messages.append(value)
+            case "reads":
+                claim.reads = value
+            case "when":
+                claim.when = Condition.of(value)
+            case "never":
+                claim.never = Condition.of(value)
+            case "rules":
+                claim.rules = tuple(value.replace(",", " ").split())
+            case "verdict":
+                claim.verdict, _, turning = (v.strip() for v in value.partition(","))
+                claim.turns = turning == "turns"
+            case "clarify":
+                claim.clarify = value
+            case "backs":
+                claim.backs = tuple(value.replace(",", " ").split())
+            case _:
+                raise ValueError(f"a claim has no {key!r}")

@@ -1,0 +1,80 @@
+"""Pasted messages: which claims' messages a text holds, and what the numbers in it say."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+__all__ = ["found", "readings"]
+
+_HOLE = re.compile(r"\{([^{}]*)\}")
+_SPACE = re.compile(r"\s+")
+_SIZE = r"([\d.]+) ?(bytes|[KMGT]i?B)"
+_UNITS = {"bytes": 1.0, "K": 2.0**10, "M": 2.0**20, "G": 2.0**30, "T": 2.0**40}
+_MEMORY = {
+    "wanted": re.compile(rf"Tried to allocate {_SIZE}"),
+    "total": re.compile(rf"total capacity of {_SIZE}|{_SIZE} total capacity"),
+    "free": re.compile(rf"of which {_SIZE} is free|{_SIZE} free"),
+    "process": re.compile(rf"has {_SIZE} memory in use"),
+    "allocated": re.compile(
+        rf"allocated memory {_SIZE} is allocated by PyTorch|{_SIZE} already allocated"
+    ),
+    "idle": re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated"),
+    "reserved": re.compile(rf"{_SIZE} reserved in total by PyTorch"),
+}
+_FRAGMENTED = (
+    0.1  # of the card: idle memory worth more than this share could have served the request
+)
+_FOREIGN = 0.1  # of the card held by other processes
+
+
+def found(message: str, text: str) -> dict[str, str] | None:
+    """What the holes of a message hold in a text; None when the text does not hold the message.
+
+    The pieces between the holes are looked for as they are, before anything is compiled.
+    """
+    pieces, pattern = _template(message)
+    low = text.lower()
+    if not all(piece in low for piece in pieces):
+        return None
+    match = re.search(pattern, text, re.I)
+    return None if match is None else {k: v.strip() for k, v in match.groupdict().items()}
+
+
+@cache
+def _template(message: str) -> tuple[tuple[str, ...], str]:
+    parts = _HOLE.split(message)
+    literals, names = parts[::2], parts[1::2]
+    pattern = _literal(literals[0])
+    for name, literal in zip(names, literals[1:], strict=True):
+        # what fills a hole is short and stays in its paragraph; a named hole is one word or a list
+        hole = r"[^\n]{0,200}?" if name in ("…", "...") else rf"(?P<{name}>[^\n]{{1,160}}?)"
+        pattern += hole + (_literal(literal) if literal.strip() else r"(?=[\s.,;:)\]'\"]|$)")
+    return tuple(piece for part in literals if (piece := part.strip().lower())), pattern
+
+
+def _literal(text: str) -> str:
+    return r"\s+".join(re.escape(word) for word in _SPACE.split(text))
+
+
+def readings(text: str) -> tuple[frozenset[str], dict[str, str]]:
+    """What the numbers in a pasted message show, in words that claims name, and the numbers as people write them."""
+    sizes = {name: size for name, pattern in _MEMORY.items() if (size := _size(pattern, text))}
+    shows: set[str] = set()
+    if "wanted" in sizes and "total" in sizes:
+        if "idle" not in sizes and {"reserved", "allocated"} <= sizes.keys():
+            sizes["idle"] = sizes["reserved"] - sizes["allocated"]
+        if "process" in sizes and "free" in sizes:
+            sizes["others"] = max(0.0, sizes["total"] - sizes["process"] - sizes["free"])
+        fragmented = sizes.get("idle", 0.0) > max(sizes["wanted"], _FRAGMENTED * sizes["total"])
+        foreign = sizes.get("others", 0.0) > _FOREIGN * sizes["total"]
+        shows.add("fragmented" if fragmented else "others" if foreign else "full")
+    return frozenset(shows), {name: f"{size / 2**30:.2f} GiB" for name, size in sizes.items()}
+
+
+def _size(pattern: re.Pattern[str], text: str) -> float | None:
+    match = pattern.search(text)
+    if match is None:
+        return None
+    number, unit = (group for group in match.groups() if group)
+    return float(number) * _UNITS["bytes" if unit == "bytes" else unit[0]]

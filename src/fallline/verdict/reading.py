@@ -1,0 +1,288 @@
+"""One file to its findings: the syntax rules, the traces, the event rules, the fixes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from fallline.finding import Finding, Severity
+from fallline.location import Location
+from fallline.matters import nothing_to_find
+from fallline.reader.execute import traces_of
+from fallline.reader.roots import Root
+from fallline.rule import Rule
+from fallline.rules import all_rules
+from fallline.settle import settle
+from fallline.syntax import Module, Project, Source, UnreadableError
+from fallline.syntax.project import Question
+from fallline.verdict import examine, refuted, together
+
+__all__ = ["Reading", "Rest", "read_data", "read_text", "unreadable"]
+
+SECONDS_PER_FILE = (
+    10.0  # of processor time: what is found must not depend on how busy the machine is
+)
+
+
+@dataclass
+class Reading:
+    """What was read in one file. `touched` are the other files that had a part in it."""
+
+    path: str
+    found: list[Finding]  # with those that yield to others: a selection may want them
+    touched: frozenset[str] = field(default=frozenset())
+    seconds: float = 0.0
+    reached: frozenset[tuple[str, str]] = field(
+        default=frozenset()
+    )  # functions that ran, by path and name
+    deferred: frozenset[str] = field(default=frozenset())  # roots left to the files that call them
+    # of the names of its roots, whether other files call them
+    called: dict[str, bool] = field(default_factory=dict)
+    # what files asked of the project for the first time (`Project.take_asked`)
+    asked: dict[str, set[Question]] = field(default_factory=dict)
+    failures: tuple[str, ...] = ()  # what went wrong in fallline itself
+    first: list[Finding] = field(default_factory=list)  # the findings without those of `rest`
+    rest: Rest | None = None
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What is reported where everything is selected."""
+        return settle(self.found)
+
+
+@dataclass
+class Trouble:
+    """What went wrong while a file was read: mistakes of our own, and code nested deeper than it can be followed."""
+
+    path: str
+    failures: list[str] = field(default_factory=list)
+    deep: bool = False
+
+    def note(self, what: str, error: Exception) -> None:
+        if isinstance(error, RecursionError):
+            self.deep = True
+            return
+        words = failure(what, self.path, error)
+        if words not in self.failures:
+            self.failures.append(words)
+
+    def findings(self) -> list[Finding]:
+        if not self.deep:
+            return []
+        deep = UnreadableError("parts of the code are nested too deeply to be followed")
+        finding = unreadable(self.path, deep)
+        finding.severity = Severity.INFO  # the rest was read
+        return [finding]
+
+
+@dataclass
+class Rest:
+    """What was left to other files and none of them reached, begun on its own."""
+
+    names: tuple[str, ...]
+    reached: frozenset[str]  # functions of the file that had run by then
+    reading: Reading
+
+
+def read_text(
+    text: str | bytes, path: str = "<text>", rules: Iterable[Rule] | None = None
+) -> list[Finding]:
+    """The findings of one file given as text."""
+    data = text.encode() if isinstance(text, str) else text
+    return read_data(
+        path, data, Project(), tuple(rules) if rules is not None else all_rules()
+    ).findings
+
+
+def read_data(
+    path: str,
+    data: bytes,
+    project: Project,
+    rules: Sequence[Rule],
+    seconds: float = SECONDS_PER_FILE,
+    defers: Callable[[str], bool] = lambda name: False,
+) -> Reading:
+    """The findings of one file of a project. `defers` says which names other files may call: those are left to them."""
+    started = time.thread_time()
+    if nothing_to_find(path, data):
+        return Reading(path, [])
+    project.trim()
+    try:
+        module = project.add(Source.from_bytes(path, data))
+    except UnreadableError as error:
+        return Reading(path, [unreadable(path, error)])
+    reading = read_module(module, rules, started + seconds, defers)
+    reading.found[:0] = _unread_cells(module.source)
+    reading.seconds = time.thread_time() - started
+    return reading
+
+
+def read_module(
+    module: Module,
+    rules: Sequence[Rule],
+    deadline: float,
+    defers: Callable[[str], bool] = lambda name: False,
+) -> Reading:
+    """The findings of one parsed file, with fixes."""
+    raw = module.source.text.encode(errors="replace")
+    found: list[Finding] = []
+    trouble = Trouble(module.path)
+    holds: dict[bytes, bool] = {}  # rules share tokens
+    for rule in rules:
+        if rule._defines("check_syntax") and _may_matter(rule, raw, holds):
+            try:
+                found += rule.check_syntax(module)
+            except Exception as error:  # one rule's mistake must not cost the others' findings
+                trouble.note(rule.code, error)
+    reached: set[tuple[str, str]] = set()
+    touched: set[str] = set()
+    deferred: set[str] = set()
+
+    def wanted(root: Root) -> bool:
+        if root.name and (defers(root.last) or not root.callers.isdisjoint(deferred)):
+            deferred.add(root.name)
+            return False
+        return True
+
+    found += _judged(
+        module, rules, deadline, trouble, reached=reached, touched=touched, wanted=wanted
+    )
+    found = together(found, one_trace=False)
+    _add_fixes(found, module, rules, trouble, deadline)
+    found += trouble.findings()
+    return Reading(
+        module.path,
+        found,
+        frozenset(touched - {module.path}),
+        reached=frozenset(reached),
+        deferred=frozenset(deferred),
+        failures=tuple(trouble.failures),
+    )
+
+
+def _may_matter(rule: Rule, raw: bytes, holds: dict[bytes, bool]) -> bool:
+    for token in rule.tokens:
+        known = holds.get(token)
+        if known is None:
+            known = holds[token] = token in raw
+        if known:
+            return True
+    return not rule.tokens
+
+
+def read_deferred(
+    module: Module,
+    rules: Sequence[Rule],
+    deadline: float,
+    names: Iterable[str],
+    reached: set[tuple[str, str]],
+) -> Reading:
+    """The findings of roots that were left to other files and that none of them reached."""
+    started = time.thread_time()
+    trouble = Trouble(module.path)
+    touched: set[str] = set()
+    left = frozenset(names)
+    found = _judged(
+        module,
+        rules,
+        deadline,
+        trouble,
+        reached=reached,
+        touched=touched,
+        wanted=lambda root: root.name in left,
+    )
+    _add_fixes(found, module, rules, trouble, deadline)
+    return Reading(
+        module.path,
+        together(found, one_trace=False),
+        frozenset(touched - {module.path}),
+        time.thread_time() - started,
+        failures=tuple(trouble.failures),
+    )
+
+
+def _judged(
+    module: Module, rules: Sequence[Rule], deadline: float, trouble: Trouble, **options: object
+) -> list[Finding]:
+    found: list[Finding] = []
+    dropped: set[tuple[str, str, int]] = set()
+
+    try:
+        for trace in traces_of(module, deadline, **options):  # type: ignore[arg-type]
+            found += examine(trace, rules, lambda rule, error: trouble.note(rule.code, error))
+            dropped |= refuted(trace, rules)
+    except Exception as error:  # as above
+        trouble.note("the reader", error)
+    return [f for f in found if f.key not in dropped]
+
+
+def _add_fixes(
+    findings: list[Finding],
+    module: Module,
+    rules: Sequence[Rule],
+    trouble: Trouble,
+    deadline: float,
+) -> None:
+    """Fixes, until the time for the file is up: a finding is worth telling without one."""
+    by_code = {rule.code: rule for rule in rules}
+    for finding in findings:
+        if time.thread_time() > deadline:
+            return
+        rule = by_code.get(finding.code)
+        if finding.fix is not None or rule is None or not rule.fixable:
+            continue
+        home = (
+            module
+            if finding.at.path == module.path
+            else module.project.module_at(finding.at.path)
+            if module.project
+            else None
+        )
+        if home is not None:
+            try:
+                finding.fix = rule.fix(finding, home)
+            except Exception as error:  # as above
+                trouble.note(finding.code, error)
+
+
+def failure(what: str, path: str, error: Exception) -> str:
+    """A mistake of our own, in words that a report to us needs."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    where = (
+        f"{frame.tb_frame.f_code.co_filename.rpartition('fallline/')[2]}:{frame.tb_lineno}"
+        if frame is not None
+        else ""
+    )
+    return f"{path}: {what} failed ({type(error).__name__}: {error} at {where})"
+
+
+def unreadable(path: str, error: UnreadableError) -> Finding:
+    """FL000: the file, or a cell of it, cannot be read or parsed. A blank left for others to fill in is a note."""
+    return Finding(
+        "FL000",
+        "unreadable",
+        Severity.INFO if error.blank else Severity.ERROR,
+        f"{error.message}, at a blank to fill in" if error.blank else error.message,
+        Location(path, error.line, error.column),
+    )
+
+
+def _unread_cells(source: Source) -> list[Finding]:
+    """One finding for all cells that are not Python: the first that nobody left open on purpose, else the first.
+
+    A note where others could be read: course notebooks leave blanks in endless forms, and a cell that is wrong says so
+    the first time it is run.
+    """
+    if not source.unread:
+        return []
+    first = min(source.unread, key=lambda error: error.blank)
+    finding = unreadable(source.path, first)
+    if len(source.unread) < len(source.cells):
+        finding.severity = Severity.INFO
+    others = len(source.unread) - 1
+    if others:
+        finding.message += f"; {others} more cell{'s'[: others > 1]} could not be read either"
+    return [finding]
