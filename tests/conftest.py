@@ -9,6 +9,8 @@ from typing import NamedTuple
 import pytest
 
 from fallline.cli.main import main
+from fallline.finding import Severity
+from fallline.rules.modules.fl803_forward_called import ForwardCalled
 
 
 class Ran(NamedTuple):
@@ -29,8 +31,14 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def fallline(project: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
-    """Runs `fallline ARGUMENTS...` in the project."""
+def fallline(
+    project: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Ran]:
+    """Runs `fallline ARGUMENTS...` in the project.
+
+    `model.forward(x)` is the sample mistake of the tests about files, fixes, settings and exit statuses: there it counts.
+    """
+    monkeypatch.setattr(ForwardCalled, "severity", Severity.WARNING)
 
     def run(*arguments: str | Path) -> Ran:
         capfd.readouterr()

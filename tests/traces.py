@@ -20,7 +20,29 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from fallline.events import Event, Kind, Object, Trace, describe, make
+from fallline import events
+from fallline.events import (
+    Backward,
+    Batch,
+    Clip,
+    Epoch,
+    EpochEnd,
+    Event,
+    Forward,
+    GradRead,
+    GradWrite,
+    Keep,
+    Mode,
+    Object,
+    Opaque,
+    Optimizer,
+    ScalerUpdate,
+    SchedulerStep,
+    Step,
+    Trace,
+    Unscale,
+    ZeroGrad,
+)
 from fallline.finding import Finding
 from fallline.location import Location
 from fallline.rule import Rule
@@ -28,32 +50,37 @@ from fallline.rule import Rule
 __all__ = ["codes", "line_of", "lines", "trace"]
 
 PATH = "train.py"
-LETTERS = {
-    "D": Kind.BATCH,
-    "E": Kind.EPOCH,
-    "X": Kind.EPOCH_END,
-    "Z": Kind.ZERO_GRAD,
-    "F": Kind.FORWARD,
-    "B": Kind.BACKWARD,
-    "W": Kind.GRAD_WRITE,
-    "R": Kind.GRAD_READ,
-    "U": Kind.UNSCALE,
-    "C": Kind.CLIP,
-    "S": Kind.STEP,
-    "G": Kind.SCALER_UPDATE,
-    "L": Kind.SCHEDULER_STEP,
-    "M": Kind.MODE,
-    "K": Kind.KEEP,
-    "O": Kind.OPAQUE,
+LETTERS: dict[str, type[Event]] = {
+    "D": Batch,
+    "E": Epoch,
+    "X": EpochEnd,
+    "Z": ZeroGrad,
+    "F": Forward,
+    "B": Backward,
+    "W": GradWrite,
+    "R": GradRead,
+    "U": Unscale,
+    "C": Clip,
+    "S": Step,
+    "G": ScalerUpdate,
+    "L": SchedulerStep,
+    "M": Mode,
+    "K": Keep,
+    "O": Opaque,
+}
+KINDS: dict[str, type[Event]] = {
+    thing.kind: thing
+    for thing in vars(events).values()
+    if isinstance(thing, type) and issubclass(thing, Event) and thing is not Event
 }
 # The usual facts of a kind, so that a test says only what it is about. `B(site=None)` takes one away.
-USUAL: dict[Kind, dict[str, Any]] = {
-    Kind.FORWARD: {"training": True, "grad": True},
-    Kind.BACKWARD: {"divided": False, "reduction": "mean", "scaled": False},
-    Kind.CLIP: {"how": "norm", "threshold": 1.0},
-    Kind.STEP: {"via": "direct"},
+USUAL: dict[type[Event], dict[str, Any]] = {
+    Forward: {"training": True, "grad": True},
+    Backward: {"divided": False, "reduction": "mean", "scaled": False},
+    Clip: {"how": "norm", "threshold": 1.0},
+    Step: {"via": "direct"},
 }
-OWNED = {Kind.ZERO_GRAD, Kind.STEP, Kind.SCHEDULER_STEP, Kind.UNSCALE}
+OWNED = {ZeroGrad, Step, SchedulerStep, Unscale}
 _TOKEN = re.compile(
     r"(?P<name>[A-Za-z_]+?)(?P<number>\d*)(?::(?P<owner>\w+))?(?:\((?P<facts>.*)\))?"
 )
@@ -70,8 +97,7 @@ def trace(
 ) -> Trace:
     """The trace that `text` writes down. `optimizers` gives facts by name; one SGD named `opt` unless told."""
     held = [
-        describe("optimizer", name, **facts)
-        for name, facts in (optimizers or {"opt": {"type": "SGD"}}).items()
+        Optimizer(name, **facts) for name, facts in (optimizers or {"opt": {"type": "SGD"}}).items()
     ]
     while _REPEAT.search(text):
         text = _REPEAT.sub(lambda m: (m[1] + " ") * int(m[2]), text)
@@ -107,7 +133,7 @@ def _event(token: str, lines: dict[str, int]) -> Event:
     match = _TOKEN.fullmatch(token)
     assert match is not None, f"not a token: {token}"
     name = match["name"]
-    kind = LETTERS[name] if name in LETTERS else Kind(name)
+    kind = LETTERS.get(name) or KINDS[name]
     owner = match["owner"] or ("opt" if kind in OWNED else None)
     owner = None if owner == "none" else owner
     facts = {**USUAL.get(kind, {}), **_facts(match["facts"] or "")}
@@ -116,7 +142,7 @@ def _event(token: str, lines: dict[str, int]) -> Event:
     }
     place = token.split("(")[0]
     at = Location(PATH, lines.setdefault(place, len(lines) + 1), function=facts.pop("function", ""))
-    return make(kind, at, optimizer=owner, **facts, **fields)
+    return kind(at, optimizer=owner, **facts, **fields)
 
 
 def _facts(text: str) -> dict[str, Any]:

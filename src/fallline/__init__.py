@@ -12,6 +12,8 @@ from fallline._version import __version__
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from fallline.engine import (
+        Order,
+        Share,
         Stepper,
         clip_grad_norm_,
         distributed,
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from fallline.watcher.watch import watch
 
 _HOME = {
+    "Order": "fallline.engine",
+    "Share": "fallline.engine",
     "Stepper": "fallline.engine",
     "clip_grad_norm_": "fallline.engine",
     "gradient_stats": "fallline.engine",
@@ -41,6 +45,8 @@ _HOME = {
 }
 
 __all__ = [
+    "Order",
+    "Share",
     "Stepper",
     "__version__",
     "check_function",

@@ -241,7 +241,116 @@ def refusals(rank: int, world: int, folder: Path) -> None:
     refused("hides that they are shards", lambda: stepper_of(split))
 
 
-STORIES = {story.__name__: story for story in (matrix, nan_in_one_shard, refusals)}
+def only(ranks: int, rank: int, store: Path, story) -> None:
+    """Run a story on the first ranks, as a job of its own; the others wait."""
+    dist.barrier()
+    world = dist.get_world_size()
+    dist.destroy_process_group()
+    if rank < ranks:
+        where = f"file://{store}-{ranks}"
+        dist.init_process_group("gloo", init_method=where, rank=rank, world_size=ranks)
+        story(rank, ranks)
+        dist.barrier()
+        dist.destroy_process_group()
+    dist.init_process_group("gloo", init_method=f"file://{store}-all", rank=rank, world_size=world)
+    dist.barrier()
+
+
+def another_world_size(rank: int, world: int, folder: Path) -> None:
+    """Stop on some ranks, continue on others: exactly the samples not yet seen, and what one process would have done."""
+    data = torch.randn(46, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x, y = data[:, :3], data[:, 3:]
+    dataset = torch.utils.data.TensorDataset(x, y)
+
+    def train(where, rank, ranks, stop, wrap):
+        model = wrap(Wide(7), ranks)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        # The same eight samples for an update, on any number of ranks
+        stepper = fallline.Stepper(model, optimizer, accumulate=4 // ranks, clip_norm=0.05)
+        order = fallline.Order(46, 2, seed=5, rank=rank, world_size=ranks)
+        loader = torch.utils.data.DataLoader(dataset, batch_sampler=order)
+        loaded = fallline.load_checkpoint(where, stepper=stepper)
+        assert (loaded is not None) == where.exists()
+        for _ in range(3):
+            for inputs, targets in stepper.over(loader):
+                step(Case(model, 0, 1), stepper, inputs, targets, True)
+                if stepper.updated and stepper.updates >= stop:
+                    fallline.save_checkpoint(where, stepper=stepper)
+                    return [
+                        p.full_tensor() if isinstance(p, DTensor) else p.detach().clone()
+                        for p in model.parameters()
+                    ], stepper
+        raise AssertionError("not enough data")
+
+    def sharded(model, ranks):
+        return shard(model, init_device_mesh("cpu", (ranks,)))
+
+    def replicated(model, ranks):
+        return DistributedDataParallel(model)
+
+    want, alone = None, None
+    if rank == 0:  # the reference: one process, all of a window at once, in the same order
+        model = Wide(7)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        order = fallline.Order(46, 8, seed=5)
+        batches = [b for epoch in range(3) for b in (order.set_epoch(epoch), list(order))[1]]
+        for indices in batches[:8]:
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(x[indices]), y[indices]).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+            optimizer.step()
+        want, alone = [p.detach() for p in model.parameters()], batches
+
+    for name, wrap in (("fsdp", sharded), ("ddp", replicated)):
+        for few_first in (True, False):
+            where = folder / f"{name}-{few_first}"
+            where.parent.mkdir(exist_ok=True)
+
+            result = [None]
+
+            def few(rank, ranks, where=where, wrap=wrap, first=few_first, result=result):
+                result[0] = train(where, rank, ranks, 3 if first else 8, wrap)
+
+            if few_first:
+                only(2, rank, folder.parent / f"few-{name}", few)
+                result[0] = train(where, rank, world, 8, wrap)
+            else:
+                train(where, rank, world, 3, wrap)
+                only(2, rank, folder.parent / f"many-{name}", few)
+            if rank == 0:
+                got, stepper = result[0]
+                for a, b in zip(got, want, strict=True):
+                    assert float((a - b).detach().abs().max()) < 1e-12, (name, few_first)
+                for update in range(8):
+                    assert stepper.samples_of(update) == (update // 6, alone[update])
+    # An order that depends on the number of ranks cannot be carried over, and that is said on every rank.
+    where = folder / "sampler"
+
+    def unmovable(rank, ranks):
+        model = DistributedDataParallel(Wide(7))
+        stepper = fallline.Stepper(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        sampler = torch.utils.data.DistributedSampler(dataset)
+        loader = torch.utils.data.DataLoader(dataset, batch_size=2, sampler=sampler)
+        if where.exists():
+            try:
+                fallline.load_checkpoint(where, stepper=stepper)
+            except EngineError as error:
+                assert "saved by 2 ranks and is loaded by 4" in str(error), error
+                return
+            raise AssertionError("loaded")
+        for inputs, targets in stepper.over(loader):
+            step(Case(model, 0, 1), stepper, inputs, targets, False)
+            if stepper.updates == 2:
+                break
+        fallline.save_checkpoint(where, stepper=stepper)
+
+    only(2, rank, folder.parent / "unmovable", unmovable)
+    unmovable(rank, world)
+
+
+STORIES = {
+    story.__name__: story for story in (matrix, nan_in_one_shard, refusals, another_world_size)
+}
 
 if __name__ == "__main__":
     main(STORIES)

@@ -67,7 +67,7 @@ def test_sharded_ranks(tmp_path):
 
 @pytest.mark.slow
 def test_four_ranks_on_meshes(tmp_path):
-    run_ranks("matrix,nan_in_one_shard,refusals", 4, tmp_path, MESHES)
+    run_ranks("matrix,nan_in_one_shard,refusals,another_world_size", 4, tmp_path, MESHES)
 
 
 @pytest.mark.long

@@ -24,7 +24,7 @@ class Augmented(torch.utils.data.Dataset):
         return torch.full((3,), float(i)) / 10 + random.random() + torch.rand(3)
 
 
-def complete(folder, steps, workers=0, generator=False, accumulate=2):
+def complete(folder, steps, workers=0, generator=False, accumulate=2, loader=None, **options):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.3), nn.Linear(4, 1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
@@ -33,8 +33,8 @@ def complete(folder, steps, workers=0, generator=False, accumulate=2):
         model, optimizer, accumulate=accumulate, scheduler=scheduler, clip_norm=0.1
     )
     source = torch.Generator().manual_seed(1) if generator else None
-    loader = torch.utils.data.DataLoader(
-        Augmented(), batch_size=3, shuffle=True, num_workers=workers, generator=source
+    loader = (loader or torch.utils.data.DataLoader)(
+        Augmented(), batch_size=3, shuffle=True, num_workers=workers, generator=source, **options
     )
     fallline.load_checkpoint(folder, stepper=stepper)
     while stepper.updates < steps:
@@ -64,6 +64,35 @@ def test_resuming_with_worker_processes():
     assert fallline.verify_resume(
         lambda folder, steps: complete(folder, steps, workers=1), steps=3, stop=1
     )
+
+
+@pytest.mark.parametrize("stop", [1, 4, 5])
+def test_resuming_with_a_loader_that_restores_itself(stop):
+    """Making its iterator draws from the generators, which the run that went straight on did not."""
+    torchdata = pytest.importorskip("torchdata.stateful_dataloader")
+    report = fallline.verify_resume(
+        lambda folder, steps: complete(folder, steps, loader=torchdata.StatefulDataLoader),
+        steps=7,
+        stop=stop,
+    )
+    assert report, str(report)
+
+
+@pytest.mark.slow
+def test_resuming_with_persistent_workers():
+    """Their randomness carries on from epoch to epoch and cannot be saved: the second epoch is where it showed."""
+    assert fallline.verify_resume(
+        lambda folder, steps: complete(folder, steps, workers=1, persistent_workers=True),
+        steps=6,
+        stop=5,
+    )
+
+
+def test_another_kind_of_loader_is_refused(tmp_path):
+    torchdata = pytest.importorskip("torchdata.stateful_dataloader")
+    complete(tmp_path, 1, loader=torchdata.StatefulDataLoader)
+    with pytest.raises(EngineError, match="could restore itself; a DataLoader cannot"):
+        complete(tmp_path, 2)
 
 
 def by_hand(forget):

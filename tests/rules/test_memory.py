@@ -95,7 +95,7 @@ def test_what_one_setting_needs_is_not_denounced_in_another(
 ) -> None:
     rule, made = rule_by_code(code), trace(text)
     assert rule is not None
-    assert {at.line for at in rule.denies(made)} == {line_of(made, token) for token in tokens}
+    assert {at.line for at in rule.refutes(made)} == {line_of(made, token) for token in tokens}
 
 
 def test_a_feature_extractor_is_no_evaluation() -> None:

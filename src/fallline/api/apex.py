@@ -1,22 +1,59 @@
-"""apex."""
+"""apex: amp scales the loss in a `with` and unscales the gradients at its end, so that a plain `optimizer.step()` follows."""
 
 from __future__ import annotations
 
-import re
+import ast
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from fallline.api.call import Call
+from fallline.api.gradients import parameter_sets
 from fallline.api.library import Library
 from fallline.api.paper import Paper
-from fallline.api.values import Sequence, Unknown, Value
-from fallline.events import Opaque
+from fallline.api.values import Context, Params, Sequence, Tensor, Unknown, Value, replace
 
 __all__ = ["LIBRARY"]
 
 
-def _amp(paper: Paper, call: Call, name: str) -> Value:
-    last = name.rpartition(".")[2]
-    paper.emit(Opaque(paper.place(call.node), what=last))
-    return Sequence([*call.args[:2]]) if last == "initialize" else Unknown()
+def _initialize(paper: Paper, call: Call) -> Value:
+    """`model, optimizer = amp.initialize(model, optimizer, ...)`: what it was given, prepared in place."""
+    given = [call.arg(0, "models"), call.arg(1, "optimizers")]
+    found = [paper.settled(value) for value in given if value is not None]
+    return found[0] if len(found) == 1 else Sequence(found)
 
 
-LIBRARY = Library(families=((re.compile(r"^apex\.amp"), _amp),))
+def _scale_loss(paper: Paper, call: Call) -> Value:
+    """`with amp.scale_loss(loss, optimizer) as scaled: scaled.backward()`."""
+    loss = paper.settled(call.arg(0, "loss") or Unknown())
+    scaled = replace(loss) if isinstance(loss, Tensor) else Tensor(None, divided=None)
+    return Context(_scaling, scaled)
+
+
+@contextmanager
+def _scaling(paper: Paper, node: ast.AST) -> Iterator[None]:
+    before, paper.around.scales = paper.around.scales, True
+    try:
+        yield
+    finally:
+        paper.around.scales = before
+
+
+def _master_params(paper: Paper, call: Call) -> Value:
+    """The parameters that the optimizer steps; in float32 where the model's are not."""
+    return Params(parameter_sets(paper, call.arg(0, "optimizer")) or frozenset())
+
+
+def _same(paper: Paper, call: Call) -> Value:
+    return paper.settled(call.args[0]) if call.args else Unknown()
+
+
+LIBRARY = Library(
+    functions={
+        "apex.amp.initialize": _initialize,
+        "apex.amp.scale_loss": _scale_loss,
+        "apex.amp.master_params": _master_params,
+        # it averages gradients as torch's does, and has no no_sync
+        "apex.parallel.DistributedDataParallel": _same,
+        "apex.parallel.convert_syncbn_model": _same,
+    }
+)

@@ -79,7 +79,7 @@ def backward(
         paper.place(call.node),
         model=model.id if model is not None else None,
         scaler=loss.scaler.id if loss.scaler is not None and scaled else None,
-        scaled=scaled if known or loss.scaler else None,
+        scaled=scaled if (known or loss.scaler) and not paper.around.scales else None,
         divided=loss.divided,
         divisor=loss.divisor,
         divided_by=loss.divided_by or None,

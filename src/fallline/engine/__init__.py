@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         wait_for_checkpoint,
     )
     from fallline.engine.clipping import clip_grad_norm_
+    from fallline.engine.order import Order, Share
     from fallline.engine.ranks import Ranks, distributed
     from fallline.engine.resume import ResumeReport, verify_resume
     from fallline.engine.seeds import Seeds, seed_everything
@@ -26,9 +27,11 @@ if TYPE_CHECKING:
 _HOME = {
     "Checkpoint": "checkpoint",
     "GradientStats": "statistics",
+    "Order": "order",
     "Ranks": "ranks",
     "ResumeReport": "resume",
     "Seeds": "seeds",
+    "Share": "order",
     "Stepper": "stepper",
     "UpdateReport": "update",
     "clip_grad_norm_": "clipping",
@@ -44,9 +47,11 @@ _HOME = {
 __all__ = [
     "Checkpoint",
     "GradientStats",
+    "Order",
     "Ranks",
     "ResumeReport",
     "Seeds",
+    "Share",
     "Stepper",
     "UpdateReport",
     "clip_grad_norm_",

@@ -246,6 +246,8 @@ def _of_this_rank(ranks: list[Any], saved_by: int, strict: bool) -> dict[str, An
     if rank() >= len(ranks):
         del mine["rng"]  # a rank that was not there keeps the randomness it was seeded with
     stepper = mine.get("stepper")
+    if stepper is None and "loader" not in mine:
+        return mine
     if stepper is not None and _moves(stepper) and "loader" not in mine:
         return mine
     if strict:

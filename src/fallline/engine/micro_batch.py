@@ -91,6 +91,7 @@ class MicroBatch:
             # At the beginning, not after the step: what other losses left behind in the meantime goes too.
             self._ownership.begin()
             window.size = self._accumulate()
+            window.began_at = self._position.samples
         else:
             self._check_unchanged()
 
@@ -212,6 +213,7 @@ class MicroBatch:
             turn.used = True
             if not turn.idle:
                 self._position.batches += 1
+            self._position.at_end = turn.final and self._closes
         if self._closes:
             self._check_unchanged()
             self._update()

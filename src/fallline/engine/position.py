@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 from fallline.engine import rng
+from fallline.engine.order import Order, Place, Share, place_of
 from fallline.errors import EngineError
 
 __all__ = [
@@ -34,6 +35,7 @@ class Turn:
         None  # micro-batches of the window on all ranks, where that is known beforehand
     )
     used: bool = False
+    final: bool = False  # of the last window of this pass, on all ranks
 
 
 class Position:
@@ -52,6 +54,12 @@ class Position:
         self.held: Any = None  # the last batch, for a rank that runs out before the others
         self._loader: Any = None
         self._iterator: Iterator[Any] | None = None  # of a pass that is not complete
+        self.at_end = False  # the last window of the pass is complete, on all ranks
+        self._place: Order | Share | None = None  # the loader's global order, if it has one
+        self._samples: int | None = None  # of it, where the next iterator begins
+        self.left_out: dict[
+            int, list[tuple[int, int]]
+        ] = {}  # by epoch: places that are never given again
         self._began: dict[str, Any] | None = None
         self._saved: dict[str, Any] | None = (
             None  # a loader's own state, to be given to the next loader we see
@@ -76,12 +84,19 @@ class Position:
 
     def used_of(self, loader: Any) -> int:
         """How many batches of this loader are behind us."""
+        if self._samples is not None and (place := place_of(loader)) is not None:
+            place.set_epoch(self.epoch)
+            place.start = self._samples
+            return 0
         return self.batches if self._loader is None or self._loader is loader else 0
 
     def _begin(self, loader: Iterable[Any]) -> Iterator[Any]:
         _set_epoch(loader, self.epoch)
         _restart_workers(loader)
         saved, self._saved = self._saved, None
+        self._place = place_of(loader)
+        if self._place is not None:
+            return self._begin_at_place(loader, self._place, saved or {})
         if saved is not None and "loader" in saved and is_stateful(loader):
             # Making its iterator draws from the generators that were just restored, and the run that is resumed did not.
             now = rng.capture_host()
@@ -102,6 +117,36 @@ class Position:
         self._began = {"rng": rng.capture_host(), **capture_sources(loader)}
         return iter(loader)
 
+    def _begin_at_place(self, loader: Any, place: Place, saved: dict[str, Any]) -> Iterator[Any]:
+        """The place is one number: nothing is read past."""
+        if self.batches and self._samples is None:
+            raise EngineError(
+                f"the run stopped after {self.batches} batches of an epoch, in an order that depended on the number of ranks: "
+                "resume it with the loader it was saved with"
+            )
+        place.start, self.batches = self._samples or 0, 0
+        place.left_out = {int(e): [(a, b) for a, b in r] for e, r in self.left_out.items()}
+        resumed, self._samples = self._samples is not None, None
+        now = rng.capture_host() if resumed else None
+        iterator = iter(loader)
+        if now is not None:  # making an iterator draws, and the run that is resumed did not
+            rng.restore(now)
+        return iterator  # type: ignore[no-any-return]
+
+    @property
+    def samples(self) -> int | None:
+        """How many samples of this epoch's global order are behind, where there is one."""
+        if self._place is None or self._iterator is None:
+            return self._samples
+        if self.at_end and isinstance(self._place, Order):
+            return self._place.size  # also on a rank that had less
+        return self._place.behind(self.batches)
+
+    def samples_at(self, epoch: int, begin: int, end: int) -> list[int]:
+        if self._place is None:
+            raise EngineError("the samples of an update can be named once over() has been entered")
+        return self._place.samples(epoch, begin, end)
+
     def _replay(self, loader: Iterable[Any], began: dict[str, Any]) -> Iterator[Any]:
         now = rng.capture_host()
         rng.restore(began["rng"])
@@ -119,9 +164,19 @@ class Position:
         self.batches = 0
         self._began = None
         self._iterator = None
+        self._samples = None
+        self.at_end = False
 
     def state_dict(self) -> dict[str, Any]:
         state: dict[str, Any] = {"epoch": self.epoch, "batches": self.batches}
+        if self.left_out:
+            state["left_out"] = {
+                e: [list(r) for r in ranges] for e, ranges in self.left_out.items()
+            }
+        if (samples := self.samples) is not None:
+            return state | {"samples": samples}
+        if self._place is not None:
+            return state  # between two epochs
         if self._loader is not None:
             if is_stateful(self._loader):
                 state["source"] = {"loader": self._loader.state_dict()}
@@ -136,7 +191,11 @@ class Position:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.epoch = state["epoch"]
         self.batches = state["batches"]
+        self.left_out = {e: [(a, b) for a, b in r] for e, r in state.get("left_out", {}).items()}
+        self._samples = state.get("samples")
         self._saved = state.get("source")
+        self._place = None
+        self.at_end = False
         self._loader = None
         self._iterator = None
         self._began = None

@@ -13,8 +13,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from fallline.engine.order import Order, Seeded, Share
 from fallline.engine.saving import SAVER
 from fallline.engine.seeds import Seeds, seed_everything
 
@@ -46,19 +47,28 @@ class Ranks:
         return DistributedDataParallel(model, **options)
 
     def loader(
-        self, dataset: Dataset[Any], *, shuffle: bool = True, **options: Any
+        self, dataset: Dataset[Any], *, batch_size: int = 1, shuffle: bool = True, **options: Any
     ) -> DataLoader[Any]:
-        """A DataLoader of this rank's share. `Stepper.over` calls set_epoch for it."""
-        if self.world_size == 1 or isinstance(dataset, IterableDataset):
-            return DataLoader(
-                dataset,
-                shuffle=None if isinstance(dataset, IterableDataset) else shuffle,
-                **options,
-            )
-        sampler: DistributedSampler[Any] = DistributedSampler(
-            dataset, self.world_size, self.rank, shuffle=shuffle
-        )
-        return DataLoader(dataset, sampler=sampler, **options)
+        """A DataLoader of this rank's share, in an order that does not depend on the number of ranks or workers.
+
+        A run can be resumed on another number of ranks and continues with exactly the samples it has not seen. Random augmentations in
+        worker processes depend on the sample and the epoch alone.
+        """
+        if "sampler" in options or "batch_sampler" in options:
+            return DataLoader(dataset, batch_size=batch_size, **options)
+        here = {"rank": self.rank, "world_size": self.world_size}
+        if isinstance(dataset, IterableDataset):
+            # Only one that says that it can begin anywhere: others may divide themselves among ranks and workers already.
+            if hasattr(dataset, "iter_from"):
+                dataset = Share(dataset, batch_size, **here)
+            return DataLoader(dataset, batch_size=batch_size, **options)
+        seed = 0 if self.seeds is None else self.seeds.seed - self.rank
+        drop_last = options.pop("drop_last", False)
+        size = len(dataset)  # type: ignore[arg-type]
+        order = Order(size, batch_size, seed=seed, shuffle=shuffle, drop_last=drop_last, **here)
+        if options.get("num_workers", 0) > 0:
+            dataset, order.numbered = Seeded(dataset, seed), True
+        return DataLoader(dataset, batch_sampler=order, **options)
 
 
 @contextmanager

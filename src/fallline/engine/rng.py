@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["capture", "capture_host", "restore"]
+__all__ = ["capture", "capture_host", "restore", "seed_numpy"]
 
 
 def capture_host() -> dict[str, Any]:
@@ -59,3 +59,10 @@ def restore(state: dict[str, Any]) -> None:
             torch.cuda.set_rng_state(saved.cpu(), device)
     if "mps" in state and torch.backends.mps.is_available():
         torch.mps.set_rng_state(state["mps"].cpu())
+
+
+def seed_numpy(seed: int) -> None:
+    """numpy's global generator, where numpy is in use."""
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed)

@@ -21,6 +21,7 @@ from fallline.engine.clipping import (
     measure,
 )
 from fallline.engine.gradients import Parameters, Per, layer_of, some
+from fallline.engine.ledger import Ledger
 from fallline.engine.micro_batch import MicroBatch
 from fallline.engine.noise import Noise
 from fallline.engine.ownership import Ownership, unwrapped
@@ -114,6 +115,7 @@ class Stepper:
         self._ownership.parameters = self._parameters
         self._window = Window(self._replicas, self._device)
         self._position = Position()
+        self.ledger = Ledger()
         self._micro = MicroBatch(
             self._window,
             self._precision,
@@ -210,6 +212,14 @@ class Stepper:
         """Complete passes of `over`."""
         return self._position.epoch
 
+    def samples_of(self, update: int) -> tuple[int, list[int]]:
+        """The epoch and the dataset's indices that an update (counted from 0, as in `last.update`) was made of, on all ranks.
+
+        Known where over() was given a loader with a global order: `ranks.loader`, or one with `fallline.Order` or `fallline.Share`.
+        """
+        epoch, begin, end = self.ledger.find(update)
+        return epoch, self._position.samples_at(epoch, begin, end)
+
     @property
     def schedulers(self) -> list[Any]:
         return self._schedule.all
@@ -262,11 +272,18 @@ class Stepper:
             if self.ema is not None:
                 self.ema.update_parameters(self.models[0])
 
+        self._enter_into_ledger()
         self.attempts += 1
         self._skipped = self._skipped + found_inf
         self._clear_window()
         self._ownership.applied(grads[0])
         self._micro.updated = True
+
+    def _enter_into_ledger(self) -> None:
+        behind = self._position.samples
+        if behind is not None and self._position.turn is not None:
+            begin = self._window.began_at if self._window.began_at is not None else behind
+            self.ledger.add(self.attempts, self._position.epoch, begin, behind)
 
     def _clear_window(self) -> None:
         self._window.clear()
@@ -415,6 +432,7 @@ class Stepper:
             "accumulate": self.accumulate,
             "precision": self._precision.state_dict(),
             "position": self._position.state_dict(),
+            "ledger": self.ledger.state_dict(),
             "window": window,
         }
 
@@ -428,6 +446,7 @@ class Stepper:
         self._skipped = state["skipped"]
         self._precision.load_state_dict(state["precision"])
         self._position.load_state_dict(state["position"])
+        self.ledger.load_state_dict(state.get("ledger", {"rows": []}))
         self._schedule.restart()
         self.discard()
         window = state["window"]

@@ -48,7 +48,9 @@ def turns(
     windows = plan(
         [(left, held) for left, held, _ in rows], accumulate, replicas.rank, replicas.lockstep
     )
+    to_come = float(sum(row[0] + row[1] for row in rows))
     for mine, together, total in windows:
+        to_come -= total
         for index in range(together):
             last, idle = index + 1 == together, index >= mine
             if not idle:
@@ -57,7 +59,7 @@ def turns(
                     raise EngineError(
                         f"the loader of rank {replicas.rank} ended before its len(): the ranks agreed on updates by that length"
                     )
-            yield Turn(position.held, last, idle, total)
+            yield Turn(position.held, last, idle, total, final=to_come <= 0)
 
 
 def plan(

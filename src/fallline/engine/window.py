@@ -25,6 +25,7 @@ class Window:
         "_device",
         "_replicas",
         "_travelling",
+        "began_at",
         "count",
         "idle",
         "known_total",
@@ -42,6 +43,7 @@ class Window:
 
     def clear(self) -> None:
         self.count = 0
+        self.began_at: int | None = None  # samples of the epoch that were behind when it began
         self.idle = 0  # how many of them had no data, on a rank that ran out
         self.weight: float | Tensor = 0.0
         self.weighted: bool | None = None  # nobody has said yet

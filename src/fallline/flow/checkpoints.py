@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from fallline.flow.calls import last_name, of_self
+from fallline.flow.values import values_of
 from fallline.syntax import Module
 
 __all__ = [
@@ -30,6 +32,12 @@ _ROLE_OF_KEY = (
 )
 _OPTIMIZER_NAME = re.compile(r"optim|(^|_)opt($|_)", re.IGNORECASE)
 _SCHEDULER_NAME = re.compile(r"sched", re.IGNORECASE)
+_IS_OPTIMIZER = re.compile(r"optim(izer)?(_\w+)?|\w+_optim(izer)?|optimizer[A-Z]\w*")
+_MAKES_SCHEDULER = re.compile(
+    r"torch\.optim\.lr_scheduler\.|transformers\.(\w+\.)*(get_\w*schedule\w*|get_scheduler)$"
+)
+_SAVES_OR_LOADS = re.compile(r"save|load|resume|checkpoint|ckpt|restore|snapshot", re.IGNORECASE)
+_LOGS = frozenset("print info debug warning format write log".split())
 # A learning rate that depends on the number of the update alone, given each time: nothing to save.
 _PLATEAU = "torch.optim.lr_scheduler.ReduceLROnPlateau"
 
@@ -78,21 +86,12 @@ class Saved:
 
 def _state_of(value: ast.expr) -> str | None:
     """`self.optimizer.state_dict()` → `optimizer`."""
-    if isinstance(value, ast.IfExp):
-        value = value.body if isinstance(value.body, ast.Call) else value.orelse
-    if (
-        isinstance(value, ast.Call)
-        and isinstance(value.func, ast.Attribute)
-        and value.func.attr == "state_dict"
-    ):
-        return _last_name(value.func.value)
+    match value:
+        case ast.IfExp(body=ast.Call() as chosen) | ast.IfExp(orelse=chosen):
+            return _state_of(chosen)
+        case ast.Call(ast.Attribute(ast.Name(owner) | ast.Attribute(attr=owner), "state_dict")):
+            return owner
     return None
-
-
-def _last_name(node: ast.expr) -> str | None:
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return node.id if isinstance(node, ast.Name) else None
 
 
 def saves_of(module: Module) -> Iterator[tuple[ast.Call, ast.expr, ast.expr | None]]:
@@ -102,32 +101,21 @@ def saves_of(module: Module) -> Iterator[tuple[ast.Call, ast.expr, ast.expr | No
         if what is not None:
             yield call, what, Module.argument(call, 1, "f")
     for call, function, home in called_functions(module):
-        position = _saved_parameter(home, function)
-        if position is not None:
-            index = position - (
-                1 if isinstance(call.func, ast.Attribute) and _is_method(function) else 0
-            )
-            name = (function.args.posonlyargs + function.args.args)[position].arg
-            what = Module.argument(call, index, name)
+        names = [a.arg for a in function.args.posonlyargs + function.args.args]
+        place = _saved_parameter(home, function, names)
+        if place is not None:
+            method = isinstance(call.func, ast.Attribute) and names[0] == "self"
+            what = Module.argument(call, place - method, names[place])
             if what is not None:
                 yield call, what, None
 
 
-def _is_method(function: ast.FunctionDef) -> bool:
-    return bool(function.args.args) and function.args.args[0].arg == "self"
-
-
-def _saved_parameter(home: Module, function: ast.FunctionDef) -> int | None:
+def _saved_parameter(home: Module, function: ast.FunctionDef, names: list[str]) -> int | None:
     """Which parameter a helper hands to torch.save as it is."""
-    names = [a.arg for a in function.args.posonlyargs + function.args.args]
     for call in home.calls("torch.save"):
-        if (
-            home.function(call) is function
-            and call.args
-            and isinstance(call.args[0], ast.Name)
-            and call.args[0].id in names
-        ):
-            return names.index(call.args[0].id)
+        match call.args:
+            case [ast.Name(given), *_] if given in names and home.function(call) is function:
+                return names.index(given)
     return None
 
 
@@ -135,24 +123,24 @@ def called_functions(module: Module) -> Iterator[tuple[ast.Call, ast.FunctionDef
     """Calls of functions and methods that can be seen, in this file or another one of the project, that save or load."""
     own = {n.name: n for n in module.all(ast.FunctionDef)}
     for call in module.all(ast.Call):
-        name = _last_name(call.func)
-        if name is None or not re.search(
-            r"save|load|resume|checkpoint|ckpt|restore|snapshot", name, re.IGNORECASE
-        ):
+        name = last_name(call)
+        if not _SAVES_OR_LOADS.search(name):
             continue
         dotted = module.resolve(call.func)
-        if dotted is not None:
-            found = (
-                module.project.find(dotted, module)
-                if module.project is not None and not dotted.startswith("torch.")
-                else None
-            )
-            if found is not None and isinstance(found[1], ast.FunctionDef):
-                yield call, found[1], found[0]
-        elif name in own and (
-            isinstance(call.func, ast.Name) or ast.unparse(call.func).startswith("self.")
-        ):
-            yield call, own[name], module
+        if dotted is None:
+            if name in own and (isinstance(call.func, ast.Name) or _of_self(call.func)):
+                yield call, own[name], module
+        elif module.project is not None and not dotted.startswith("torch."):
+            match module.project.find(dotted, module):
+                case home, ast.FunctionDef() as function:
+                    yield call, function, home
+
+
+def _of_self(func: ast.expr) -> bool:
+    """`self.save`, `self.trainer.save`."""
+    while isinstance(func, ast.Attribute):
+        func = func.value
+    return isinstance(func, ast.Name) and func.id == "self"
 
 
 def saves(module: Module) -> list[Saved]:
@@ -166,29 +154,17 @@ def saves(module: Module) -> list[Saved]:
 
 
 def _as_dict(module: Module, node: ast.expr) -> tuple[dict[str, ast.expr], bool] | None:
-    made = module.value(node)
-    entries: dict[str, ast.expr] = {}
-    hidden = False
-    if isinstance(made, ast.Dict):
-        for key, value in zip(made.keys, made.values, strict=True):
-            text = module.constant(key) if key is not None else None
-            if isinstance(text, str):
-                entries[text] = value
-            else:
-                hidden = True
-    elif (
-        isinstance(made, ast.Call)
-        and isinstance(made.func, ast.Name)
-        and made.func.id == "dict"
-        and not made.args
-    ):
-        for keyword in made.keywords:
-            if keyword.arg is None:
-                hidden = True
-            else:
-                entries[keyword.arg] = keyword.value
-    else:
-        return None
+    """The entries of a dict that can be seen, and whether it may hold more."""
+    match module.value(node):
+        case ast.Dict(keys, values):
+            named = [module.constant(k) if k is not None else None for k in keys]
+        case ast.Call(ast.Name("dict"), [], keywords):
+            named, values = [k.arg for k in keywords], [k.value for k in keywords]
+        case _:
+            return None
+    pairs = list(zip(named, values, strict=True))
+    entries = {key: value for key, value in pairs if isinstance(key, str)}
+    hidden = any(not isinstance(key, str) for key, _ in pairs)
     if isinstance(node, ast.Name):
         hidden |= _add_later_entries(module, node, entries)
     return entries, hidden
@@ -197,25 +173,20 @@ def _as_dict(module: Module, node: ast.expr) -> tuple[dict[str, ast.expr], bool]
 def _add_later_entries(module: Module, name: ast.Name, entries: dict[str, ast.expr]) -> bool:
     """`state["scaler"] = ...` after the dict was made. True when it may get entries that cannot be seen."""
     hidden = False
-    scope = module.scope(name)
-    for use in module.all(ast.Name):
-        if use.id != name.id or module.scope(use) is not scope or use is name:
-            continue
+    for use in values_of(module).uses(name.id, module.scope(name)):
         up = module.parent(use)
-        if isinstance(up, ast.Subscript) and isinstance(up.ctx, ast.Store):
-            key, statement = module.constant(up.slice), module.parent(up)
-            if isinstance(key, str) and isinstance(statement, ast.Assign):
-                entries[key] = statement.value
-            else:
+        match up:
+            case ast.Subscript(ctx=ast.Store()):
+                key, statement = module.constant(up.slice), module.parent(up)
+                if isinstance(key, str) and isinstance(statement, ast.Assign):
+                    entries[key] = statement.value
+                else:
+                    hidden = True
+            case ast.Attribute(attr="update" | "setdefault"):
                 hidden = True
-        elif isinstance(up, ast.Attribute) and up.attr in {"update", "setdefault"}:
-            hidden = True
-        elif (
-            isinstance(up, ast.Call) and use in up.args and module.resolve(up.func) != "torch.save"
-        ):
-            hidden |= _last_name(up.func) not in {"print", "len"} and not re.search(
-                "save", _last_name(up.func) or ""
-            )
+            case ast.Call(func, given) if use in given and use is not name:
+                seen = module.resolve(func) == "torch.save" or last_name(func) in {"print", "len"}
+                hidden |= not seen and "save" not in last_name(func)
     return hidden
 
 
@@ -235,12 +206,10 @@ def uses(module: Module) -> list[Used]:
     replayed: set[str | None] = set()
     for call in module.method_calls("step"):
         assert isinstance(call.func, ast.Attribute)
-        scaled = call.args[0] if call.args else None
-        receiver = call.func.value
-        for node in (receiver, scaled):
-            name = _last_name(node) if node is not None else None
-            role = _role_of_object(module, node) if node is not None and name is not None else None
-            if role is None or name is None or node is None:
+        for node in (call.func.value, *call.args[:1]):  # scaler.step(optimizer)
+            name = last_name(node) if isinstance(node, ast.Name | ast.Attribute) else ""
+            role = _role_of_object(module, node) if name else None
+            if role is None:
                 continue
             if role == "scheduler" and not _needs_state(module, node, bool(call.args)):
                 continue
@@ -252,65 +221,46 @@ def uses(module: Module) -> list[Used]:
 
 def _replays(module: Module, call: ast.Call) -> bool:
     """`for _ in range(start): scheduler.step()`: after a load it is brought to where it was."""
-    loop = module.parent(module.statement(call))
-    return (
-        isinstance(loop, ast.For)
-        and isinstance(loop.iter, ast.Call)
-        and isinstance(loop.iter.func, ast.Name)
-        and loop.iter.func.id == "range"
-        and all(isinstance(s, ast.Expr) and _advances(s.value) for s in loop.body)
-    )
+    match module.parent(module.statement(call)):
+        case ast.For(iter=ast.Call(ast.Name("range")), body=body):
+            return all(_advances(statement) for statement in body)
+    return False
 
 
-def _advances(value: ast.expr) -> bool:
+def _advances(statement: ast.stmt) -> bool:
     """`scheduler.step()`, `next(momentum)`: not the step of an optimizer."""
-    if not isinstance(value, ast.Call):
-        return False
-    of = value.func.value if isinstance(value.func, ast.Attribute) else value.func
-    return "opt" not in (_last_name(of) or "").lower()
+    match statement:
+        case ast.Expr(ast.Call(ast.Attribute(of)) | ast.Call(of)):
+            return "opt" not in last_name(of).lower()
+    return False
 
 
 def _role_of_object(module: Module, node: ast.expr) -> str | None:
     constructor = _constructor(module, node)
-    if constructor is not None:
-        call, name = constructor
-        if name.startswith("torch.optim.lr_scheduler.") or re.fullmatch(
-            r"transformers\.(\w+\.)*get_\w*schedule\w*|transformers\.(\w+\.)*get_scheduler", name
-        ):
+    if constructor is None:
+        name = last_name(node)
+        if _SCHEDULER_NAME.search(name):
             return "scheduler"
-        if name.endswith(".GradScaler"):
-            return (
-                None
-                if module.constant(Module.argument(call, None, "enabled")) is False
-                else "scaler"
-            )
-        if name.startswith("torch.optim.") or _OPTIMIZER_NAME.search(name.rpartition(".")[2]):
-            return "optimizer"
-        return None
-    name = _last_name(node) or ""
-    if _SCHEDULER_NAME.search(name):
+        return "optimizer" if _IS_OPTIMIZER.fullmatch(name) else None
+    call, name = constructor
+    if _MAKES_SCHEDULER.match(name):
         return "scheduler"
-    return (
-        "optimizer"
-        if re.fullmatch(r"optim(izer)?(_\w+)?|\w+_optim(izer)?|optimizer[A-Z]\w*", name)
-        else None
-    )
+    if name.endswith(".GradScaler"):
+        off = module.constant(Module.argument(call, None, "enabled")) is False
+        return None if off else "scaler"
+    if name.startswith("torch.optim.") or _OPTIMIZER_NAME.search(name.rpartition(".")[2]):
+        return "optimizer"
+    return None
 
 
 def _constructor(module: Module, node: ast.expr) -> tuple[ast.Call, str] | None:
     made: ast.expr = module.value(node)
-    if (
-        isinstance(node, ast.Attribute)
-        and isinstance(node.value, ast.Name)
-        and node.value.id == "self"
-    ):
+    if of_self(node) is not None:
         cls = module.class_(node)
-        values = module.attribute_values(cls, node.attr) if cls is not None else []
+        values = module.attribute_values(cls, last_name(node)) if cls is not None else []
         made = values[0] if values else node
-    if isinstance(made, ast.Call):
-        name = module.resolve(made.func)
-        return (made, name) if name is not None else None
-    return None
+    name = module.resolve(made.func) if isinstance(made, ast.Call) else None
+    return (made, name) if isinstance(made, ast.Call) and name is not None else None
 
 
 def _needs_state(module: Module, scheduler: ast.expr, told: bool) -> bool:
@@ -333,63 +283,51 @@ class Loaded:
 
     def restored(self) -> dict[str, ast.AST]:
         """The keys whose values are used for more than a message."""
-        return {k: n for k, n in self.keys.items() if not _only_told(self.module, n)}
+        return {k: n for k, n in self.keys.items() if not _only_logged(self.module, n)}
 
 
 def loads(module: Module) -> list[Loaded]:
     """Every `name = torch.load(...)` of this file with the keys that are read from it."""
     found = []
     for call in module.calls("torch.load"):
-        up = module.parent(call)
-        if isinstance(up, ast.Subscript) and isinstance(module.constant(up.slice), str):
-            found.append(Loaded(module, call, {module.constant(up.slice): up}))
-            continue
-        if (
-            not isinstance(up, ast.Assign)
-            or len(up.targets) != 1
-            or not isinstance(up.targets[0], ast.Name)
-        ):
-            continue
-        loaded = Loaded(module, call)
-        target = up.targets[0]
-        scope = module.scope(target)
-        for use in module.all(ast.Name):
-            if use.id == target.id and isinstance(use.ctx, ast.Load) and module.scope(use) is scope:
-                _read_use(module, use, loaded)
-        found.append(loaded)
+        match module.parent(call):
+            case ast.Subscript(slice=index) as up if isinstance(module.constant(index), str):
+                found.append(Loaded(module, call, {module.constant(index): up}))
+            case ast.Assign([ast.Name(name) as target]):
+                loaded = Loaded(module, call)
+                for use in values_of(module).uses(name, module.scope(target)):
+                    _read_use(module, use, loaded)
+                found.append(loaded)
     return found
 
 
 def _read_use(module: Module, use: ast.Name, loaded: Loaded) -> None:
     up = module.parent(use)
     key: object = None
-    if isinstance(up, ast.Subscript) and up.value is use and isinstance(up.ctx, ast.Load):
-        key = module.constant(up.slice)
-    elif isinstance(up, ast.Attribute) and up.attr in {"get", "pop"}:
-        call = module.parent(up)
-        key = module.constant(call.args[0]) if isinstance(call, ast.Call) and call.args else None
-    elif isinstance(up, ast.Compare) or (isinstance(up, ast.Attribute) and up.attr == "keys"):
-        return
-    elif isinstance(up, ast.Delete | ast.FormattedValue):
-        return
-    if isinstance(key, str):
-        assert up is not None
-        known = loaded.keys.get(key)
-        if known is None or _only_told(module, known):
-            loaded.keys[key] = up
-    else:
+    match up:
+        case ast.Subscript(value, index, ast.Load()) if value is use:
+            key = module.constant(index)
+        case ast.Attribute(attr="get" | "pop"):
+            call = module.parent(up)
+            key = (
+                module.constant(call.args[0]) if isinstance(call, ast.Call) and call.args else None
+            )
+        case ast.Compare() | ast.Attribute(attr="keys") | ast.Delete() | ast.FormattedValue():
+            return
+    if up is None or not isinstance(key, str):
         loaded.escapes = True
+    elif key not in loaded.keys or _only_logged(module, loaded.keys[key]):
+        loaded.keys[key] = up
 
 
-def _only_told(module: Module, node: ast.AST) -> bool:
+def _only_logged(module: Module, node: ast.AST) -> bool:
     """Read only to print or log it."""
     for up in module.parents(node):
-        if isinstance(up, ast.JoinedStr):
-            return True
-        if isinstance(up, ast.Call):
-            name = _last_name(up.func) or ""
-            if name in {"print", "info", "debug", "warning", "format", "write", "log"}:
+        match up:
+            case ast.JoinedStr():
                 return True
-        if isinstance(up, ast.stmt):
-            return False
+            case ast.Call() if last_name(up) in _LOGS:
+                return True
+            case ast.stmt():
+                return False
     return False

@@ -24,22 +24,7 @@ _TENSOR_ATTRIBUTES = frozenset(
 )
 # What everyone calls a tensor; in arithmetic alone it could also be a number.
 _USUAL_TENSORS = frozenset(
-    {
-        "x",
-        "y",
-        "z",
-        "a",
-        "b",
-        "input",
-        "inputs",
-        "input_",
-        "tensor",
-        "weight",
-        "bias",
-        "logits",
-        "features",
-        "target",
-    }
+    "x y z a b input inputs input_ tensor weight bias logits features target".split()
 )
 _TENSOR = re.compile(r"\bTensor\b")
 # `Union[int, Tensor]` may be a number; a list of tensors is no tensor.
@@ -106,22 +91,18 @@ class AutogradFunction:
         for name in self._with_plain_defaults():
             wanted.discard(name)
         for node in own_nodes(self.forward):
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-                if node.value.id in wanted and node.attr in _TENSOR_ATTRIBUTES:
-                    sure.add(node.value.id)
-            elif isinstance(node, ast.Call):
-                if (
-                    isinstance(node.func, ast.Name)
-                    and node.func.id == "isinstance"
-                    and isinstance(node.args[0], ast.Name)
-                ):
-                    maybe.add(node.args[0].id)
-                sure |= wanted & self._given_as_tensors(node)
-            elif isinstance(node, ast.BinOp):
-                sides = {s.id for s in (node.left, node.right) if isinstance(s, ast.Name)} & wanted
-                sure |= sides if isinstance(node.op, ast.MatMult) else sides & _USUAL_TENSORS
-            elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
-                sure |= {node.target.id} & wanted & _USUAL_TENSORS
+            match node:
+                case ast.Attribute(ast.Name(name), attr) if attr in _TENSOR_ATTRIBUTES:
+                    sure |= {name} & wanted
+                case ast.Call(ast.Name("isinstance"), [ast.Name(name), *_]):
+                    maybe.add(name)
+                case ast.Call():
+                    sure |= wanted & self._given_as_tensors(node)
+                case ast.BinOp(left, op, right):
+                    sides = {s.id for s in (left, right) if isinstance(s, ast.Name)} & wanted
+                    sure |= sides if isinstance(op, ast.MatMult) else sides & _USUAL_TENSORS
+                case ast.AugAssign(ast.Name(name)):
+                    sure |= {name} & wanted & _USUAL_TENSORS
         return sure - maybe
 
     def _with_plain_defaults(self) -> set[str]:
@@ -132,48 +113,29 @@ class AutogradFunction:
 
     def _given_as_tensors(self, call: ast.Call) -> set[str]:
         """First arguments of torch operations, and what is saved for backward."""
-        name = self.module.resolve(call.func) or ""
-        if isinstance(call.func, ast.Attribute) and call.func.attr in {
-            "save_for_backward",
-            "mark_dirty",
-        }:
-            return {a.id for a in call.args if isinstance(a, ast.Name)}
-        operation = (
-            name.startswith("torch.")
-            and name.rpartition(".")[2][:1].islower()
-            and name not in _NO_TENSOR_FIRST
-        )
-        first = call.args[0] if call.args else None
-        return {first.id} if operation and isinstance(first, ast.Name) else set()
+        match call:
+            case ast.Call(ast.Attribute(attr="save_for_backward" | "mark_dirty"), given):
+                return {a.id for a in given if isinstance(a, ast.Name)}
+            case ast.Call(func, [ast.Name(first), *_]):
+                name = self.module.resolve(func) or ""
+                operation = name.startswith("torch.") and name.rpartition(".")[2][:1].islower()
+                return {first} if operation and name not in _NO_TENSOR_FIRST else set()
+        return set()
 
 
 _NO_TENSOR_FIRST = frozenset(
-    {
-        "torch.zeros",
-        "torch.ones",
-        "torch.empty",
-        "torch.full",
-        "torch.rand",
-        "torch.randn",
-        "torch.arange",
-        "torch.tensor",
-    }
-    | {
-        "torch.eye",
-        "torch.linspace",
-        "torch.as_tensor",
-        "torch.randperm",
-        "torch.device",
-        "torch.is_tensor",
-        "torch.finfo",
-    }
+    f"torch.{n}"
+    for n in "zeros ones empty full rand randn arange tensor eye linspace as_tensor randperm device is_tensor finfo".split()
 )
 
 
 def _annotation(arg: ast.arg) -> str | None:
-    if isinstance(arg.annotation, ast.Constant) and isinstance(arg.annotation.value, str):
-        return arg.annotation.value
-    return ast.unparse(arg.annotation) if arg.annotation is not None else None
+    match arg.annotation:
+        case None:
+            return None
+        case ast.Constant(str() as text):
+            return text
+    return ast.unparse(arg.annotation)
 
 
 def _is_plain(default: ast.expr) -> bool:

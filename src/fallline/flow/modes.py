@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import lru_cache
 
+from fallline.flow.calls import last_name
 from fallline.flow.modules import construction, module_class
 from fallline.syntax.modes import layer_has_mode
 from fallline.syntax.module import Module, walk
@@ -17,12 +19,16 @@ _DEPTH = 6
 
 def class_has_mode(home: Module, cls: ast.ClassDef, depth: int = _DEPTH) -> bool | None:
     """Whether a module class has such layers, or asks for its mode; None where it holds something that is not seen."""
-    known: bool | str | None = getattr(cls, "_has_mode", "")
-    if known == "":
-        cls._has_mode = False  # type: ignore[attr-defined]  # a class that holds itself must not recurse
-        known = cls._has_mode = _search(home, cls, depth)  # type: ignore[attr-defined]
-    assert not isinstance(known, str)
-    return known
+    known = _known_modes(home)
+    if id(cls) not in known:
+        known[id(cls)] = False  # a class that holds itself must not recurse
+        known[id(cls)] = _search(home, cls, depth)
+    return known[id(cls)]
+
+
+@lru_cache(maxsize=16)
+def _known_modes(home: Module) -> dict[int, bool | None]:
+    return {}
 
 
 def _search(home: Module, cls: ast.ClassDef, depth: int) -> bool | None:
@@ -30,13 +36,14 @@ def _search(home: Module, cls: ast.ClassDef, depth: int) -> bool | None:
         return None
     sure = not _holds_what_it_is_given(cls)
     for node in walk(cls):
-        if isinstance(node, ast.Attribute) and node.attr == "training":
-            return True
-        if isinstance(node, ast.Call):
-            found = _call(home, node, depth)
-            if found:
+        match node:
+            case ast.Attribute(attr="training"):
                 return True
-            sure = sure and found is not None
+            case ast.Call():
+                found = _call(home, node, depth)
+                if found:
+                    return True
+                sure = sure and found is not None
     for base in cls.bases:
         name = home.resolve(base)
         if name in {"torch.nn.Module", "torch.nn.modules.module.Module"}:
@@ -63,13 +70,7 @@ def _call(home: Module, call: ast.Call, depth: int) -> bool | None:
         return class_has_mode(*made, depth - 1)
     if name and "." in name and not name.startswith(("math.", "numpy.", "functools.", "copy.")):
         return None  # a library may make anything
-    written = (
-        call.func.attr
-        if isinstance(call.func, ast.Attribute)
-        else call.func.id
-        if isinstance(call.func, ast.Name)
-        else ""
-    )
+    written = last_name(call)
     return None if written[:1].isupper() or re.search(r"make|build|create|get_", written) else False
 
 
@@ -81,16 +82,10 @@ def _holds_what_it_is_given(cls: ast.ClassDef) -> bool:
     if made is None:
         return False
     given = {a.arg for a in ast.walk(made.args) if isinstance(a, ast.arg)}
-    kept = {
-        target.attr
-        for node in walk(made)
-        if isinstance(node, ast.Assign)
-        and isinstance(node.value, ast.Name)
-        and node.value.id in given
-        for target in node.targets
-        if isinstance(target, ast.Attribute)
-    }
-    return any(
-        isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and n.func.attr in kept
-        for n in walk(cls)
-    )
+    kept: set[str] = set()
+    for node in walk(made):
+        match node:
+            case ast.Assign(targets, ast.Name(name)) if name in given:
+                kept |= {t.attr for t in targets if isinstance(t, ast.Attribute)}
+    called = (n.func for n in walk(cls) if isinstance(n, ast.Call))
+    return any(isinstance(f, ast.Attribute) and f.attr in kept for f in called)

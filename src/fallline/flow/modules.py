@@ -1,18 +1,20 @@
 """Which expressions are nn.Modules: constructors, followed through names, attributes, helpers and the project.
 
-A constructor that can be seen is proof, and so is what only modules are asked for (`acts_as_module`). A name alone
-(`looks_like_model`) is a guess: a finding that rests on nothing else is a note.
+A constructor that can be seen is proof. A name alone (`looks_like_model`) is a guess: a finding that rests on nothing else
+is a note.
 """
 
 from __future__ import annotations
 
 import ast
 import re
+from functools import lru_cache
 
+from fallline.flow.calls import last_name, same
 from fallline.syntax import Module
+from fallline.syntax.module import walk
 
 __all__ = [
-    "acts_as_module",
     "construction",
     "has_state",
     "is_module",
@@ -31,21 +33,7 @@ _ZOO = re.compile(
 )
 # Methods of a module that return the module itself.
 _CHAIN = frozenset(
-    {
-        "to",
-        "cuda",
-        "cpu",
-        "half",
-        "float",
-        "double",
-        "bfloat16",
-        "eval",
-        "train",
-        "requires_grad_",
-        "apply",
-        "to_empty",
-        "type",
-    }
+    "to cuda cpu half float double bfloat16 eval train requires_grad_ apply to_empty type".split()
 )
 _SAYS_MODEL = re.compile(
     r"(?!(get|make|build|create|set_?up|load|save|init|prepare|wrap|convert)_)(\w+_)?(model|net|network)"
@@ -56,31 +44,6 @@ _STATEFUL = re.compile(
     r"torch\.nn\.(modules\.\w+\.)?("
     r"Lazy\w+|(Bil|L)inear|Conv(Transpose)?\dd|\w*BatchNorm(\dd)?|GroupNorm|LayerNorm|RMSNorm|Embedding(Bag)?|"
     r"(RNN|LSTM|GRU)(Cell)?|MultiheadAttention|Transformer\w*|PReLU|Sequential|ModuleList|ModuleDict|(\w+)?Dropout(\dd)?)"
-)
-# What is asked of nothing but a module. `train` is not here: agents and trainers have it too.
-_MODULE_METHODS = frozenset(
-    {
-        "eval",
-        "parameters",
-        "named_parameters",
-        "modules",
-        "named_modules",
-        "children",
-        "named_children",
-        "load_state_dict",
-        "requires_grad_",
-        "register_forward_hook",
-        "register_forward_pre_hook",
-        "register_full_backward_hook",
-    }
-)
-_WRAPPERS = frozenset(
-    {
-        "torch.nn.DataParallel",
-        "torch.nn.parallel.DataParallel",
-        "torch.nn.parallel.DistributedDataParallel",
-        "torch.compile",
-    }
 )
 _REGISTERS = frozenset({"register_buffer", "register_parameter", "add_module", "register_module"})
 _DEPTH = 6
@@ -105,63 +68,54 @@ def construction(module: Module, node: ast.expr, depth: int = _DEPTH) -> ast.Cal
     """The constructor call behind an expression such as `Net(...)`, `Net(...).cuda()`, `nn.DataParallel(net)`."""
     if not isinstance(node, ast.Call) or depth == 0:
         return None
-    function = node.func
-    name = module.resolve(function)
-    if name is not None:
-        if (_TORCH_MODULE.fullmatch(name) and name not in _NOT_MODULES) or _ZOO.fullmatch(name):
-            return node
-        if name == "torch.compile" and node.args:
-            return construction(module, module.value(node.args[0]), depth - 1)
-    if isinstance(function, ast.Attribute) and function.attr in _CHAIN:
-        return construction(module, module.value(function.value), depth - 1)
-    if module_class(module, function) is not None:
+    name = module.resolve(node.func)
+    if name is not None and (_is_torch_module(name) or _ZOO.fullmatch(name)):
         return node
-    return None
+    match node:
+        case ast.Call(args=[inner, *_]) if name == "torch.compile":
+            return construction(module, module.value(inner), depth - 1)
+        case ast.Call(ast.Attribute(inner, method)) if method in _CHAIN:
+            return construction(module, module.value(inner), depth - 1)
+    return node if module_class(module, node.func) is not None else None
+
+
+def _is_torch_module(name: str) -> bool:
+    return _TORCH_MODULE.fullmatch(name) is not None and name not in _NOT_MODULES
 
 
 def is_module(module: Module, node: ast.expr, depth: int = _DEPTH) -> bool:
     """Whether an expression is known to be an nn.Module."""
     if depth == 0:
         return False
-    if isinstance(node, ast.Call):
-        if construction(module, node) is not None:
+    match node:
+        case ast.Call() if construction(module, node) is not None:
             return True
-        receiver = (
-            node.func.value
-            if isinstance(node.func, ast.Attribute) and node.func.attr in _CHAIN
-            else None
-        )
-        return receiver is not None and is_module(module, receiver, depth - 1)
-    if isinstance(node, ast.Name):
-        return _name_is_module(module, node, depth)
-    if (
-        isinstance(node, ast.Attribute)
-        and isinstance(node.value, ast.Name)
-        and node.value.id == "self"
-    ):
-        cls = module.class_(node)
-        values = module.attribute_values(cls, node.attr) if cls is not None else []
-        return bool(values) and all(_keeps_module(module, v, node, depth) for v in values)
+        case ast.Call(ast.Attribute(inner, method)) if method in _CHAIN:
+            return is_module(module, inner, depth - 1)
+        case ast.Name():
+            return _name_is_module(module, node, depth)
+        case ast.Attribute(ast.Name("self"), name):
+            cls = module.class_(node)
+            values = module.attribute_values(cls, name) if cls is not None else []
+            return bool(values) and all(_keeps_module(module, v, node, depth) for v in values)
     return False
 
 
 def _name_is_module(module: Module, node: ast.Name, depth: int) -> bool:
     scope = module.scope(node)
     bound = module.bindings(node.id, scope) or module.bindings(node.id, None)
-    values: list[ast.expr] = []
-    for target in bound:
-        if isinstance(target, ast.arg):
-            if target.annotation is None or not _annotates_module(module, target.annotation):
-                return False
-            values.append(node)
-            continue
-        up = module.parent(target)
-        if not isinstance(up, ast.Assign | ast.AnnAssign | ast.NamedExpr) or up.value is None:
-            return False
-        if isinstance(up, ast.Assign) and target not in up.targets:
-            return False
-        values.append(up.value)
-    return bool(values) and all(v is node or _keeps_module(module, v, node, depth) for v in values)
+    return bool(bound) and all(_binds_module(module, target, node, depth) for target in bound)
+
+
+def _binds_module(module: Module, target: ast.AST, of: ast.Name, depth: int) -> bool:
+    match target, module.parent(target):
+        case ast.arg(annotation=annotation), _:
+            return annotation is not None and _annotates_module(module, annotation)
+        case _, ast.Assign(targets, value) if target in targets:
+            return _keeps_module(module, value, of, depth)
+        case _, (ast.AnnAssign(value=ast.expr() as value) | ast.NamedExpr(value=value)):
+            return _keeps_module(module, value, of, depth)
+    return False
 
 
 def _keeps_module(module: Module, value: ast.expr, of: ast.expr, depth: int) -> bool:
@@ -170,82 +124,27 @@ def _keeps_module(module: Module, value: ast.expr, of: ast.expr, depth: int) -> 
     while isinstance(inner, ast.Call):
         if construction(module, inner, 1) is not None:
             return True
-        if isinstance(inner.func, ast.Attribute) and inner.func.attr in _CHAIN:
-            inner = inner.func.value
-        elif module.resolve(inner.func) == "torch.compile" and inner.args:
-            inner = inner.args[0]
-        else:
-            return False
-    same = ast.dump(inner).replace("Store()", "Load()") == ast.dump(of).replace("Store()", "Load()")
-    return same or is_module(module, inner, depth - 1)
+        match inner:
+            case ast.Call(ast.Attribute(wrapped, method)) if method in _CHAIN:
+                inner = wrapped
+            case ast.Call(func, [wrapped, *_]) if module.resolve(func) == "torch.compile":
+                inner = wrapped
+            case _:
+                return False
+    return same(inner, of) or is_module(module, inner, depth - 1)
 
 
 def _annotates_module(module: Module, annotation: ast.expr) -> bool:
     name = module.resolve(annotation)
-    return (
-        bool(name and _TORCH_MODULE.fullmatch(name) and name not in _NOT_MODULES)
-        or module_class(module, annotation) is not None
-    )
-
-
-def acts_as_module(module: Module, node: ast.expr) -> bool:
-    """Whether this name or `self.x` is used as only modules are: `model.parameters()`, `model.eval()`.
-
-    Asked in its function or class, and for a parameter also of what the callers in this file pass.
-    """
-    home: ast.AST | None = module.class_(node) if isinstance(node, ast.Attribute) else None
-    scope = module.scope(node)
-    if _asked_as_module(module, node, home or scope or module.tree):
-        return True
-    if not isinstance(node, ast.Name) or not isinstance(
-        scope, ast.FunctionDef | ast.AsyncFunctionDef
-    ):
-        return False
-    if not any(isinstance(b, ast.arg) for b in module.bindings(node.id, scope)):
-        return False
-    return any(
-        is_module(module, given)
-        or _asked_as_module(module, given, module.scope(given) or module.tree)
-        for given in _passed(module, scope, node.id)
-    )
-
-
-def _asked_as_module(module: Module, node: ast.expr, scope: ast.AST) -> bool:
-    if not isinstance(node, ast.Name | ast.Attribute):
-        return False
-    key = ast.dump(node)
-    for inner in ast.walk(scope):
-        if isinstance(inner, ast.Attribute) and inner.attr in _MODULE_METHODS:
-            if ast.dump(inner.value) == key:
-                return True
-        elif isinstance(inner, ast.Call) and module.resolve(inner.func) in _WRAPPERS:
-            if inner.args and ast.dump(inner.args[0]) == key:
-                return True
-    return False
-
-
-def _passed(
-    module: Module, function: ast.FunctionDef | ast.AsyncFunctionDef, name: str
-) -> list[ast.expr]:
-    """What the calls of a function in this file give for one of its parameters."""
-    names = [a.arg for a in function.args.posonlyargs + function.args.args]
-    if name not in names:
-        return []
-    calls = (
-        c
-        for c in module.all(ast.Call)
-        if isinstance(c.func, ast.Name) and c.func.id == function.name
-    )
-    given = (Module.argument(call, names.index(name), name) for call in calls)
-    return [value for value in given if value is not None]
+    known = name is not None and _is_torch_module(name)
+    return known or module_class(module, annotation) is not None
 
 
 def looks_like_model(node: ast.expr) -> bool:
     """A naming habit: `model`, `self.net`, `teacher_model`. Evidence, not proof."""
-    if isinstance(node, ast.Name):
-        return _SAYS_MODEL.fullmatch(node.id) is not None
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-        return node.value.id == "self" and _SAYS_MODEL.fullmatch(node.attr) is not None
+    match node:
+        case ast.Name(name) | ast.Attribute(ast.Name("self"), name):
+            return _SAYS_MODEL.fullmatch(name) is not None
     return False
 
 
@@ -254,19 +153,16 @@ def has_state(module: Module, node: ast.expr, depth: int = _DEPTH) -> bool:
     call = construction(module, node)
     if call is None or depth == 0:
         return False
-    name = module.resolve(call.func)
-    if name is not None and _STATEFUL.fullmatch(name):
-        if (
-            name.rpartition(".")[2] in {"Sequential", "ModuleList"}
-            and call.args
-            and not Module.has_star(call)
-        ):
-            parts = call.args[0].elts if isinstance(call.args[0], ast.List) else call.args
-            return any(
-                has_state(module, p, depth - 1) or not isinstance(p, ast.Call) for p in parts
-            )
+    name = module.resolve(call.func) or ""
+    if _STATEFUL.fullmatch(name):
+        match name.rpartition(".")[2], call.args:
+            case (("Sequential" | "ModuleList"), [first, *_]):
+                parts = first.elts if isinstance(first, ast.List) else call.args
+                return Module.has_star(call) or any(
+                    has_state(module, p, depth - 1) or not isinstance(p, ast.Call) for p in parts
+                )
         return True
-    if name is not None and _ZOO.fullmatch(name):
+    if _ZOO.fullmatch(name):
         return True
     found = module_class(module, call.func)
     return found is not None and _class_has_state(*found, depth - 1)
@@ -275,32 +171,36 @@ def has_state(module: Module, node: ast.expr, depth: int = _DEPTH) -> bool:
 def learns(home: Module, cls: ast.ClassDef) -> bool:
     """Whether a class makes parameters, or layers that have some: not only buffers and plain operations."""
     return any(
-        home.resolve(call.func) in {"torch.nn.Parameter", "torch.nn.parameter.Parameter"}
-        or (isinstance(call.func, ast.Attribute) and call.func.attr == "register_parameter")
+        _is_parameter(home, call)
+        or last_name(call) == "register_parameter"
         or has_state(home, call)
-        for call in ast.walk(cls)
+        for call in walk(cls)
         if isinstance(call, ast.Call)
     )
 
 
+def _is_parameter(home: Module, call: ast.Call) -> bool:
+    return home.resolve(call.func) in {"torch.nn.Parameter", "torch.nn.parameter.Parameter"}
+
+
 def _class_has_state(home: Module, cls: ast.ClassDef, depth: int) -> bool:
-    known: bool | None = getattr(cls, "has_state", None)
-    if known is None:
-        cls.has_state = False  # type: ignore[attr-defined]  # a class that holds itself must not recurse
-        known = cls.has_state = _search_state(home, cls, depth)  # type: ignore[attr-defined]
-    return known
+    known = _known_states(home)
+    if id(cls) not in known:
+        known[id(cls)] = False  # a class that holds itself must not recurse
+        known[id(cls)] = _search_state(home, cls, depth)
+    return known[id(cls)]
+
+
+@lru_cache(maxsize=16)
+def _known_states(home: Module) -> dict[int, bool]:
+    return {}
 
 
 def _search_state(home: Module, cls: ast.ClassDef, depth: int) -> bool:
-    for inner in ast.walk(cls):
-        if not isinstance(inner, ast.Call):
-            continue
-        name = home.resolve(inner.func)
-        if name in {"torch.nn.Parameter", "torch.nn.parameter.Parameter"}:
+    for call in (n for n in walk(cls) if isinstance(n, ast.Call)):
+        if _is_parameter(home, call) or last_name(call) in _REGISTERS:
             return True
-        if isinstance(inner.func, ast.Attribute) and inner.func.attr in _REGISTERS:
-            return True
-        if has_state(home, inner, depth):
+        if has_state(home, call, depth):
             return True
     bases = (module_class(home, base) for base in cls.bases)
     return depth > 0 and any(

@@ -14,72 +14,13 @@ _CAST = {"half": "torch.float16", "bfloat16": "torch.bfloat16"}
 _WIDE = frozenset({"torch.float32", "torch.float", "torch.float64", "torch.double"})
 # Results have the type of their first argument.
 KEEPS = frozenset(
-    [
-        "sigmoid",
-        "relu",
-        "tanh",
-        "abs",
-        "sum",
-        "mean",
-        "var",
-        "std",
-        "exp",
-        "log",
-        "sqrt",
-        "softmax",
-        "log_softmax",
-        "view",
-        "reshape",
-        "t",
-        "transpose",
-        "permute",
-        "squeeze",
-        "unsqueeze",
-        "contiguous",
-        "clone",
-        "detach",
-        "flatten",
-        "expand",
-        "masked_fill",
-        "max",
-        "min",
-        "amax",
-        "amin",
-        "norm",
-        "pow",
-        "square",
-        "gather",
-        "index_select",
-        "div",
-        "mul",
-        "add",
-        "sub",
-        "clamp",
-        "cuda",
-        "to",
-        "cpu",
-        "eval",
-        "train",
-        "requires_grad_",
-    ]
+    "sigmoid relu tanh abs sum mean var std exp log sqrt softmax log_softmax view reshape t transpose permute squeeze unsqueeze contiguous clone"
+    " detach flatten expand masked_fill max min amax amin norm pow square gather index_select div mul add sub clamp cuda to cpu eval train"
+    " requires_grad_".split()
 )
 # These run in float32 under CUDA autocast, whatever goes in (ATen/autocast_mode.h).
 _WIDENED_ON_CUDA = frozenset(
-    [
-        "exp",
-        "log",
-        "sum",
-        "softmax",
-        "log_softmax",
-        "norm",
-        "pow",
-        "prod",
-        "cumsum",
-        "cross_entropy",
-        "nll_loss",
-        "mse_loss",
-        "layer_norm",
-    ]
+    "exp log sum softmax log_softmax norm pow prod cumsum cross_entropy nll_loss mse_loss layer_norm".split()
 )
 # These, and the layers made of them, run in half precision under autocast.
 _NARROWED = frozenset(
@@ -101,43 +42,44 @@ def is_low(module: Module, node: ast.expr, types: frozenset[str] = FLOAT16, dept
     if depth == 0:
         return False
     here = last_value(module, node)
-    if isinstance(here, ast.Subscript):
-        return is_low(module, here.value, types, depth - 1)
-    if isinstance(here, ast.BinOp):
-        if isinstance(here.op, ast.MatMult) and _region(module, here, types) is not None:
+    match here:
+        case ast.Subscript(inner) | ast.UnaryOp(operand=inner):
+            return is_low(module, inner, types, depth - 1)
+        case ast.BinOp(op=ast.MatMult()) if _region(module, here, types) is not None:
             return True
-        sides = [
-            is_low(module, side, types, depth - 1) or module.number(side) is not None
-            for side in (here.left, here.right)
-        ]
-        return all(sides) and module.number(here) is None
-    if isinstance(here, ast.UnaryOp):
-        return is_low(module, here.operand, types, depth - 1)
-    return isinstance(here, ast.Call) and _call_is_low(module, here, types, depth - 1)
+        case ast.BinOp(left, _, right):
+            sides = [
+                is_low(module, side, types, depth - 1) or module.number(side) is not None
+                for side in (left, right)
+            ]
+            return all(sides) and module.number(here) is None
+        case ast.Call():
+            return _call_is_low(module, here, types, depth - 1)
+    return False
 
 
 def _call_is_low(module: Module, call: ast.Call, types: frozenset[str], depth: int) -> bool:
     name = module.resolve(call.func)
     region = _region(module, call, types)
-    told = next((k.value for k in call.keywords if k.arg == "dtype"), None)
+    told = module.argument(call, None, "dtype")
     if told is not None:
         return module.resolve(module.value(told)) in types
     if region is not None and (name in _NARROWED or _is_layer(module, call.func)):
         return True
-    if name is None and isinstance(call.func, ast.Attribute):
-        subject, method = call.func.value, call.func.attr
-        if method in _CAST:
-            return _CAST[method] in types
-        if method in {"to", "type"}:
-            named = {module.resolve(module.value(a)) for a in call.args}
-            if named & (LOW | _WIDE):
-                return bool(named & types)
-        if region is not None and method in {"matmul", "mm", "bmm"}:
-            return True
-    elif name is not None and name.startswith("torch.") and call.args:
-        subject, method = call.args[0], name.rpartition(".")[2]
-    else:
-        return False
+    match call:
+        case ast.Call(ast.Attribute(subject, method)) if name is None:
+            if method in _CAST:
+                return _CAST[method] in types
+            if method in {"to", "type"}:
+                named = {module.resolve(module.value(a)) for a in call.args}
+                if named & (LOW | _WIDE):
+                    return bool(named & types)
+            if region is not None and method in {"matmul", "mm", "bmm"}:
+                return True
+        case ast.Call(args=[subject, *_]) if name is not None and name.startswith("torch."):
+            method = name.rpartition(".")[2]
+        case _:
+            return False
     if method not in KEEPS or (region == "cuda" and method in _WIDENED_ON_CUDA):
         return False
     return is_low(module, subject, types, depth)
@@ -145,14 +87,13 @@ def _call_is_low(module: Module, call: ast.Call, types: frozenset[str], depth: i
 
 def is_widened(module: Module, node: ast.AST | None) -> bool:
     """`x.float()`, `x.to(torch.float32)`, `x.double()`: a cast out of half precision."""
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
-        return False
-    if node.func.attr in {"float", "double"}:
-        return True
-    given = [*node.args, *(k.value for k in node.keywords)]
-    return node.func.attr in {"to", "type"} and any(
-        module.resolve(module.value(a)) in _WIDE for a in given
-    )
+    match node:
+        case ast.Call(ast.Attribute(attr="float" | "double")):
+            return True
+        case ast.Call(ast.Attribute(attr="to" | "type")):
+            given = [*node.args, *(k.value for k in node.keywords)]
+            return any(module.resolve(module.value(a)) in _WIDE for a in given)
+    return False
 
 
 def autocast_around(module: Module, node: ast.AST) -> ast.Call | None:
@@ -204,34 +145,28 @@ def _region(module: Module, node: ast.AST, types: frozenset[str]) -> str | None:
 
 def _is_layer(module: Module, called: ast.expr) -> bool:
     """What is called is a layer that runs in half precision under autocast, or a stack that ends with one."""
-    made: ast.expr | None = None
-    if isinstance(called, ast.Name):
-        made = module.value(called)
-    elif (
-        isinstance(called, ast.Attribute)
-        and isinstance(called.value, ast.Name)
-        and called.value.id == "self"
-    ):
-        cls = module.class_(called)
-        values = module.attribute_values(cls, called.attr) if cls is not None else []
-        made = values[0] if len(values) == 1 else None
-    return isinstance(made, ast.Call) and _makes_layer(module, made)
+    match called:
+        case ast.Name():
+            return _makes_layer(module, module.value(called))
+        case ast.Attribute(ast.Name("self"), name):
+            return _holds_layer(module, module.class_(called), name)
+    return False
 
 
-def _makes_layer(module: Module, made: ast.Call, depth: int = 3) -> bool:
-    if isinstance(made.func, ast.Name) and made.func.id in module.classes:
-        return depth > 0 and _ends_with_layer(module, module.classes[made.func.id], depth - 1)
-    name = module.resolve(made.func)
-    if name == "torch.nn.Sequential" and made.args and isinstance(made.args[-1], ast.Call):
-        return _makes_layer(module, made.args[-1], depth)
-    moved = isinstance(made.func, ast.Attribute) and made.func.attr in {"to", "cuda"}
-    if (
-        name is None
-        and moved
-        and isinstance(made.func, ast.Attribute)
-        and isinstance(made.func.value, ast.Call)
-    ):
-        return _makes_layer(module, made.func.value, depth)
+def _holds_layer(module: Module, cls: ast.ClassDef | None, name: str, depth: int = 3) -> bool:
+    values = module.attribute_values(cls, name) if cls is not None else []
+    return len(values) == 1 and _makes_layer(module, values[0], depth)
+
+
+def _makes_layer(module: Module, made: ast.expr, depth: int = 3) -> bool:
+    name = module.resolve(made.func) if isinstance(made, ast.Call) else None
+    match made:
+        case ast.Call(ast.Name(maker)) if maker in module.classes:
+            return depth > 0 and _ends_with_layer(module, module.classes[maker], depth - 1)
+        case ast.Call(args=[*_, ast.Call() as last]) if name == "torch.nn.Sequential":
+            return _makes_layer(module, last, depth)
+        case ast.Call(ast.Attribute(ast.Call() as inner, "to" | "cuda")) if name is None:
+            return _makes_layer(module, inner, depth)
     return name in _LAYERS
 
 
@@ -240,15 +175,10 @@ def _ends_with_layer(module: Module, cls: ast.ClassDef, depth: int) -> bool:
     forward = next(
         (n for n in cls.body if isinstance(n, ast.FunctionDef) and n.name == "forward"), None
     )
-    returned = [n.value for n in ast.walk(forward) if isinstance(n, ast.Return)] if forward else []
-    if len(returned) != 1 or not isinstance(returned[0], ast.Call):
-        return False
-    called = returned[0].func
-    if not isinstance(called, ast.Attribute) or not isinstance(called.value, ast.Name):
-        return False
-    values = module.attribute_values(cls, called.attr) if called.value.id == "self" else []
-    made = values[0] if len(values) == 1 else None
-    return isinstance(made, ast.Call) and _makes_layer(module, made, depth)
+    match [n.value for n in ast.walk(forward) if isinstance(n, ast.Return)] if forward else []:
+        case [ast.Call(ast.Attribute(ast.Name("self"), name))]:
+            return _holds_layer(module, cls, name, depth)
+    return False
 
 
 def last_value(module: Module, node: ast.expr) -> ast.expr:
@@ -258,17 +188,13 @@ def last_value(module: Module, node: ast.expr) -> ast.expr:
     line = module.statement(node).lineno
     bound = module.bindings(node.id, module.scope(node)) or module.bindings(node.id, None)
     before = [b for b in bound if isinstance(b, ast.Name) and b.lineno < line]
-    if not before or any(
-        isinstance(b, ast.Name) and isinstance(module.parent(b), ast.AugAssign) for b in before
-    ):
+    if any(isinstance(module.parent(b), ast.AugAssign) for b in before):
         return node
-    last = before[-1]
-    up = module.parent(last)
-    # an assignment in another branch may not have happened; in a `with` it has
-    around = {id(p) for p in module.parents(node)}
-    home = module.parent(up) if up is not None else None
-    while isinstance(home, ast.With):
-        home = module.parent(home)
-    if isinstance(up, ast.Assign) and up.targets == [last] and id(home) in around:
-        return up.value
+    match module.parent(before[-1]) if before else None:
+        case ast.Assign([target], value) as up if target is before[-1]:
+            # an assignment in another branch may not have happened; in a `with` it has
+            home = module.parent(up)
+            while isinstance(home, ast.With):
+                home = module.parent(home)
+            return value if any(home is p for p in module.parents(node)) else node
     return node

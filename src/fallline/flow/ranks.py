@@ -6,6 +6,8 @@ import ast
 import re
 from collections.abc import Iterator
 
+from fallline.flow.calls import last_name
+from fallline.flow.values import siblings_before
 from fallline.syntax import Module
 
 __all__ = [
@@ -32,7 +34,6 @@ _FRAMEWORKS = (
     "fairscale",
     "horovod",
 )
-_LEAVES = (ast.Return, ast.Continue, ast.Break, ast.Raise)
 Def = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -50,24 +51,14 @@ def owned_by_framework(module: Module) -> bool:
 def mentions_rank(module: Module, node: ast.AST, depth: int = 2) -> bool:
     """An expression asks, somewhere, which process this is."""
     for part in ast.walk(node):
-        if isinstance(part, ast.Attribute) and _RANK.search(part.attr):
-            return True
-        if (
-            isinstance(part, ast.Constant)
-            and isinstance(part.value, str)
-            and _RANK.search(part.value)
-        ):
-            return True
-        if isinstance(part, ast.Name):
-            if _RANK.search(part.id):
-                return True
-            if depth and _value_mentions_rank(module, part, depth):
-                return True
-        if (
-            isinstance(part, ast.Call)
-            and depth
-            and any(mentions_rank(m, f, 0) for m, f in called_functions(module, part))
-        ):
+        match part:
+            case ast.Attribute(attr=text) | ast.Constant(str() as text) | ast.Name(text):
+                if _RANK.search(text):
+                    return True
+            case ast.Call() if depth:
+                if any(mentions_rank(m, f, 0) for m, f in called_functions(module, part)):
+                    return True
+        if depth and isinstance(part, ast.Name) and _value_mentions_rank(module, part, depth):
             return True
     return False
 
@@ -85,86 +76,74 @@ def _value_mentions_rank(module: Module, name: ast.Name, depth: int) -> bool:
 
 def called_functions(module: Module, call: ast.Call) -> list[tuple[Module, Def]]:
     """The function of the project that a call means, with the file it is in."""
-    if isinstance(call.func, ast.Name) and isinstance(
-        local := module.functions.get(call.func.id), Def
-    ):
-        return [(module, local)]
-    name = module.resolve(call.func)
-    if name is None or module.project is None or name.startswith("torch."):
+    match call.func:
+        case ast.Name(name) if name in module.functions:
+            return [(module, module.functions[name])]
+    dotted = module.resolve(call.func)
+    if dotted is None or module.project is None or dotted.startswith("torch."):
         return []
-    found = module.project.find(name, module)
-    return [(found[0], found[1])] if found is not None and isinstance(found[1], Def) else []
+    match module.project.find(dotted, module):
+        case home, ast.FunctionDef() | ast.AsyncFunctionDef() as function:
+            return [(home, function)]
+    return []
 
 
 def only_on_some_ranks(module: Module, node: ast.AST) -> bool:
     """Inside its own function, this node is reached under a test of the rank, of whatever kind."""
     here: ast.AST = node
     for up in module.parents(node):
-        if (
-            isinstance(up, ast.If | ast.IfExp | ast.While)
-            and here is not up.test
-            and mentions_rank(module, up.test)
-        ):
-            return True
-        if isinstance(up, ast.If) and here is not up.test and _other_arm_saves(module, up, here):
-            return True
-        if isinstance(up, ast.BoolOp) and any(
-            mentions_rank(module, v) for v in up.values if v is not here
-        ):
-            return True
-        if isinstance(up, ast.With) and any(
-            mentions_rank(module, i.context_expr) for i in up.items
-        ):
-            return True
+        match up:
+            case ast.If(test) | ast.IfExp(test) | ast.While(test) if here is not test:
+                if mentions_rank(module, test) or _other_arm_saves(module, up, here):
+                    return True
+            case ast.BoolOp(values=values):
+                if any(mentions_rank(module, v) for v in values if v is not here):
+                    return True
+            case ast.With(items):
+                if any(mentions_rank(module, i.context_expr) for i in items):
+                    return True
         if isinstance(here, ast.stmt) and _left_before(module, up, here):
             return True
         if isinstance(up, Def):
-            return bool(_RANK.search(up.name)) or any(
-                mentions_rank(module, d) for d in up.decorator_list
-            )
+            by_decorator = any(mentions_rank(module, d) for d in up.decorator_list)
+            return bool(_RANK.search(up.name)) or by_decorator
         here = up
     return False
 
 
-def _other_arm_saves(module: Module, test: ast.If, here: ast.AST) -> bool:
+def _other_arm_saves(module: Module, test: ast.AST, here: ast.AST) -> bool:
     """The other arm saves on one rank: this one is for a run of one process."""
+    if not isinstance(test, ast.If):
+        return False
     other = test.orelse if here in test.body else test.body
-    return any(
-        isinstance(n, ast.If)
-        and mentions_rank(module, n.test)
-        and any(
-            isinstance(c, ast.Call) and module.resolve(c.func) == "torch.save" for c in ast.walk(n)
-        )
+    guarded = (
+        n
         for s in other
         for n in ast.walk(s)
+        if isinstance(n, ast.If) and mentions_rank(module, n.test)
     )
+    saves = {id(call) for call in module.calls("torch.save")}
+    return any(id(c) in saves for n in guarded for c in ast.walk(n))
 
 
 def _left_before(module: Module, block: ast.AST, statement: ast.stmt) -> bool:
     """`if rank != 0: return`, or an assertion, among the statements before this one."""
-    for name in ("body", "orelse", "finalbody"):
-        statements = getattr(block, name, None)
-        if not isinstance(statements, list) or statement not in statements:
-            continue
-        for earlier in statements[: statements.index(statement)]:
-            if isinstance(earlier, ast.If | ast.Assert) and mentions_rank(module, earlier.test):
-                if (
-                    isinstance(earlier, ast.Assert)
-                    or isinstance(earlier.body[-1], _LEAVES)
-                    or _exits(earlier.body[-1])
-                ):
-                    return True
+    for earlier in siblings_before(block, statement):
+        match earlier:
+            case ast.Assert(test) if mentions_rank(module, test):
+                return True
+            case ast.If(test, [*_, last]) if mentions_rank(module, test) and _leaves(last):
+                return True
     return False
 
 
-def _exits(statement: ast.stmt) -> bool:
-    called = (
-        statement.value.func
-        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)
-        else None
-    )
-    name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
-    return name in {"exit", "_exit", "quit"}
+def _leaves(statement: ast.stmt) -> bool:
+    match statement:
+        case ast.Return() | ast.Continue() | ast.Break() | ast.Raise():
+            return True
+        case ast.Expr(ast.Call() as call):
+            return last_name(call) in {"exit", "_exit", "quit"}
+    return False
 
 
 def runs_on_every_rank(module: Module, node: ast.AST, seen: frozenset[int] = frozenset()) -> bool:
@@ -176,10 +155,8 @@ def runs_on_every_rank(module: Module, node: ast.AST, seen: frozenset[int] = fro
         return True
     if id(function) in seen:
         return False
-    if any(
-        isinstance(n, ast.Call) and module.resolve(n.func) in _DISTRIBUTED
-        for n in ast.walk(function)
-    ):
+    joined = module.calls(*_DISTRIBUTED)
+    if any(up is function for call in joined for up in module.parents(call)):
         return True
     return any(
         runs_on_every_rank(module, site, seen | {id(function)}) for site in _uses(module, function)

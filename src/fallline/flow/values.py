@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache
 from fallline.flow.calls import last_name, names_in, of_self
 from fallline.syntax import Module
 
-__all__ = ["Values", "shares_values", "values_of"]
+__all__ = ["Values", "shares_values", "siblings_before", "values_of"]
 
 _FOLLOWED = 8  # names in a row; longer chains than this are loops in disguise
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
@@ -91,7 +91,7 @@ class Values:
         statement = self.module.statement(use)
         while True:
             up = self.module.parent(statement)
-            for previous in reversed(_siblings_before(up, statement)):
+            for previous in reversed(siblings_before(up, statement)):
                 inside = [b for b in bound if _within(b, previous)]
                 if inside:
                     return self.bound_to(inside[-1]) if self._sure(previous, inside) else None
@@ -290,7 +290,8 @@ def _unwrapped(call: ast.Call) -> ast.expr | None:
     return call.args[0] if last_name(call) in _MODEL_WRAPPERS and call.args else None
 
 
-def _siblings_before(up: ast.AST | None, statement: ast.stmt) -> list[ast.stmt]:
+def siblings_before(up: ast.AST | None, statement: ast.stmt) -> list[ast.stmt]:
+    """The statements of the same block that come before this one."""
     for name in ("body", "orelse", "finalbody"):
         block = getattr(up, name, None)
         if isinstance(block, list) and statement in block:

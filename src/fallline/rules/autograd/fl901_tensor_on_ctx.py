@@ -15,12 +15,11 @@ class TensorOnCtx(Rule):
     code = "FL901"
     name = "tensor-on-ctx"
     severity = Severity.WARNING
-    what = "Looks for inputs or outputs of an autograd Function stored as attributes of ctx."
+    what = "An autograd Function stores an input or output as an attribute of ctx."
     why = """\
-An attribute gives a wrong gradient without a word when the tensor is changed in place before backward; a saved tensor raises.
+If the tensor is changed in place before backward, an attribute silently gives a wrong gradient; a saved tensor raises.
 
-An output kept on ctx also makes a circle (output, graph node, ctx, output): its memory is freed only when the garbage collector happens to run, not when
-the last reference goes. And saved-tensor hooks, with which activations are offloaded or checkpointed, see only what was saved."""
+An output kept on ctx also makes a reference cycle (output, graph node, ctx, output): its memory is freed only when the garbage collector runs. And saved-tensor hooks, with which activations are offloaded or checkpointed, see only what was saved."""
     instead = """\
 Save tensors with ctx.save_for_backward and read them from ctx.saved_tensors.
 
@@ -193,7 +192,7 @@ Masked.apply(torch.ones(3, requires_grad=True), 0.5).sum().backward()
                     if isinstance(value, ast.Name) and value.id in kept:
                         yield self.finding(
                             module.location(target),
-                            f"The tensor `{value.id}` is kept as an attribute of {ctx}: use {ctx}.save_for_backward",
+                            f"The tensor `{value.id}` is kept as an attribute of {ctx}, so a later in-place change gives a wrong gradient without an error. Use `{ctx}.save_for_backward`",
                         )
 
 

@@ -1,4 +1,4 @@
-"""FL902: backward returns another number of gradients than forward has inputs."""
+"""FL902: backward returns a different number of gradients than forward has inputs."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class BackwardArity(Rule):
     code = "FL902"
     name = "backward-arity"
     severity = Severity.ERROR
-    what = "Looks for a backward that returns fewer gradients than forward has inputs, or more that are not None."
+    what = "backward returns fewer gradients than forward has inputs, or more that are not None."
     why = """\
 The first backward pass raises "returned an incorrect number of gradients".
 
-Every input of forward needs its place in what backward returns, also inputs that are no tensors: their gradient is None. Surplus Nones are
+Every input of forward needs its place in what backward returns, also inputs that are not tensors: their gradient is None. Surplus Nones are
 ignored; a surplus gradient is an error."""
     instead = """\
 Return one value for each input of forward (ctx not counted), None for those without a gradient.
@@ -246,7 +246,7 @@ Indirect.apply(torch.ones(3, requires_grad=True), 0.0, 2.0).sum().backward()
                 if len(returned) < least or extra:
                     yield self.finding(
                         module.location(node),
-                        f"backward returns {_count(len(returned), 'gradient')}, forward has {_count(most, 'input')}",
+                        f"backward returns {_count(len(returned), 'gradient')}, but forward has {_count(most, 'input')}, so the first backward pass raises. Return one value for each input, None where there is no gradient",
                         returned=len(returned),
                         inputs=most,
                     )

@@ -17,7 +17,7 @@ class FunctionNotStatic(Rule):
     code = "FL903"
     name = "function-not-static"
     severity = Severity.ERROR
-    what = "Looks for forward, backward, setup_context or jvp of an autograd Function without @staticmethod."
+    what = "forward, backward, setup_context or jvp of an autograd Function is not a static method."
     why = """\
 An autograd Function is never instantiated: apply() calls these methods on the class and passes ctx itself.
 
@@ -171,7 +171,7 @@ Double.apply(torch.ones(3, requires_grad=True)).sum().backward()
                 if method is not None and name not in later and not _is_static(module, method):
                     yield self.finding(
                         head(module, method),
-                        f"{name} of an autograd Function must be a static method",
+                        f"{name} of this autograd Function is not a static method, so torch raises when it is applied to an instance. Decorate it with `@staticmethod` and call `apply`",
                     )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:

@@ -1,4 +1,4 @@
-"""FL904: an input changed in place that autograd is not told about."""
+"""FL904: an input is changed in place without ctx.mark_dirty."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class InPlaceUndeclared(Rule):
     code = "FL904"
     name = "in-place-undeclared"
     severity = Severity.ERROR
-    what = "Looks for an autograd Function whose forward changes an input in place without ctx.mark_dirty."
+    what = "The forward of an autograd Function changes an input in place without ctx.mark_dirty."
     why = """\
 The caller's tensor then holds the new values with the old history: what is computed from it later gets a wrong gradient.
 
@@ -200,7 +200,7 @@ Scale.apply(torch.ones(3, requires_grad=True) * 2, 3.0).sum().backward()
             for node, name in _changes(function, function.forward):
                 yield self.finding(
                     module.location(node),
-                    f"The input `{name}` is changed in place and autograd is not told: ctx.mark_dirty({name}), or work on a clone",
+                    f"forward changes its input `{name}` in place without `ctx.mark_dirty`, so what is computed from it later gets a wrong gradient. Call `ctx.mark_dirty({name})`, or work on a clone",
                 )
 
 

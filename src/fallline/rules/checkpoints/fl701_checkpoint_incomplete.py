@@ -19,7 +19,7 @@ from fallline.flow.checkpoints import (
 from fallline.rule import Rule
 from fallline.syntax import Module
 
-_TELL = {"optimizer": "the optimizer", "scheduler": "the scheduler", "scaler": "the GradScaler"}
+_NAMES = {"optimizer": "the optimizer", "scheduler": "the scheduler", "scaler": "the GradScaler"}
 # These save everything by themselves; a torch.save next to them is for something else.
 _COMPLETE = (
     b"save_state(",
@@ -35,8 +35,8 @@ class CheckpointIncomplete(Rule):
     severity = Severity.WARNING
     what = "A checkpoint that is meant for resuming leaves out the optimizer, the scheduler, the GradScaler or the step that the program uses."
     why = (
-        "A run resumed from it is another run. Measured on a small one, interrupted halfway: in the end the weights differ by 16 % without the optimizer's state, by 18 % without the "
-        "scheduler's, by 2 % without the random state; with all of it not by a bit."
+        "A run resumed from it is not the same run. Measured on a small run interrupted halfway, the final weights differ by 16 % without the optimizer's state, by 18 % without the "
+        "scheduler's and by 2 % without the random state; with all of it they are bit for bit the same."
     )
     instead = "Save the `state_dict()` of model, optimizer, scheduler and scaler with the epoch or step (and the random states), or use `fallline.save_checkpoint`."
     facts = ("resume-needs-everything",)
@@ -238,26 +238,26 @@ class Trainer:
             for u in used
             if not any(s.holds(u.name, u.role) for s in every) and _concerns(module, saved, u)
         ]
-        told = list(dict.fromkeys(_TELL[u.role] for u in missing))
+        missing_parts = list(dict.fromkeys(_NAMES[u.role] for u in missing))
         if (
             "optimizer" in roles
             and not any("counter" in s.roles() for s in every)
             and not _numbered(saved)
         ):
-            told.append("the epoch or step")
-        if told:
+            missing_parts.append("the epoch or step")
+        if missing_parts:
             at = saved.module.location(saved.call)
             yield self.finding(
                 at,
-                f"This checkpoint is for resuming but leaves out {_listed(told)}: a resumed run is not the same run.",
+                f"This checkpoint is meant for resuming but leaves out {_listed(missing_parts)}, so a resumed run continues differently. Save the state of each.",
                 severity=None if "optimizer" in roles or _resumed(module, saved) else Severity.INFO,
-                missing=told,
+                missing=missing_parts,
             )
         elif {"optimizer", "counter"} <= roles and not any("rng" in s.roles() for s in every):
             at = saved.module.location(saved.call)
             yield self.finding(
                 at,
-                "The random states are not saved: shuffling and dropout go other ways after a resume.",
+                "This checkpoint leaves out the random states, so shuffling and dropout take a different path after a resume. Save them, or use `fallline.save_checkpoint`.",
                 severity=Severity.INFO,
                 missing=["the random states"],
             )

@@ -30,8 +30,8 @@ class ResumeIncomplete(Rule):
     severity = Severity.ERROR
     what = "A resume restores only part of what the checkpoint holds: the optimizer, scheduler, scaler or step was saved and is not loaded."
     why = (
-        "The run goes on with a fresh optimizer (its momentum and its step count are gone), a schedule that starts again, or from epoch 0. Nothing fails; the loss "
-        "jumps and the result is another one. Measured on a small run: with only the weights loaded the loss is three times as high after the resume; with everything loaded the run "
+        "Training continues with a fresh optimizer (its momentum and step count are gone), with a schedule that starts again, or from epoch 0. Nothing fails; the loss "
+        "jumps and the result differs. Measured on a small run: with only the weights loaded the loss is three times as high after the resume; with everything loaded the run "
         "ends on the same bits as an uninterrupted one."
     )
     instead = 'Restore every entry: `optimizer.load_state_dict(checkpoint["optimizer"])`, and the same for scheduler, scaler and step.'
@@ -203,7 +203,7 @@ def train(model, optimizer, loader, epochs, resume, weights):
             if lost:
                 yield self.finding(
                     loaded.module.location(loaded.call),
-                    f"The checkpoint holds {', '.join(map(repr, lost))}, and this resume does not restore {'it' if len(lost) == 1 else 'them'}.",
+                    f"This resume does not restore {', '.join(map(repr, lost))}, which the checkpoint holds, so training continues with fresh state. Load {'it' if len(lost) == 1 else 'them'} too.",
                     related={"save": saved.module.location(saved.call)},
                     saved=sorted(saved.entries),
                     restored=sorted(loaded.keys),

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from fallline.finding import Finding, Fix, Severity
-from fallline.flow.modules import acts_as_module, is_module, looks_like_model
+from fallline.flow.modules import is_module, looks_like_model
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
 
@@ -14,7 +14,7 @@ from fallline.syntax import Editor, Module
 class ModulePickled(Rule):
     code = "FL703"
     name = "module-pickled"
-    severity = Severity.WARNING
+    severity = Severity.INFO
     what = "A whole module is pickled with `torch.save(model, ...)` instead of its `state_dict()`."
     why = (
         "The pickle names the class by its import path and holds the module's `__dict__`: move, rename or edit the class and the file no longer loads, or loads into a "
@@ -110,11 +110,9 @@ def export(model, path, example):
             pickled = _pickled(module, what)
             if pickled is not None:
                 name = module.segment(pickled)
-                known = is_module(module, pickled) or acts_as_module(module, pickled)
                 yield self.finding(
                     module.location(call),
-                    f"The whole module {name} is pickled: the file breaks when its class moves or changes. Save {name}.state_dict().",
-                    severity=None if known else Severity.INFO,
+                    f"torch.save pickles the whole module `{name}`, so the file no longer loads once its class is moved or changed. Save `{name}.state_dict()`.",
                 )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:

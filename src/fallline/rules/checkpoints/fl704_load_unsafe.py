@@ -14,9 +14,6 @@ _DOWNLOADS = re.compile(
     r"(hf_hub_download|snapshot_download|cached_download|urlretrieve|download_url|wget\.download|gdown\.\w+|load_state_dict_from_url|cached_file)$"
 )
 _ARGUMENTS = re.compile(r"^(args?|opts?|options?|flags?|FLAGS|parsed|cli_args|namespace|hparams)$")
-_PARSES = re.compile(
-    r"argparse|ArgumentParser|parse_args|sys\.argv|\b(absl|click|typer|tyro|fire|hydra|simple_parsing|draccus|jsonargparse)\b"
-)
 _COMMANDS = re.compile(r"command|callback|route|post|get|endpoint")
 _DEPTH = 3
 
@@ -24,11 +21,11 @@ _DEPTH = 3
 class LoadUnsafe(Rule):
     code = "FL704"
     name = "load-unsafe"
-    severity = Severity.WARNING
+    severity = Severity.INFO
     what = "`torch.load(..., weights_only=False)` reads a file whose path comes from outside: the command line, the environment, a download."
     why = (
-        "A pickle can run any code while it is loaded. With `weights_only=False` whoever made the file decides what happens on this machine; checkpoints are passed around and "
-        "downloaded more freely than programs are."
+        "A pickle can run any code while it is loaded, so with `weights_only=False` whoever made the file can run code on this machine. Checkpoints are shared and "
+        "downloaded more freely than programs."
     )
     instead = "Leave `weights_only` at its default (True since torch 2.6) and allow what else is needed with `torch.serialization.add_safe_globals`, or use safetensors."
     fix_safety = (
@@ -117,12 +114,9 @@ def roundtrip(thing):
                 else None
             )
             if origin is not None:
-                # `args.path` without anything that parses arguments in sight: only the name says so
-                seen = origin != "the command line" or _PARSES.search(module.source.text)
                 yield self.finding(
                     module.location(call),
-                    f"weights_only=False on a file named by {origin}: loading it runs whatever code the file holds.",
-                    severity=None if seen else Severity.INFO,
+                    f"torch.load reads a path from {origin} with `weights_only=False`, so whoever made the file can run code on this machine. Leave `weights_only` at its default.",
                     origin=origin,
                 )
 

@@ -127,7 +127,7 @@ def send(models, out):
             if path is not None and _in_training_loop(module, call) and _is_path(module, path):
                 yield self.finding(
                     module.location(call),
-                    "The only checkpoint is overwritten in place: a crash while writing loses the old one and the new one.",
+                    "The only checkpoint is overwritten in place, so a crash while writing loses both the old and the new one. Write to a temporary name and `os.replace` it.",
                 )
 
 

@@ -39,7 +39,7 @@ _OWN_STATE = frozenset(
         "setstate",
     }
 )
-_TELL = {"random": "Python's random", "numpy": "numpy.random", "torch": "torch"}
+_NAMES = {"random": "Python's random", "numpy": "numpy.random", "torch": "torch"}
 
 
 class SeedsIncomplete(Rule):
@@ -144,13 +144,13 @@ print(random.random())
         }
         drawn = _drawn(module)
         for function in seeding:
-            missing = [k for k in _TELL if k in drawn and k not in seeded]
+            missing = [k for k in _NAMES if k in drawn and k not in seeded]
             if missing:
                 at = module.location(function)
                 header = module.source.lines[function.lineno - 1]
                 yield self.finding(
                     type(at)(at.path, at.line, at.column, at.line, len(header) + 1, at.function),
-                    f"{function.name} does not seed {' and '.join(_TELL[k] for k in missing)}, which the program draws from.",
+                    f"`{function.name}` does not seed {' and '.join(_NAMES[k] for k in missing)}, which the program draws from, so runs differ. Seed it too.",
                     missing=missing,
                     drawn_at={k: str(drawn[k]) for k in missing},
                 )

@@ -21,7 +21,7 @@ The sampler shuffles with `seed + epoch`, and the epoch stays 0: the order is id
 
 Nothing raises, and one epoch looks right."""
     instead = """\
-Tell the sampler which epoch begins.
+Call `set_epoch` at the start of every epoch.
 
 ```python
 for epoch in range(epochs):

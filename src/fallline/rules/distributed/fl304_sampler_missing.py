@@ -61,8 +61,8 @@ for epoch in range(epochs):
                 if _shuffles(home, loader) and not _is_other(home, loader):
                     yield self.finding(
                         home.location(loader),
-                        "The model is in DDP but this loader shuffles all of the data on every rank. Give it a DistributedSampler instead of shuffle=True, "
-                        "and call its set_epoch",
+                        "The model is in DDP but this loader shuffles all of the data on every rank, so an epoch sees every sample once per rank. Give it a DistributedSampler instead of "
+                        "shuffle=True, and call its set_epoch.",
                     )
 
     wrong = (

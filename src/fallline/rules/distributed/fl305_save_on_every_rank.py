@@ -27,7 +27,7 @@ class SaveOnEveryRank(Rule):
 
 A rank in the path, a guard of any kind, and collective savers (`torch.distributed.checkpoint`, FSDP, Accelerate, Fabric) are fine."""
     why = """\
-All ranks write the same file at the same time. The parameters are the same, but the file can end up mixed or cut short, and it is found out when it is loaded."""
+All ranks write the same file at the same time. The parameters are the same, but the file can end up mixed or cut short, which nobody notices until it is loaded."""
     instead = """\
 Let one rank write, and the others wait where they need the file.
 
@@ -60,7 +60,7 @@ dist.barrier()
     def _found(self, module: Module, save: ast.Call) -> Finding:
         return self.finding(
             module.location(save),
-            "Every rank writes this file, to the same path and at the same time. Save on one rank only: if dist.get_rank() == 0",
+            "Every rank writes this file, to the same path and at the same time, so it can end up corrupted. Save on one rank only: if dist.get_rank() == 0.",
         )
 
     wrong = (

@@ -27,11 +27,11 @@ class ParametersReplaced(Rule):
     name = "parameters-replaced"
     severity = Severity.ERROR
     what = """\
-Parameters are replaced after the optimizer, or DDP, took hold of the old ones.
+Parameters are replaced after the optimizer, or DDP, took the old ones.
 
-The model is made anew, gets a new head, is wrapped by FSDP1, or is moved after DDP wrapped it. Wrapping in DDP after building the optimizer is harmless: it keeps the parameters."""
+The model is built again, gets a new head, is wrapped by FSDP1, or is moved after DDP wrapped it. Wrapping in DDP after building the optimizer is harmless: it keeps the parameters."""
     why = """\
-The optimizer goes on stepping tensors that are no longer in the model, so the new parameters stay as they were initialised.
+The optimizer continues to step tensors that are no longer in the model, so the new parameters stay as they were initialised.
 
 Nothing raises: the loss is computed, the gradients arrive, the step runs."""
     instead = """\

@@ -46,17 +46,18 @@ torchrun --nproc-per-node 8 train.py
                 if any(module.constant(a) in _OPTIONS for a in call.args):
                     yield self.finding(
                         module.location(call),
-                        'The local rank comes from the command line, as torch.distributed.launch gave it: torchrun sets it in os.environ["LOCAL_RANK"]',
+                        'The local rank is read from the command line, where torch.distributed.launch put it, but torchrun does not pass it. Read os.environ["LOCAL_RANK"].',
                     )
         for node in _launch_imports(module):
             yield self.finding(
-                module.location(node), "torch.distributed.launch is deprecated: use torchrun"
+                module.location(node),
+                "torch.distributed.launch is deprecated and will be removed. Use torchrun.",
             )
         for text in module.all(ast.Constant):
             if isinstance(text.value, str) and _LAUNCH.search(text.value) and _is_run(module, text):
                 yield self.finding(
                     module.location(text),
-                    "torch.distributed.launch is deprecated: start with torchrun",
+                    "torch.distributed.launch is deprecated and will be removed. Start with torchrun.",
                 )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:

@@ -25,7 +25,7 @@ class ClipLocalShard(Rule):
     what = """\
 `torch.nn.utils.clip_grad_norm_` is called on the parameters of an FSDP1 model (`FullyShardedDataParallel`)."""
     why = """\
-Each rank holds only its own shard of the gradients, so each computes another norm and clips by another factor: the parts of one gradient no longer fit together.
+Each rank holds only its own shard of the gradients, so each computes a different norm and clips by a different factor: the parts of one gradient no longer fit together.
 
 FSDP2 (`fully_shard`) and DTensors are fine: there torch's function computes the norm over all ranks. So is `NO_SHARD`, where every rank holds everything."""
     instead = """\

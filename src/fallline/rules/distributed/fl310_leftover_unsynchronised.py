@@ -15,7 +15,7 @@ class LeftoverUnsynchronised(Rule):
     name = "leftover-unsynchronised"
     severity = Severity.ERROR
     what = """\
-The step uses gradients of which the last micro-batches ran under `no_sync()`, so that they were never all-reduced.
+The last micro-batches before the step ran under `no_sync()`, so their gradients were never all-reduced.
 
 It happens at the end of the data, where the window is not full and the micro-batch that would synchronise never comes."""
     why = """\

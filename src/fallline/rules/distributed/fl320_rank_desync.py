@@ -20,7 +20,7 @@ class RankDesync(Rule):
     what = "The parameters of ranks that train one model have drifted apart."
     why = (
         "Data-parallel training averages gradients and assumes that every rank applies them to the same weights. Once they differ, "
-        "each rank trains another model with gradients that are right for none of them, and the checkpoint holds rank 0's."
+        "each rank trains a different model, with gradients that are right for none of them, and the checkpoint holds rank 0's."
     )
     instead = (
         "Make every update see synchronised gradients (the last backward of a window outside `no_sync()`), call the DDP model and not "
@@ -100,7 +100,7 @@ dist.destroy_process_group()
             f"Ranks have drifted apart: before update {index}, {name} differs between rank {first.rank} and rank {rank} by "
             f"{gap:.2g} of its size"
             + ("" if agreed is None else f"; before update {agreed} they still agreed")
-            + ".",
+            + ". Their gradients no longer fit one model: find the update that is not synchronised.",
             step=index,
             parameter=name,
             gap=gap,

@@ -28,7 +28,7 @@ class ClipAfterStep(Rule):
         "all: the parameters are bit for bit those of a run without it. Without `zero_grad()` it changes later updates instead."
     )
     instead = "Clip between `backward()` and `step()`:\n\n```python\nloss.backward()\ntorch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\noptimizer.step()\n```"
-    fix_safety = "The clip moves before the step it follows, when both stand in one block."
+    fix_safety = "The clip moves before the step it follows, when both are in one block."
     facts = ("clip-after-step",)
     tokens = (b"clip",)
 

@@ -34,7 +34,7 @@ class ClipBeforeBackward(Rule):
         "that follows is not clipped. Where old gradients are still there, it shrinks those."
     )
     instead = "Clip between `backward()` and `step()`:\n\n```python\nloss.backward()\ntorch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\noptimizer.step()\n```"
-    fix_safety = "The clip moves right before the step, when both stand in one block."
+    fix_safety = "The clip moves right before the step, when both are in one block."
     facts = ("clip-before-backward",)
     tokens = (b"clip",)
 

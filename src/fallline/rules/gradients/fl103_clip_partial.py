@@ -20,8 +20,8 @@ class ClipPartial(Rule):
     severity = Severity.ERROR
     what = "Finds gradient clipping that runs on every micro-batch of an accumulation, on a sum that is not complete yet."
     why = (
-        "Each call shrinks what has been added up so far, so early micro-batches count less than late ones. Where the clip "
-        "binds, the update points elsewhere than the one that is clipped once. Only where it never binds is it harmless."
+        "Each call shrinks the sum so far, so early micro-batches count less than late ones. Where the clip takes effect, the update "
+        "has a different direction from one that is clipped once. It is harmless only where it never takes effect."
     )
     instead = (
         "Clip once, on the complete sum, right before the step:\n\n"

@@ -24,9 +24,9 @@ class AccumulationUnscaled(Rule):
         "loss nor the gradient is divided by k."
     )
     why = (
-        "`backward()` adds. The gradient of k micro-batches is k times that of the big batch they stand for, so an SGD update is k "
-        "times too large: a hidden learning rate. Adam and AdamW divide the factor out again, and a clip that binds on every update "
-        "hides it; logged norms and clip thresholds are k times off all the same. An error, and with Adam and its kin a warning."
+        "`backward()` adds. The gradient of k micro-batches is k times that of one big batch, so an SGD update is k "
+        "times too large: a hidden learning rate. Adam and AdamW divide the factor out again, and a clip that takes effect on every update "
+        "hides it, but logged norms and clip thresholds are still k times off. An error; with Adam and similar optimizers, a warning."
     )
     instead = "Divide the loss by the number of micro-batches:\n\n```python\n(loss / accumulation_steps).backward()\n```"
     fix_safety = "Only the value given to `backward()` is divided; the logged loss stays as it was. Divides by the count that the boundary test or the loop names."
@@ -60,26 +60,18 @@ class AccumulationUnscaled(Rule):
         line = finding.at.line
         calls = module.method_calls("backward")
         call = next((c for c in calls if c.lineno <= line <= (c.end_lineno or c.lineno)), None)
-        if call is None:
+        count = _count(module, call, finding) if call is not None else None
+        if call is None or count is None:
             return None
-        count = _count(module, call, finding)
-        if count is None:
-            return None
-        assert isinstance(call.func, ast.Attribute)
-        loss = call.func.value
-        if (
-            isinstance(loss, ast.Call)
-            and isinstance(loss.func, ast.Attribute)
-            and loss.func.attr == "scale"
-            and loss.args
-        ):
-            loss = loss.args[0]  # scaler.scale(loss): the scale stays outermost
-            text = f"{_operand(module, loss)} / {count}"
-        else:
-            text = f"({_operand(module, loss)} / {count})"
-        return Fix(
-            "Divide the loss by the number of micro-batches", (Editor(module).replace(loss, text),)
-        )
+        match call.func:
+            case ast.Attribute(ast.Call(ast.Attribute(attr="scale"), [loss, *_])):
+                text = f"{_operand(module, loss)} / {count}"  # scaler.scale(loss): the scale stays outermost
+            case ast.Attribute(loss):
+                text = f"({_operand(module, loss)} / {count})"
+            case _:
+                return None
+        edit = Editor(module).replace(loss, text)
+        return Fix("Divide the loss by the number of micro-batches", (edit,))
 
     wrong = (
         SETUP
@@ -251,49 +243,41 @@ def _harm(trace: Trace, window: Window) -> str:
 def _operand(module: Module, node: ast.expr) -> str:
     """The text of an expression, in brackets where `/` would bind tighter."""
     text = module.segment(node)
-    loose = (
-        ast.BinOp | ast.IfExp | ast.BoolOp | ast.Compare | ast.Lambda | ast.NamedExpr | ast.UnaryOp
-    )
-    return f"({text})" if isinstance(node, loose) else text
+    match node:
+        case ast.BinOp() | ast.IfExp() | ast.BoolOp() | ast.Compare() | ast.Lambda():
+            return f"({text})"
+        case ast.NamedExpr() | ast.UnaryOp():
+            return f"({text})"
+    return text
 
 
 def _count(module: Module, call: ast.Call, finding: Finding) -> str | None:
-    """The text that names the number of micro-batches where the backward stands."""
+    """The text that names the number of micro-batches at the backward."""
     boundary = finding.related.get("boundary")
     if boundary is not None and boundary.path == module.path:
-        found = [
-            n
-            for n in module.all(ast.BinOp)
-            if isinstance(n.op, ast.Mod) and n.lineno == boundary.line
-        ]
-        if len(found) != 1:
-            return None
-        count = found[0].right
-        same = module.function(count) is module.function(call)
-        return _operand(module, count) if same or _is_attribute(count) else None
+        return _modulus(module, call, boundary.line)
     loop = module.enclosing(call, ast.For)
     step = finding.related.get("step")
     if loop is None or step is None or loop.lineno <= step.line <= (loop.end_lineno or loop.lineno):
         return None
-    counts = loop.iter
-    ranged = (
-        isinstance(counts, ast.Call)
-        and isinstance(counts.func, ast.Name)
-        and counts.func.id == "range"
-    )
-    if ranged and isinstance(counts, ast.Call) and len(counts.args) == 1:
-        return _operand(module, counts.args[0])
+    match loop.iter:
+        case ast.Call(ast.Name("range"), [count]):
+            return _operand(module, count)
     return None
-
-
-def _is_attribute(node: ast.expr) -> bool:
-    """`self.every` means the same in every method."""
-    return (
-        isinstance(node, ast.Attribute)
-        and isinstance(node.value, ast.Name)
-        and node.value.id == "self"
-    )
 
 
 def _how_many(trace: Trace, window: Window) -> str:
     return str(len(window.micro)) if trace.live else "several"
+
+
+def _modulus(module: Module, call: ast.Call, line: int) -> str | None:
+    """The `k` of `(i + 1) % k == 0` at the boundary, where it means the same at the backward."""
+    found = [n for n in module.all(ast.BinOp) if isinstance(n.op, ast.Mod) and n.lineno == line]
+    if len(found) != 1:
+        return None
+    count = found[0].right
+    match count:
+        case ast.Attribute(ast.Name("self")):  # means the same in every method
+            return _operand(module, count)
+    same = module.function(count) is module.function(call)
+    return _operand(module, count) if same else None

@@ -43,7 +43,7 @@ class AccumulationWiped(Rule):
         "top. Just before the step nothing counts: the model does not learn at all."
     )
     instead = "Clear after the step, or before the first backward of the window:\n\n```python\noptimizer.step()\noptimizer.zero_grad()\n```"
-    fix_safety = "`zero_grad()` moves behind the step, when both stand in one block or the step in an `if` of that block."
+    fix_safety = "`zero_grad()` moves after the step, when both are in one block or the step is in an `if` of that block."
     facts = ("zero-grad-inside-window",)
     tokens = (b"zero_grad", b".grad")
 

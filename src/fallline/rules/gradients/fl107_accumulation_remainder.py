@@ -41,7 +41,7 @@ class AccumulationRemainder(Rule):
         "instead of by their own count, they count 0.25, 0.50 or 0.75 of what they should for r = 1, 2, 3 of k = 4."
     )
     instead = (
-        "Step on the last batch too, and divide by what was really accumulated:\n\n"
+        "Step on the last batch too, and divide by the number that was really accumulated:\n\n"
         "```python\nlast = i + 1 == len(loader)\nif (i + 1) % accumulation_steps == 0 or last:\n    ...\n```\n\n"
         "`fallline.Stepper` does both: it divides once, at the step."
     )

@@ -24,7 +24,7 @@ class GradientDividedRepeatedly(Rule):
     )
     why = (
         "`.grad` holds the sum so far, so the first micro-batch is divided k times, the next one k - 1 times, and so on. For k = 4 "
-        "their weights are 1/256, 1/64, 1/16 and 1/4: another length, and another direction."
+        "their weights are 1/256, 1/64, 1/16 and 1/4: the update has a different length and a different direction."
     )
     instead = "Divide the loss of each micro-batch, or the gradient once, right before the step:\n\n```python\n(loss / accumulation_steps).backward()\n```"
     fix_safety = "The division moves into the boundary test, before everything else there; only where it is a loop of its own over the parameters."

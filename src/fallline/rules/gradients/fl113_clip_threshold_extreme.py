@@ -23,7 +23,7 @@ class ClipThresholdExtreme(Rule):
     severity = Severity.WARNING
     what = "Finds a `max_norm` that is not positive, or so small (0.01 and below) that it clips every update."
     why = (
-        "A threshold below every norm is a learning rate in disguise: SGD all but stands still. "
+        "A threshold below every norm is a learning rate in disguise: SGD hardly moves. "
         "Zero removes the gradient, and a negative value turns the update around."
     )
     instead = "Take the threshold from the norms of your own run, for instance a high quantile of them:\n\n```python\ntorch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)\n```"
@@ -37,10 +37,10 @@ class ClipThresholdExtreme(Rule):
             if node is None or limit is None or limit > _SMALLEST or _guarded(module, call, node):
                 continue
             if limit <= 0:
-                message = f"max_norm is {limit:g}: gradients become zero or change sign. Use a positive threshold, or leave the clip out."
+                message = f"max_norm is {limit:g}, so the gradients become zero or change sign. Use a positive threshold, or remove the clip."
             else:
                 message = (
-                    f"max_norm is {limit:g}, so small that it clips every update: for SGD it is a tiny learning rate in disguise. "
+                    f"max_norm is {limit:g}, so small that every update is clipped; for SGD that is a tiny learning rate in disguise. "
                     "Take the threshold from the norms of your own run."
                 )
             yield self.finding(module.location(call), message, max_norm=limit)

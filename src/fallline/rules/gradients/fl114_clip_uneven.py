@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from fallline.events import Clip, Trace
 from fallline.finding import Finding, Severity
+from fallline.flow.calls import names_in
 from fallline.location import Location
 from fallline.rule import Rule
 from fallline.syntax import Module
@@ -61,8 +62,8 @@ class ClipUneven(Rule):
         "or reaches parameters twice."
     )
     why = (
-        "What is left out is not clipped at all: with a clip for the Linear layers of an encoder, Embedding, LayerNorm and the attention's own "
-        "`in_proj_weight` keep their full gradients, and the update's direction has changed."
+        "The layers that are left out are not clipped at all: with a clip for the Linear layers of an encoder, Embedding, LayerNorm and the attention's own "
+        "`in_proj_weight` keep their full gradients, and the update points in a different direction."
     )
     instead = "Clip the parameters, not a list of types:\n\n```python\ntorch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n```"
     facts = ("per-layer-clip-forgets-layers", "per-layer-clip-twice-is-harmless")
@@ -193,50 +194,34 @@ def _forgotten(module: Module, call: ast.Call) -> list[str]:
 
 def _walked(module: Module, call: ast.Call) -> str | None:
     """The name of the submodule whose parameters are clipped, in a loop over a model's modules."""
-    given = module.argument(call, 0, "parameters")
-    if not (
-        isinstance(given, ast.Call)
-        and isinstance(given.func, ast.Attribute)
-        and given.func.attr == "parameters"
-    ):
-        return None
-    if not isinstance(given.func.value, ast.Name):
-        return None
-    name = given.func.value.id
-    for up in module.parents(call):
-        if (
-            isinstance(up, ast.For)
-            and isinstance(up.iter, ast.Call)
-            and isinstance(up.iter.func, ast.Attribute)
-        ):
-            targets = {n.id for n in ast.walk(up.target) if isinstance(n, ast.Name)}
-            if up.iter.func.attr in _WALKS and name in targets:
-                return name
+    match module.argument(call, 0, "parameters"):
+        case ast.Call(ast.Attribute(ast.Name(name), "parameters")):
+            for up in module.parents(call):
+                match up:
+                    case ast.For(target, ast.Call(ast.Attribute(attr=walk))) if walk in _WALKS:
+                        if name in names_in(target):
+                            return name
     return None
 
 
 def _types_tested(module: Module, call: ast.Call, walked: str) -> set[str] | None:
     """The torch.nn layers that `isinstance(module, ...)` lets through; None where there is no such test or an unknown type."""
     for up in module.parents(call):
-        if isinstance(up, ast.For):
-            return None
-        if isinstance(up, ast.If) and call.lineno >= up.body[0].lineno:
-            test = up.test
-            plain = (
-                isinstance(test, ast.Call)
-                and isinstance(test.func, ast.Name)
-                and test.func.id == "isinstance"
-            )
-            if (
-                plain
-                and isinstance(test, ast.Call)
-                and len(test.args) == 2
-                and getattr(test.args[0], "id", None) == walked
-            ):
-                given = module.value(test.args[1])
-                elements = given.elts if isinstance(given, ast.Tuple | ast.List) else [given]
-                names = [module.resolve(e) for e in elements]
-                if all(n is not None and n.startswith("torch.nn.") for n in names):
-                    return {str(n).rpartition(".")[2] for n in names}
-            return None
+        match up:
+            case ast.For():
+                return None
+            case ast.If(test, body) if call.lineno >= body[0].lineno:
+                return _layers_named(module, test, walked)
+    return None
+
+
+def _layers_named(module: Module, test: ast.expr, walked: str) -> set[str] | None:
+    """The layers of `isinstance(walked, ...)`, when all of them are torch's."""
+    match test:
+        case ast.Call(ast.Name("isinstance"), [ast.Name(name), types]) if name == walked:
+            given = module.value(types)
+            elements = given.elts if isinstance(given, ast.Tuple | ast.List) else [given]
+            names = [module.resolve(e) or "" for e in elements]
+            if all(n.startswith("torch.nn.") for n in names):
+                return {n.rpartition(".")[2] for n in names}
     return None

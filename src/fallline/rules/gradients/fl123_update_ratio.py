@@ -19,7 +19,7 @@ class UpdateRatio(Rule):
     severity = Severity.WARNING
     what = "The size of the updates over the size of the weights is outside its healthy band, and the loss has not improved."
     why = (
-        "Above a tenth of the weights updates overwrite more and more of what was learned; updates below a millionth change nothing.\n"
+        "Updates above a tenth of the weights overwrite more and more of what was learned; updates below a millionth change nothing.\n"
         "About a thousandth to a hundredth is usual. A decayed or warming-up learning rate is small on purpose, and a falling loss is its own proof."
     )
     instead = "Lower or raise the learning rate by the factor that brings the ratio in the evidence near 1e-3."

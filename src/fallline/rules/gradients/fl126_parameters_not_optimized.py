@@ -17,7 +17,7 @@ class ParametersNotOptimized(Rule):
     what = "Parameters received gradients update after update, belonged to no optimizer, and never changed."
     why = (
         "They stay at their random start while the rest of the model trains around them. It happens when a layer is added after the optimizer was built, "
-        "when parameter groups are written by hand, or when the optimizer was given another copy of the model."
+        "when parameter groups are written by hand, or when the optimizer was given a different copy of the model."
     )
     instead = "Build the optimizer last, from all of `model.parameters()`; freeze what must not train with `requires_grad_(False)`, which also saves its gradients."
 
@@ -28,6 +28,6 @@ class ParametersNotOptimized(Rule):
             more = f" and {entry['count'] - 3} more" if entry.get("count", 0) > 3 else ""
             yield self.finding(
                 at,
-                f"{', '.join(names[:3])}{more} receive gradients, but no optimizer holds them: they are never updated.",
+                f"{', '.join(names[:3])}{more} receive gradients, but no optimizer holds them, so they are never updated. Pass them to the optimizer.",
                 **evidence,
             )

@@ -24,6 +24,6 @@ class ClipNonfinite(Rule):
             at, evidence = located(entry)
             yield self.finding(
                 at,
-                f"Clipping met a gradient norm of {entry.get('norm')} at update {entry.get('step')} and spread it to every gradient it was given.",
+                f"Clipping met a gradient norm of {entry.get('norm')} at update {entry.get('step')} and spread it to every gradient it was given, so the whole update is lost. Find where the value comes from, or pass error_if_nonfinite=True.",
                 **evidence,
             )

@@ -217,35 +217,30 @@ def _growing(trace: Trace) -> set[tuple[Location, object]]:
 
 def _kept(module: Module, statement: ast.stmt | None) -> ast.expr | None:
     """The expression that a statement stores, where it is surely one tensor."""
-    value: ast.expr | None = None
-    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-        call = statement.value
-        if (
-            isinstance(call.func, ast.Attribute)
-            and call.func.attr == "append"
-            and len(call.args) == 1
-        ):
-            value = call.args[0]
-    elif isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Add | ast.Sub):
-        value = statement.value
-    elif isinstance(statement, ast.Assign) and len(statement.targets) == 1:
-        value = _added(statement)
-    return (
-        value
-        if isinstance(value, ast.Name | ast.Attribute | ast.Subscript | ast.Call | ast.BinOp)
-        else None
-    )
+    match statement:
+        case ast.Expr(ast.Call(ast.Attribute(attr="append"), [value])):
+            found: ast.expr | None = value
+        case ast.AugAssign(op=ast.Add() | ast.Sub(), value=value):
+            found = value
+        case ast.Assign([_]):
+            found = _added(statement)
+        case _:
+            found = None
+    match found:
+        case ast.Name() | ast.Attribute() | ast.Subscript() | ast.Call() | ast.BinOp():
+            return found
+    return None
 
 
 def _added(statement: ast.Assign) -> ast.expr | None:
     """`history[i] = loss`, and `total = total + loss`."""
-    if isinstance(statement.targets[0], ast.Subscript):
-        return statement.value
-    value = statement.value
-    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
-        before = ast.unparse(statement.targets[0])
-        if ast.unparse(value.left) == before:
-            return value.right
-        if ast.unparse(value.right) == before:
-            return value.left
+    match statement.targets[0], statement.value:
+        case ast.Subscript(), value:
+            return value
+        case target, ast.BinOp(left, ast.Add(), right):
+            before = ast.unparse(target)
+            if ast.unparse(left) == before:
+                return right
+            if ast.unparse(right) == before:
+                return left
     return None

@@ -21,7 +21,7 @@ class RetainGraphInLoop(Rule):
         "The graph and its saved activations stay alive until the loss is overwritten, so two graphs live at once at the peak. Often the flag was added to "
         'silence "backward through the graph a second time": then state is carried from one iteration to the next and wants a `detach()`.'
     )
-    instead = "Call `backward()`; detach what is carried over to the next iteration."
+    instead = "Call `backward()` without it, and detach the tensors that you carry over to the next iteration."
     fix_safety = (
         "Removes the argument; where a second backward exists after all, torch raises and says so."
     )

@@ -29,7 +29,7 @@ class EmptyCacheInLoop(Rule):
         "The cache is what makes allocation cheap: memory in it is free for the next tensor already, and emptying it frees nothing that torch itself could not use. "
         "Every call waits for the device and gives the blocks back, and the next iteration asks the driver for them again."
     )
-    instead = "Remove it. Against fragmentation set PYTORCH_ALLOC_CONF=expandable_segments:True; against growth find what is kept (FL401)."
+    instead = "Remove it. Against fragmentation set PYTORCH_ALLOC_CONF=expandable_segments:True; against growth, find the tensor that is kept (FL401)."
     fix_safety = "Removes the call; no value changes."
     references = ("https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management",)
     tokens = (b"empty_cache",)
@@ -119,7 +119,7 @@ def fold(folds, loaders, model):
             if loop is not None and (trains or _over_batches(module, loop)):
                 yield self.finding(
                     module.location(call),
-                    "The memory cache is emptied on every iteration: each one waits for the device and allocates anew.",
+                    "The memory cache is emptied on every iteration, so each one waits for the device and allocates its memory again. Remove the call.",
                     # between pieces of a generation or an evaluation it may be meant
                     severity=None if trains else Severity.INFO,
                 )
@@ -136,45 +136,36 @@ def _loop_of(module: Module, call: ast.Call) -> ast.For | ast.While | None:
     """The loop whose every iteration makes this call: no test that changes with the iteration, no exception handler."""
     child: ast.AST = call
     for up in module.parents(call):
-        if isinstance(up, ast.For | ast.While):
-            return up if child in up.body else None
-        if isinstance(up, ast.If):
-            if _SAME_EVERY_TIME.search(module.segment(up.test)) is None or "%" in module.segment(
-                up.test
-            ):
+        match up:
+            case ast.For() | ast.While():
+                return up if child in up.body else None
+            case ast.If(test):
+                text = module.segment(test)
+                if _SAME_EVERY_TIME.search(text) is None or "%" in text:
+                    return None
+            case ast.ExceptHandler() | ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
                 return None
-        elif isinstance(
-            up, ast.ExceptHandler | ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
-        ):
-            return None
         child = up
     return None
 
 
 def _trains(module: Module, loop: ast.For | ast.While) -> bool:
     """Each turn of the loop itself is one batch that is trained on."""
-    return any(
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr == "backward"
-        and module.enclosing(node, ast.For, ast.While) is loop
-        for node in ast.walk(loop)
-    )
+    return any(module.enclosing(c, ast.For, ast.While) is loop for c in _backwards(loop))
 
 
 def _over_batches(module: Module, loop: ast.For | ast.While) -> bool:
     """The data of the loop come from what is called like a loader, and nothing in it is a loop or trains."""
-    if any(
-        isinstance(n, ast.For | ast.While)
-        or (
-            isinstance(n, ast.Call)
-            and isinstance(n.func, ast.Attribute)
-            and n.func.attr == "backward"
-        )
-        for n in ast.walk(loop)
-        if n is not loop
-    ):
+    inner = [n for n in ast.walk(loop) if n is not loop and isinstance(n, ast.For | ast.While)]
+    if inner or any(_backwards(loop)):
         return False
     return (
         isinstance(loop, ast.For) and _GIVES_BATCHES.search(module.segment(loop.iter)) is not None
     )
+
+
+def _backwards(loop: ast.AST) -> Iterator[ast.Call]:
+    for node in ast.walk(loop):
+        match node:
+            case ast.Call(ast.Attribute(attr="backward")):
+                yield node

@@ -14,7 +14,7 @@ _NAMES = ("torch.utils.checkpoint.checkpoint", "torch.utils.checkpoint.checkpoin
 class CheckpointReentrant(Rule):
     code = "FL405"
     name = "checkpoint-reentrant"
-    severity = Severity.WARNING
+    severity = Severity.INFO
     what = "`torch.utils.checkpoint.checkpoint` is called without `use_reentrant`, which still means the old reentrant kind."
     why = (
         "The reentrant kind gives no gradients when no input of the block requires one (frozen embeddings, the first block), takes no keyword arguments, and "
@@ -87,7 +87,7 @@ def save(model):
             if call.args and not any(k.arg in {None, "use_reentrant"} for k in call.keywords):
                 yield self.finding(
                     module.location(call),
-                    "checkpoint without use_reentrant=False is the old reentrant kind: no gradient when no input requires one.",
+                    "checkpoint() without use_reentrant is the old reentrant kind, which gives no gradients when no input requires one. Pass use_reentrant=False.",
                 )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:

@@ -86,7 +86,7 @@ for update in range(120):
             return None
         return self.finding(
             track.at,
-            f"{counts[-1][1]} autograd graphs of past updates are still alive, {grown / updates:.2g} more with every update: "
+            f"{counts[-1][1]} autograd graphs of past updates are still alive, {grown / updates:.2g} more with every update, so memory grows: "
             "something keeps a loss or an output. Keep loss.item() or output.detach() instead.",
             step=counts[-1][0],
             graphs=counts[-1][1],
@@ -111,7 +111,7 @@ for update in range(120):
             return None
         return self.finding(
             track.at,
-            f"Live tensors grew by {grown / 2**20:.0f} MiB over {updates} updates, steadily, and are never released.",
+            f"Live tensors grew by {grown / 2**20:.0f} MiB over {updates} updates, steadily, and nothing releases them. Look for a list that grows, or run `fallline measure memory`.",
             step=sizes[-1][0],
             bytes_per_update=grown / updates,
             memory=sizes[-1][1],

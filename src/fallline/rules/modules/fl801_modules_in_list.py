@@ -19,7 +19,7 @@ class ModulesInList(Rule):
     code = "FL801"
     name = "modules-in-list"
     severity = Severity.ERROR
-    what = "Layers of an nn.Module are kept in a plain Python list or dict, so the module does not know them."
+    what = "An nn.Module keeps layers in a plain Python list or dict, which does not register them."
     why = (
         "`parameters()`, `to(device)`, `state_dict()`, `train()` and `eval()` only reach registered submodules. "
         "Layers in a plain list are not trained by the optimizer, not moved, not saved, and keep their own mode."

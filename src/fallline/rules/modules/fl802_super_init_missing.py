@@ -124,19 +124,19 @@ class Abstract(nn.Module):
                     yield self._report(
                         module,
                         first,
-                        f"{_target(first)} is assigned before super().__init__(): this raises AttributeError.",
+                        f"`{_target(first)}` is assigned before `super().__init__()`, which raises AttributeError. Call `super().__init__()` first.",
                     )
             elif first is not None and not _may_call_elsewhere(module, init):
                 yield self._report(
                     module,
                     first,
-                    f"{_target(first)} is assigned, but {cls.name}.__init__ never calls super().__init__(): this raises AttributeError.",
+                    f"`{_target(first)}` is assigned, but {cls.name}.__init__ never calls `super().__init__()`, which raises AttributeError. Call it first.",
                 )
             elif not _may_call_elsewhere(module, init) and _does_something(init):
                 yield self._report(
                     module,
                     init,
-                    f"{cls.name}.__init__ never calls super().__init__(): the module cannot be called, moved or trained.",
+                    f"{cls.name}.__init__ never calls `super().__init__()`, so the module cannot be called, moved or trained. Call it first.",
                 )
 
     def _report(self, module: Module, node: ast.stmt, message: str) -> Finding:

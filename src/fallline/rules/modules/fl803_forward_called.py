@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from fallline.finding import Finding, Fix, Severity
-from fallline.flow.modules import acts_as_module, is_module, looks_like_model
+from fallline.flow.modules import is_module, looks_like_model
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
 
@@ -14,11 +14,11 @@ from fallline.syntax import Editor, Module
 class ForwardCalled(Rule):
     code = "FL803"
     name = "forward-called"
-    severity = Severity.WARNING
+    severity = Severity.INFO
     what = "A module's `forward` is called directly instead of the module itself."
     why = (
         "`model(x)` runs forward and pre-forward hooks; `model.forward(x)` does not. Pruning, spectral_norm and the older weight_norm, "
-        "FSDP2's parameter gathering, quantisation observers and activation loggers all live in those hooks, and do nothing."
+        "FSDP2's parameter gathering, quantisation observers and activation loggers all live in those hooks, and none of it runs."
     )
     instead = "Call the module: `model(x)`."
     fix_safety = "Removes `.forward`; what runs in addition are the hooks that were meant to run."
@@ -137,8 +137,7 @@ print(model(torch.ones(1, 2)))
                 name = module.segment(receiver)
                 yield self.finding(
                     module.location(call),
-                    f"{name}.forward(...) skips the hooks of {name}: call {name}(...).",
-                    severity=None if known or acts_as_module(module, receiver) else Severity.INFO,
+                    f"`{name}.forward(...)` skips the hooks of {name}, so pruning, weight norm or FSDP does nothing there. Call `{name}(...)`.",
                 )
 
     def _could_be_module(self, module: Module, receiver: ast.expr) -> bool:

@@ -13,12 +13,10 @@ class EvalNotRestored(Rule):
     code = "FL804"
     name = "eval-not-restored"
     severity = Severity.ERROR
-    what = (
-        "`model.eval()` is called for an evaluation, and training goes on without `model.train()`."
-    )
+    what = "`model.eval()` is called for an evaluation, and training continues without `model.train()`."
     why = (
         "In eval mode dropout does nothing and BatchNorm uses its running statistics without updating them. Every update after the first "
-        "evaluation trains another model than the one that was meant, and nothing says so."
+        "evaluation trains a different model from the one you meant, and nothing says so."
     )
     instead = "Call `model.train()` at the top of every training epoch (and after every evaluation inside it)."
     references = (

@@ -146,14 +146,14 @@ def attention(q, k, v, p, **options):
             if self._always_on(module, call) and not _on_purpose(module, call):
                 yield self.finding(
                     module.location(call),
-                    f"{module.segment(call.func)} without training=self.training drops in evaluation too.",
+                    f"`{module.segment(call.func)}` has no `training=self.training`, so it drops units in evaluation too and results differ from call to call. Pass it.",
                 )
         for layer in module.calls(*_LAYERS):
             use = module.parent(layer)
             if isinstance(use, ast.Call) and use.func is layer and not _on_purpose(module, use):
                 yield self.finding(
                     module.location(use),
-                    f"{module.segment(layer.func)} made on the spot is always in train mode and drops in evaluation too: make it once in __init__.",
+                    f"This `{module.segment(layer.func)}` is made on every call and is always in train mode, so it drops units in evaluation too. Make it once in `__init__`.",
                 )
 
     def _always_on(self, module: Module, call: ast.Call) -> bool:

@@ -196,7 +196,7 @@ class Agent:
             return
         yield self.finding(
             module.location(statement),
-            f"self.{name} is {how}, so it is not in parameters(): it is never trained, moved or saved.",
+            f"`self.{name}` is {how}, so it is not in `parameters()` and is never trained, moved or saved. Assign an `nn.Parameter`.",
         )
 
     def _in_builder(self, module: Module, statement: ast.stmt) -> bool:
@@ -259,7 +259,7 @@ def _unregistered(module: Module, value: ast.expr) -> str | None:
     if value.func.attr in _MOVES and isinstance(inner, ast.Call):
         # .float() gives a float32 Parameter back as it is
         if module.resolve(inner.func) in _PARAMETER and value.func.attr != "float":
-            return f"what .{value.func.attr}() made of a Parameter, a plain tensor"
+            return f"the result of .{value.func.attr}() on a Parameter, which is a plain tensor"
         return _unregistered(module, inner)
     return None
 

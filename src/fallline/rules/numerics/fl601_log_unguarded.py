@@ -41,7 +41,7 @@ class LogUnguarded(Rule):
     severity = Severity.WARNING
     yields_to = ("FL605",)
     yields_within = "line"
-    what = "Looks for the logarithm, in a loss, of a value that can reach zero or go below it."
+    what = "A loss takes the logarithm of a value that can reach zero or go below it."
     why = """\
 One such value makes the whole loss infinite or NaN, and the next step writes NaN into every weight.
 
@@ -286,10 +286,11 @@ def _squashed(module: Module, of: ast.expr) -> tuple[bool, Made | None]:
 def _message(of: ast.expr, found: Range) -> str:
     if found is DEAD_BRANCH:
         return (
-            "log inside torch.where: where the test is false its gradient is 0 times infinity, NaN"
+            "This log is inside torch.where: the branch that is not taken still sends back 0 times infinity, so the gradient is NaN. "
+            "Choose the input first: `torch.log(torch.where(x > 0, x, 1.0))`"
         )
     if found.low < 0:
         if isinstance(of, ast.BinOp):
-            return f"log of a value that can be negative ({found.said}): NaN; an epsilon does not help below zero"
-        return f"log of a value that can be negative ({found.said}): NaN"
-    return f"log of a value that can be exactly 0 ({found.said}): -inf, and an infinite gradient"
+            return f"This log is taken of a value that can be negative ({found.said}), which makes the loss NaN; adding an epsilon does not help below zero. Clamp it: `x.clamp_min(1e-6).log()`"
+        return f"This log is taken of a value that can be negative ({found.said}), which makes the loss NaN. Clamp it: `x.clamp_min(1e-6).log()`"
+    return f"This log is taken of a value that can be exactly 0 ({found.said}), which makes the loss -inf and its gradient infinite. Use log_softmax or logsigmoid, or clamp it: `x.clamp_min(1e-6).log()`"

@@ -23,7 +23,7 @@ class DivisionUnguarded(Rule):
     code = "FL602"
     name = "division-unguarded"
     severity = Severity.WARNING
-    what = "Looks for a division, in a loss, by a value that can reach zero."
+    what = "A loss is divided by a value that can reach zero."
     why = """\
 One zero makes the loss infinite, or NaN where 0 is divided by 0, and the next step writes NaN into every weight.
 
@@ -37,7 +37,7 @@ Keep the denominator away from zero.
 - a value that is never negative: `x / (y + 1e-8)` or `x / y.clamp(min=1e-8)`
 - a value of either sign: divide by something that is not predicted, such as `target.abs().clamp(min=1e-3)`
 - under a condition: choose the denominator first, `x / torch.where(n > 0, n, 1)`"""
-    fix_safety = "Safe for counts: one of at least 1 is unchanged. Weights that sum to less than 1 are no count; do not take it there."
+    fix_safety = "Safe for counts: one of at least 1 is unchanged. Weights that sum to less than 1 are not a count: do not apply it there."
     facts = ("reciprocal-plus-epsilon", "relative-error-loss", "empty-masks")
     tokens = LOSS_TOKENS
     wrong = (
@@ -285,9 +285,12 @@ def _unlikely(below: ast.expr, found: Range) -> bool:
 
 def _message(below: ast.expr, found: Range) -> str:
     if found is DEAD_BRANCH:
-        return "division inside torch.where: where the test is false its gradient is 0 times infinity, NaN"
+        return (
+            "This division is inside torch.where: the branch that is not taken still sends back 0 times infinity, so the gradient is NaN. "
+            "Choose the denominator first: `x / torch.where(n > 0, n, 1)`"
+        )
     if found.source.startswith("the mask"):
-        return f"Division by a count that is 0 when nothing is selected ({found.said}): NaN"
+        return f"The loss is divided by a count that is 0 when nothing is selected ({found.said}), which makes it NaN. Count at least 1: `.sum().clamp(min=1)`"
     if found.low < 0 and isinstance(below, ast.BinOp):
-        return f"Division by a value that can be 0 ({found.said}): an epsilon only moves the pole of a value of either sign"
-    return f"Division by a value that can be 0 ({found.said})"
+        return f"The loss is divided by a value that can be 0 ({found.said}), and it can be negative too, so an epsilon only moves the zero. Divide by a bound instead: `y.abs().clamp(min=1e-3)`"
+    return f"The loss is divided by a value that can be 0 ({found.said}), which makes it infinite or NaN. Keep it away from zero: `y.clamp(min=1e-8)`"

@@ -26,7 +26,7 @@ class SqrtAtZero(Rule):
     code = "FL603"
     name = "sqrt-at-zero"
     severity = Severity.WARNING
-    what = "Looks for sqrt, rsqrt or a power of one half of a value that can be exactly zero, where a gradient flows through."
+    what = "A gradient flows through the square root of a value that can be exactly zero."
     why = """\
 The loss stays finite and every gradient becomes NaN: the slope of the square root at 0 is infinite, and infinity times 0 is NaN.
 
@@ -268,7 +268,7 @@ print(rmse_metric(torch.zeros(3), torch.zeros(3)))
             for norm in _norms_in(module, outputs):
                 yield self.finding(
                     module.location(norm),
-                    "This norm is differentiated twice (create_graph=True): its second derivative at 0 is NaN",
+                    "This norm is differentiated twice (`create_graph=True`), and its second derivative at 0 is NaN. Add a small constant under the root: `(d.square().sum() + 1e-12).sqrt()`",
                 )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
@@ -379,10 +379,13 @@ def _zero_bound(module: Module, of: ast.expr) -> ast.expr | None:
 
 def _message(found: Range) -> str:
     if found is DEAD_BRANCH:
-        return "square root inside torch.where: where the test is false its gradient is 0 times infinity, NaN"
+        return (
+            "This square root is inside torch.where: the branch that is not taken still sends back 0 times infinity, so the gradient is NaN. "
+            "Choose the input first: `torch.where(x > 0, x, 1.0).sqrt()`"
+        )
     if found.source == "clamp":
-        return "Square root of a value clamped at 0: at 0 its slope is infinite, so the gradient is NaN"
+        return "This square root is taken of a value clamped at 0, where its slope is infinite, so one exact 0 makes every gradient NaN. Clamp at 1e-12 instead"
     what = {"square": "a square", "var": "a variance", "std": "a standard deviation"}.get(
         found.source, found.source
     )
-    return f"Square root of a value that can be exactly 0 ({what}): its slope there is infinite, so the gradient is NaN"
+    return f"This square root is taken of a value that can be exactly 0 ({what}), where its slope is infinite, so every gradient becomes NaN. Add a small constant: `(x + 1e-12).sqrt()`"

@@ -37,11 +37,11 @@ class ExpUnguarded(Rule):
     code = "FL604"
     name = "exp-unguarded"
     severity = Severity.INFO
-    what = "Looks for exp, in a loss, of a value that has no upper bound, such as logits."
+    what = "A loss takes exp of a value that has no upper bound, such as logits."
     why = """\
 exp is infinite above 88.72 in float32, 88.5 in bfloat16 and 11.09 in float16, and infinity divided by infinity is NaN.
 
-Logits pass these bounds in a run that diverges, and in float16 in healthy ones. Under CUDA autocast exp runs in float32; under CPU autocast and after
+Logits exceed these bounds in a run that diverges; in float16 they do in healthy runs too. Under CUDA autocast exp runs in float32; under CPU autocast and after
 `.half()` it does not."""
     instead = """\
 Stay in log space, or bound the argument.
@@ -142,7 +142,7 @@ contrastive_loss(x, x).backward()
             if not guarded(module, of) and not _LOG_SCALE.search(module.segment(of)):
                 yield self.finding(
                     module.location(call),
-                    f"exp of a value without an upper bound ({found.said}): infinite above {OVERFLOWS} in float32",
+                    f"This exp is taken of a value without an upper bound ({found.said}); above {OVERFLOWS} it is infinite in float32, and the loss with it. Use logsumexp or softplus, or clamp the value",
                     bound=OVERFLOWS,
                 )
 

@@ -19,7 +19,7 @@ class HandWrittenCrossEntropy(Rule):
     code = "FL605"
     name = "hand-written-cross-entropy"
     severity = Severity.WARNING
-    what = "Looks for softmax followed by log and by a pick or a weighted sum over classes, in any order."
+    what = "A cross-entropy is written by hand: softmax, log, and a pick or a weighted sum over classes, in any order."
     why = """\
 A softmax can be exactly 0 in float32 (logits 104 apart, in float16 18), and then the log is -inf.
 
@@ -178,8 +178,8 @@ self_similarity_loss(torch.randn(4, 8, requires_grad=True)).backward()
             if (picked or weighed(module, call, probabilities)) and in_loss(module, call):
                 yield self.finding(
                     module.location(call),
-                    "A cross-entropy by hand: softmax, log, pick. It is -inf or flat where the fused operation is exact;"
-                    " give the logits to F.cross_entropy or F.log_softmax",
+                    "This cross-entropy is written by hand as softmax, log and a pick: where the softmax underflows the loss is -inf, or flat if it is clamped, "
+                    "and the sample gets no gradient. Pass the logits to F.cross_entropy or F.log_softmax",
                 )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:

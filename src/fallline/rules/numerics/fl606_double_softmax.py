@@ -35,7 +35,7 @@ class DoubleSoftmax(Rule):
     code = "FL606"
     name = "double-softmax"
     severity = Severity.ERROR
-    what = "Looks for probabilities given as the input of a loss that expects logits and squashes them itself."
+    what = "A loss that expects logits, and squashes them itself, is given probabilities."
     why = """\
 The model trains, but far more slowly, and nothing says so: the loss squashes what is already squashed.
 
@@ -208,7 +208,7 @@ criterion(model(torch.randn(4, 8)), torch.ones(4, 1)).backward()
                 continue
             yield self.finding(
                 module.location(call),
-                f"{loss} expects logits and is given the result of {made.op}{_where(module, made, call)}: it squashes them a second time",
+                f"{loss} expects logits but gets the result of {made.op}{_where(module, made, call)} and squashes it a second time, so the gradient is small and training is slow. Pass the logits",
                 loss=loss,
                 squashed_by=made.op,
                 squashed_at=f"{made.module.path}:{made.line}",

@@ -27,14 +27,14 @@ class NanHidden(Rule):
     code = "FL608"
     name = "nan-hidden"
     severity = Severity.WARNING
-    what = "Looks for nan_to_num, a replacement by zero, or an except block that hides a non-finite loss or gradient."
+    what = "A non-finite loss or gradient is hidden: by nan_to_num, by a zero in its place, or by an except block."
     why = """\
-The curve looks fine while the model learns nothing, or is already broken: the NaN is the only message that something is wrong.
+The curve looks fine while the model learns nothing or is already broken: the NaN was the only sign.
 
 `nan_to_num` turns an infinite loss into 3.4e38 and its gradient into 0 or, through the operation that overflowed, back into NaN. A loss replaced by 0 skips the batch in
 silence, every time it comes. Once a weight is NaN every later loss is replaced."""
     instead = """\
-Say it, skip the update, and find the operation.
+Log it, skip the update, and find the operation.
 
 - `if not torch.isfinite(loss): log it; optimizer.zero_grad(); continue`, or raise
 - `fallline run train.py` skips the update and names the operation, module and line that made the value

@@ -38,9 +38,7 @@ class LoaderInProcess(Rule):
     code = "FL502"
     name = "loader-in-process"
     severity = Severity.INFO
-    what = (
-        "A `DataLoader` over data that are read and decoded sample by sample has `num_workers=0`."
-    )
+    what = "A `DataLoader` over data that is read and decoded sample by sample has `num_workers=0`."
     why = "With no workers, reading, decoding and transforming happen in the training process, between two steps: the device waits for every batch."
     instead = "`DataLoader(..., num_workers=4, pin_memory=True, persistent_workers=True)`; then measure with `fallline measure time`."
     references = (
@@ -125,7 +123,7 @@ loader = torch.utils.data.DataLoader(Numbers(100), batch_size=10)
             if dataset is not None and _reads_samples(module, dataset):
                 yield self.finding(
                     module.location(call),
-                    "num_workers=0: every sample is read and decoded in the training process while the device waits.",
+                    "With num_workers=0 every sample is read and decoded in the training process while the device waits. Give the loader workers.",
                 )
 
 
@@ -149,8 +147,6 @@ def _reads_samples(module: Module, node: ast.expr) -> bool:
 def _item_reads(home: Module, cls: ast.ClassDef) -> bool:
     """`__getitem__`, or a method of the class that it calls, opens or decodes something."""
     methods = {m.name: m for m in cls.body if isinstance(m, ast.FunctionDef)}
-    if "__getitem__" not in methods:
-        return False
     queue, seen = ["__getitem__"], set()
     while queue:
         name = queue.pop()
@@ -158,14 +154,11 @@ def _item_reads(home: Module, cls: ast.ClassDef) -> bool:
             continue
         seen.add(name)
         for node in ast.walk(methods[name]):
-            if isinstance(node, ast.Call):
-                callee = home.resolve(node.func)
-                if callee in _READS or (isinstance(node.func, ast.Name) and node.func.id == "open"):
+            match node:
+                case ast.Call(ast.Name("open")):
                     return True
-                if (
-                    isinstance(node.func, ast.Attribute)
-                    and isinstance(node.func.value, ast.Name)
-                    and node.func.value.id == "self"
-                ):
-                    queue.append(node.func.attr)
+                case ast.Call(func) if home.resolve(func) in _READS:
+                    return True
+                case ast.Call(ast.Attribute(ast.Name("self"), method)):
+                    queue.append(method)
     return False

@@ -7,9 +7,10 @@ import re
 from collections.abc import Iterator
 
 from fallline.finding import Finding, Severity
+from fallline.flow.calls import names_in
 from fallline.flow.modules import is_module, looks_like_model
 from fallline.rule import Rule
-from fallline.syntax import Module
+from fallline.syntax import Editor, Module
 
 _CLOCKS = frozenset(
     {
@@ -78,6 +79,7 @@ _QUEUES = frozenset(
         "eval",
     }
 )
+_COMPUTES = frozenset({"matmul", "mm", "bmm", "einsum", "nn", "conv2d", "addmm"})
 _HARMLESS = frozenset({"range", "len", "enumerate", "zip", "int", "iter", "next", "print"})
 
 
@@ -88,7 +90,7 @@ class TimingUnsynchronised(Rule):
     what = "Work on a CUDA device is timed with `time.time()` or `time.perf_counter()`, and nothing waits for the device before the clock is read."
     why = (
         "CUDA calls return as soon as the work is queued. Without a synchronisation the clock measures how fast Python queues kernels, not how long they run; the "
-        "time shows up later, at whatever line waits first."
+        "time shows up later, at the first line that waits."
     )
     instead = "Call `torch.cuda.synchronize()` before both readings, or use `torch.cuda.Event(enable_timing=True)` or `torch.utils.benchmark.Timer`."
     references = ("https://docs.pytorch.org/docs/stable/notes/cuda.html#asynchronous-execution",)
@@ -187,101 +189,60 @@ def epoch(train, evaluate, model):
         if len(readings) < 2 or _USES_CUDA.search(module.source.text) is None:
             return
         for start in readings:
-            block, first = _block(module, module.statement(start))
-            if (
-                not isinstance(first, ast.Assign)
-                or first.value is not start
-                or not isinstance(first.targets[0], ast.Name)
-            ):
-                continue
-            end = _end_of_timing(module, block, first, readings)
-            if end is None:
-                continue
-            closing = _ancestor_in(module, end, block)
-            between = block[block.index(first) + 1 : block.index(closing)]
-            if between and _only_queues(module, between):
-                yield self.finding(
-                    module.location(end),
-                    "The clock is read while the device still works: this times the queueing, not the work. Call torch.cuda.synchronize() first.",
-                    severity=None if _on_device(module, block, between) else Severity.INFO,
-                )
+            first = module.statement(start)
+            match first:
+                case ast.Assign([ast.Name(clock), *_], value) if value is start:
+                    block = Editor(module).block_of(first)
+                    end = _end_of_timing(block, first, clock, readings)
+                    if end is not None and (timed := _timed(module, block, first, end)):
+                        yield self.finding(
+                            module.location(end),
+                            "The clock is read while the device is still working, so it measures how fast kernels are queued, not how long they run. "
+                            "Call torch.cuda.synchronize() first.",
+                            severity=None if _on_device(module, block, timed) else Severity.INFO,
+                        )
 
 
-def _block(module: Module, statement: ast.stmt) -> tuple[list[ast.stmt], ast.stmt]:
-    up = module.parent(statement)
-    for name in ("body", "orelse", "finalbody"):
-        block = getattr(up, name, None)
-        if isinstance(block, list) and statement in block:
-            return block, statement
-    return [statement], statement
+def _timed(module: Module, block: list[ast.stmt], first: ast.stmt, end: ast.Call) -> list[ast.stmt]:
+    """The statements between two readings of the clock, where all they do is to queue work for the device."""
+    closing = module.statement(end)
+    while closing not in block:
+        up = module.parent(closing)
+        assert up is not None
+        closing = module.statement(up)
+    between = block[block.index(first) + 1 : block.index(closing)]
+    return between if _only_queues(module, between) else []
 
 
 def _end_of_timing(
-    module: Module, block: list[ast.stmt], first: ast.Assign, readings: list[ast.Call]
+    block: list[ast.stmt], first: ast.stmt, clock: str, readings: list[ast.Call]
 ) -> ast.Call | None:
-    """The next reading of the clock in the same block that is compared with this one."""
-    target = first.targets[0]
-    assert isinstance(target, ast.Name)
+    """The next reading of the clock in the same block, when it is compared with this one."""
     following = [s for s in block if s.lineno > first.lineno]
-    for reading in readings:
-        if reading.lineno <= first.lineno:
-            continue
-        closing = next(
-            (s for s in following if s.lineno <= reading.lineno <= (s.end_lineno or s.lineno)), None
-        )
-        if closing is None or isinstance(
-            closing, ast.For | ast.While | ast.With | ast.If | ast.FunctionDef | ast.Try
-        ):
-            return None
-        used = {n.id for n in ast.walk(closing) if isinstance(n, ast.Name)}
-        if target.id in used:
-            return reading
-        if isinstance(closing, ast.Assign) and isinstance(closing.targets[0], ast.Name):
-            end = closing.targets[0].id
-            later = [s for s in following if s.lineno > closing.lineno]
-            if any(
-                isinstance(n, ast.BinOp)
-                and isinstance(n.op, ast.Sub)
-                and {m.id for m in ast.walk(n) if isinstance(m, ast.Name)} >= {end, target.id}
-                for s in later
-                for n in ast.walk(s)
-            ):
-                return reading
+    reading = next((r for r in readings if r.lineno > first.lineno), None)
+    if reading is None:
         return None
+    line = reading.lineno
+    closing = next((s for s in following if s.lineno <= line <= (s.end_lineno or s.lineno)), None)
+    match closing:
+        case None | ast.For() | ast.While() | ast.With() | ast.If() | ast.FunctionDef() | ast.Try():
+            return None
+        case _ if clock in names_in(closing):
+            return reading
+        case ast.Assign([ast.Name(end), *_]):
+            later = [s for s in following if s.lineno > closing.lineno]
+            return reading if any(_subtracts(s, {end, clock}) for s in later) else None
     return None
-
-
-def _ancestor_in(module: Module, node: ast.AST, block: list[ast.stmt]) -> ast.stmt:
-    here = module.statement(node)
-    while here not in block:
-        up = module.parent(here)
-        assert up is not None
-        here = module.statement(up)
-    return here
 
 
 def _only_queues(module: Module, statements: list[ast.stmt]) -> bool:
     """The timed code runs on the device, and every call in it is known to return before the work is done."""
     works = False
     for call in (n for s in statements for n in ast.walk(s) if isinstance(n, ast.Call)):
-        name = module.resolve(call.func)
-        if isinstance(call.func, ast.Attribute) and call.func.attr in _WAITS:
+        known = _works(module, call)
+        if known is None:
             return False
-        if _copies_to_host(module, call):
-            return False
-        if is_module(module, call.func) or (_called_like_model(module, call)):
-            works = True
-        elif name is not None and name.startswith("torch."):
-            works = works or (
-                name.split(".")[1] in {"matmul", "mm", "bmm", "einsum", "nn", "conv2d", "addmm"}
-                and not name.rpartition(".")[2][:1].isupper()
-            )
-        elif isinstance(call.func, ast.Attribute) and call.func.attr in _QUEUES:
-            works = works or call.func.attr in {"backward", "matmul", "mm", "bmm"}
-        elif not (isinstance(call.func, ast.Name) and call.func.id in _HARMLESS):
-            return False
-        if isinstance(call.func, ast.Name) and call.func.id == "print" and call.args:
-            return False
+        works = works or known
     return works
 
 
@@ -297,30 +258,61 @@ def _on_device(module: Module, block: list[ast.stmt], statements: list[ast.stmt]
             if isinstance(name.ctx, ast.Store) or name.id in seen or name.id in module.imports:
                 continue
             seen.add(name.id)
-            bound = module.bindings(name.id, module.scope(name)) or module.bindings(name.id, None)
-            made = [module.statement(b) for b in bound if isinstance(b, ast.Name)]
-            # made anew just before, in the same lines: what the name stood for earlier is gone
-            last = [m for m in made if m in block and m.lineno < statements[0].lineno][-1:]
-            if last and isinstance(last[0], ast.Assign) and name.id not in _read(last[0].value):
-                made = last
-            queue += [m.iter if isinstance(m, ast.For) else m for m in made]
+            queue += _made(module, name, block, statements[0].lineno)
     return False
 
 
-def _read(node: ast.AST) -> set[str]:
-    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
-
-
 def _called_like_model(module: Module, call: ast.Call) -> bool:
-    """`model(x)`, but not `setup_model(config)`: a name of a model, called, that is no function of this file or another."""
-    name = call.func.id if isinstance(call.func, ast.Name) else None
-    return (
-        looks_like_model(call.func) and name not in module.functions and name not in module.imports
-    )
+    """`model(x)`, but not `setup_model(config)`: a name of a model, called, that is not a function of this file or another."""
+    match call.func:
+        case ast.Name(name) if name in module.functions or name in module.imports:
+            return False
+    return looks_like_model(call.func)
 
 
-def _copies_to_host(module: Module, call: ast.Call) -> bool:
-    """`x.to("cpu")`, `x.to(cpu_device)`: waits for the result."""
-    if not isinstance(call.func, ast.Attribute) or call.func.attr != "to":
-        return False
-    return any("cpu" in module.segment(a).lower() for a in call.args)
+def _subtracts(statement: ast.stmt, names: set[str]) -> bool:
+    """The difference of these is computed here."""
+    for node in ast.walk(statement):
+        match node:
+            case ast.BinOp(op=ast.Sub()) if names_in(node) >= names:
+                return True
+    return False
+
+
+def _works(module: Module, call: ast.Call) -> bool | None:
+    """Whether a call gives the device work and returns before it is done; None: it waits, or nobody knows."""
+    if _waits(module, call):
+        return None
+    if is_module(module, call.func) or _called_like_model(module, call):
+        return True
+    name = module.resolve(call.func) or ""
+    if name.startswith("torch."):
+        return name.split(".")[1] in _COMPUTES and not name.rpartition(".")[2][:1].isupper()
+    match call.func:
+        case ast.Attribute(attr=method) if method in _QUEUES:
+            return method in {"backward", "matmul", "mm", "bmm"}
+        case ast.Name(function) if function in _HARMLESS:
+            return False
+    return None
+
+
+def _waits(module: Module, call: ast.Call) -> bool:
+    """`x.item()`, `x.to("cpu")`, `print(x)`."""
+    match call.func:
+        case ast.Attribute(attr="to"):
+            return any("cpu" in module.segment(a).lower() for a in call.args)
+        case ast.Attribute(attr=method):
+            return method in _WAITS
+        case ast.Name("print"):
+            return bool(call.args)
+    return False
+
+
+def _made(module: Module, name: ast.Name, block: list[ast.stmt], before: int) -> list[ast.AST]:
+    """Where what a name stands for was made."""
+    bound = module.bindings(name.id, module.scope(name)) or module.bindings(name.id, None)
+    made = [module.statement(b) for b in bound if isinstance(b, ast.Name)]
+    match [m for m in made if m in block and m.lineno < before][-1:]:
+        case [ast.Assign(value=value) as last] if name.id not in names_in(value):
+            made = [last]  # made again just before: what the name stood for earlier is gone
+    return [m.iter if isinstance(m, ast.For) else m for m in made]

@@ -77,7 +77,7 @@ for inputs in torch.utils.data.DataLoader(torch.randn(240, 8), batch_size=4):
                 continue
             yield self.finding(
                 track.at,
-                f"{share:.0%} of the time between updates is waiting for data: {1000 * median(waits):.1f} of "
+                f"{share:.0%} of the time between updates is spent waiting for data: {1000 * median(waits):.1f} of "
                 f"{1000 * median(totals):.1f} ms. Give the loader workers, or cache the data.",
                 step=rows[-1].index,
                 share=share,

@@ -25,9 +25,9 @@ Between `scaler.scale(loss).backward()` and `scaler.unscale_(optimizer)` every g
     why = """\
 The threshold that is really applied is `max_norm / scale`, so every update is clipped, and the threshold moves whenever the scale does.
 
-With SGD the step becomes about 65,000 times too small and training stands still. Adam divides by the size of the gradient, so it goes on
-training, but as normalised-gradient Adam: the threshold no longer means anything. Nothing raises, and the loss does not diverge. An error, and with
-Adam and its kin a warning."""
+With SGD the step becomes about 65,000 times too small and training stops. Adam divides by the size of the gradient, so it
+continues to train, but sees only the direction of each gradient: the threshold no longer means anything. Nothing raises, and the loss does not diverge.
+An error; with Adam and similar optimizers, a warning."""
     instead = """\
 Unscale first, once for each update, then clip.
 

@@ -26,7 +26,7 @@ torch raises `RuntimeError: unscale_() has already been called on this optimizer
 
 The gradients are not divided twice; the run stops."""
     instead = """\
-Call `unscale_` once for each optimizer and update, before whatever needs true gradients: clipping, logging, a gradient penalty.
+Call `unscale_` once for each optimizer and update, before everything that needs true gradients: clipping, logging, a gradient penalty.
 
 ```python
 scaler.unscale_(optimizer)

@@ -17,13 +17,13 @@ class ScalerWithBfloat16(Rule):
     what = """\
 The loss is scaled although autocast runs in bfloat16.
 
-`torch.autocast("cpu")` is bfloat16 unless told otherwise."""
+`torch.autocast("cpu")` is bfloat16 by default."""
     why = """\
 bfloat16 has the range of float32, so small gradients do not vanish in it and scaling gains nothing.
 
 The scaler still costs a pass over all gradients and a wait for the device in every step, and one more thing to save in a checkpoint."""
     instead = """\
-Leave the scaler out, or turn it off where the type is an option.
+Remove the scaler, or turn it off where the type is an option.
 
 ```python
 scaler = torch.amp.GradScaler("cuda", enabled=dtype == torch.float16)

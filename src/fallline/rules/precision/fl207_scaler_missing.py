@@ -26,7 +26,7 @@ class ScalerMissing(Rule):
     what = """\
 The forward pass runs under float16 autocast and the loss is not scaled before `backward()`.
 
-float16 is what `torch.autocast("cuda")` uses unless told otherwise."""
+float16 is the default of `torch.autocast("cuda")`."""
     why = """\
 Gradients below about 3e-8 are zero in float16, and they vanish silently.
 

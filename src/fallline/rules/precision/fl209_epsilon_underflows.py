@@ -27,7 +27,7 @@ An epsilon is added to (or is the lower bound of) a float16 value, and is zero i
 
 float16 has no number between 0 and 6e-8; anything up to 3e-8 is rounded to 0. bfloat16 and float32 have no such problem."""
     why = """\
-The guard is not there: `log(0 + 1e-8)` is `-inf` and `1 / (0 + 1e-8)` is `inf` in float16.
+The epsilon guards nothing: `log(0 + 1e-8)` is `-inf` and `1 / (0 + 1e-8)` is `inf` in float16.
 
 The same constant works in float32, so the code passes its tests and fails in half precision."""
     instead = """\

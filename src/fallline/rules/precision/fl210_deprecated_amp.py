@@ -47,7 +47,7 @@ scaler = torch.amp.GradScaler("cuda")
             if written is not None and not _is_compatibility(module, node):
                 yield self.finding(
                     module.location(node),
-                    f"{written} is deprecated: use {_new(written)} and name the device",
+                    f"{written} is deprecated and gives a FutureWarning on every use. Use {_new(written)} and name the device",
                 )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:

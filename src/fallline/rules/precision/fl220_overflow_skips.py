@@ -19,7 +19,7 @@ class OverflowSkips(Rule):
     what = "GradScaler skips many more updates than finding and probing its scale explains."
     why = (
         "Each skipped update is a batch thrown away. A few at the start, and one after each growth of the scale, are how the scaler "
-        "finds its level; more than that means that something overflows in float16 whatever the scale."
+        "finds its level; more than that means that something overflows in float16 at any scale."
     )
     instead = "Use bfloat16, or find the operation that overflows (`fallline measure precision`) and run it in float32."
     wrong = (

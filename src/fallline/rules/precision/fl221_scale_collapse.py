@@ -73,8 +73,8 @@ for update in range(60):
             if lowest is not None:
                 yield self.finding(
                     track.at,
-                    f"The loss scale fell from {highest:g} to {lowest.scale:g} by update {lowest.index}: every backward overflows, "
-                    "no update is applied. Find where the NaN or Inf comes from; no scale removes it.",
+                    f"The loss scale fell from {highest:g} to {lowest.scale:g} by update {lowest.index}: every backward overflows and "
+                    "no update is applied. Find where the NaN or Inf comes from; no loss scale removes it.",
                     step=lowest.index,
                     scale=lowest.scale,
                     highest=highest,
