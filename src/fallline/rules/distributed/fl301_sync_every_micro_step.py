@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from fallline.events import Backward, Forward, Trace, Update, ZeroGrad
 from fallline.finding import Edit, Finding, Fix, Severity
+from fallline.flow.calls import names_in
 from fallline.rule import Rule
 from fallline.rules._reindent import reindented
 from fallline.rules.distributed._specimen import DDP
@@ -187,29 +188,18 @@ def _boundary(module: Module, step_line: int, block: list[ast.stmt]) -> ast.If |
 
 def _known_before(module: Module, test: ast.expr, inside: list[ast.stmt], last: ast.stmt) -> bool:
     """The boundary test has the same value before the forward pass: it asks nothing and nothing it names changes."""
-    names = {n.id for n in ast.walk(test) if isinstance(n, ast.Name)}
-    calls = [c for c in ast.walk(test) if isinstance(c, ast.Call)]
-    if any(not isinstance(c.func, ast.Name) or c.func.id != "len" for c in calls):
-        return False
     loop = module.enclosing(last, ast.For)
-    if loop is None or last not in loop.body:
+    if loop is None or last not in loop.body or not _asks_nothing(test):
         return False
-    stored = [
-        n
-        for s in loop.body
-        for n in ast.walk(s)
-        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
-    ]
-    attributes = [
-        n
-        for s in loop.body
-        for n in ast.walk(s)
-        if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)
-    ]
-    late = {n.id for n in stored if n.lineno >= inside[0].lineno}
-    return not names & late and not (
-        attributes and any(isinstance(n, ast.Attribute) for n in ast.walk(test))
-    )
+    late, attributes = set(), False
+    for node in (n for s in loop.body for n in ast.walk(s)):
+        match node:
+            case ast.Name(name, ast.Store()) if node.lineno >= inside[0].lineno:
+                late.add(name)
+            case ast.Attribute(ctx=ast.Store()):
+                attributes = True
+    reads_attributes = any(isinstance(n, ast.Attribute) for n in ast.walk(test))
+    return names_in(test).isdisjoint(late) and not (attributes and reads_attributes)
 
 
 def _nullcontext(module: Module) -> tuple[tuple[Edit, ...], str]:
@@ -229,3 +219,14 @@ def _nullcontext(module: Module) -> tuple[tuple[Edit, ...], str]:
     if first is None:
         return (Editor(module).insert(1, 1, "import contextlib\n"),), "contextlib.nullcontext"
     return (Editor(module).insert_before(first, "import contextlib"),), "contextlib.nullcontext"
+
+
+def _asks_nothing(test: ast.expr) -> bool:
+    """No call in it but `len`."""
+    for node in ast.walk(test):
+        match node:
+            case ast.Call(ast.Name("len")):
+                pass
+            case ast.Call():
+                return False
+    return True

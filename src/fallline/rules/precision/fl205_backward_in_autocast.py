@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from fallline.events import Backward, Trace
 from fallline.finding import Finding, Fix, Severity
+from fallline.flow.calls import last_name
 from fallline.rule import Rule
 from fallline.rules._reindent import reindented
 from fallline.rules.precision._specimen import AMP
@@ -189,14 +190,9 @@ def _backward_on(module: Module, line: int) -> ast.Call | None:
 
 def _is_bookkeeping(statement: ast.stmt) -> bool:
     for node in ast.walk(statement):
-        if isinstance(node, ast.Call):
-            name = (
-                node.func.attr
-                if isinstance(node.func, ast.Attribute)
-                else getattr(node.func, "id", "")
-            )
-            if name not in _HARMLESS:
+        match node:
+            case ast.Call() if last_name(node) not in _HARMLESS:
                 return False
-    return not any(
-        isinstance(n, ast.MatMult | ast.Return | ast.Await | ast.Yield) for n in ast.walk(statement)
-    )
+            case ast.MatMult() | ast.Return() | ast.Await() | ast.Yield():
+                return False
+    return True

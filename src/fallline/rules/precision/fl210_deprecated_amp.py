@@ -39,26 +39,20 @@ scaler = torch.amp.GradScaler("cuda")
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         for node in _spelled(module):
-            written = (
-                _imported(node)
-                if isinstance(node, ast.ImportFrom | ast.Import)
-                else _old(module, node)
-            )
+            written = _old(module, node) if isinstance(node, ast.Attribute) else _imported(node)
             if written is not None and not _is_compatibility(module, node):
                 yield self.finding(
                     module.location(node),
-                    f"{written} is deprecated and gives a FutureWarning on every use. Use {_new(written)} and name the device",
+                    f"{written} is deprecated and gives a FutureWarning. Use {_new(written)} and name the device.",
                 )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
-        node = next((n for n in _spelled(module) if module.location(n) == finding.at), None)
-        if node is None:
-            return None
         edits: list[Edit | None] = []
-        if isinstance(node, ast.Attribute):
-            edits = [_rename(module, node), *_arguments(module, node)]
-        elif isinstance(node, ast.ImportFrom):
-            edits = _rewrite_import(module, node)
+        match next((n for n in _spelled(module) if module.location(n) == finding.at), None):
+            case ast.Attribute() as node:
+                edits = [_rename(module, node), *_arguments(module, node)]
+            case ast.ImportFrom() as node:
+                edits = _rewrite_import(module, node)
         certain = [e for e in edits if e is not None]
         if not certain or len(certain) != len(edits):
             return None
@@ -153,12 +147,13 @@ def _spelled(module: Module) -> Iterator[ast.Attribute | ast.ImportFrom | ast.Im
 
 def _imported(node: ast.ImportFrom | ast.Import) -> str | None:
     """The old name that this import brings in."""
-    if isinstance(node, ast.Import):
-        return next((a.name for a in node.names if a.asname and _is_package(a.name)), None)
-    if node.module and _is_package(node.module):
-        return f"{node.module}.{node.names[0].name}"
-    if node.module in {"torch.cuda", "torch.cpu"} and any(a.name == "amp" for a in node.names):
-        return f"{node.module}.amp"
+    match node:
+        case ast.Import(names):
+            return next((a.name for a in names if a.asname and _is_package(a.name)), None)
+        case ast.ImportFrom(str(package), [first, *_]) if _is_package(package):
+            return f"{package}.{first.name}"
+        case ast.ImportFrom("torch.cuda" | "torch.cpu" as package, names):
+            return f"{package}.amp" if any(a.name == "amp" for a in names) else None
     return None
 
 
@@ -166,17 +161,12 @@ def _is_package(name: str) -> bool:
     return any(name == f"torch.{d}.amp" or name.startswith(f"torch.{d}.amp.") for d in _DEVICES)
 
 
-def _old(module: Module, node: ast.AST) -> str | None:
+def _old(module: Module, node: ast.Attribute) -> str | None:
     """The old name that a dotted expression writes out; what an import brought in is reported at the import."""
-    if not isinstance(node, ast.Attribute) or node.attr not in _NAMES:
-        return None
-    name = module.resolve(node)
+    name = (module.resolve(node) or "") if node.attr in _NAMES else ""
     written = module.segment(node).replace(" ", "")
-    return (
-        name
-        if name and _is_package(name) and ".amp." in written and _root_is_torch(module, node)
-        else None
-    )
+    spelled = _is_package(name) and ".amp." in written and _root_is_torch(module, node)
+    return name if spelled else None
 
 
 def _root_is_torch(module: Module, node: ast.AST) -> bool:
@@ -191,16 +181,11 @@ def _new(written: str) -> str:
 
 def _is_compatibility(module: Module, node: ast.AST) -> bool:
     """One of two ways, for old torch and new: the file also knows torch.amp."""
-    if any(
-        isinstance(up, ast.Try | ast.ExceptHandler) for up in module.parents(node)
-    ) and isinstance(node, ast.ImportFrom | ast.Import):
+    if not isinstance(node, ast.Attribute) and module.enclosing(node, ast.Try, ast.ExceptHandler):
         return True
     branch = module.enclosing(node, ast.If, ast.IfExp)
-    return branch is not None and any(
-        isinstance(n, ast.Attribute)
-        and (module.resolve(n) or "").startswith(("torch.amp.", "torch.__version__"))
-        for n in ast.walk(branch)
-    )
+    names = (module.resolve(n) or "" for n in ast.walk(branch or ast.Pass()))
+    return any(name.startswith(("torch.amp.", "torch.__version__")) for name in names)
 
 
 def _device(name: str) -> str:
@@ -209,41 +194,25 @@ def _device(name: str) -> str:
 
 def _rename(module: Module, node: ast.Attribute) -> Edit | None:
     """`torch.cuda.amp.autocast` → `torch.amp.autocast`, the name alone."""
-    inner = node.value.value if isinstance(node.value, ast.Attribute) else None
-    if not isinstance(inner, ast.Attribute):
-        return None
-    return Editor(module).replace(node, f"{module.segment(inner.value)}.amp.{node.attr}")
+    match node.value:
+        case ast.Attribute(ast.Attribute(root)):
+            return Editor(module).replace(node, f"{module.segment(root)}.amp.{node.attr}")
+    return None
 
 
 def _arguments(module: Module, node: ast.expr) -> list[Edit | None]:
     """The edits that name the device where this old name is used; [None] where they are not certain."""
     name = module.resolve(node) or ""
     kind, device = name.rpartition(".")[2], _device(name)
-    editor = Editor(module)
-    up = module.parent(node)
-    if not isinstance(up, ast.Call) or up.func is not node:
-        if (
-            kind.startswith("custom_")
-            and isinstance(up, ast.FunctionDef)
-            and node in up.decorator_list
-        ):
+    match module.parent(node):
+        case ast.Call(func) as call if func is node:
+            return _in_call(module, call, node, kind, device)
+        case ast.FunctionDef(decorator_list=how) if kind.startswith("custom_") and node in how:
             at = module.source.location(node)
             assert at.end_line is not None and at.end_column is not None
-            return [editor.insert(at.end_line, at.end_column, f'(device_type="{device}")')]
-        return [] if kind == "GradScaler" else [None]
-    if module.has_star(up):
-        return [None]
-    if kind.startswith("custom_"):
-        return [None] if up.args else [_add(module, up, node, f'device_type="{device}"')]
-    edits: list[Edit | None] = [_add(module, up, node, f'"{device}"')]
-    if kind == "autocast":
-        if len(up.args) > len(_AUTOCAST_ARGUMENTS):
-            return [None]
-        edits += [
-            editor.insert(a.lineno, module.source.location(a).column, f"{k}=")
-            for k, a in zip(_AUTOCAST_ARGUMENTS, up.args, strict=False)
-        ]
-    return edits
+            text = f'(device_type="{device}")'
+            return [Editor(module).insert(at.end_line, at.end_column, text)]
+    return [] if kind == "GradScaler" else [None]
 
 
 def _add(module: Module, call: ast.Call, node: ast.expr, text: str) -> Edit | None:
@@ -282,4 +251,23 @@ def _rewrite_import(module: Module, node: ast.ImportFrom) -> list[Edit | None]:
                 edits += _arguments(module, up)
             else:
                 return [None]
+    return edits
+
+
+def _in_call(
+    module: Module, call: ast.Call, node: ast.expr, kind: str, device: str
+) -> list[Edit | None]:
+    """The device as the first argument; the positional ones of autocast become keywords."""
+    if module.has_star(call):
+        return [None]
+    if kind.startswith("custom_"):
+        return [None] if call.args else [_add(module, call, node, f'device_type="{device}"')]
+    edits: list[Edit | None] = [_add(module, call, node, f'"{device}"')]
+    if kind == "autocast":
+        if len(call.args) > len(_AUTOCAST_ARGUMENTS):
+            return [None]
+        edits += [
+            Editor(module).insert(a.lineno, module.source.location(a).column, f"{k}=")
+            for k, a in zip(_AUTOCAST_ARGUMENTS, call.args, strict=False)
+        ]
     return edits
