@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from types import FunctionType
 
-import provoke
 import pytest
 import torch
+from tests.triage import provoke
 
 from fallline.triage import answer
 from fallline.triage.claim import claims

@@ -15,7 +15,7 @@ _MEMORY = {
     "wanted": re.compile(rf"Tried to allocate {_SIZE}"),
     "total": re.compile(rf"total capacity of {_SIZE}|{_SIZE} total capacity"),
     "free": re.compile(rf"of which {_SIZE} is free|{_SIZE} free"),
-    "process": re.compile(rf"has {_SIZE} memory in use"),
+    "process": re.compile(rf"(?:this process|Process) has {_SIZE} memory in use"),
     "allocated": re.compile(
         rf"allocated memory {_SIZE} is allocated by PyTorch|{_SIZE} already allocated"
     ),
