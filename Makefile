@@ -33,7 +33,7 @@ docs: $(VENV)/.test
 
 # Measures every experiment again, and makes every document that quotes one. What needs a device keeps what was recorded on one.
 evidence: $(VENV)/.test
-	$(BIN)/fallline prove --all
+	$(BIN)/fallline prove --all --out docs
 	$(BIN)/python -m fallline.docs
 
 # The documentation as a site, in site/: no network needed to build or to read it.

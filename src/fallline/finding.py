@@ -104,23 +104,81 @@ class Finding:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Finding:
-        """The finding that `as_dict` wrote."""
-        fix = data.get("fix")
+        """The finding that `as_dict` wrote. A ValueError or KeyError where somebody else wrote it: every field is looked at."""
+        code, evidence = _text(data, "code"), _evidence(data.get("evidence", {}))
+        specialist_of(code)  # there is a room for it
         return cls(
-            code=data["code"],
-            name=data["name"],
+            code=code,
+            name=_text(data, "name"),
             severity=Severity(data["severity"]),
-            message=data["message"],
+            message=_text(data, "message"),
             at=Location(
-                data["path"],
-                data["line"],
-                data["column"],
-                data["end_line"],
-                data["end_column"],
-                data.get("evidence", {}).get("function", ""),
+                _text(data, "path"),
+                _number(data, "line"),
+                _number(data, "column"),
+                _number(data, "end_line"),
+                _number(data, "end_column"),
+                evidence.get("function") or "",
             ),
-            fix=None
-            if fix is None
-            else Fix(fix.get("title", ""), tuple(Edit(**e) for e in fix["edits"]), fix["safe"]),
-            evidence=data.get("evidence", {}),
+            fix=_fix(data.get("fix")),
+            evidence=evidence,
         )
+
+
+def _text(data: dict[str, Any], name: str) -> str:
+    value = data[name]
+    if not isinstance(value, str):
+        raise ValueError(f"{name} is not a text")
+    return value
+
+
+def _number(data: dict[str, Any], name: str) -> int:
+    value = data[name]
+    if type(value) is not int or not 0 <= value < 2**31:
+        raise ValueError(f"{name} is not a whole number")
+    return value
+
+
+def _fix(data: dict[str, Any] | None) -> Fix | None:
+    if data is None:
+        return None
+    title = data.get("title", "")
+    if not isinstance(title, str) or not isinstance(data["safe"], bool):
+        raise ValueError("the fix has no title, or does not say whether it is safe")
+    return Fix(title, tuple(map(_edit, data["edits"])), data["safe"])
+
+
+def _edit(data: dict[str, Any]) -> Edit:
+    return Edit(
+        _number(data, "line"),
+        _number(data, "column"),
+        _number(data, "end_line"),
+        _number(data, "end_column"),
+        _text(data, "content"),
+        _text(data, "path") if "path" in data else None,
+    )
+
+
+def _evidence(data: dict[str, Any]) -> dict[str, Any]:
+    """Evidence may hold anything; what we read in it is looked at."""
+    for name in ("function", "optimizer", "module", "op"):
+        if data.get(name) is not None:
+            _text(data, name)
+    if data.get("cell") is not None:
+        _number(data, "cell")
+    for name, kind in (("witness", dict), ("settings", str), ("also", int)):
+        listed = data.get(name) or []
+        if not isinstance(listed, list) or not all(isinstance(one, kind) for one in listed):
+            raise ValueError(f"{name} in the evidence is not a list")
+    for step in data.get("witness") or []:
+        _step(step)
+    return data
+
+
+def _step(step: dict[str, Any]) -> None:
+    for name in ("event", "path"):
+        _text(step, name)
+    _number(step, "line")
+    called = step.get("called_from") or []
+    if not isinstance(called, list) or not all(isinstance(place, str) for place in called):
+        raise ValueError("called_from in the evidence is not a list")

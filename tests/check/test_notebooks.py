@@ -112,7 +112,7 @@ def test_a_syntax_error_names_its_cell(project: Path, fallline: Callable) -> Non
     (project / "nb.ipynb").write_text(
         json.dumps(notebook([*CELLS[:2], ("code", "x = 1\ndef f(:")]))
     )
-    ran = fallline("check", ".", "--output-format", "concise")
+    ran = fallline("check", ".", "--output-format", "concise", "--show-notes")
     assert ran.out.startswith("nb.ipynb:cell 3:2:7: FL000 ")
 
 

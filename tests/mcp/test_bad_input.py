@@ -64,7 +64,7 @@ async def test_a_run_folder_of_links(call: Call, root: Path) -> None:
 
 async def test_a_folder_that_is_no_run(call: Call, root: Path) -> None:
     (root / "run").mkdir()
-    assert "is no run folder" in await call("read_run", folder="run")
+    assert "is not a run folder" in await call("read_run", folder="run")
     (root / "run" / "rank0.sqlite").write_bytes(b"\0garbage" * 100)
     assert "is damaged" in await call("read_run", folder="run")
     assert "is damaged" in await call("ask", question="why nan?", run="run")

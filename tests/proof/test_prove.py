@@ -82,7 +82,7 @@ def test_what_needs_a_device_says_so_and_shows_the_record(
         ((), "name a rule or a fact"),
         (("FL104", "--all"), "not both"),
         (("FL104", "--jobs", "0"), "1 or more"),
-        (("--merge", "nothing.json"), "not a file"),
+        (("--merge", "nothing.json", "--out", "docs"), "not a file"),
         (("FL104", "--needs", "cuda"), "with --all"),
         (("FL104", "--seed", "-1"), "0 or more"),
         (("FL104", "--seed", "1", "--out", "docs"), "leave out --seed or --out"),
@@ -129,7 +129,7 @@ def test_all_is_written_and_told(
 ) -> None:
     there = {n: m for n, m in experiment.where().items() if n != "never-ends"}
     monkeypatch.setattr(experiment, "where", lambda: there)
-    ran = fallline("prove", "--all", "--jobs", "2")
+    ran = fallline("prove", "--all", "--jobs", "2", "--out", "docs")
     assert ran.status == 1
     assert "sum-is-exact refuted: the sum is 4000" in ran.out
     assert "5/5" in ran.err
@@ -152,7 +152,7 @@ def test_what_another_machine_measured_is_taken_over(fallline: Fallline, project
     (project / "docs").mkdir()
     (project / "docs/evidence.json").write_text(record.written([one]))
     (project / "gpu.json").write_text(record.written([other]))
-    assert fallline("prove", "--merge", "gpu.json").status == 0
+    assert fallline("prove", "--merge", "gpu.json", "--out", "docs").status == 0
     there = record.read(project / "docs/evidence.json")
     assert [o.of for o in there] == ["first", "second"]
     page = (project / "docs/evidence.md").read_text()
@@ -184,5 +184,22 @@ def test_a_part_of_the_list(fallline: Fallline) -> None:
 
 def test_a_damaged_record_is_told(fallline: Fallline, project: Path) -> None:
     (project / "gpu.json").write_text("{}")
-    ran = fallline("prove", "--merge", "gpu.json")
-    assert ran.status == 2 and "no record of experiments" in ran.err
+    ran = fallline("prove", "--merge", "gpu.json", "--out", "docs")
+    assert ran.status == 2 and "not a record of experiments" in ran.err
+
+
+def test_without_out_nothing_is_written_and_nothing_of_the_users_is_touched(
+    fallline: Fallline, project: Path, monkeypatch: pytest.MonkeyPatch, false_claims: list[str]
+) -> None:
+    monkeypatch.setattr(
+        experiment, "where", lambda: {"sum-is-exact": "proof_fixtures.numerics.false_claims"}
+    )
+    (project / "docs").mkdir()
+    (project / "docs/evidence.md").write_text("mine")
+    assert "sum-is-exact refuted" in fallline("prove", "--all", "--jobs", "1").out
+    assert [p.name for p in project.rglob("*") if p.is_file()] == ["evidence.md"]
+    ran = fallline("prove", "--all", "--jobs", "1", "--out", "docs")
+    assert ran.status == 2 and "docs/evidence.md was not written by fallline" in ran.err
+    assert (project / "docs/evidence.md").read_text() == "mine"
+    for given in (("--merge", "gpu.json"), ("--all", "--continue")):
+        assert "--out" in fallline("prove", *given).err

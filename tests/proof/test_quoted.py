@@ -17,7 +17,7 @@ from fallline.docs import __main__ as documents
 from fallline.proof import record
 from fallline.proof.experiment import where
 from fallline.proof.record import Outcome, all_recorded
-from fallline.report.evidence_page import files
+from fallline.report.evidence_page import documents as evidence_documents
 from fallline.report.rule_page import page
 from fallline.rules import all_rules, rule_by_code
 from fallline.specialists import SPECIALISTS
@@ -67,7 +67,7 @@ def test_an_answer_shows_what_was_measured() -> None:
 
 
 def test_the_page_has_every_specialist_and_every_figure() -> None:
-    made = files(all_recorded().values())
+    made = evidence_documents(all_recorded().values())
     text = made["evidence.md"]
     for specialist in SPECIALISTS:
         assert f"## {specialist.name}" in text
@@ -87,15 +87,16 @@ def test_the_record_is_measured_on_known_machines() -> None:
         assert outcome.of in where()
 
 
-def test_a_copy_that_drifted_is_caught_without_measuring(
+def test_what_was_measured_again_is_taken_over_by_the_documents(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one = Outcome("FL104", "accumulation-unscaled", "gradients", "A claim.", verdict="proved",
                   conclusion="it is 4 times", sides={"wrong": {"x": 4}}, holds={"so": True})  # fmt: skip
     (tmp_path / "docs").mkdir()
     (tmp_path / "src/fallline/proof").mkdir(parents=True)
+    home = tmp_path / "src/fallline/proof/evidence.json"
     (tmp_path / "docs/evidence.json").write_text(record.written([one]))
-    (tmp_path / "src/fallline/proof/evidence.json").write_text(record.written([]))
+    home.write_text(record.written([]))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["docs", "--check"])
     monkeypatch.setattr(documents, "documents", lambda root: {})
@@ -103,9 +104,8 @@ def test_a_copy_that_drifted_is_caught_without_measuring(
     assert "src/fallline/proof/evidence.json is stale" in capsys.readouterr().err
     monkeypatch.setattr(sys, "argv", ["docs"])
     assert documents.main() == 0
-    assert record.read(tmp_path / "src/fallline/proof/evidence.json") == record.read(
-        tmp_path / "docs/evidence.json"
-    )
+    assert [o.of for o in record.read(home)] == ["FL104"]
+    assert not (tmp_path / "docs/evidence.json").exists(), "the record is in the tree once"
 
 
 def test_ctrl_c_ends_everything(tmp_path: Path) -> None:

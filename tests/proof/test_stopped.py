@@ -53,14 +53,14 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 def test_what_is_measured_is_kept_and_the_next_run_goes_on(
     fallline: Fallline, project: Path, asked: list[list[str]]
 ) -> None:
-    ran = fallline("prove", "--all")
+    ran = fallline("prove", "--all", "--out", "docs")
     assert ran.status == 130
     assert f"measured 2 of 5 experiments, kept in {UNFINISHED}" in ran.err
     assert "--continue" in ran.err and "Traceback" not in ran.err
     assert not (project / "docs/evidence.json").exists(), "half a record is no record"
     assert [o.of for o in record.read(project / UNFINISHED)] == ["first", "second"]
 
-    ran = fallline("prove", "--all", "--continue")
+    ran = fallline("prove", "--all", "--continue", "--out", "docs")
     assert ran.status == 0, ran.err
     assert asked[1] == ["fails", "stop", "last"], "what failed is tried again"
     assert "5 experiments: 5 proved" in ran.out
@@ -72,8 +72,8 @@ def test_what_is_measured_is_kept_and_the_next_run_goes_on(
 def test_without_asking_for_it_everything_is_measured_again(
     fallline: Fallline, project: Path, asked: list[list[str]]
 ) -> None:
-    assert fallline("prove", "--all").status == 130
-    assert fallline("prove", "--all").status == 0
+    assert fallline("prove", "--all", "--out", "docs").status == 130
+    assert fallline("prove", "--all", "--out", "docs").status == 0
     assert asked[1] == ["first", "fails", "second", "stop", "last"]
     assert not (project / UNFINISHED).exists()
 

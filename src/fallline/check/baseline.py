@@ -16,10 +16,12 @@ from fallline.check.sources import Sources
 from fallline.errors import UsageError
 from fallline.files import write_atomically
 from fallline.finding import Finding
+from fallline.untrusted import parse_json, read_file
 
 __all__ = ["fingerprint", "load", "without_known", "write"]
 
 Key = tuple[str, str, str, str]
+_LARGEST = 100_000_000  # bytes
 _FIELDS = ("code", "path", "function", "line_hash")
 
 
@@ -54,8 +56,7 @@ def write(file: str, findings: Sequence[Finding], sources: Sources) -> int:
 def load(file: str) -> Counter[Key]:
     """The known findings and how often each is known."""
     try:
-        with open(file, encoding="utf-8") as handle:
-            book = json.load(handle)
+        book = parse_json(read_file(file, _LARGEST))
         known: Counter[Key] = Counter()
         for row in book["findings"]:
             known[
@@ -66,7 +67,7 @@ def load(file: str) -> Counter[Key]:
         raise UsageError(
             f"the baseline {file} cannot be read: {error.strerror or error}. `--write-baseline {file}` makes it."
         ) from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         raise UsageError(
             f"{file} is not a fallline baseline. `--write-baseline {file}` makes one."
         ) from None

@@ -19,17 +19,18 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from fallline._version import __version__
-from fallline.files import write_atomically
+from fallline.check.cache_folder import CacheFolder
 from fallline.finding import Finding
 from fallline.location import Location
 from fallline.syntax import Project
 from fallline.syntax.project import Question
 from fallline.verdict.reading import SECONDS_PER_FILE, Reading, Rest
 
-__all__ = ["FOLDER", "Cache"]
+__all__ = ["Cache"]
 
-FOLDER = ".fallline_cache"
-_SETS = 16  # how many sets of files are remembered
+_ROOMS = frozenset(
+    {"rules", "reader", "syntax", "flow", "api", "events"}
+)  # what a reading rests on
 
 Answers = dict[Question, tuple[str, ...]]
 
@@ -39,29 +40,46 @@ class Cache:
 
     def __init__(self, folder: str, root: str, among: Sequence[str]) -> None:
         """`among` are all the files of the check."""
-        self.folder = folder
+        self.folder = CacheFolder(folder, root)
         self.among = among
         together = _hash(os.fsencode("\0".join(sorted(os.path.abspath(path) for path in among))))
-        self.file = os.path.join(folder, f"readings-{together[:12]}.json")
+        self.file = self.folder.file(together[:12])
         self._project = Project([root])
         self._states: dict[str, str | None] = {}
         # paths are told from the working directory, so that another one is another matter
         self._tool = f"{_tool_signature()}-{_hash(os.fsencode(os.getcwd()))}"
-        stored = self._stored(self.file)
-        own = stored is not None
-        stored = stored if stored is not None else self._newest_other()
-        self._files, self._kept = self._holding(stored)
+        own = self._open(self.file)
+        if not own and (newest := self.folder.newest()) is not None:
+            self._open(newest)
         # what is read of these files is what was read of them the last time
-        self.unchanged = (
-            own and len(self._files) == len(stored["files"]) and len(self.readings()) == len(among)
-        )
+        self.unchanged = own and not self._changed and len(self._readings) == len(among)
+
+    def _open(self, file: str) -> bool:
+        """Whether this file holds readings. One that somebody else wrote, or changed, is none: its body can be anything."""
+        self._files: dict[str, Answers] = {}
+        self._readings: dict[str, Reading] = {}
+        self._changed = False
+        try:
+            stored = self._stored(file)
+            if stored is None:
+                return False
+            self._files, kept = self._holding(stored)
+            self._changed = len(self._files) != len(stored["files"])
+            self._readings = self._thawed(kept)
+        except (TypeError, ValueError, KeyError, AttributeError, RecursionError):
+            self._files, self._readings = {}, {}
+            return False
+        return True
 
     def readings(self) -> dict[str, Reading]:
         """The readings of files of this check that rest on nothing that has changed."""
-        kept = {path: self._kept.get(os.path.abspath(path)) for path in self.among}
+        return self._readings
+
+    def _thawed(self, kept: dict[str, Any]) -> dict[str, Reading]:
+        entries = {path: kept.get(os.path.abspath(path)) for path in self.among}
         return {
             path: _thaw_reading(entry)
-            for path, entry in kept.items()
+            for path, entry in entries.items()
             if entry is not None and entry["path"] == path
         }
 
@@ -86,9 +104,8 @@ class Cache:
         }
         try:
             body = json.dumps({"files": table, "readings": entries}, separators=(",", ":"))
-            self._make_folder()
-            write_atomically(self.file, f"{self._tool} {_hash(body.encode())}\n{body}".encode())
-            self._forget_oldest()
+            head = f"{self._tool} {_hash(body.encode())}"
+            self.folder.write(self.file, f"{head}\n{body}".encode())
         except (OSError, TypeError, ValueError):
             return
 
@@ -113,36 +130,15 @@ class Cache:
         readings = stored.get("readings", {})
         return files, {path: entry for path, entry in readings.items() if path in files}
 
-    def _newest_other(self) -> dict[str, Any]:
-        try:
-            newest = max(self._sets(), key=lambda entry: entry.stat().st_mtime, default=None)
-        except OSError:
-            return {}
-        return (self._stored(newest.path) or {}) if newest is not None else {}
-
     def _stored(self, file: str) -> dict[str, Any] | None:
-        try:
-            with open(file, encoding="utf-8") as handle:
-                head, _, body = handle.read().partition("\n")
-            if head != f"{self._tool} {_hash(body.encode())}":
-                return None
-            stored: dict[str, Any] = json.loads(body)
-            return stored
-        except (OSError, ValueError):
+        data = self.folder.read(file)
+        if data is None:
             return None
-
-    def _sets(self) -> list[os.DirEntry[str]]:
-        return [entry for entry in os.scandir(self.folder) if entry.name.startswith("readings-")]
-
-    def _forget_oldest(self) -> None:
-        for entry in sorted(self._sets(), key=lambda entry: entry.stat().st_mtime)[:-_SETS]:
-            os.unlink(entry.path)
-
-    def _make_folder(self) -> None:
-        if not os.path.isdir(self.folder):
-            os.makedirs(self.folder, exist_ok=True)
-            # the folder takes itself out of version control, wherever it was put
-            write_atomically(os.path.join(self.folder, ".gitignore"), b"*\n")
+        head, _, body = data.partition(b"\n")
+        if head.decode() != f"{self._tool} {_hash(body)}":
+            return None
+        stored: dict[str, Any] = json.loads(body)
+        return stored
 
     def _state(self, path: str) -> str | None:
         """A file's content, and the name it has as a module; None where it cannot be read."""
@@ -233,11 +229,7 @@ def _tool_signature() -> str:
     home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     files = []
     for folder, folders, names in os.walk(home):
-        folders[:] = (
-            [f for f in folders if f in {"api", "events", "flow", "reader", "rules", "syntax"}]
-            if folder == home
-            else folders
-        )
+        folders[:] = [f for f in folders if f in _ROOMS] if folder == home else folders
         files += [os.path.join(folder, name) for name in names if name.endswith(".py")]
     states = [
         (os.path.relpath(f, home), os.stat(f).st_mtime_ns, os.stat(f).st_size)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 
+from fallline.files import TEMPORARY, sweep
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from fallline.check.settings import Settings
 
-__all__ = ["Problem", "discover", "shown"]
+__all__ = ["Problem", "below", "discover", "excluded", "shown"]
 
 SUFFIXES = (".py", ".ipynb")
 # Folders that hold other people's code or no code. Hidden folders are left out as well.
@@ -45,6 +47,12 @@ def discover(
         else:
             files[shown(path)] = None
     return list(files), problems
+
+
+def below(folder: str, settings: Settings) -> Iterator[str]:
+    """The files below a folder, as they are found: for those who may not want them all."""
+    if os.path.isdir(folder):
+        yield from map(shown, _below(folder, settings, []))
 
 
 def excluded(path: str, settings: Settings) -> bool:
@@ -83,6 +91,8 @@ def _below(top: str, settings: Settings, problems: list[Problem]) -> Iterator[st
         if folder != top and any(entry.name == "pyvenv.cfg" for entry in entries):
             continue  # a virtual environment under another name
         folders = []
+        if any(entry.name.startswith(TEMPORARY) for entry in entries):
+            sweep(folder)  # what a killed --fix has left
         for entry in entries:
             if _skipped(entry.name) or _excluded(entry.path, settings):
                 continue

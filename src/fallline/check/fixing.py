@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import io
 import os
-import tokenize
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +15,7 @@ from fallline.finding import Edit, Finding
 from fallline.settle import settle
 from fallline.syntax import Source, UnreadableError
 from fallline.syntax.edits import apply, split_lines
+from fallline.syntax.source import decode
 from fallline.verdict.project import read_paths
 from fallline.verdict.reading import Reading
 
@@ -204,13 +203,16 @@ class Fixer:
 
 def _edited(data: bytes, path: str, edits: Sequence[Edit]) -> bytes | None:
     """The file's bytes with the edits made: same encoding, same byte-order mark, same line ends."""
-    if path.endswith(".ipynb"):
-        return notebook.edited(data, Source.from_bytes(path, data), edits)
-    text, encoding = _decoded(data, path)
-    if "\r\n" in text:
-        edits = [_with_crlf(edit) for edit in edits]
-    after = apply(text, edits)
-    return None if after is None else after.encode(encoding)
+    try:
+        if path.endswith(".ipynb"):
+            return notebook.edited(data, Source.from_bytes(path, data), edits)
+        text, encoding = decode(data)
+        if "\r\n" in text:
+            edits = [_with_crlf(edit) for edit in edits]
+        after = apply(text, edits)
+        return None if after is None else after.encode(encoding)
+    except UnicodeError:
+        return None  # the file's encoding has no bytes for what the fix writes
 
 
 def _with_crlf(edit: Edit) -> Edit:
@@ -221,5 +223,4 @@ def _with_crlf(edit: Edit) -> Edit:
 def _decoded(data: bytes, path: str) -> tuple[str, str]:
     if path.endswith(".ipynb"):
         return data.decode("utf-8-sig"), "utf-8"
-    encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
-    return data.decode(encoding), encoding
+    return decode(data)

@@ -13,6 +13,7 @@ from fallline.finding import Edit, Finding
 from fallline.syntax import Source
 from fallline.syntax.edits import apply
 from fallline.syntax.source import Cell
+from fallline.untrusted import parse_json
 
 __all__ = ["edited", "localise"]
 
@@ -80,7 +81,7 @@ def edited(data: bytes, source: Source, edits: Sequence[Edit]) -> bytes | None:
             return None
         by_cell[home.number].append(_shifted(edit, home))
     text = data.decode("utf-8-sig")
-    book = json.loads(text)
+    book = parse_json(text)
     raw_cells = (
         book["cells"] if "cells" in book else [c for w in book["worksheets"] for c in w["cells"]]
     )

@@ -33,6 +33,12 @@ class Outcome:
         self.sources: Sources | None = None
         self.fixer: Fixer | None = None
         self.baseline_size: int | None = None
+        self.show_notes = True  # in the formats for people
+
+    @property
+    def shown(self) -> list[Finding]:
+        """The findings that a person is shown: notes only where they were asked for, else they are counted."""
+        return [f for f in self.findings if self.show_notes or f.severity.value != "info"]
 
     @property
     def failed(self) -> bool:
@@ -64,7 +70,8 @@ def check(
         readings = read_files(
             files,
             root=settings.root,
-            cache_dir=cache_dir,
+            # a cache can come with the project: what is written into files is read from them, now
+            cache_dir=None if fix else cache_dir,
             jobs=jobs or _processors(),
             problems=problems,
             on_file=on_start(len(files)),

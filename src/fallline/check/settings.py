@@ -15,11 +15,14 @@ from __future__ import annotations
 import os
 
 from fallline.errors import UsageError
+from fallline.untrusted import read_file
 
 TYPE_CHECKING = False  # importing `typing` would cost the start-up more than this module does
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
+
+_LARGEST = 10_000_000  # bytes of a pyproject.toml
 
 __all__ = ["Selection", "Settings", "load", "nearest"]
 
@@ -76,13 +79,20 @@ class Settings:
         )
 
 
-def load(paths: Sequence[str], select: Sequence[str] = (), ignore: Sequence[str] = ()) -> Settings:
+def load(
+    paths: Sequence[str],
+    select: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+    *,
+    below: str | None = None,
+) -> Settings:
     """The settings for checking these paths, with the command line's choices on top.
 
     `select` replaces the file's; `ignore` adds to it, but never undoes what `select` names outright.
+    `below`: nothing outside of this folder is opened.
     """
     settings = Settings()
-    file = nearest(paths)
+    file = nearest(paths, below)
     table: dict[str, Any] = {}
     if file is not None:
         settings.file, settings.root = file, os.path.dirname(file)
@@ -104,8 +114,8 @@ def load(paths: Sequence[str], select: Sequence[str] = (), ignore: Sequence[str]
 KEYS = ("select", "ignore", "exclude", "per-file-ignores", "baseline", "cache-dir", "thresholds")
 
 
-def nearest(paths: Sequence[str]) -> str | None:
-    """The nearest pyproject.toml with a [tool.fallline] table, from the folder that holds all paths upwards."""
+def nearest(paths: Sequence[str], below: str | None = None) -> str | None:
+    """The nearest pyproject.toml with a [tool.fallline] table, from the folder that holds all paths upwards to `below`."""
     known = [os.path.abspath(p) for p in paths if p != "-"] or [os.getcwd()]
     try:
         folder = os.path.commonpath(known)
@@ -115,27 +125,38 @@ def nearest(paths: Sequence[str]) -> str | None:
         folder = os.path.dirname(folder)
     while True:
         candidate = os.path.join(folder, "pyproject.toml")
+        if below is not None and not _inside(candidate, below):
+            return None
         if os.path.isfile(candidate):
             try:
-                with open(candidate, "rb") as handle:
-                    if b"tool.fallline" in handle.read():
-                        return candidate
+                if b"tool.fallline" in read_file(candidate, _LARGEST):
+                    return candidate
             except OSError as error:
-                raise UsageError(f"{candidate} cannot be read: {error.strerror}") from None
+                raise UsageError(f"{candidate} cannot be read: {error.strerror or error}") from None
         up = os.path.dirname(folder)
         if up == folder:
             return None
         folder = up
 
 
+def _inside(path: str, folder: str) -> bool:
+    """Whether the path lies in the folder once all links are followed."""
+    return os.path.realpath(path).startswith(os.path.join(os.path.realpath(folder), ""))
+
+
 def _table(file: str) -> dict[str, Any]:
     import tomllib
 
     try:
-        with open(file, "rb") as handle:
-            table = tomllib.load(handle).get("tool", {}).get("fallline", {})
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        whole = tomllib.loads(read_file(file, _LARGEST).decode())
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror or error}") from None
+    except ValueError as error:  # also an integer of more digits than Python reads
         raise UsageError(f"{file} is not valid TOML: {error}") from None
+    except RecursionError:
+        raise UsageError(f"{file} is not valid TOML: it is nested too deeply") from None
+    tool = whole.get("tool", {})
+    table = tool.get("fallline", {}) if isinstance(tool, dict) else None
     if not isinstance(table, dict):
         raise UsageError(f"{file}: [tool.fallline] must be a table")
     for key in table:
@@ -168,18 +189,28 @@ def _per_file(table: dict[str, Any], file: str | None) -> tuple[tuple[str, tuple
 def _thresholds(table: dict[str, Any], file: str | None) -> dict[str, dict[str, float]]:
     value: dict[str, dict[str, float]] = table.get("thresholds", {})
     tables = isinstance(value, dict) and all(isinstance(v, dict) for v in value.values())
-    if not tables or not all(type(n) in (int, float) for v in value.values() for n in v.values()):
+    if not tables or not all(_is_number(n) for v in value.values() for n in v.values()):
         raise UsageError(
             f"{file}: [tool.fallline] thresholds must hold numbers, such as {{ FL120 = {{ factor = 50 }} }}"
         )
     return value
 
 
+def _is_number(value: object) -> bool:
+    """A number that a float can hold: not 10 ** 400, not inf, not true."""
+    if type(value) not in (int, float):
+        return False
+    try:
+        return float(value) - float(value) == 0  # type: ignore[arg-type]
+    except OverflowError:
+        return False
+
+
 def _path(table: dict[str, Any], key: str, settings: Settings) -> str | None:
     value = table.get(key)
     if value is None:
         return None
-    if not isinstance(value, str):
+    if not isinstance(value, str) or not value or "\0" in value:
         raise UsageError(f"{settings.file}: [tool.fallline] {key} must be a path")
     return os.path.join(settings.root, value)
 

@@ -52,6 +52,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     add(
         "--unsafe-fixes", action="store_true", help="also make fixes that can change what was meant"
     )
+    add(
+        "--show-notes",
+        action="store_true",
+        help="list the notes too, which are otherwise only counted (in full and concise output)",
+    )
     add("--explain", action="store_true", help="show the events that led to each finding, in order")
     add(
         "--statistics",

@@ -10,6 +10,7 @@ from importlib import import_module
 from fallline._version import __version__
 from fallline.cli.commands import GROUPS, available
 from fallline.cli.streams import cannot_write, give_up_writing, open_closed, write_plainly
+from fallline.untrusted import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def _handed_over(arguments: list[str]) -> int:
         return 0
     name, rest = arguments[0], arguments[1:]
     if name not in available():
-        print(f"fallline: {_unknown(name)}", file=sys.stderr)
+        print(f"fallline: {printable(_unknown(name))}", file=sys.stderr)
         return 2
     command = import_module(f"fallline.cli.{name}")
     parser = argparse.ArgumentParser(
@@ -68,11 +69,17 @@ def _handed_over(arguments: list[str]) -> int:
         from fallline.errors import FalllineError
 
         if isinstance(error, FalllineError):
-            print(f"fallline {name}: {error}", file=sys.stderr)
+            print(f"fallline {name}: {printable(str(error))}", file=sys.stderr)
             return 2
         if cannot_write(error) or os.environ.get("FALLLINE_TRACEBACK"):
             raise
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        if isinstance(error, MemoryError):
+            print(
+                f"fallline {name}: there is not enough memory here for what was given: give less at a time",
+                file=sys.stderr,
+            )
+            return 2
+        reason = printable(" ".join(f"{type(error).__name__}: {error}".split()))
         print(
             f"fallline {name}: this is a mistake in fallline itself ({reason}). FALLLINE_TRACEBACK=1 shows where.",
             file=sys.stderr,

@@ -28,17 +28,21 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--list", action="store_true", help="what there is to prove, or what of it NAME occurs in"
     )
     parser.add_argument(
-        "--all", action="store_true", help="every experiment; writes evidence.md and evidence.json"
+        "--all",
+        action="store_true",
+        help="every experiment; with --out, writes evidence.md and evidence.json",
     )
     parser.add_argument(
         "--continue", dest="go_on", action="store_true",
-        help="with --all: keep what a run that was stopped has measured, and measure the others",
+        help="with --all --out: keep what a stopped run has measured, and measure the rest",
     )  # fmt: skip
     parser.add_argument(
         "--merge", metavar="FILE", help="take over what was measured on another machine"
     )
     parser.add_argument(
-        "--out", metavar="DIR", help="where the evidence is written (with --all and --merge: docs)"
+        "--out",
+        metavar="DIR",
+        help="write the evidence into this folder; without it nothing is written",
     )
     parser.add_argument(
         "--jobs", type=int, metavar="N", help="experiments at a time (default: one a core)"

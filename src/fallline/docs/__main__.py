@@ -12,8 +12,9 @@ from fallline.report import evidence_page, rule_page
 from fallline.report.skills import rendered
 from fallline.rules import all_rules
 
-# The same skills twice: where people look in the repository, and where agents look in the installed package.
-SKILLS = (Path("skills"), Path("src/fallline/.agents/skills"))
+SKILLS = Path("skills")  # the wheel takes a copy: see pyproject.toml
+# The record of the experiments, for documents, reports, answers and editors.
+RECORD = Path("src/fallline/proof/evidence.json")
 
 
 def main() -> int:
@@ -32,11 +33,11 @@ def main() -> int:
             file=sys.stderr,
         )
         return 2
-    # what the pages say comes from the package's copy of the record, so that goes first
-    master, copy = root / "evidence.json", Path("src/fallline/proof/evidence.json")
-    drifted = master.exists() and (not copy.exists() or copy.read_bytes() != master.read_bytes())
-    if drifted and not check:
-        copy.write_bytes(master.read_bytes())
+    # what `fallline prove --all --out docs` measured becomes the record, and the pages are made from that
+    new = root / "evidence.json"
+    measured_again = new.exists()
+    if measured_again and not check:
+        new.replace(RECORD)
     wanted = documents(root)
     stale = [
         path
@@ -47,11 +48,11 @@ def main() -> int:
         *(root / "rules").glob("*.md"),
         *(root / "specialists").glob("*.md"),
         *(root / "images/evidence").glob("*.svg"),
-        *(p for home in SKILLS for p in home.rglob("*.md")),
+        *SKILLS.rglob("*.md"),
     }
     orphans = sorted(present - wanted.keys())
     if check:
-        late = [*([copy] if drifted else []), *stale, *orphans]
+        late = [*([RECORD] if measured_again else []), *stale, *orphans]
         for path in late:
             print(f"{path} is stale: run `make docs`", file=sys.stderr)
         return 1 if late else 0
@@ -77,14 +78,14 @@ def documents(root: Path) -> dict[Path, str]:
         **pages,
         **{root / "specialists" / name: text for name, text in specialist_page.pages().items()},
         **{root / name: text for name, text in _evidence().items()},
-        **{home / name: text for home in SKILLS for name, text in rendered().items()},
+        **{SKILLS / name: text for name, text in rendered().items()},
     }
 
 
 def _evidence() -> dict[str, str]:
-    """The page and its figures from what was recorded; measuring is for `fallline prove --all`."""
+    """The page and its figures from what was recorded; measuring is for `make evidence`."""
     known = record.all_recorded().values()
-    return evidence_page.files(known) if known else {}
+    return evidence_page.documents(known) if known else {}
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from fallline.errors import UsageError
 from fallline.report.html_findings import finding_cards
-from fallline.report.run import overview, verdict
+from fallline.report.run import overview, summary, verdict
 from fallline.show.numbers import number
 from fallline.show.terminal import Paint, counted
 from fallline.taps import frames
@@ -152,8 +152,6 @@ def as_text(watching: Watch) -> str:
     """What was found, for a notebook that shows text only."""
     if watching.series is None:
         return "fallline: the cell made no update of an optimizer."
-    from fallline.report.run import summary
-
     text = summary(watching.series, watching.findings, Paint(False))
     return f"{text}\n  fallline report {watching.folder}"
 

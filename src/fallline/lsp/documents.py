@@ -85,7 +85,7 @@ def _project(projects: dict[str, Documents], path: str, workspace: Workspace) ->
 
 
 def _folder(path: str, workspace: Workspace) -> str:
-    """Where the settings are, else the folder that the editor has open, else the file's own."""
+    """Where the settings are, else the folder that the editor has open, else the file alone: its folder may be a whole disk."""
     try:
         settings = nearest([path])
     except UsageError:  # told when the project is read
@@ -93,7 +93,7 @@ def _folder(path: str, workspace: Workspace) -> str:
     if settings is not None:
         return os.path.dirname(settings)
     around = [f for f in _folders(workspace) if path.startswith(os.path.join(f, ""))]
-    return max(around, key=len, default=os.path.dirname(path))
+    return max(around, key=len, default=path)
 
 
 def _notebook(notebook: types.NotebookDocument, workspace: Workspace) -> bytes:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
-import tokenize
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from fallline.check.discovery import discover, excluded, shown
+from fallline.check.discovery import below, excluded, shown
 from fallline.check.fixing import Fixer
 from fallline.check.settings import Settings, load
 from fallline.check.sift import Sift, collect, for_people
@@ -18,6 +16,7 @@ from fallline.check.sources import Sources
 from fallline.finding import Finding
 from fallline.matters import matters
 from fallline.syntax.edits import split_lines
+from fallline.syntax.source import UnreadableError, decode
 from fallline.verdict.project import called_names, read_paths
 from fallline.verdict.reading import Reading
 
@@ -25,6 +24,9 @@ __all__ = ["Change", "Project", "Target", "as_bytes"]
 
 # Above this many files that can hold a mistake, only what is open is read: an editor wants its answer now.
 MOST_FILES = 300
+LOOKED_AT = (
+    10_000  # files of a folder; one with more is no project that a check at each key can read
+)
 
 State = tuple[int, int] | int | None  # what tells one content of a file from another
 _IMPORT = re.compile(rb"^[ \t]*(?:from|import)\b(?:[^\n(]|\([^)]*\))*", re.MULTILINE)
@@ -244,9 +246,8 @@ def as_bytes(text: str) -> bytes:
     """An editor's text as the bytes its file would have, by the encoding that it declares."""
     data = text.encode("utf-8", errors="replace")
     try:
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
-        return text.encode(encoding)
-    except (SyntaxError, LookupError, UnicodeEncodeError):
+        return text.encode(decode(data)[1])
+    except (UnreadableError, UnicodeError):
         return data
 
 
@@ -259,8 +260,12 @@ def _files(folder: str, settings: Settings, given: dict[str, bytes], whole: bool
     opened = [path for path in given if not excluded(path, settings)]
     if not whole:
         return opened
-    found, _ = discover([folder], settings)
-    others = [path for path in found if path not in given and _can_matter(path)]
+    others: list[str] = []
+    for looked_at, path in enumerate(below(folder, settings)):
+        if len(others) > MOST_FILES or looked_at > LOOKED_AT:
+            return opened
+        if path not in given and _can_matter(path):
+            others.append(path)
     return opened if len(others) > MOST_FILES else [*opened, *others]
 
 
@@ -294,8 +299,7 @@ def _identity(finding: Finding, sources: Sources) -> tuple[str, str, str, str]:
 def _changes(path: str, before: bytes, after: bytes) -> list[Change]:
     full = os.path.abspath(path)
     if not path.endswith(".ipynb"):
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(before).readline)
-        return [Change(full, None, before.decode(encoding), after.decode(encoding))]
+        return [Change(full, None, decode(before)[0], decode(after)[0])]
     pairs = zip(_cells(before), _cells(after), strict=True)
     return [
         Change(full, number, old, new) for number, (old, new) in enumerate(pairs, 1) if old != new

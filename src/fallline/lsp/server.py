@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import io
 import os
 import re
-import tokenize
 from collections import defaultdict
 from typing import Any
 from urllib.parse import unquote
@@ -25,6 +23,7 @@ from fallline.lsp.project import Change, Target
 from fallline.lsp.worker import Worker
 from fallline.rules import rule_by_code
 from fallline.syntax.edits import split_lines
+from fallline.syntax.source import UnreadableError, decode
 
 __all__ = ["Server", "make_server"]
 
@@ -394,10 +393,9 @@ def _text_of(document: TextDocument) -> str:
         with open(document.path, "rb") as file:
             data = file.read()
         try:
-            encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
-        except SyntaxError:  # which is the finding
-            encoding = "utf-8"
-        return data.decode(encoding, errors="replace")
+            return decode(data)[0]
+        except UnreadableError:  # which is the finding
+            return data.decode(errors="replace")
 
 
 def _hover(text: str, over: types.Range | None) -> types.Hover:

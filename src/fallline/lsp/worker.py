@@ -12,6 +12,7 @@ from typing import Any
 
 from fallline.errors import FalllineError
 from fallline.finding import Finding
+from fallline.limits import MEMORY, die_with_parent, limit_memory
 from fallline.lsp.project import Change, Project, Target
 
 __all__ = ["Worker", "WorkerError"]
@@ -106,6 +107,8 @@ def _serve(connection: Connection[Any, Any]) -> None:
     """The process: answers until the server is gone."""
     os.dup2(2, 1)  # standard output belongs to the protocol
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    limit_memory()
+    die_with_parent()
     projects: dict[str, Project] = {}
     while True:
         try:
@@ -117,6 +120,9 @@ def _serve(connection: Connection[Any, Any]) -> None:
             reply = getattr(project, method)(*arguments)
         except FalllineError as error:
             reply = error
+        except MemoryError:
+            projects.pop(folder)
+            reply = WorkerError(f"this project takes more than {MEMORY >> 30} GB of memory to read")
         except Exception as error:
             projects.pop(folder)
             reply = WorkerError(f"a mistake in fallline itself: {type(error).__name__}: {error}")

@@ -27,6 +27,9 @@ from fallline.mcp.contract import (
     RunObject,
     SpecialistObject,
 )
+from fallline.report.rule_page import page
+from fallline.report.skills import case_page
+from fallline.triage.playbook import playbooks
 
 __all__ = ["make_server"]
 
@@ -69,7 +72,7 @@ async def _answered(seconds: float, job: Callable[[*Arguments], T], *given: *Arg
     """The job's result, from a process that is killed when the time is up; its expected failures as tool errors."""
     try:
         with anyio.fail_after(seconds):
-            return await anyio.to_process.run_sync(job, *given, cancellable=True)
+            return await anyio.to_process.run_sync(work.limited, job, *given, cancellable=True)
     except TimeoutError:
         raise ToolError(
             f"not finished within {seconds:g} seconds: send less, such as one file"
@@ -174,8 +177,6 @@ def _add_resources(server: MCPServer[None]) -> None:
     @server.resource("fallline://rules/{code}", title="A rule", mime_type="text/markdown")
     def rule(code: str) -> str:
         """One rule's page."""
-        from fallline.report.rule_page import page
-
         try:
             return page(work.known_rule(code))
         except UsageError as error:
@@ -186,9 +187,6 @@ def _add_resources(server: MCPServer[None]) -> None:
     )
     def playbook(specialist: str) -> str:
         """What one specialist knows, case by case."""
-        from fallline.report.skills import case_page
-        from fallline.triage.playbook import playbooks
-
         for book in playbooks():
             if book.specialist == specialist:
                 return "\n".join([f"# {specialist}\n", *(case_page(c, 2) for c in book.cases)])

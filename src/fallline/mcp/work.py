@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
+from typing import TypeVar, TypeVarTuple
 
+from fallline.check.discovery import discover
+from fallline.check.fixing import Fixer
 from fallline.check.outcome import check
 from fallline.check.settings import Settings, load
 from fallline.check.sources import Sources
 from fallline.check.suppress import silenced
 from fallline.errors import RunError, UsageError
 from fallline.finding import Finding
+from fallline.instruments.clip.threshold import propose_from_series
+from fallline.limits import MEMORY, die_with_parent, limit_memory
 from fallline.mcp.confine import MOST_FILES, MOST_FINDINGS, Root, bounded, too_large
 from fallline.mcp.contract import (
     AnswerObject,
@@ -32,7 +38,12 @@ from fallline.runs.read import read_run as read_series
 from fallline.runs.series import Series
 from fallline.runs.store import rank_files
 from fallline.specialists import SPECIALISTS
-from fallline.triage.evidence import Gathered
+from fallline.triage.answer import answer
+from fallline.triage.evaluate import grade_text
+from fallline.triage.evidence import Gathered, code_in, corrected, seen_in
+from fallline.triage.playbook import playbooks
+from fallline.verdict.project import read_paths
+from fallline.verdict.reading import read_text
 from fallline.watcher.conclude import findings_of
 
 __all__ = [
@@ -43,20 +54,39 @@ __all__ = [
     "explain_rule",
     "fix_code",
     "known_rule",
+    "limited",
     "list_specialists",
     "propose_clip",
     "read_run",
 ]
+
+T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
 
 # Submitted code gets a name in a folder that does not exist, so that none of its imports finds a file of ours.
 _NOWHERE = "<code>"
 _SUBMITTED = os.path.join(_NOWHERE, "train.py")
 
 
+def limited(job: Callable[[*Arguments], T], *given: *Arguments) -> T:
+    """The job, in a worker process: with so much memory, and not for longer than there is a server."""
+    _limit_this_process()
+    try:
+        return job(*given)
+    except MemoryError:
+        raise UsageError(
+            f"this takes more than {MEMORY >> 30} GB of memory to read: send less, such as one file"
+        ) from None
+
+
+@cache
+def _limit_this_process() -> None:
+    limit_memory()
+    die_with_parent()
+
+
 def check_code(code: str) -> Checked:
     """The findings of one piece of code."""
-    from fallline.verdict.reading import read_text
-
     text = bounded(code, "the code")
     loud, hidden = _heard(read_text(text, _SUBMITTED), Sources({_SUBMITTED: text.encode()}))
     return _checked(loud, [f.at.path for f in loud], files=1, silenced=hidden, left_out=[])
@@ -64,8 +94,6 @@ def check_code(code: str) -> Checked:
 
 def check_path(path: str, root: Root) -> Checked:
     """The findings of a file, or of every file below a folder."""
-    from fallline.check.discovery import discover
-
     target = root.find(path)
     settings = _settings(target, root)
     files, problems = discover([str(target)], settings)
@@ -113,9 +141,8 @@ def _checked(
 
 def _settings(target: Path, root: Root) -> Settings:
     """`[tool.fallline]` of the project, as long as that lies below the root."""
-    settings = load([str(target)])
-    if settings.file is None or not root.holds(settings.file):
-        settings = Settings()
+    settings = load([str(target)], below=str(root.folder))
+    if settings.file is None:
         settings.root = str(root.folder)
     if settings.baseline is not None and not root.holds(settings.baseline):
         settings.baseline = None
@@ -124,9 +151,6 @@ def _settings(target: Path, root: Root) -> Settings:
 
 def fix_code(code: str, unsafe_fixes: bool = False) -> Fixed:
     """The code with every fix that removes its finding and adds none."""
-    from fallline.check.fixing import Fixer
-    from fallline.verdict.project import read_paths
-
     text = bounded(code, "the code")
     given = {_SUBMITTED: text.encode()}
     fixer = Fixer(
@@ -184,9 +208,6 @@ def known_rule(code: str) -> Rule:
 
 def ask(question: str, code: str, path: str, run: str, more: bool, root: Root) -> AnswerObject:
     """An answer from the playbooks, with the evidence that came along."""
-    from fallline.triage.answer import answer
-    from fallline.triage.evidence import code_in, corrected, seen_in
-
     if not bounded(question, "the question").strip():
         raise UsageError("there is no question: say what the loop does and what you see")
     evidence = Gathered([])
@@ -211,17 +232,12 @@ def ask(question: str, code: str, path: str, run: str, more: bool, root: Root) -
 
 def check_advice(text: str) -> list[ComplaintObject]:
     """What is refuted in a piece of advice, and the mistakes in its code."""
-    from fallline.triage.evaluate import grade_text
-
     if not bounded(text, "the advice").strip():
         raise UsageError("there is no advice: send the answer as it would be given")
     return [ComplaintObject.of(complaint) for complaint in grade_text(text)]
 
 
 def _of_file(path: str, root: Root) -> Gathered:
-    from fallline.triage.evidence import corrected
-    from fallline.verdict.reading import read_text
-
     file = root.find(path)
     if not file.is_file():
         raise UsageError(f"{path!r} is not a file; check_path reads folders")
@@ -271,8 +287,6 @@ def read_run(folder: str, root: Root) -> RunObject:
 
 def propose_clip(folder: str, quantile: float, root: Root) -> list[ClipObject]:
     """A clip threshold from the norms of a watched run, for each of its optimizers."""
-    from fallline.instruments.clip.threshold import propose_from_series
-
     proposal = propose_from_series(_of_run(folder, root)[0], quantile=quantile, shown=folder)
     return [ClipObject.of(clip) for clip in proposal.clips]
 
@@ -284,19 +298,15 @@ def _of_run(folder: str, root: Root) -> tuple[Series, list[Finding]]:
         raise UsageError(f"{folder!r} holds links that lead out of the root")
     try:
         series = read_series(home)
-        return series, findings_of(series)
     except RunError:
         raise RunError(
-            f"{folder!r} is no run folder, or is damaged: `fallline run --out DIR train.py` makes one"
+            f"{folder!r} is not a run folder, or is damaged: `fallline run --out DIR train.py` makes one"
         ) from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{folder!r} is damaged ({type(error).__name__})") from None
+    return series, findings_of(series, _settings(home, root).thresholds)
 
 
 def list_specialists() -> list[SpecialistObject]:
     """The nine, with what each knows."""
-    from fallline.triage.playbook import playbooks
-
     cases = {book.specialist: [case.title for case in book.cases] for book in playbooks()}
     return [
         SpecialistObject(

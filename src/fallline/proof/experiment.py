@@ -32,7 +32,6 @@ __all__ = [
     "Measured",
     "all_experiments",
     "experiment",
-    "experiment_of",
     "registered",
     "where",
 ]
@@ -122,12 +121,3 @@ def where() -> dict[str, str]:
             r'^@experiment\(\s*"([^"]+)"', path.read_text(encoding="utf-8"), re.M
         )
     }
-
-
-def experiment_of(name: str) -> Experiment | None:
-    """The experiment of a rule (by code, in any case) or of a fact (by name)."""
-    wanted = name.strip()
-    for found in all_experiments():
-        if found.of in (wanted.upper(), wanted.lower()):
-            return found
-    return None

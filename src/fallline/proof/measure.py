@@ -22,6 +22,7 @@ from fallline.proof import experiment
 from fallline.proof.processes import begin, with_torch
 from fallline.proof.record import Outcome, recorded
 from fallline.proof.seeds import move_seeds, seed_everything
+from fallline.rules import rule_by_code
 
 __all__ = ["LIMIT", "measure"]
 
@@ -195,8 +196,6 @@ def _without(known: Outcome, error: ModuleNotFoundError) -> Outcome:
 
 
 def _name(of: str) -> str:
-    from fallline.rules import rule_by_code
-
     rule = rule_by_code(of) if of.startswith("FL") else None
     return rule.name if rule else of
 

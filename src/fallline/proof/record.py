@@ -1,7 +1,6 @@
 """What the experiments measured when they were last recorded: read by documents, answers, reports and editors. Needs no torch.
 
-`docs/evidence.json` is the record; `fallline prove --all` writes it. `python -m fallline.docs` copies it to `evidence.json`
-beside this file, so that an installed fallline has it too.
+`evidence.json` beside this file is the record. `make evidence` measures it again.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from typing import Any
 
 from fallline.errors import UsageError
 from fallline.specialists import SPECIALISTS, Specialist
+from fallline.untrusted import parse_json
 
 __all__ = ["HERE", "Outcome", "all_recorded", "parse", "read", "recorded", "written"]
 
@@ -124,12 +124,12 @@ def written(outcomes: Iterable[Outcome]) -> str:
 def parse(text: str, source: str) -> tuple[Outcome, ...]:
     """The outcomes in a record's text."""
     try:
-        raw = json.loads(text)
+        raw = parse_json(text)
         assert raw["format"] == FORMAT
         return tuple(Outcome.from_dict(d) for d in raw["experiments"])
-    except (ValueError, KeyError, TypeError, AssertionError):
+    except (ValueError, KeyError, TypeError, AttributeError, AssertionError):
         raise UsageError(
-            f"{source} is no record of experiments; `fallline prove --all` writes one"
+            f"{source} is not a record of experiments; `fallline prove --all --out DIR` writes one"
         ) from None
 
 

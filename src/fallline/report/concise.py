@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from fallline.check.outcome import Outcome
 from fallline.show.terminal import SEVERITY_STYLE, Paint
+from fallline.untrusted import printable
 
 __all__ = ["render"]
 
 
 def render(outcome: Outcome, paint: Paint, *, explain: bool = False) -> str:
     """All findings in order of place; `[*]` marks what `--fix` can fix."""
-    if not outcome.findings:
+    if not outcome.shown:
         return ""
     from fallline.report.place import where
     from fallline.report.witness import witness_lines
 
     lines = []
-    for finding in outcome.findings:
+    for finding in outcome.shown:
         mark = " [*]" if finding.fix is not None and finding.fix.safe else ""
         code = paint(finding.code, SEVERITY_STYLE[finding.severity.value])
         lines.append(
-            f"{paint(where(finding), 'bold')}: {code}{mark} {' '.join(finding.message.split())}"
+            f"{paint(where(finding), 'bold')}: {code}{mark} {printable(' '.join(finding.message.split()))}"
         )
         if explain:
             lines += witness_lines(finding, paint)

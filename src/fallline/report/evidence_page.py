@@ -10,52 +10,62 @@ from fallline.errors import UsageError
 from fallline.files import write_atomically
 from fallline.proof.experiment import where
 from fallline.proof.figure import figure
-from fallline.proof.record import Outcome, written
+from fallline.proof.record import Outcome, read, written
 from fallline.proof.text import table
 from fallline.report import rule_page
 from fallline.rules import rule_by_code
 from fallline.specialists import SPECIALISTS
 
-__all__ = ["files", "page", "write"]
+__all__ = ["documents", "page", "write"]
 
 _FIGURES = "images/evidence"
+
+# How a page of ours is known when it is written again.
+_MARK = "written by `fallline prove --all"
 
 _HEAD = """\
 # Evidence
 
 Every rule about what training computes, and every fact that the advice rests on, is a small seeded experiment: the mistake and its absence side by
 side, and conditions that must hold. `fallline prove NAME` repeats one on your machine, `fallline prove --all` all of them; [prove.md](prove.md) says how to read them.
-This page is written by `fallline prove --all`, never by hand.
+This page is written by `fallline prove --all --out DIR`, never by hand.
 
 The models are small and the data made up, so a number here is the size of an effect there, not on your model; a claim rests on the conditions below its figure, which leave room for another
 machine. The last line names the module to read."""
 
 
-def files(outcomes: Iterable[Outcome]) -> dict[str, str]:
-    """The page, the record and the figures, by their path in the folder."""
+def documents(outcomes: Iterable[Outcome]) -> dict[str, str]:
+    """The page and the figures, by their path in the folder."""
     known = [o for o in outcomes if o.measured]
-    return {
-        "evidence.md": page(known),
-        "evidence.json": written(known),
-        **{f"{_FIGURES}/{o.of}.svg": figure(o) for o in known},
-    }
+    return {"evidence.md": page(known), **{_figure(o.of): figure(o) for o in known}}
+
+
+def _figure(of: str) -> str:
+    return f"{_FIGURES}/{of}.svg"
 
 
 def write(outcomes: Iterable[Outcome], folder: Path) -> None:
-    """Write them; figures that nothing refers to any more go."""
-    wanted = files(outcomes)
+    """The page, its figures and the record. Figures of the record that was there before go; a page of somebody else's stays."""
+    known = [o for o in outcomes if o.measured]
+    before = {_figure(o.of) for o in read(folder / "evidence.json")}
+    wanted = {**documents(known), "evidence.json": written(known)}
+    _refuse_foreign(folder / "evidence.md")
     try:
         for name, text in wanted.items():
             target = folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(str(target), text.encode())
-        for old in (folder / _FIGURES).glob("*.svg"):
-            if f"{_FIGURES}/{old.name}" not in wanted:
-                old.unlink()
+        for old in before - wanted.keys():
+            (folder / old).unlink(missing_ok=True)
     except OSError as error:
         raise UsageError(
             f"{error.filename or folder} cannot be written: {error.strerror}"
         ) from None
+
+
+def _refuse_foreign(path: Path) -> None:
+    if path.exists() and _MARK not in path.read_text(encoding="utf-8", errors="replace"):
+        raise UsageError(f"{path} was not written by fallline: choose another folder with --out")
 
 
 def page(outcomes: Iterable[Outcome]) -> str:

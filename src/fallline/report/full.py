@@ -6,6 +6,7 @@ import os
 
 from fallline.check.outcome import Outcome
 from fallline.show.terminal import SEVERITY_STYLE, Paint, counted
+from fallline.untrusted import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,22 +20,24 @@ _ENOUGH = 60  # characters that say something
 
 def render(outcome: Outcome, paint: Paint, *, explain: bool = False) -> str:
     """Every finding in full, then one line that sums up."""
-    blocks = [_block(finding, outcome, paint, explain) for finding in outcome.findings]
+    blocks = [_block(finding, outcome, paint, explain) for finding in outcome.shown]
     return "\n".join([*blocks, summary(outcome)]) + "\n"
 
 
 def summary(outcome: Outcome) -> str:
-    """`Found 2 errors and 1 warning in 3 files. 2 can be fixed with --fix.`"""
+    """`Found 2 errors and 1 warning in 3 files. 2 can be fixed with --fix. 7 notes: --show-notes lists them.`"""
     files = counted(outcome.files, "file")
     if not outcome.findings and not outcome.files:
         return "Nothing was read: there is no .py or .ipynb file."
-    if not outcome.findings:
-        return f"Nothing found in {files}."
-    kinds = [f.severity.value for f in outcome.findings]
+    kinds = [f.severity.value for f in outcome.shown]
     nouns = (("error", "error"), ("warning", "warning"), ("info", "note"))
     parts = ", ".join(counted(kinds.count(kind), noun) for kind, noun in nouns if kind in kinds)
     fixable = sum(f.fix is not None and f.fix.safe for f in outcome.findings)
     tail = f" {fixable} can be fixed with --fix." if fixable else ""
+    if hidden := len(outcome.findings) - len(kinds):
+        tail += f" {counted(hidden, 'note')}: --show-notes lists {'it' if hidden == 1 else 'them'}."
+    if not parts:
+        return f"Nothing found in {files}.{tail}"
     return f"Found {' and '.join(parts.rsplit(', ', 1))} in {files}.{tail}"
 
 
@@ -49,7 +52,7 @@ def _block(finding: Finding, outcome: Outcome, paint: Paint, explain: bool) -> s
     last = min((finding.at.end_line or finding.at.line) + _AROUND, len(source))
     gutter = len(str(max(last, 1)))
     lines = [
-        f"{paint(finding.code, style)}{mark} {paint(finding.name, 'bold')}: {finding.message}",
+        f"{paint(finding.code, style)}{mark} {paint(finding.name, 'bold')}: {printable(finding.message)}",
         f"{' ' * gutter}{paint('-->', 'blue')} {where(finding)}",
         *_excerpt(finding, source, gutter, paint),
     ]
@@ -81,7 +84,7 @@ def _excerpt(finding: Finding, source: list[str], gutter: int, paint: Paint) -> 
     bar = paint("|", "blue")
     rows = [f"{' ' * gutter} {bar}"]
     for number in range(max(1, first - _AROUND), min(end + _AROUND, len(source)) + 1):
-        text = source[number - 1].replace("\t", "    ")
+        text = printable(source[number - 1]).replace("\t", "    ")
         rows.append(f"{paint(f'{number:>{gutter}}', 'blue')} {bar} {text}".rstrip())
         if number == first:
             rows.append(
@@ -127,7 +130,7 @@ def _fix(finding: Finding, source: list[str], paint: Paint) -> list[str]:
     if after is None or len(here) < len(finding.fix.edits):
         others = sorted({edit.path for edit in finding.fix.edits if edit.path} - {finding.at.path})
         return (
-            [*head, f"     changes {', '.join(os.path.relpath(p) for p in others)}"]
+            [*head, f"     changes {', '.join(printable(os.path.relpath(p), '') for p in others)}"]
             if others
             else head
         )
@@ -136,5 +139,6 @@ def _fix(finding: Finding, source: list[str], paint: Paint) -> list[str]:
         difflib.unified_diff(source, after.removesuffix("\n").split("\n"), lineterm="", n=1)
     )[2:]:
         style = {"+": "green", "-": "red", "@": "dim"}.get(line[0], "")
-        rows.append("  " + (paint(line, style) if style else line))
+        text = printable(line)
+        rows.append("  " + (paint(text, style) if style else text))
     return head + rows

@@ -6,6 +6,7 @@ import os
 
 from fallline.check.outcome import Outcome
 from fallline.show.terminal import Paint
+from fallline.untrusted import printable
 
 __all__ = ["render"]
 
@@ -39,7 +40,7 @@ def render(outcome: Outcome, paint: Paint, *, explain: bool = False) -> str:
 
 
 def _data(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return printable(text).replace("%", "%25").replace("\n", "%0A")
 
 
 def _property(text: str) -> str:

@@ -8,6 +8,8 @@ from html import escape
 from pathlib import Path
 
 from fallline._version import __version__
+from fallline.errors import RunError
+from fallline.files import write_atomically
 from fallline.finding import Finding
 from fallline.report.html_findings import finding_cards
 from fallline.report.html_run import charts, ranks_table, time_breakdown
@@ -21,9 +23,6 @@ __all__ = ["page", "write_page"]
 
 def write_page(series: Series, findings: list[Finding], target: Path) -> Path:
     """The page as a file, whole or not at all."""
-    from fallline.errors import RunError
-    from fallline.files import write_atomically
-
     try:
         write_atomically(str(target), page(series, findings).encode())
     except OSError as error:

@@ -9,8 +9,8 @@ from typing import Any
 
 from fallline.finding import Finding
 from fallline.proof.record import recorded
-from fallline.report.run import excerpt
 from fallline.rules import rule_by_code
+from fallline.runs.excerpt import excerpt
 from fallline.runs.series import Series
 from fallline.show.numbers import number
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fallline.check.outcome import Outcome
 from fallline.show.terminal import Paint
+from fallline.untrusted import json_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,12 +17,7 @@ def render(outcome: Outcome, paint: Paint, *, explain: bool = False) -> str:
     """One array; the witness is in each object's evidence, explained or not."""
     if not outcome.findings:
         return "[]\n"
-    import json
-
-    return (
-        json.dumps([plain(f.as_dict()) for f in outcome.findings], indent=2, ensure_ascii=False)
-        + "\n"
-    )
+    return json_text([plain(f.as_dict()) for f in outcome.findings], indent=2) + "\n"
 
 
 def plain(value: Any) -> Any:

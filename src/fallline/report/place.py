@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fallline.check.outcome import Outcome
 from fallline.finding import Finding
+from fallline.untrusted import printable
 
 __all__ = ["lines_around", "where"]
 
@@ -12,8 +13,7 @@ def where(finding: Finding) -> str:
     """`train.py:3:5`, or `nb.ipynb:cell 3:2:8` in a notebook."""
     cell = finding.evidence.get("cell")
     middle = f"cell {cell}:" if cell is not None else ""
-    path = finding.at.path.replace("\n", "\\n")
-    return f"{path}:{middle}{finding.at.line}:{finding.at.column}"
+    return f"{printable(finding.at.path, keep='')}:{middle}{finding.at.line}:{finding.at.column}"
 
 
 def lines_around(finding: Finding, outcome: Outcome) -> list[str]:

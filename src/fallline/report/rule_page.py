@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from fallline.proof.record import recorded
 from fallline.rule import Rule
 from fallline.specialists import SPECIALISTS
 
@@ -59,8 +60,6 @@ def page(rule: Rule) -> str:
 
 def evidence(rule: Rule) -> list[str]:
     """What the rule's experiment measured when it was recorded, in sentences; nothing where it has none."""
-    from fallline.proof.record import recorded
-
     known = recorded(rule.code)
     if known is None:
         return []
@@ -70,8 +69,6 @@ def evidence(rule: Rule) -> list[str]:
 
 def _cited(rule: Rule) -> list[str]:
     """The facts the rule rests on, each with what was measured."""
-    from fallline.proof.record import recorded
-
     known = [outcome for name in rule.facts if (outcome := recorded(name)) is not None]
     if not known:
         return []

@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 from fallline.finding import Finding
+from fallline.runs.excerpt import excerpt
 from fallline.runs.series import Series, Track
 from fallline.show.numbers import bytes_text, number, seconds_text
 from fallline.show.terminal import SEVERITY_STYLE, Paint, counted
 
 __all__ = [
     "SHOWN",
-    "Excerpt",
     "Overview",
-    "excerpt",
     "finding_lines",
     "overview",
     "summary",
@@ -196,34 +194,3 @@ def finding_lines(series: Series, findings: list[Finding], paint: Paint) -> list
             if hit
         ]
     return lines
-
-
-@dataclass(frozen=True, slots=True)
-class Excerpt:
-    """Lines of the user's source around a finding: (line number, text, whether it is the line itself)."""
-
-    lines: list[tuple[int, str, bool]]
-    changed: bool = False  # the file is newer than the run
-
-
-def excerpt(finding: Finding, series: Series, around: int = 3) -> Excerpt:
-    """Empty when the source is not there (any more). Of a notebook's cell it is in the run itself."""
-    meta = series.meta
-    cell = (meta.get("cells") or {}).get(finding.at.path)
-    if cell is not None:
-        text, changed = cell.splitlines(), False
-    else:
-        path = Path(meta.get("cwd") or ".") / finding.at.path
-        try:
-            text = path.read_text(encoding="utf-8", errors="replace").splitlines()
-            changed = path.stat().st_mtime > (meta.get("ended") or math.inf)
-        except OSError:
-            return Excerpt([])
-    first, last = max(1, finding.at.line - around), min(len(text), finding.at.line + around)
-    return Excerpt(
-        [
-            (n, text[n - 1].replace("\t", "    "), n == finding.at.line)
-            for n in range(first, last + 1)
-        ],
-        changed,
-    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from typing import Any
@@ -18,6 +17,7 @@ from fallline.report.rule_page import page
 from fallline.rule import Rule
 from fallline.rules import all_rules
 from fallline.show.terminal import Paint
+from fallline.untrusted import json_text
 
 __all__ = ["render"]
 
@@ -46,12 +46,7 @@ def render(outcome: Outcome, paint: Paint, *, explain: bool = False) -> str:
         "invocations": [{"executionSuccessful": True}],
         "results": _results(outcome, numbers),
     }
-    return (
-        json.dumps(
-            {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2, ensure_ascii=False
-        )
-        + "\n"
-    )
+    return json_text({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
 
 
 def _rule(rule: Rule) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from fallline.finding import Finding
 from fallline.show.terminal import Paint
+from fallline.untrusted import printable
 
 __all__ = ["witness_lines"]
 
@@ -52,7 +53,9 @@ def _rail(offset: int, length: int, times: int) -> str:
 
 def _place(step: Step) -> str:
     cell = step.get("cell")
-    return f"{step['path']}:{f'cell {cell}:' if cell is not None else ''}{step['line']}"
+    return (
+        f"{printable(step['path'], '')}:{f'cell {cell}:' if cell is not None else ''}{step['line']}"
+    )
 
 
 def _note(step: Step) -> str:

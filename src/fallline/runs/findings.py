@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from pathlib import Path
 from typing import Any
 
 from fallline.errors import RunError
+from fallline.files import write_atomically
 from fallline.finding import Finding
+from fallline.runs import schema
+from fallline.runs.schema import Damaged
+from fallline.untrusted import read_file
 
-__all__ = ["findings_text", "write_findings"]
+__all__ = ["findings_text", "read_findings", "write_findings"]
+
+_LARGEST = 100_000_000  # bytes
 
 
 def findings_text(found: list[Finding]) -> str:
@@ -30,11 +35,33 @@ def _strict(value: Any) -> Any:
 def write_findings(folder: Path, found: list[Finding]) -> Path:
     """findings.json, whole or not at all."""
     target = folder / "findings.json"
-    fresh = folder / f".findings.{os.getpid()}.json"
     try:
-        fresh.write_text(findings_text(found) + "\n")
-        fresh.replace(target)
+        write_atomically(str(target), (findings_text(found) + "\n").encode())
     except OSError as error:
-        fresh.unlink(missing_ok=True)
-        raise RunError(f"cannot write {target}: {error}") from error
+        raise RunError(f"cannot write {target}: {error.strerror or error}") from error
     return target
+
+
+def read_findings(folder: Path) -> list[Finding]:
+    """What findings.json holds; nothing where there is none."""
+    file = folder / "findings.json"
+    try:
+        if not file.exists():
+            return []
+        written = schema.json_of(read_file(file, _LARGEST).decode(), "it")
+        if not isinstance(written, list):
+            raise Damaged("it is not a list")
+        return [schema.finding(one, "an entry") for one in written]
+    except OSError as error:
+        raise RunError(f"{file} cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        raise RunError(f"{file} is damaged ({error}): {_again(folder)}") from None
+
+
+def _again(folder: Path) -> str:
+    """How findings that are lost come back."""
+    if any(folder.glob("rank*.sqlite")):
+        return f"delete it, and `fallline report {folder}` writes it again"
+    return (
+        "nothing is left to write it again from; watch the run once more: `fallline run train.py`"
+    )

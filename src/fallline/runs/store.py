@@ -10,19 +10,21 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import sqlite3
 import time
 import uuid
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from fallline.files import temporary_name
 from fallline.finding import Finding
 from fallline.location import Location
-from fallline.runs.samples import Layout, ParameterInfo, Sample
+from fallline.runs.samples import Sample
 from fallline.runs.update import UpdateRow
 
 __all__ = [
@@ -31,9 +33,7 @@ __all__ = [
     "UPDATE_COLUMNS",
     "Store",
     "claim_folder",
-    "decode",
     "free_folder",
-    "layout_from",
     "rank_files",
 ]
 
@@ -67,9 +67,9 @@ def rank_files(folder: Path) -> dict[int, Path]:
     """The files of a run folder by rank."""
     found: dict[int, Path] = {}
     for path in folder.glob("rank*.sqlite"):
-        number = path.stem.removeprefix("rank")
-        if number.isdigit():
-            found[int(number)] = path
+        number = re.fullmatch(r"rank([0-9]{1,6})\.sqlite", path.name)
+        if number is not None:
+            found[int(number[1])] = path
     return dict(sorted(found.items()))
 
 
@@ -120,7 +120,7 @@ def _marked(folder: Path, launch: str) -> bool:
     # files first: another rank of this launch may leave its mark and then its file while we look
     if rank_files(folder) and not mark.exists():
         return False
-    fresh = folder / f".{MARK}.{uuid.uuid4().hex}"
+    fresh = folder / temporary_name()
     fresh.write_text(json.dumps({"format": FORMAT, "launch": launch, "created": time.time()}))
     try:
         os.link(fresh, mark)  # atomic and with its content: another rank never reads half a mark
@@ -309,11 +309,6 @@ def _encode(value: Any) -> Any:
     return "nan" if value != value else value
 
 
-def decode(value: Any) -> float | None:
-    """The number that `_encode` wrote."""
-    return None if value is None else float(value)
-
-
 def _location(at: Location) -> list[Any]:
     return [at.path, at.line, at.column, at.function]
 
@@ -324,8 +319,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, set | frozenset):
         return sorted(map(str, value))
     return str(value)
-
-
-def layout_from(id: int, parameters: Iterable[dict[str, Any]]) -> Layout:
-    """The layout as `_sample` wrote it."""
-    return Layout(id, [ParameterInfo(**{**p, "shape": tuple(p["shape"])}) for p in parameters])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import io
-import json
 import re
 import tokenize
 import warnings
@@ -13,8 +12,9 @@ from functools import cached_property
 from typing import Any
 
 from fallline.location import Location
+from fallline.untrusted import parse_json
 
-__all__ = ["Cell", "Source", "UnreadableError"]
+__all__ = ["Cell", "Source", "UnreadableError", "decode"]
 
 _MAGIC = re.compile(
     r"^\s*(%|!|\?|[\w.*\[\]]+\?\??;?\s*$|(pip|conda|cd|ls|cat|cp|mv|mkdir|rm|matplotlib|load_ext|autoreload|run|timeit?) +[\w./~-])"
@@ -75,7 +75,7 @@ class Source:
             return _notebook(path, data)
         if b"\0" in data:
             raise UnreadableError("the file contains NUL bytes: it is not Python source")
-        return cls(path, _decode(data))
+        return cls(path, decode(data)[0])
 
     @cached_property
     def lines(self) -> list[str]:
@@ -151,23 +151,27 @@ def _parse(text: str, path: str = "") -> ast.Module:
         raise UnreadableError(f"cannot be parsed: {error}") from None
 
 
-def _decode(data: bytes) -> str:
+def decode(data: bytes) -> tuple[str, str]:
+    """The text of a Python file, and its encoding."""
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
-        return data.decode(encoding)
     except (SyntaxError, LookupError) as error:
         raise UnreadableError(f"unknown encoding: {error}") from None
+    try:
+        return data.decode(encoding), encoding
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         raise UnreadableError(
             f"not valid {error.encoding} at byte {error.start}; declare its encoding or save it as UTF-8",
             line,
         ) from None
+    except Exception as error:  # a codec may raise anything: punycode, idna, undefined, hex
+        raise UnreadableError(f"cannot be decoded as {encoding}: {error}") from None
 
 
 def _notebook(path: str, data: bytes) -> Source:
     try:
-        book = json.loads(data.decode("utf-8-sig"))
+        book = parse_json(data.decode("utf-8-sig"))
         if _language(book) != "python":
             return Source(path, "")
         raw_cells = (

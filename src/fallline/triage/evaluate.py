@@ -28,6 +28,7 @@ from fallline.errors import UsageError
 from fallline.triage.evidence import lines_back
 from fallline.triage.playbook import facts
 from fallline.triage.refuted import stated_in
+from fallline.verdict.reading import read_text
 
 __all__ = ["KINDS", "Complaint", "Scenario", "grade", "grade_text", "refuted", "scenarios"]
 
@@ -232,8 +233,6 @@ def _stated(text: str) -> list[str]:
 
 
 def _code(text: str) -> list[Complaint]:
-    from fallline.verdict.reading import read_text
-
     found: list[Complaint] = []
     prose = _FENCE.sub("", text)
     for match in _FENCE.finditer(text):

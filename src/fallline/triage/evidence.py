@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import textwrap
 from collections.abc import Sequence
@@ -10,13 +9,15 @@ from dataclasses import dataclass, field, replace
 from difflib import unified_diff
 from pathlib import Path
 
+from fallline.check.fixing import Fixer
 from fallline.errors import RunError, UsageError
 from fallline.finding import Finding
+from fallline.runs.findings import read_findings
+from fallline.runs.read import read_run
+from fallline.runs.series import Series
 from fallline.triage.pasted import unfenced
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from fallline.runs.series import Series
+from fallline.verdict.project import read_paths
+from fallline.watcher.conclude import findings_of
 
 __all__ = ["Gathered", "code_in", "corrected", "gather", "lines_back", "seen_in"]
 
@@ -77,9 +78,6 @@ def code_in(question: str) -> list[tuple[str, str]]:
 
 def corrected(text: str, path: str) -> Gathered:
     """The findings in a piece of code, and the code with the fixes that hold: each was read again."""
-    from fallline.check.fixing import Fixer
-    from fallline.verdict.project import read_paths
-
     head = _assumed(text) if path == _PASTED else ""
     given = {path: (head + text).encode()}
     readings = read_paths([path], roots=[str(Path(path).parent)], given=given)
@@ -146,13 +144,9 @@ def _read(path: str) -> str:
 
 def _of_run(folder: Path) -> list[Finding]:
     """What was found in a watched run. One in which nothing was watched is refused: it must not look like a healthy one."""
-    file = folder / "findings.json"
-    found = _recorded(file) if file.is_file() else []
+    found = read_findings(folder)
     if found:
         return found
-    from fallline.runs.read import read_run
-    from fallline.watcher.conclude import findings_of
-
     if folder.is_file():
         raise RunError(f"{folder} is a file; --run takes the folder of a watched run")
     series = read_run(folder)
@@ -166,25 +160,4 @@ def seen_in(series: Series, found: list[Finding], folder: str) -> list[Finding]:
     raise RunError(
         f"the run in {folder} holds no update: no optimizer stepped while it was watched, so it says nothing about the question. "
         "Watch one that trains: `fallline run train.py`"
-    )
-
-
-def _recorded(file: Path) -> list[Finding]:
-    try:
-        written = json.loads(file.read_text(encoding="utf-8"))
-        if not isinstance(written, list):
-            raise TypeError("findings are a list")
-        return [Finding.from_dict(d) for d in written]
-    except OSError as error:
-        raise RunError(f"{file} cannot be read: {error.strerror or error}") from None
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise RunError(f"{file} is damaged: {_again(file.parent)}") from None
-
-
-def _again(folder: Path) -> str:
-    """How findings that are lost come back."""
-    if any(folder.glob("rank*.sqlite")):
-        return f"delete it, and `fallline report {folder}` writes it again"
-    return (
-        "nothing is left to write it again from; watch the run once more: `fallline run train.py`"
     )

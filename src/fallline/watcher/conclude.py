@@ -13,6 +13,7 @@ from fallline.errors import RunError, UsageError
 from fallline.finding import Finding
 from fallline.rule import Rule
 from fallline.rules import all_rules
+from fallline.runs.excerpt import project_of
 from fallline.runs.findings import write_findings
 from fallline.runs.read import read_run
 from fallline.runs.series import Series
@@ -36,18 +37,22 @@ def conclude(folder: Path, *, wait: bool = False) -> tuple[Series, list[Finding]
     return series, found
 
 
-def findings_of(series: Series) -> list[Finding]:
-    """What was found while the run went on, and what its numbers show."""
+def findings_of(
+    series: Series, thresholds: dict[str, dict[str, float]] | None = None
+) -> list[Finding]:
+    """What was found while the run went on, and what its numbers show. The thresholds are the project's, unless given."""
     recorded = [f for rank in series.ranks for f in rank.findings]
     recorded += [
         Finding.from_dict(d) for rank in series.ranks for d in rank.meta.get("judged") or ()
     ]
-    return settle(together([*recorded, *measured(series)], one_trace=True))
+    return settle(together([*recorded, *measured(series, thresholds)], one_trace=True))
 
 
-def measured(series: Series) -> Iterator[Finding]:
+def measured(
+    series: Series, thresholds: dict[str, dict[str, float]] | None = None
+) -> Iterator[Finding]:
     """The findings of the numeric rules."""
-    chosen = _thresholds(series)
+    chosen = _thresholds(series) if thresholds is None else thresholds
     for rule in all_rules():
         if rule._defines("check_series"):
             try:
@@ -61,7 +66,7 @@ def _thresholds(series: Series) -> dict[str, dict[str, float]]:
     from fallline.check.settings import load
 
     try:
-        return load([str(series.meta.get("cwd") or ".")]).thresholds
+        return load([str(project_of(series) or ".")]).thresholds
     except UsageError as error:
         print(f"fallline: {error}", file=sys.stderr)
         return {}

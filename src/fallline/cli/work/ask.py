@@ -10,6 +10,7 @@ from fallline.errors import UsageError
 from fallline.report.answer import markdown, text
 from fallline.triage.answer import answer
 from fallline.triage.evidence import gather
+from fallline.untrusted import printable
 
 _LARGEST = 1_000_000
 _STRAY = 0.1  # a pasted log may hold a few bytes of another encoding
@@ -23,7 +24,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(reply.as_dict(), indent=2, default=str))
         return 0
     show = markdown if args.output_format == "markdown" else text
-    print(show(reply, more=args.more))
+    print(printable(show(reply, more=args.more)))
     return 0
 
 

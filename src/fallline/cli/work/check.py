@@ -10,6 +10,7 @@ from fallline.errors import UsageError
 from fallline.files import write_atomically
 from fallline.report.full import summary
 from fallline.show.terminal import Paint, Progress, counted, wants_colour
+from fallline.untrusted import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,10 +43,13 @@ def run(args: Namespace) -> int:
         unsafe_fixes=args.unsafe_fixes,
         on_start=lambda total: progress.append(Progress(total)) or progress[0].tick,  # type: ignore[func-returns-value]
     )
+    # who names codes wants to see them
+    outcome.show_notes = args.show_notes or bool(args.select)
     for bar in progress:
         bar.close()
     for failure in outcome.failures:
-        print(f"fallline check: this is a mistake in fallline itself: {failure}", file=sys.stderr)
+        said = printable(failure)
+        print(f"fallline check: this is a mistake in fallline itself: {said}", file=sys.stderr)
     if args.write_baseline:
         wrote = counted(outcome.baseline_size or 0, "finding")
         print(f"Wrote {wrote} to {args.write_baseline}.", file=sys.stderr)
@@ -79,7 +83,9 @@ def _diff(args: Namespace, outcome: Outcome) -> int:
     """Print what would change; findings that no fix removes still count."""
     changes = outcome.fixer.changes() if outcome.fixer is not None else {}
     if outcome.fixer is not None:
-        _out(args, outcome.fixer.diff())
+        diff = outcome.fixer.diff()
+        # a program gets the bytes as they are, to apply them; a terminal would act on some of them
+        _out(args, printable(diff) if sys.stdout.isatty() and not args.output_file else diff)
     left = f" {counted(len(outcome.findings), 'finding')} would remain." if outcome.findings else ""
     print(f"{counted(len(changes), 'file')} would change.{left}", file=sys.stderr)
     return 1 if changes or outcome.failed else 0
@@ -101,7 +107,7 @@ def _report(args: Namespace, outcome: Outcome) -> int:
         else:
             failures = fixer.write()
             for failure in failures:
-                print(f"fallline check: {failure}", file=sys.stderr)
+                print(f"fallline check: {printable(failure)}", file=sys.stderr)
             if failures:
                 if others := len(fixer.changes()) - len(failures):
                     print(f"Fixed {counted(others, 'other file')}.", file=sys.stderr)

@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 
 from fallline.errors import UsageError
-from fallline.proof.experiment import where
-from fallline.proof.measure import measure
+from fallline.proof import experiment, measure
 from fallline.proof.record import all_recorded, read, recorded
 from fallline.proof.text import text
 from fallline.proof.unfinished import Unfinished
@@ -31,48 +30,61 @@ _NARROWEST, _WIDEST = 40, 96  # columns
 
 
 def run(args: Namespace) -> int:
-    if args.jobs is not None and args.jobs < 1:
-        raise UsageError("--jobs is a number of processes, 1 or more")
-    if args.needs and not args.all:
-        raise UsageError("--needs chooses among all experiments: give it with --all")
-    if args.go_on and (not args.all or args.seed):
-        raise UsageError(
-            "--continue goes on with a stopped --all: give it with --all, without --seed"
-        )
-    if args.seed < 0:
-        raise UsageError("--seed is what is added to every seed, 0 or more")
-    if args.seed and args.out:
-        raise UsageError(
-            "the record is of the seeds as they are written: leave out --seed or --out"
-        )
+    _refuse_contradictions(args)
     if args.list:
         print(_listed(args))
         return 0
-    folder = Path(args.out or "docs")
+    folder = Path(args.out) if args.out else None
     if args.merge:
-        if args.all or args.name:
-            raise UsageError("--merge takes over what was measured elsewhere: give it alone")
+        assert folder is not None
         return _merge(Path(args.merge), folder)
     names = _names(args)
     _need_torch()
-    kept = bool(args.all or args.out) and not args.seed
-    if kept:
-        _need_room(folder)
-    # a record of one device's experiments is for --merge: it holds nothing else
-    before = _before(folder) if kept and not args.needs else {}
-    if args.all and kept:
-        outcomes = _measured_bit_by_bit(names, args, folder)
-    else:
-        outcomes = _measured(names, args)
-    if kept:
-        _write(outcomes, before, folder, whole=args.all)
+    outcomes = _measured(names, args) if folder is None else _recorded(names, args, folder)
     if args.output_format == "json":
         print(json.dumps([o.as_dict() for o in outcomes], indent=2, ensure_ascii=False))
     elif args.all:
         print(_summary(outcomes))
     else:
-        print(_told(outcomes))
+        print(_shown(outcomes))
     return _status(outcomes)
+
+
+def _refuse_contradictions(args: Namespace) -> None:
+    refused = (
+        (args.jobs is not None and args.jobs < 1, "--jobs is a number of processes, 1 or more"),
+        (args.needs and not args.all, "--needs chooses among all experiments: give it with --all"),
+        (
+            args.go_on and not (args.all and args.out),
+            "--continue measures the rest of a stopped `prove --all --out DIR`: give it with --all and the same --out",
+        ),
+        (args.seed < 0, "--seed is the number added to every seed, 0 or more"),
+        (
+            args.seed and args.out,
+            "the record is for the default seeds: leave out --seed or --out",
+        ),
+        (
+            args.merge and (args.all or args.name),
+            "--merge takes over what was measured elsewhere: give it alone",
+        ),
+        (args.merge and not args.out, "--merge needs the folder of the evidence: add --out DIR"),
+    )
+    for wrong, why in refused:
+        if wrong:
+            raise UsageError(why)
+
+
+def _recorded(names: list[str], args: Namespace, folder: Path) -> list[Outcome]:
+    """Measured, and written into the folder."""
+    _need_room(folder)
+    # a record of one device's experiments is for --merge: it holds nothing else
+    before = {} if args.needs else _before(folder)
+    if args.all:
+        outcomes = _measured_bit_by_bit(names, args, folder)
+    else:
+        outcomes = _measured(names, args)
+    _write(outcomes, before, folder, whole=args.all)
+    return outcomes
 
 
 # -- which ----------------------------------------------------------------------------------------------------------
@@ -82,7 +94,7 @@ def _names(args: Namespace) -> list[str]:
     if args.all:
         if args.name:
             raise UsageError("give names or --all, not both")
-        return [name for name in where() if not args.needs or _needs(name, args.needs)]
+        return [name for name in experiment.where() if not args.needs or _needs(name, args.needs)]
     if not args.name:
         raise UsageError("name a rule or a fact, such as `fallline prove FL201`; --list shows them")
     return list(dict.fromkeys(found for given in args.name for found in _called(given)))
@@ -93,7 +105,7 @@ def _needs(name: str, device: str) -> bool:
     import importlib.util
     import re
 
-    spec = importlib.util.find_spec(where()[name])
+    spec = importlib.util.find_spec(experiment.where()[name])
     assert spec is not None and spec.origin is not None
     source = Path(spec.origin).read_text(encoding="utf-8")
     head = re.search(rf'^@experiment\(\s*"{name}".*?^def ', source, re.MULTILINE | re.DOTALL)
@@ -104,7 +116,7 @@ def _called(given: str) -> list[str]:
     """A rule by code or name, a fact by name. Where a rule and a fact share a name, both."""
     from difflib import get_close_matches
 
-    there = where()
+    there = experiment.where()
     rule = rule_by_code(given)
     wanted = [rule.code] if rule else []
     found = [name for name in (*wanted, given.strip().lower()) if name in there]
@@ -129,7 +141,7 @@ def _called(given: str) -> list[str]:
 
 def _listed(args: Namespace) -> str:
     rows = []
-    for name in sorted(where(), key=lambda n: (not n.startswith("FL"), n)):
+    for name in sorted(experiment.where(), key=lambda n: (not n.startswith("FL"), n)):
         known, rule = recorded(name), rule_by_code(name)
         called = rule.name if rule and rule.code == name else name
         if args.name and not any(g.lower() in f"{name} {called}".lower() for g in args.name):
@@ -180,7 +192,7 @@ def _measured(
             progress.tick(outcome)
 
     try:
-        return measure(names, jobs=jobs, seeds_by=args.seed, done=done)
+        return measure.measure(names, jobs=jobs, seeds_by=args.seed, done=done)
     finally:
         if progress:
             progress.close()
@@ -239,10 +251,10 @@ class _Progress:
             sys.stderr.flush()
 
 
-# -- telling --------------------------------------------------------------------------------------------------------
+# -- showing --------------------------------------------------------------------------------------------------------
 
 
-def _told(outcomes: list[Outcome]) -> str:
+def _shown(outcomes: list[Outcome]) -> str:
     paint = Paint(wants_colour("auto", sys.stdout))
     width = max(_NARROWEST, min(shutil.get_terminal_size((80, 24)).columns, _WIDEST))
     plain = not _can_write("✓●│█", sys.stdout.encoding)

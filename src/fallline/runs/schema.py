@@ -1,0 +1,223 @@
+"""What a run folder may hold. It is somebody else's file until every field has been looked at: type, size and range.
+
+`Damaged` says in words which field is not what it must be. All text comes out printable: nothing that was written into a run
+reaches a terminal or a page as a control sequence.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from fallline.finding import Finding
+from fallline.runs.samples import WIDTH, Layout, ParameterInfo
+from fallline.untrusted import parse_json, printable
+
+__all__ = [
+    "Damaged",
+    "count",
+    "finding",
+    "floats",
+    "json_of",
+    "layout",
+    "meta",
+    "optional",
+    "real",
+    "text",
+]
+
+_DEEPEST = 12  # levels of lists and objects
+_LONGEST = 100_000  # characters of a text
+_LATEST = 1e11  # seconds since 1970: what a clock can show
+_ELEMENTS = 2**50  # of one parameter
+
+
+class Damaged(ValueError):
+    """A field is not what it must be."""
+
+
+def text(value: Any, what: str) -> str:
+    if not isinstance(value, str) or len(value) > _LONGEST:
+        raise Damaged(f"{what} is not a text")
+    return printable(value)
+
+
+def count(value: Any, what: str, most: int = 2**53) -> int:
+    """A whole number from 0."""
+    if type(value) is not int or not 0 <= value <= most:
+        raise Damaged(f"{what} is not a whole number")
+    return value
+
+
+def real(value: Any, what: str) -> float:
+    """A number; "nan" is how the store writes NaN."""
+    if value == "nan":
+        return math.nan
+    if type(value) not in (int, float) or (type(value) is int and abs(value) > 2**63):
+        raise Damaged(f"{what} is not a number")
+    return float(value)
+
+
+def optional(check: Callable[[Any, str], Any], value: Any, what: str) -> Any:
+    return None if value is None else check(value, what)
+
+
+def floats(blob: Any, kind: Literal["f", "d"], what: str) -> array[float]:
+    """Numbers as the store packs them: `f` of four bytes, `d` of eight."""
+    numbers: array[float] = array(kind)
+    if not isinstance(blob, bytes) or len(blob) % numbers.itemsize:
+        raise Damaged(f"{what} is not a list of numbers")
+    numbers.frombytes(blob)
+    return numbers
+
+
+def json_of(body: Any, what: str) -> Any:
+    """JSON of bounded depth, all its texts printable."""
+    if not isinstance(body, str):
+        raise Damaged(f"{what} is not a text")
+    try:
+        return _plain(parse_json(body), what, _DEEPEST)
+    except Damaged:
+        raise
+    except ValueError as error:
+        raise Damaged(f"{what} is not JSON: {printable(str(error))}") from None
+
+
+def _plain(value: Any, what: str, deeper: int) -> Any:
+    match value:
+        case str():
+            return printable(value)
+        case int() if abs(value) > 2**63:
+            raise Damaged(f"{what} holds a number that is too large")
+        case list() | dict() if deeper == 0:
+            raise Damaged(f"{what} is nested too deeply")
+        case list():
+            return [_plain(v, what, deeper - 1) for v in value]
+        case dict():
+            return {printable(k): _plain(v, what, deeper - 1) for k, v in value.items()}
+    return value
+
+
+def finding(value: Any, what: str) -> Finding:
+    """A finding as `Finding.as_dict` writes it."""
+    try:
+        return Finding.from_dict(value)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Damaged(f"{what} is not a finding ({error})") from None
+
+
+def layout(id: int, described: Any) -> Layout:
+    """The parameters of a sample, as the store writes them."""
+    what = "a layout"
+    if not isinstance(described, list) or not all(isinstance(p, dict) for p in described):
+        raise Damaged(f"{what} is not a list of parameters")
+    return Layout(id, [_parameter(p) for p in described])
+
+
+def _parameter(known: Mapping[str, Any]) -> ParameterInfo:
+    name = text(known.get("name"), "a parameter's name")
+    shape = known.get("shape")
+    if not isinstance(shape, list) or len(shape) > 64:
+        raise Damaged(f"the shape of {name} is not a list of sizes")
+    found = ParameterInfo(
+        name,
+        text(known.get("module"), f"the module of {name}"),
+        count(known.get("depth"), f"the depth of {name}"),
+        tuple(count(size, f"the shape of {name}") for size in shape),
+        text(known.get("dtype"), f"the type of {name}"),
+    )
+    if found.count > _ELEMENTS:
+        raise Damaged(f"the shape of {name} is not one of a tensor")
+    return found
+
+
+def sample(blob: Any, of: Layout) -> array[float]:
+    values = floats(blob, "f", "a sample")
+    if len(values) != WIDTH * len(of.parameters):
+        raise Damaged("a sample does not fit its layout")
+    return values
+
+
+# -- what the run says about itself ------------------------------------------------------------------------------------
+
+
+def meta(key: str, value: Any) -> Any:
+    """One entry of the table `meta`. Keys that are not known here may hold any JSON; facts and totals are objects."""
+    what = f"'{key}'"
+    if value is None:
+        return None
+    if key in _KNOWN:
+        return _KNOWN[key](value, what)
+    if key.startswith("totals:"):
+        return _totals(value, what)
+    if "#" in key and not isinstance(value, dict):
+        raise Damaged(f"{what} is not an object")
+    return value
+
+
+def _moment(value: Any, what: str) -> float:
+    seconds = real(value, what)
+    if not 0 <= seconds < _LATEST:
+        raise Damaged(f"{what} is not a time")
+    return seconds
+
+
+def _texts(value: Any, what: str) -> list[str]:
+    if not isinstance(value, list):
+        raise Damaged(f"{what} is not a list")
+    return [text(v, what) for v in value]
+
+
+def _cells(value: Any, what: str) -> dict[str, str]:
+    if not isinstance(value, dict):
+        raise Damaged(f"{what} is not an object")
+    return {text(k, what): text(v, what) for k, v in value.items()}
+
+
+def _observed(value: Any, what: str) -> list[dict[str, Any]]:
+    for one in _objects(value, what):
+        text(one.get("code"), f"code in {what}")
+        text(one.get("path"), f"path in {what}")
+        count(one.get("line"), f"line in {what}")
+        count(one.get("column", 1), f"column in {what}")
+        text(one.get("function", ""), f"function in {what}")
+    return _objects(value, what)
+
+
+def _objects(value: Any, what: str) -> list[dict[str, Any]]:
+    if not isinstance(value, list) or not all(isinstance(v, dict) for v in value):
+        raise Damaged(f"{what} is not a list of objects")
+    return value
+
+
+def _findings(value: Any, what: str) -> list[dict[str, Any]]:
+    for one in _objects(value, what):
+        finding(one, what)
+    return _objects(value, what)
+
+
+def _totals(value: Any, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise Damaged(f"{what} is not an object")
+    counts = ("updates", "skipped", "clips", "clipped")
+    found: dict[str, Any] = {
+        name: count(value.get(name, 0), f"{name} of {what}") for name in counts
+    }
+    seconds = value.get("seconds", {})
+    if not isinstance(seconds, dict):
+        raise Damaged(f"seconds of {what} is not an object")
+    found["seconds"] = {text(k, what): real(v, f"seconds of {what}") for k, v in seconds.items()}
+    return found
+
+
+def _ranks(value: Any, what: str) -> int:
+    return count(value, what, 1_000_000)
+
+
+_KNOWN: dict[str, Callable[[Any, str], Any]] = {
+    "started": _moment, "ended": _moment, "rank": _ranks, "world": _ranks, "pid": count, "dropped": count,
+    "script": text, "cwd": text, "status": text, "torch": text, "python": text, "argv": _texts, "cells": _cells,
+    "observed": _observed, "judged": _findings,
+}  # fmt: skip
