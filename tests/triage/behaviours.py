@@ -497,7 +497,9 @@ def fsdp2_mixed_precision() -> None:
         model = nn.Linear(2, 2)
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
         fully_shard(model, mesh=init_device_mesh("cpu", (1,)), mp_policy=policy)
-        assert model(torch.ones(1, 2)).dtype == torch.bfloat16
+        out = model(torch.ones(1, 2))
+        out.sum().backward()
+        assert out.dtype == torch.bfloat16
         assert next(model.parameters()).dtype == torch.float32
 
     _alone(body)
