@@ -140,7 +140,7 @@ def test_runnable_code_runs(tmp_path: Path) -> None:
 # -- written ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("home", SKILLS, ids=str)
+@pytest.mark.parametrize("home", [SKILLS])
 def test_what_is_shipped_is_what_would_be_written(home: Path) -> None:
     shipped = {
         p.relative_to(ROOT / home).as_posix(): p.read_text(encoding="utf-8")
