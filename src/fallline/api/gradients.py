@@ -142,29 +142,37 @@ def _perhaps_used(paper: Paper) -> None:
 
 def parameter_sets(paper: Paper, found: Value | None) -> frozenset[str] | None:
     """The parameter sets in what an optimizer or a clip was given; None where it cannot be seen."""
+    return _sets(paper, found, set()) or None
+
+
+def _sets(paper: Paper, found: Value | None, seen: set[int]) -> frozenset[str] | None:
+    """`seen` are the lists that were gone into: `a = [a, a]`, again and again, holds itself two to the n times."""
     if found is None:
         return None
     value = paper.settled(found)
-    if isinstance(value, Params | Param):
-        return value.sets or None
-    if isinstance(value, Thing):
-        if value.kind in {"model", "optimizer", "criterion"}:
+    match value:
+        case Params(sets) | Param(sets) | Tensor(sets=sets):
+            return sets or None
+        case Thing(kind="model" | "optimizer" | "criterion"):
             return value.sets or None
-        if value.kind == "iterator":
-            return _union(paper, value.facts["of"])
-    if isinstance(value, Sequence):
-        return _union(paper, value.items) if not value.open else None
-    if isinstance(value, Mapping):
-        return parameter_sets(paper, value.items.get("params"))
-    if isinstance(value, Tensor) and value.sets:
-        return value.sets
+        case Thing(kind="iterator", facts=facts):
+            return _union(paper, value, facts["of"], seen)
+        case Sequence(items, open=False):
+            return _union(paper, value, items, seen)
+        case Mapping(items=known):
+            return _sets(paper, known.get("params"), seen)
     return None
 
 
-def _union(paper: Paper, values: list[Value]) -> frozenset[str] | None:
+def _union(
+    paper: Paper, holder: Value, values: list[Value], seen: set[int]
+) -> frozenset[str] | None:
+    if id(holder) in seen:
+        return frozenset()
+    seen.add(id(holder))
     found: frozenset[str] = frozenset()
     for value in values:
-        sets = parameter_sets(paper, value)
+        sets = _sets(paper, value, seen)
         if sets is None:
             return None
         found |= sets

@@ -36,6 +36,9 @@ __all__ = [
 ]
 
 
+_MOST_PARTS = 4_096  # of a model that are looked at one by one
+
+
 def optimizer(paper: Paper, call: Call, type_name: str) -> Thing:
     given = call.arg(0, "params", "parameters")
     thing = paper.make("optimizer", call.node, type=type_name)
@@ -96,7 +99,7 @@ def layer(paper: Paper, call: Call, type_name: str) -> Value:
     parts = list(call.values)
     for part in parts:
         inner = paper.settled(part)
-        if isinstance(inner, Sequence):
+        if isinstance(inner, Sequence) and len(parts) < _MOST_PARTS:
             parts += inner.items
         if isinstance(inner, Thing):
             for name in ("batchnorm", "recurrent", "dropout", "transformer"):
