@@ -36,13 +36,11 @@ def combined(paper: Paper, a: Value, b: Value, op: ast.operator, node: ast.AST) 
                     # a total of the whole window, made outside the loop over its micro-batches
                     return replace(a, divided=True, divided_at=paper.place(node))
                 ragged = "ignore_index" not in paper.text(node) or filled_up(paper)
-                return replace(both, reduction="mean", ragged=ragged, graph=a.graph, terms=a.terms)
-            return replace(both, terms=a.terms)
+                return replace(both, reduction="mean", ragged=ragged, graph=a.graph)
+            return both
         if isinstance(op, ast.Add | ast.Sub):
-            return replace(both, terms=a.terms + b.terms if a is not b else a.terms)
-        return replace(
-            both, masked=a.masked or b.masked or _is_mask(node), terms=max(a.terms, b.terms)
-        )
+            return both
+        return replace(both, masked=a.masked or b.masked or _is_mask(node))
     tensor, other = (a, b) if isinstance(a, Tensor) else (b, a)
     assert isinstance(tensor, Tensor)
     if isinstance(op, ast.Div) and tensor is a:
@@ -116,7 +114,6 @@ def merged(a: Tensor, b: Tensor) -> Tensor:
         None,
         a.half if a.half == b.half else a.half or b.half,
         a.length or b.length,
-        max(a.terms, b.terms),
         depth=max(a.depth, b.depth),
         in_batch=a.in_batch or b.in_batch,
     )

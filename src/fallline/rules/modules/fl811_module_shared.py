@@ -172,5 +172,7 @@ def _given(module: Module, node: ast.expr) -> bool:
 
 def _has_weights(module: Module, layer: ast.expr) -> bool:
     """An nn.Module that holds parameters; sharing an activation function or a dropout does no harm."""
+    if isinstance(layer, ast.Name) and _SHARED_ON_PURPOSE.search(layer.id):
+        return False
     made = module.value(layer)
     return has_state(module, made) and "Dropout" not in last_name(made)
