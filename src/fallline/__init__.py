@@ -13,6 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from fallline.engine import (
         Order,
+        Rewind,
         Share,
         Stepper,
         clip_grad_norm_,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Order": "fallline.engine",
+    "Rewind": "fallline.engine",
     "Share": "fallline.engine",
     "Stepper": "fallline.engine",
     "clip_grad_norm_": "fallline.engine",
@@ -46,6 +48,7 @@ _HOME = {
 
 __all__ = [
     "Order",
+    "Rewind",
     "Share",
     "Stepper",
     "__version__",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
 import sys
+import warnings
 from datetime import timedelta
 from itertools import count, pairwise
 from pathlib import Path
@@ -353,6 +355,63 @@ def resume(rank: int, world: int, folder: Path) -> None:
     assert not report and "models.0.module.0.weight" in str(report), report
 
 
+def going_back(rank: int, world: int, folder: Path) -> None:
+    """A spike that one rank sees takes all ranks back, and they end where the run without those samples ends."""
+    data = torch.randn(120, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+    def run(left_out, rewind):
+        ddp = DistributedDataParallel(model_of(3))
+        optimizer = torch.optim.AdamW(ddp.parameters(), lr=0.01)
+        stepper = fallline.Stepper(ddp, optimizer, accumulate=2, clip_norm=1.0, on_spike=rewind)
+        stepper._position.left_out = left_out
+        order = fallline.Order(120, 2, seed=1, rank=rank, world_size=world)
+        targets = data[:, 3:].clone()
+        targets[order.samples(0, 90, 91)] = 1e6
+        dataset = torch.utils.data.TensorDataset(data[:, :3], targets)
+        for x, y in stepper.over(torch.utils.data.DataLoader(dataset, batch_sampler=order)):
+            with stepper.micro_batch() as micro:
+                backward(micro, ddp, x, y, True)
+        return ddp, stepper
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        rewind = fallline.Rewind(every=4)
+        ddp, stepper = run({}, rewind)
+    (back,) = rewind.history
+    assert back.places[0] <= 90 < back.places[1], back
+    want, reference_stepper = run({0: [back.places]}, None)
+    assert stepper.updates == reference_stepper.updates
+    for a, b in zip(ddp.parameters(), want.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert_same_on_all_ranks(ddp)
+
+
+def frameworks(rank: int, world: int, folder: Path) -> None:
+    """Models, optimizers and loaders that Accelerate and Fabric prepared: exact, with a remainder, clipped."""
+    from accelerate import Accelerator
+    from lightning.fabric import Fabric
+
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29531"}
+    accelerator = Accelerator(cpu=True)
+    fabric = Fabric(accelerator="cpu", devices=world, strategy="ddp")
+    fabric.launch()
+    batches = batches_of(random.Random(3), [5] * world)
+    for name in ("accelerate", "fabric"):
+        model, want = model_of(4), model_of(4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        prepare = accelerator.prepare if name == "accelerate" else fabric.setup
+        ddp, prepared = prepare(model, optimizer)
+        assert any(isinstance(m, DistributedDataParallel) for m in ddp.modules())
+        stepper = fallline.Stepper(ddp, prepared, accumulate=2, clip_norm=0.05)
+        for x, y in stepper.over(batches[rank]):
+            with stepper.micro_batch() as micro:
+                backward(micro, ddp, x, y, True)
+        reference(want, batches, 2, True, 0.05)
+        assert_close(model, want)
+        assert stepper.updates == 3
+
+
 def fsdp(rank: int, world: int, folder: Path) -> None:
     """FSDP2: exact accumulation, the norm of the whole gradient, and sharded checkpoints."""
     from torch.distributed.device_mesh import init_device_mesh
@@ -481,7 +540,10 @@ def sharded_saves(rank, world, folder, run) -> None:
 
 STORIES = {
     story.__name__: story
-    for story in (exact, by_hand, loops, half_precision, misuse, checkpoint, saving, resume, fsdp)
+    for story in (
+        *(exact, by_hand, loops, half_precision, misuse),
+        *(checkpoint, saving, resume, going_back, frameworks, fsdp),
+    )
 }
 
 

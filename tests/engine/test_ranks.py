@@ -52,7 +52,9 @@ def _run_ranks(stories: str, world: int, folder: Path, worker: Path) -> list[tup
 
 @pytest.mark.slow
 def test_two_ranks(tmp_path):
-    run_ranks("exact,by_hand,loops,half_precision,misuse,checkpoint,saving,resume", 2, tmp_path)
+    run_ranks(
+        "exact,by_hand,loops,half_precision,misuse,checkpoint,saving,resume,going_back", 2, tmp_path
+    )
 
 
 @pytest.mark.slow
@@ -63,6 +65,13 @@ def test_three_ranks(tmp_path):
 @pytest.mark.slow
 def test_sharded_ranks(tmp_path):
     run_ranks("fsdp", 2, tmp_path)
+
+
+@pytest.mark.slow
+def test_ranks_of_other_frameworks(tmp_path):
+    pytest.importorskip("accelerate")
+    pytest.importorskip("lightning")
+    run_ranks("frameworks", 2, tmp_path)
 
 
 @pytest.mark.slow

@@ -22,8 +22,8 @@ from fallline.instruments import (
     propose_clip,
     propose_from_norms,
 )
-from fallline.instruments.clip.noise import noise_scale_of_script
-from fallline.instruments.clip.rates import lr_range_of_script
+from fallline.instruments.clip.noise_script import noise_scale_of_script
+from fallline.instruments.clip.rates_script import lr_range_of_script
 from fallline.instruments.script import Script
 from fallline.runs.update import UpdateRow
 from fallline.watcher.recorder import Recorder

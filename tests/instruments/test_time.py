@@ -27,8 +27,8 @@ from fallline.instruments.timing.clock import (
     Stall,
 )
 from fallline.instruments.timing.device_trace import Device, read_trace
-from fallline.instruments.timing.measure import Compiled, Timing, measure_time
-from fallline.instruments.timing.text import verdict
+from fallline.instruments.timing.measure import measure_time
+from fallline.instruments.timing.report import Compiled, Timing, verdict
 
 
 class Slow(Dataset[torch.Tensor]):

@@ -13,7 +13,7 @@ import pytest
 
 from fallline.errors import RunError
 from fallline.report.html import page
-from fallline.report.run import SHOWN, summary
+from fallline.report.run import SHOWN, finding_lines, summary
 from fallline.runs.read import read_run
 from fallline.runs.series import Rank, Series
 from fallline.runs.update import UpdateRow
@@ -176,3 +176,18 @@ def test_a_run_killed_in_the_middle_can_be_reported(
     found = json.loads((project / "run" / "findings.json").read_text())
     assert "FL106" in {f["code"] for f in found}, "gradients are never cleared"
     assert (project / "run" / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("updates", "says"),
+    [
+        (0, "Nothing wrong was found, but no update was made."),
+        (21, "Nothing wrong was found in 21 updates; rules about numbers need 50."),
+        (50, "Nothing wrong was found."),
+    ],
+)
+def test_an_all_clear_says_how_much_was_seen(updates: int, says: str) -> None:
+    series = Series()
+    for index in range(updates):
+        series.append(UpdateRow(index, loss=1.0))
+    assert finding_lines(series, [], Paint(False)) == [f"  {says}"]

@@ -129,7 +129,7 @@ threads = [threading.Thread(target=__import__, args=("torch",)) for _ in range(8
 MAIN = """
 import builtins, sys
 sys.path.insert(0, {here!r})
-from fallline.watcher.launch import after_torch
+from fallline.taps.launch import after_torch
 
 builtins.installed = 0
 

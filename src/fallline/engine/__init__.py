@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fallline.engine.order import Order, Share
     from fallline.engine.ranks import Ranks, distributed
     from fallline.engine.resume import ResumeReport, verify_resume
+    from fallline.engine.rewind import Rewind
     from fallline.engine.seeds import Seeds, seed_everything
     from fallline.engine.statistics import GradientStats, gradient_stats
     from fallline.engine.stepper import Stepper
@@ -30,6 +31,7 @@ _HOME = {
     "Order": "order",
     "Ranks": "ranks",
     "ResumeReport": "resume",
+    "Rewind": "rewind",
     "Seeds": "seeds",
     "Share": "order",
     "Stepper": "stepper",
@@ -50,6 +52,7 @@ __all__ = [
     "Order",
     "Ranks",
     "ResumeReport",
+    "Rewind",
     "Seeds",
     "Share",
     "Stepper",

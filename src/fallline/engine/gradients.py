@@ -27,6 +27,7 @@ class Parameters:
     group_names: tuple[str, ...]
     tensors: list[Tensor]
     groups: tuple[int, ...]
+    frozen: Sequence[Tensor] = ()  # of the model, and in no optimizer: they must stay frozen
 
     def __init__(
         self,

@@ -13,6 +13,7 @@ from fallline.engine.ownership import Ownership
 from fallline.engine.position import Position
 from fallline.engine.precision import Precision
 from fallline.engine.replicas import Replicas
+from fallline.engine.rewind import Rewind
 from fallline.engine.window import Window
 from fallline.errors import EngineError
 
@@ -40,16 +41,16 @@ class MicroBatch:
         replicas: Replicas,
         position: Position,
         ownership: Ownership,
-        accumulate: Callable[[], int],
         update: Callable[[], None],
+        rewind: Rewind | None,
     ) -> None:
         self._window = window
         self._precision = precision
         self._replicas = replicas
         self._position = position
         self._ownership = ownership
-        self._accumulate = accumulate
         self._update = update
+        self._rewind = rewind
         self._state = _OUTSIDE
         self._closes = False
         self.last = False  # what `micro_batch(last=...)` was given
@@ -90,7 +91,7 @@ class MicroBatch:
         if window.count == 0:
             # At the beginning, not after the step: what other losses left behind in the meantime goes too.
             self._ownership.begin()
-            window.size = self._accumulate()
+            window.size = window.accumulate
             window.began_at = self._position.samples
         else:
             self._check_unchanged()
@@ -131,7 +132,9 @@ class MicroBatch:
         # This rank has no data left: it takes part in the synchronisation, with nothing
         if turn is not None and turn.idle:
             loss = loss * 0.0
-        self._weigh(weight, loss.device)
+        checked = self._weigh(weight, loss.device)
+        if self._rewind is not None:
+            self._rewind.see(loss, checked, weight is not None)
         self._leave_autocast()  # backward runs in the dtypes that the forward pass chose
         if self._closes:
             self._window.start_total()
@@ -175,7 +178,7 @@ class MicroBatch:
                 f"{what} outside: call it inside `with stepper.micro_batch() as micro:`, together with the forward pass"
             )
 
-    def _weigh(self, weight: float | Tensor | None, device: torch.device) -> None:
+    def _weigh(self, weight: float | Tensor | None, device: torch.device) -> float | Tensor:
         window, precision, turn = self._window, self._precision, self._position.turn
         checked = window.check(weight)
         idle = turn is not None and turn.idle
@@ -191,6 +194,7 @@ class MicroBatch:
                 replicas.largest(largest, device) if replicas.size > 1 else largest
             )
         window.add(checked, weight is not None, idle)
+        return checked
 
     def __exit__(
         self,

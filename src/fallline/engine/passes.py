@@ -28,18 +28,18 @@ class Pass(Generic[T]):
         window: Window,
         replicas: Replicas,
         device: torch.device,
-        accumulate: Callable[[], int],
         finish: Callable[[], None],
         after_epoch: Callable[[], None],
+        after_open: Callable[[], None],
     ) -> None:
         self._loader = loader
         self._position = position
         self._window = window
         self._replicas = replicas
         self._device = device
-        self._accumulate = accumulate
         self._finish = finish
         self._after_epoch = after_epoch
+        self._after_open = after_open
 
     def __len__(self) -> int:
         left = batches_left(self._loader, self._position.used_of(self._loader))
@@ -48,14 +48,28 @@ class Pass(Generic[T]):
         return left
 
     def __iter__(self) -> Iterator[T]:
+        position = self._position
+        token = position.current = object()
+        epoch = position.used_epoch(self._loader)
+        while position.epoch <= epoch:  # once, unless the run goes back on the way
+            yield from self._batches(token)
+            if position.went_back:
+                position.went_back = False
+                continue
+            if self._window.count:
+                self._finish()
+            position.close()
+            self._after_epoch()
+
+    def _batches(self, token: object) -> Iterator[T]:
         position, window = self._position, self._window
         iterator = position.open(self._loader)
+        self._after_open()
         length = batches_left(self._loader, position.batches)
         opened = window.count - window.idle
-        token = position.current = object()
         try:
             for turn in turns(
-                iterator, length, position, self._size, opened, self._replicas, self._device
+                iterator, length, position, window.next_size, opened, self._replicas, self._device
             ):
                 position.turn = turn
                 batch: T = turn.batch
@@ -65,17 +79,11 @@ class Pass(Generic[T]):
                         "over() inside over(): finish or break out of one pass before the next begins"
                     )
                 self._check_used(turn.used)
+                if position.went_back:
+                    return
         finally:
             if position.current is token:
                 position.leave()
-        if window.count:
-            self._finish()
-        position.close()
-        self._after_epoch()
-
-    def _size(self) -> int:
-        """Micro-batches of the next window, or of the one that is open."""
-        return self._window.size if self._window.count else self._accumulate()
 
     def _check_used(self, used: bool) -> None:
         if used:

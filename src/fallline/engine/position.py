@@ -54,6 +54,7 @@ class Position:
         self.held: Any = None  # the last batch, for a rank that runs out before the others
         self._loader: Any = None
         self._iterator: Iterator[Any] | None = None  # of a pass that is not complete
+        self.went_back = False  # to an earlier place, in the middle of a pass
         self.at_end = False  # the last window of the pass is complete, on all ranks
         self._place: Order | Share | None = None  # the loader's global order, if it has one
         self._samples: int | None = None  # of it, where the next iterator begins
@@ -81,6 +82,24 @@ class Position:
         turn, self.turn = self.turn, None
         if turn is not None and not turn.used and not turn.idle and self._iterator is not None:
             self._iterator = chain([turn.batch], self._iterator)
+
+    def go_back(self, state: dict[str, Any], epoch: int, begin: int, end: int) -> None:
+        """To where `state` was, and never give these places of an epoch again."""
+        left_out = self.left_out
+        self.load_state_dict(state)
+        self.left_out = left_out
+        left_out.setdefault(epoch, []).append((begin, end))
+        self.turn = None
+        self.went_back = True
+
+    @property
+    def has_order(self) -> bool:
+        return self._place is not None
+
+    def used_epoch(self, loader: Any) -> int:
+        """The epoch that a pass over this loader would be."""
+        other = self._iterator is not None and self._loader is not loader and self.batches > 0
+        return self.epoch + other
 
     def used_of(self, loader: Any) -> int:
         """How many batches of this loader are behind us."""

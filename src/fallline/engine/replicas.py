@@ -126,6 +126,14 @@ class Replicas:
             dist.all_reduce(total, group=group)
         return total
 
+    def add_up(self, values: Sequence[float], device: torch.device) -> list[float]:
+        """The sums of a few numbers over the ranks. Waits for the device."""
+        total = torch.tensor(values, dtype=torch.float64, device=device)
+        for group in self._groups:
+            dist.all_reduce(total, group=group)
+        sums: list[float] = total.tolist()
+        return sums
+
     def largest(self, value: float, device: torch.device) -> float:
         """The largest of one number over the ranks. Waits for the device."""
         total = torch.tensor([value], dtype=torch.float64, device=device)

@@ -29,11 +29,12 @@ from fallline.engine.passes import Pass
 from fallline.engine.position import Position
 from fallline.engine.precision import Precision, PrecisionName
 from fallline.engine.replicas import Replicas
+from fallline.engine.rewind import Rewind, restore
 from fallline.engine.saving import SAVER
 from fallline.engine.schedule import Schedule
 from fallline.engine.statistics import moments_of, stats_of
 from fallline.engine.update import UpdateReport
-from fallline.engine.window import Window
+from fallline.engine.window import Window, checked_accumulate
 from fallline.engine.wrappers import Reduction
 from fallline.errors import EngineError
 
@@ -65,6 +66,7 @@ class Stepper:
     statistics   keep every parameter's gradient statistics in `stepper.last.statistics`
     epoch_scheduler   one or several that advance once for each complete pass of `over`
     ema          a torch.optim.swa_utils.AveragedModel of the model, updated with every applied update and saved with the rest
+    on_spike     a Rewind: go back to a snapshot after a loss spike, without the samples that made it (off by default)
     reduction    what the ranks' gradients are after backward, where the wrapper cannot say: "mean", "sum", or "none" for ranks that
                  train alone
     process_group   the ranks that see different data; read from DDP or FSDP2 unless it is given
@@ -85,6 +87,7 @@ class Stepper:
         scheduler: Any = None,
         epoch_scheduler: Any = None,
         ema: Any = None,
+        on_spike: Rewind | None = None,
         noise: float | Callable[[int], float] | None = None,
         nonfinite: Literal["skip", "raise", "apply"] = "skip",
         statistics: bool = False,
@@ -94,7 +97,6 @@ class Stepper:
         self.models = _listed(model)
         self.optimizers = [unwrapped(o) for o in _listed(optimizer)]
         _check_choices(clip_norm, clip_value, nonfinite, reduction, self.optimizers)
-        self.accumulate = accumulate
         self.clip_norm = None if clip_norm is None else float(clip_norm)
         self.clip_value = clip_value
         self.clip_per = clip_per
@@ -102,6 +104,7 @@ class Stepper:
         self.nonfinite = nonfinite
         self.keep_statistics = statistics
         self.ema = ema
+        self.on_spike = on_spike
         self.last: UpdateReport | None = None
         self.attempts = 0  # updates tried, the skipped ones included
         self._skipped: float | Tensor = 0.0
@@ -113,7 +116,7 @@ class Stepper:
         self._noise = None if noise is None else Noise(noise)
         self._ownership = Ownership(self.optimizers, self._replicas.kept)
         self._ownership.parameters = self._parameters
-        self._window = Window(self._replicas, self._device)
+        self._window = Window(self._replicas, self._device, accumulate)
         self._position = Position()
         self.ledger = Ledger()
         self._micro = MicroBatch(
@@ -122,8 +125,8 @@ class Stepper:
             self._replicas,
             self._position,
             self._ownership,
-            lambda: self.accumulate,
             self._update,
+            on_spike,
         )
 
     # -- the loop ---------------------------------------------------------------------------------------------------
@@ -140,9 +143,9 @@ class Stepper:
             self._window,
             self._replicas,
             self._device,
-            lambda: self.accumulate,
             self.step,
             self._schedule.after_epoch,
+            self._first_snapshot,
         )
 
     def micro_batch(self, *, last: bool = False) -> MicroBatch:
@@ -187,15 +190,11 @@ class Stepper:
     @property
     def accumulate(self) -> int:
         """Micro-batches for one update. A change counts from the next window on; on several ranks make it on all of them."""
-        return self._accumulate
+        return self._window.accumulate
 
     @accumulate.setter
     def accumulate(self, value: int) -> None:
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise EngineError(
-                f"accumulate={value!r}: give the number of micro-batches in one update, 1 or more"
-            )
-        self._accumulate = value
+        self._window.accumulate = checked_accumulate(value)
 
     @property
     def updated(self) -> bool:
@@ -250,6 +249,8 @@ class Stepper:
         found_inf = self._judge(measured, factor)
         # Before the multiply: statistics are of what was read
         self._report(grads, factor, measured, found_inf)
+        if self.on_spike is not None and self._went_back(self.on_spike, bool(found_inf)):
+            return
 
         # A checkpoint that is being copied must be complete before parameters change
         SAVER.before_step()
@@ -278,6 +279,42 @@ class Stepper:
         self._clear_window()
         self._ownership.applied(grads[0])
         self._micro.updated = True
+        if self.on_spike is not None and self.on_spike.is_due(self.attempts):
+            self._take_snapshot(self.on_spike)
+
+    # -- going back -------------------------------------------------------------------------------------------------
+
+    def _first_snapshot(self) -> None:
+        if self.on_spike is None or self.on_spike.has_snapshot:
+            return
+        if not self._position.has_order:
+            raise EngineError(
+                "Rewind leaves out the samples of a spike, so it must know them: give over() a loader with a global order "
+                "(ranks.loader, or fallline.Order as batch_sampler)"
+            )
+        self._take_snapshot(self.on_spike)
+
+    def _went_back(self, rewind: Rewind, found_inf: bool) -> bool:
+        """Whether this update is a spike on all ranks together, and the run has gone back instead of applying it."""
+        total, weight = self._replicas.add_up(rewind.take_sums(), self._device)
+        loss = total / weight if weight else math.nan
+        begin, end = self._window.began_at, self._position.samples
+        if not rewind.is_spike(loss, found_inf) or begin is None or end is None:
+            return False
+        epoch = self._position.epoch
+        snapshot = rewind.back(self.attempts, loss, epoch, (begin, end))
+        restore(snapshot, self._restorable)
+        self._restore_counters(snapshot.stepper)
+        self._position.go_back(snapshot.stepper["position"], epoch, begin, end)
+        return True
+
+    def _take_snapshot(self, rewind: Rewind) -> None:
+        rewind.keep(self.attempts, self._restorable, self._own_state())
+
+    @property
+    def _restorable(self) -> list[Any]:
+        ema = [] if self.ema is None else [self.ema]
+        return [*self.models, *self.optimizers, *self.schedulers, *ema]
 
     def _enter_into_ledger(self) -> None:
         behind = self._position.samples
@@ -355,7 +392,7 @@ class Stepper:
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 held += len(group["params"])
-        thawed = any([p.requires_grad for p in self._frozen])
+        thawed = any([p.requires_grad for p in self._parameters.frozen])
         if held != len(self._parameters.tensors) or thawed:
             # A parameter group was added, or something was unfrozen: the same questions as at the beginning.
             self._parameters = self._collect()
@@ -388,7 +425,6 @@ class Stepper:
                 f"{some(missing)} belong{'s' if len(missing) == 1 else ''} to no optimizer and would never be trained: "
                 "add to an optimizer (optimizer.add_param_group), or freeze with requires_grad_(False)"
             )
-        self._frozen = [p for _, p in left_out.values()]
         foreign = [p for _, p in held if id(p) not in names]
         if foreign and self._replicas.size > 1:
             raise EngineError(
@@ -407,7 +443,9 @@ class Stepper:
             raise EngineError(
                 f'clip_per={self.clip_per!r} is not known: use "all", "group" or "layer"'
             )
-        return Parameters(labels, [p for _, p in held], groups)
+        parameters = Parameters(labels, [p for _, p in held], groups)
+        parameters.frozen = [p for _, p in left_out.values()]
+        return parameters
 
     # -- saving -----------------------------------------------------------------------------------------------------
 
@@ -426,6 +464,9 @@ class Stepper:
                 "weighted": self._window.weighted,
                 "gradients": {name: p.grad.clone() for name, p in named if p.grad is not None},
             }
+        return self._own_state() | {"window": window}
+
+    def _own_state(self) -> dict[str, Any]:
         return {
             "attempts": self.attempts,
             "skipped": float(self._skipped),
@@ -433,8 +474,15 @@ class Stepper:
             "precision": self._precision.state_dict(),
             "position": self._position.state_dict(),
             "ledger": self.ledger.state_dict(),
-            "window": window,
         }
+
+    def _restore_counters(self, state: dict[str, Any]) -> None:
+        self.attempts = state["attempts"]
+        self._skipped = state["skipped"]
+        self._precision.load_state_dict(state["precision"])
+        self.ledger.load_state_dict(state.get("ledger", {"rows": []}))
+        self._schedule.restart()
+        self.discard()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._micro.check_outside("load_state_dict()")
@@ -442,13 +490,8 @@ class Stepper:
             raise EngineError(
                 "load_state_dict() inside over(): load before the pass begins, and it will go on where it stopped"
             )
-        self.attempts = state["attempts"]
-        self._skipped = state["skipped"]
-        self._precision.load_state_dict(state["precision"])
         self._position.load_state_dict(state["position"])
-        self.ledger.load_state_dict(state.get("ledger", {"rows": []}))
-        self._schedule.restart()
-        self.discard()
+        self._restore_counters(state)
         window = state["window"]
         if window["count"]:
             self._window.count = window["count"]

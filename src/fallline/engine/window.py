@@ -11,7 +11,15 @@ from torch import Tensor
 from fallline.engine.replicas import Replicas
 from fallline.errors import EngineError
 
-__all__ = ["Window"]
+__all__ = ["Window", "checked_accumulate"]
+
+
+def checked_accumulate(value: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise EngineError(
+            f"accumulate={value!r}: give the number of micro-batches in one update, 1 or more"
+        )
+    return value
 
 
 class Window:
@@ -25,6 +33,7 @@ class Window:
         "_device",
         "_replicas",
         "_travelling",
+        "accumulate",
         "began_at",
         "count",
         "idle",
@@ -35,9 +44,10 @@ class Window:
         "weighted",
     )
 
-    def __init__(self, replicas: Replicas, device: torch.device) -> None:
+    def __init__(self, replicas: Replicas, device: torch.device, accumulate: int = 1) -> None:
         self._replicas = replicas
         self._device = device
+        self.accumulate = checked_accumulate(accumulate)
         self.size = 1  # micro-batches that it is to have: `accumulate` when it began
         self.clear()
 
@@ -52,6 +62,10 @@ class Window:
         )
         self.synchronised = False
         self._travelling: tuple[Tensor, Any] | None = None
+
+    def next_size(self) -> int:
+        """Micro-batches of the window that is open, or of the next one: `accumulate` counts from a window's beginning."""
+        return self.size if self.count else self.accumulate
 
     def check(self, weight: float | Tensor | None) -> float | Tensor:
         """The weight to add, or an error that says what is wrong with it. Changes nothing."""

@@ -26,8 +26,10 @@ def on_every_iteration(trace: Trace, events: Iterable[Event]) -> bool:
 def _trains(event: Event) -> bool:
     """It steps; an opaque call may."""
     match event:
-        case Step() | Opaque() | GradRead(what="use"):
+        case Step() | GradRead(what="use"):
             return True
+        case Opaque(could=could):
+            return could is None or "step" in could
     return False
 
 

@@ -13,7 +13,7 @@ from collections.abc import MutableMapping
 from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
 from math import inf
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from fallline.location import Location
 
@@ -24,6 +24,7 @@ __all__ = [
     "Batch",
     "Checkpoint",
     "Clip",
+    "Deed",
     "Epoch",
     "EpochEnd",
     "Event",
@@ -43,6 +44,11 @@ __all__ = [
     "Unscale",
     "ZeroGrad",
 ]
+
+
+# What an opaque call could have done: run a backward, clear gradients, step, divide losses or gradients, tell the sampler
+# its epoch.
+Deed: TypeAlias = Literal["backward", "clear", "step", "divide", "epoch"]
 
 
 class Kind(StrEnum):
@@ -371,13 +377,14 @@ class AutocastOff(Event):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Opaque(Event):
-    """A call that was given the loss, the model or the optimizer and cannot be seen into.
+    """A call that was given the loss, the optimizer or the sampler and cannot be seen into.
 
-    Rules of the form "X is missing" stay silent.
+    A rule of the form "X is missing" stays silent only if such a call could have done X (`Trace.hides`).
     """
 
     kind = Kind.OPAQUE
     what: str | None = None
+    could: frozenset[Deed] | None = None  # have done, by what it was given; None: anything
 
 
 _NAMES: dict[type[Event], tuple[str, ...]] = {}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar, cast
 
-from fallline.events.kinds import Backward, Event, Opaque, Step
+from fallline.events.kinds import Backward, Deed, Event, Opaque, Step
 from fallline.events.objects import Model, Object, Optimizer, Sampler, Scaler
 from fallline.events.span import Span
 
@@ -103,10 +103,9 @@ class Trace:
     def _span(self, start: int, stop: int, step: int = 1) -> Span[Event]:
         return Span(lambda: map(self.events.__getitem__, range(start, stop, step)))
 
-    @cached_property
-    def opaque(self) -> bool:
-        """Something that matters could not be seen: conclude nothing from absence."""
-        return Opaque in self._by_kind
+    def hides(self, *deeds: Deed) -> bool:
+        """Whether something that could not be seen into could have done one of these: conclude nothing from their absence."""
+        return any(e.could is None or not e.could.isdisjoint(deeds) for e in self.of(Opaque))
 
     # -- objects -----------------------------------------------------------------------------------------------
 

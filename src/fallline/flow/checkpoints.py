@@ -16,8 +16,10 @@ __all__ = [
     "Saved",
     "Used",
     "called_functions",
+    "loaded_alone",
     "loads",
     "role_of_key",
+    "saved_alone",
     "saves",
     "saves_of",
     "uses",
@@ -155,7 +157,12 @@ def saves(module: Module) -> list[Saved]:
 
 def _as_dict(module: Module, node: ast.expr) -> tuple[dict[str, ast.expr], bool] | None:
     """The entries of a dict that can be seen, and whether it may hold more."""
-    match module.value(node):
+    made: ast.expr | ast.arg = module.value(node)
+    if made is node and isinstance(node, ast.Name):
+        made = (
+            values_of(module).definition(node) or node
+        )  # the same name may hold the loaded dict, earlier
+    match made:
         case ast.Dict(keys, values):
             named = [module.constant(k) if k is not None else None for k in keys]
         case ast.Call(ast.Name("dict"), [], keywords):
@@ -166,14 +173,18 @@ def _as_dict(module: Module, node: ast.expr) -> tuple[dict[str, ast.expr], bool]
     entries = {key: value for key, value in pairs if isinstance(key, str)}
     hidden = any(not isinstance(key, str) for key, _ in pairs)
     if isinstance(node, ast.Name):
-        hidden |= _add_later_entries(module, node, entries)
+        hidden |= _add_later_entries(module, node, made, entries)
     return entries, hidden
 
 
-def _add_later_entries(module: Module, name: ast.Name, entries: dict[str, ast.expr]) -> bool:
+def _add_later_entries(
+    module: Module, name: ast.Name, made: ast.AST, entries: dict[str, ast.expr]
+) -> bool:
     """`state["scaler"] = ...` after the dict was made. True when it may get entries that cannot be seen."""
     hidden = False
-    for use in values_of(module).uses(name.id, module.scope(name)):
+    shared = len(module.bindings(name.id, module.scope(name))) > 1
+    after = module.statement(made) if shared else None
+    for use in values_of(module).uses(name.id, module.scope(name), after):
         up = module.parent(use)
         match up:
             case ast.Subscript(ctx=ast.Store()):
@@ -293,11 +304,51 @@ def loads(module: Module) -> list[Loaded]:
         match module.parent(call):
             case ast.Subscript(slice=index) as up if isinstance(module.constant(index), str):
                 found.append(Loaded(module, call, {module.constant(index): up}))
-            case ast.Assign([ast.Name(name) as target]):
+            case ast.Assign([ast.Name() as target]):
                 loaded = Loaded(module, call)
-                for use in values_of(module).uses(name, module.scope(target)):
+                for use in _until_bound_again(module, target):
                     _read_use(module, use, loaded)
                 found.append(loaded)
+    return found
+
+
+def _until_bound_again(module: Module, target: ast.Name) -> list[ast.Name]:
+    """The uses of a name, up to where it is given a new value: `checkpoint = {...}` before the save."""
+    scope = module.scope(target)
+    uses = values_of(module).uses(target.id, scope)
+    again = [
+        b.lineno
+        for b in module.bindings(target.id, scope)
+        if isinstance(b, ast.Name)
+        and isinstance(module.parent(b), ast.Assign)
+        and _makes_dict(module, b)
+    ]
+    end = min((line for line in again if line > target.lineno), default=None)
+    return [u for u in uses if end is None or target.lineno < u.lineno < end]
+
+
+def _makes_dict(module: Module, binding: ast.Name) -> bool:
+    match module.parent(binding):
+        case ast.Assign(value=ast.Dict() | ast.Call(ast.Name("dict"))):
+            return True
+    return False
+
+
+def saved_alone(module: Module) -> set[str]:
+    """The objects whose state has a file of its own: `torch.save(optimizer.state_dict(), path)`."""
+    whats = [Module.argument(call, 0, "obj") for call in module.calls("torch.save")]
+    return {owner for w in whats if w is not None and (owner := _state_of(module.value(w)))}
+
+
+def loaded_alone(module: Module) -> set[str | None]:
+    """The roles of objects that are restored from a file of their own: `optimizer.load_state_dict(torch.load(path))`."""
+    found: set[str | None] = set()
+    for call in module.method_calls("load_state_dict"):
+        match call:
+            case ast.Call(ast.Attribute(owner), [state, *_]):
+                made = module.value(state)
+                if isinstance(made, ast.Call) and module.resolve(made.func) == "torch.load":
+                    found.add(role_of_key(last_name(owner)))
     return found
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from fallline.flow.calls import last_name, names_in, of_self
-from fallline.flow.modules import has_state
+from fallline.flow.modules import annotates_module, has_state
 from fallline.syntax import Module
 from fallline.syntax.module import walk
 
@@ -16,8 +16,9 @@ __all__ = ["Kept", "kept_layers", "self_assignment"]
 
 _REGISTRARS = frozenset({"add_module", "register_module", "setattr"})
 _BY_HAND = frozenset({"_modules", "__dict__", "__setattr__"})
-_OWN_METHODS = frozenset({"parameters", "named_parameters", "__setattr__"})
+_OWN_METHODS = frozenset({"parameters", "named_parameters", "__setattr__", "train"})
 # Builtins that only look at what they are given.
+_PLAIN_HOLDERS = frozenset("list List Sequence tuple Tuple dict Dict Mapping".split())
 _LOOKS = frozenset("len enumerate zip range reversed print list sum iter isinstance".split())
 
 
@@ -62,7 +63,7 @@ def kept_layers(module: Module) -> Iterator[Kept]:
         if name is None or value is None:
             continue
         made = module.value(value)
-        inside = items(made)
+        inside = _contents(module, made)
         if inside is None or (inside and not any(map(_on_the_spot, inside))):
             continue
         cls = module.class_(statement)
@@ -102,8 +103,25 @@ def items(made: ast.expr) -> list[ast.expr] | None:
     return None
 
 
+def _contents(module: Module, made: ast.expr) -> list[ast.expr] | None:
+    """Like `items`, and for a list of modules that the constructor was given, what its annotation says it holds."""
+    match made:
+        case ast.Call(ast.Name("dict"), [ast.Call(ast.Name("zip"), [*_, given])]):
+            return _contents(module, given)
+        case ast.Call(ast.Name("list" | "tuple"), [given]):
+            return _contents(module, given)
+        case ast.Name(name):
+            scope = module.scope(made)
+            match module.bindings(name, scope):
+                case [ast.arg(annotation=ast.Subscript(holder, held))]:
+                    element = held.elts[-1] if isinstance(held, ast.Tuple) else held
+                    plain = last_name(holder) in _PLAIN_HOLDERS
+                    return [element] if plain and annotates_module(module, element) else None
+    return items(made)
+
+
 def _on_the_spot(item: ast.expr) -> bool:
-    return isinstance(item, ast.Call | ast.Name)
+    return isinstance(item, ast.Call | ast.Name | ast.Attribute)
 
 
 def _added(kept: Kept) -> Iterator[ast.expr]:
@@ -123,7 +141,9 @@ def _added(kept: Kept) -> Iterator[ast.expr]:
 
 
 def _is_layer(module: Module, item: ast.expr) -> bool:
-    """A layer made on the spot, or held by a local name that no attribute registers."""
+    """A layer made on the spot, held by a local name that no attribute registers, or named by an annotation."""
+    if annotates_module(module, item):
+        return True
     if not isinstance(item, ast.Name):
         return has_state(module, item)
     made = module.value(item)
@@ -154,7 +174,7 @@ def _registered(kept: Kept) -> bool:
 
 
 def _by_hand(cls: ast.ClassDef) -> bool:
-    """add_module, setattr(self, ...), self._modules, or a `parameters` of its own: the author takes care of it."""
+    """add_module, setattr(self, ...), self._modules, or a `parameters` or `train` of its own: the author takes care of it."""
     for node in walk(cls):
         match node:
             case ast.Call(ast.Attribute(attr=name) | ast.Name(name)) if name in _REGISTRARS:
@@ -176,7 +196,7 @@ def _wrapped(kept: Kept) -> bool:
         if any(kept.is_mine(_container_behind(a)) for a in given):
             return True
     values = kept.module.attribute_values(kept.cls, kept.name)
-    return any(items(kept.module.value(v)) is None for v in values)
+    return any(_contents(kept.module, kept.module.value(v)) is None for v in values)
 
 
 def _container_behind(argument: ast.expr) -> ast.expr:

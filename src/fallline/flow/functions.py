@@ -26,6 +26,10 @@ _TENSOR_ATTRIBUTES = frozenset(
 _USUAL_TENSORS = frozenset(
     "x y z a b input inputs input_ tensor weight bias logits features target".split()
 )
+# A process group has a size and a mesh has a dim; `shape` and `size` are tuples.
+_OTHER_THINGS = re.compile(
+    r"group$|mesh|config|cfg|^args$|^fn$|func|module|callback|shape$|sizes?$|dtype|device|stream|handle|store$|plan$|layout|^dims?$"
+)
 _TENSOR = re.compile(r"\bTensor\b")
 # `Union[int, Tensor]` may be a number; a list of tensors is no tensor.
 _PLAIN = re.compile(
@@ -90,6 +94,7 @@ class AutogradFunction:
                 sure.add(arg.arg)
         for name in self._with_plain_defaults():
             wanted.discard(name)
+        wanted = {name for name in wanted if not _OTHER_THINGS.search(name)}
         for node in own_nodes(self.forward):
             match node:
                 case ast.Attribute(ast.Name(name), attr) if attr in _TENSOR_ATTRIBUTES:

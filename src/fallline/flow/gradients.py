@@ -58,11 +58,15 @@ def _fixed(module: Module, node: ast.Attribute) -> bool:
     if cls is None or of_self(node) is None:
         return False
     match values_of(module).attribute(node):
-        case ast.Call(ast.Name(maker)):
-            return maker in {"float", "int"}
+        case ast.Call(ast.Name("float" | "int")):
+            return True
+        case ast.Call() as made if not isinstance(made.func, ast.Name):
+            return takes_no_gradient(module, made)
+    # also `register_buffer = lambda name, value: self.register_buffer(...)`, as diffusion models write it
     return any(
         module.class_(call) is cls and call.args and module.constant(call.args[0]) == node.attr
-        for call in module.method_calls("register_buffer")
+        for call in module.all(ast.Call)
+        if last_name(call) == "register_buffer"
     )
 
 

@@ -59,7 +59,7 @@ _PROBABILITY = re.compile(r"(^|_)(probs?|probabilit(y|ies)|softmax(ed)?|posterio
 _RATE = re.compile(r"(keep|drop|dropout|survival|mask|mix|aug|flip|noise|path|p)_?prob")
 _LOGITS = re.compile(r"(^|_)logits?$")
 _PREDICTION = re.compile(
-    r"^(y_?)?(pred|preds|prediction|predictions|output|outputs|y_?hat|recon|reconstruction)$|^(x_hat|recon_x)$"
+    r"^(y_?)?(pred|preds|prediction|predictions|output|outputs|y_?hat|recon|reconstruction)$|^(x_hat|recon_x)$|^\w+_outputs$"
 )
 _TARGET = re.compile(r"^(targets?|labels?|gt|y_true|ground_truth|onehot|one_hot)$")
 _MASK = re.compile(r"^(?!num_|n_|max_|use_|has_)(\w+_)?(masks?|valid)$")

@@ -15,11 +15,11 @@ from fallline.flow.ranges import range_of
 from fallline.flow.values import values_of
 from fallline.syntax import Module
 
-__all__ = ["LOSS_TOKENS", "differentiated", "guarded", "in_loss", "unguarded"]
+__all__ = ["LOSS_TOKENS", "differentiated", "guarded", "in_loss", "loss_calls", "unguarded"]
 
 _WORDS = re.compile(
     r"[Ll]oss|LOSS|[Cc]riterion|nll|NLL|(^|_)kl(_|d|$)|KL|[Ee]ntropy|[Dd]ivergence|[Oo]bjective|[Cc]ontrastive"
-    r"|elbo|ELBO|[Ll]ikelihood|[Pp]enalty|(^|_)b?ce(_|$)|BCE|(^|_)(info_?)?nce(_|$)|NCE|reinforce"
+    r"|elbo|ELBO|[Ll]ikelihood|[Pp]enalty|[Mm]asked_?(mean|average)|(^|_)logps(_|$)|(^|_)b?ce(_|$)|BCE|(^|_)(info_?)?nce(_|$)|NCE|reinforce"
 )
 # Of names that are assigned: `entropy` alone may be a threshold for sampling; where it is a loss, it goes on to one.
 _LOSS_NAME = re.compile(
@@ -39,6 +39,7 @@ _STOPS = frozenset({"detach", "item", "numpy", "tolist"})
 _PICKS_ONLY = frozenset(
     "argmax argsort sort topk multinomial item print append isnan isfinite".split()
 )
+_LOSS_HOMES = ("torch.nn.", "torch.nn.functional.", "torchvision.ops.", "timm.loss.")
 _IN_PLACE = ("clamp_", "clamp_min_", "masked_fill_", "add_", "fill_", "clip_")
 _FLOWS = 5
 # Tests of what a tensor looks like, which say nothing about its values.
@@ -57,6 +58,30 @@ LOSS_TOKENS = (
     b"divergence",
     b"backward",
 )
+
+
+def loss_calls(module: Module, *names: str) -> Iterator[tuple[ast.Call, str]]:
+    """Calls of these losses: functions, `nn.CrossEntropyLoss()(...)`, `criterion(...)`, `self.loss_fn(...)`; each with its name."""
+    made: list[ast.Call] = []
+    for dotted in (home + name for home in _LOSS_HOMES for name in names):
+        name = dotted.rpartition(".")[2]
+        if name[:1].isupper():
+            made += module.calls(dotted)
+        else:
+            yield from ((call, name) for call in module.calls(dotted))
+    for call in module.all(ast.Call) if made else ():
+        if len(call.args) < 2 and not call.keywords:
+            continue
+        match call.func:
+            case ast.Call() | ast.Attribute(ast.Name("self")):
+                pass
+            case ast.Name() if module.resolve(call.func) is None:
+                pass
+            case _:
+                continue
+        loss = values_of(module).constructed(call.func)
+        if loss is not None and any(loss is c for c in made):
+            yield call, last_name(loss)
 
 
 def in_loss(module: Module, node: ast.AST) -> bool:
@@ -113,7 +138,8 @@ def differentiated(module: Module, node: ast.AST) -> bool:
                 if any(_no_grad(module, d) for d in up.decorator_list):
                     return False
             case ast.ClassDef(name) if _NOT_TRAINING_CLASS.search(name):
-                return False
+                if not name.endswith("Loss"):
+                    return False
             case ast.Call(ast.Attribute(attr=method)) if method in _STOPS:
                 return False
             case ast.Call(func):
@@ -262,12 +288,23 @@ def _is_tiny(module: Module, node: ast.expr) -> bool:
     return (number is not None and abs(number) <= 1e-2) or "eps" in module.segment(node).lower()
 
 
+def _without_indices(node: ast.AST) -> list[ast.AST]:
+    """The nodes of an expression, those of subscripts' indices left out."""
+    found = [node]
+    for here in found:
+        found += [here.value] if isinstance(here, ast.Subscript) else ast.iter_child_nodes(here)
+    return found
+
+
 def _roots(module: Module, node: ast.expr) -> set[str]:
-    """The names an expression is made of, with those of their single assignments."""
+    """The names an expression is made of, with those of their single assignments.
+
+    An index is not part of the value: `assert index > 0` says nothing about `reward[index:]`.
+    """
     found: set[str] = set()
     queue: list[ast.AST] = [node]
     while queue and len(found) < 20:
-        for inner in ast.walk(queue.pop()):
+        for inner in _without_indices(queue.pop()):
             if not isinstance(inner, ast.Name) or inner.id in found | {"self"}:
                 continue
             if inner.id not in module.imports:

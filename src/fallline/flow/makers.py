@@ -78,12 +78,33 @@ def _of_call(module: Module, call: ast.Call, depth: int, element: int | None = N
         if last in SHAPE_OPS and call.args:
             return made_by(module, call.args[0], depth + 1)
         return Made(last, call, module) if last[:1].islower() else None
-    # `self.head(x)` calls something kept in an object; `x.softmax(1)` is a method of a tensor
-    if isinstance(call.func, ast.Attribute) and of_self(call.func) is None:
-        if call.func.attr in SHAPE_OPS:
-            return made_by(module, call.func.value, depth + 1)
-        return Made(call.func.attr, call, module) if name is None else None
+    if isinstance(call.func, ast.Attribute):
+        method = _method(module, call.func) if name is None else None
+        if method is not None:
+            return _of_function(*method, depth, element)
+        # `self.head(x)` calls something kept in an object; `x.softmax(1)` is a method of a tensor
+        if of_self(call.func) is None:
+            if call.func.attr in SHAPE_OPS:
+                return made_by(module, call.func.value, depth + 1)
+            return Made(call.func.attr, call, module) if name is None else None
     return output_of(module, call.func, call, depth, element)
+
+
+def _method(module: Module, func: ast.Attribute) -> tuple[Module, ast.FunctionDef] | None:
+    """The method of a class of the project that `network.act(x)` or `self.act(x)` calls."""
+    owner = func.value
+    home: tuple[Module, ast.ClassDef] | None = None
+    if isinstance(owner, ast.Name) and owner.id == "self":
+        cls = module.class_(func)
+        home = (module, cls) if cls is not None else None
+    elif isinstance(owner, ast.Name | ast.Attribute):
+        made = values_of(module).constructed(owner)
+        home = _class_of(module, made.func, module.resolve(made.func)) if made is not None else None
+    for statement in home[1].body if home is not None else ():
+        match statement:
+            case ast.FunctionDef(name) if name == func.attr and home is not None:
+                return home[0], statement
+    return None
 
 
 def own_similarity(module: Module, logits: ast.expr) -> bool:
@@ -183,10 +204,17 @@ def _of_forward(module: Module, cls: ast.ClassDef, depth: int, element: int | No
     forward = next(
         (s for s in cls.body if isinstance(s, ast.FunctionDef) and s.name == "forward"), None
     )
-    if forward is None:
+    return _of_function(module, forward, depth, element) if forward is not None else None
+
+
+def _of_function(
+    module: Module, function: ast.FunctionDef, depth: int, element: int | None
+) -> Made | None:
+    """The operation that makes what a function returns, or one element of the tuple that it returns."""
+    if depth > _DEEPEST:
         return None
     picked = []
-    for value in returned(module, forward):
+    for value in returned(module, function):
         whole = values_of(module).origin(value)
         if isinstance(whole, ast.Tuple):
             if element is None or not 0 <= element < len(whole.elts):

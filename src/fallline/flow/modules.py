@@ -15,6 +15,7 @@ from fallline.syntax import Module
 from fallline.syntax.module import walk
 
 __all__ = [
+    "annotates_module",
     "construction",
     "has_state",
     "is_module",
@@ -110,7 +111,7 @@ def _name_is_module(module: Module, node: ast.Name, depth: int) -> bool:
 def _binds_module(module: Module, target: ast.AST, of: ast.Name, depth: int) -> bool:
     match target, module.parent(target):
         case ast.arg(annotation=annotation), _:
-            return annotation is not None and _annotates_module(module, annotation)
+            return annotation is not None and annotates_module(module, annotation)
         case _, ast.Assign(targets, value) if target in targets:
             return _keeps_module(module, value, of, depth)
         case _, (ast.AnnAssign(value=ast.expr() as value) | ast.NamedExpr(value=value)):
@@ -134,7 +135,8 @@ def _keeps_module(module: Module, value: ast.expr, of: ast.expr, depth: int) -> 
     return same(inner, of) or is_module(module, inner, depth - 1)
 
 
-def _annotates_module(module: Module, annotation: ast.expr) -> bool:
+def annotates_module(module: Module, annotation: ast.expr) -> bool:
+    """Whether an annotation, or the name of a class, stands for an nn.Module."""
     name = module.resolve(annotation)
     known = name is not None and _is_torch_module(name)
     return known or module_class(module, annotation) is not None

@@ -111,9 +111,15 @@ class _Ranges:
         known = self.of(found)
         if known is not None:
             return known
+        if found is None and self.values.unpacked(node) is not None:
+            made = made_by(self.module, node)
+            if made is not None and made.op in OPERATIONS:
+                return Range(*OPERATIONS[made.op], made.op)
         if isinstance(found, ast.BinOp | ast.Compare) or self._of_probabilities(found):
             # computed from something that is not known: a name such as exp_logits says little
             return None
+        if isinstance(found, ast.Call) and node.id in names_in(found):
+            return None  # `outputs = clean(outputs)`: something was done about it
         # loop variables, results that cannot be followed: the name is all there is
         lines = [
             self.module.segment(self.module.statement(b)) if isinstance(b, ast.Name) else ""

@@ -23,6 +23,7 @@ _RANK = re.compile(
     r"rank|main_?proc|is_?main|master|primary|chief|world_?zero|global_?zero|local_?zero|process_?(index|id)|proc_?id|is_?root|gpu|device_?id|leader",
     re.IGNORECASE,
 )
+_SEVERAL = re.compile(r"world_?size|distributed|ddp|n_?gpus?|multi_?gpu", re.IGNORECASE)
 _DISTRIBUTED = ("torch.nn.parallel.DistributedDataParallel", "torch.distributed.init_process_group")
 _FRAMEWORKS = (
     "accelerate",
@@ -96,6 +97,8 @@ def only_on_some_ranks(module: Module, node: ast.AST) -> bool:
             case ast.If(test) | ast.IfExp(test) | ast.While(test) if here is not test:
                 if mentions_rank(module, test) or _other_arm_saves(module, up, here):
                     return True
+                if _for_one_process(module, up, here):
+                    return True
             case ast.BoolOp(values=values):
                 if any(mentions_rank(module, v) for v in values if v is not here):
                     return True
@@ -109,6 +112,17 @@ def only_on_some_ranks(module: Module, node: ast.AST) -> bool:
             return bool(_RANK.search(up.name)) or by_decorator
         here = up
     return False
+
+
+def _for_one_process(module: Module, test: ast.AST, here: ast.AST) -> bool:
+    """`if world_size == 1:`, `if not args.distributed:`, or the else of a test for several processes."""
+    if not isinstance(test, ast.If):
+        return False
+    text = module.segment(test.test)
+    if not _SEVERAL.search(text):
+        return False
+    one = re.search(r"\bnot\b|==\s*[01]\b|<=\s*1\b|<\s*2\b|False", text) is not None
+    return one == (here in test.body)
 
 
 def _other_arm_saves(module: Module, test: ast.AST, here: ast.AST) -> bool:

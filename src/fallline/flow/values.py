@@ -118,6 +118,26 @@ class Values:
                 return all(home is statement for home in homes)
         return False
 
+    def in_one_branch(self, use: ast.Name) -> list[tuple[ast.If, ast.expr]]:
+        """What a name was last assigned inside the `if`s before this use in its block, each with its `if`."""
+        statement = self.module.statement(use)
+        found: list[tuple[ast.If, ast.expr]] = []
+        for previous in reversed(siblings_before(self.module.parent(statement), statement)):
+            inside = [
+                b
+                for b in self.module.bindings(use.id, self.module.scope(use))
+                if _within(b, previous)
+            ]
+            match previous:
+                case ast.If(body=body, orelse=orelse) if inside:
+                    for arm in (body, orelse):
+                        last = [b for b in inside if self.module.statement(b) in arm][-1:]
+                        values = [self.bound_to(b) for b in last]
+                        found += [(previous, v) for v in values if isinstance(v, ast.expr)]
+                case _ if inside:
+                    break
+        return found
+
     def unpacked(self, use: ast.Name) -> tuple[ast.Call, int] | None:
         """The call and the place in its result, for `a, b = f(x)`."""
         bound = self.module.bindings(use.id, self.module.scope(use))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from fallline.instruments.micro_batch import MicroBatch
-    from fallline.watcher.capture import Capture
+    from fallline.replay.capture import Capture
 
 __all__ = ["measure_micro_batch"]
 
@@ -63,7 +63,7 @@ class _AtBackward(Observer):
             return  # acting, or a target: what comes to a backward begins later
         from fallline.engine import rng
         from fallline.instruments.micro_batch import device_of
-        from fallline.watcher.capture import Capture
+        from fallline.replay.capture import Capture
 
         if self.capture is None or self.capture.over:
             self.capture, self.random = Capture(None), rng.capture()

@@ -11,9 +11,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from fallline.engine import rng
 from fallline.errors import UsageError
-from fallline.watcher.capture import Capture, Gone, Weak
-from fallline.watcher.objects import unwrap
-from fallline.watcher.replay import as_it_was, prepare
+from fallline.replay.again import as_it_was, prepare
+from fallline.replay.capture import Capture, Gone, Weak
+from fallline.replay.modules import unwrap
 
 __all__ = ["MicroBatch", "device_of"]
 

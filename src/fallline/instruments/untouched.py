@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from fallline.engine import rng
-from fallline.taps.tap import Reached
-from fallline.watcher.objects import unwrap
+from fallline.replay.modules import unwrap
+from fallline.taps.backward import BACKWARD
+from fallline.taps.tap import Reached, Subscription, replaying
 
 __all__ = ["World", "is_scalar_loss", "leaves_of", "loss_of", "untouched"]
 
@@ -129,18 +130,14 @@ def _muted(world: World) -> Iterator[None]:
 @contextlib.contextmanager
 def _backward_ends() -> Iterator[None]:
     """A backward would write gradients: whoever runs the code takes the loss instead, and asks for gradients himself."""
-
-    def reached(loss: Any, *args: Any, **kwargs: Any) -> None:
-        raise Reached(loss[0] if isinstance(loss, list | tuple) else loss)
-
-    tensor, function = Tensor.backward, torch.autograd.backward
-    Tensor.backward = reached  # type: ignore[method-assign, assignment]
-    torch.autograd.backward = reached  # type: ignore[assignment]
+    taps = Subscription()
+    taps.before(BACKWARD, _nothing)  # so that the tap is there
+    taps.start()
     try:
-        yield
+        with replaying():
+            yield
     finally:
-        Tensor.backward = tensor  # type: ignore[method-assign]
-        torch.autograd.backward = function
+        taps.stop()
 
 
 def is_scalar_loss(value: Any) -> bool:

@@ -21,7 +21,7 @@ from fallline.report.run import overview, summary, verdict
 from fallline.show.numbers import number
 from fallline.show.terminal import Paint, counted
 from fallline.taps import frames
-from fallline.watcher.launch import without_us
+from fallline.taps.launch import without_us
 from fallline.watcher.watch import Watch, watch
 
 __all__ = ["as_html", "as_text", "load", "name_cells"]

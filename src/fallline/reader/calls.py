@@ -27,7 +27,7 @@ from fallline.events import Opaque
 from fallline.reader.machine import Machine
 from fallline.reader.methods import call_method, call_unknown
 from fallline.reader.objects import construct, thing_attribute
-from fallline.reader.opaque import derived, maybe_opaque
+from fallline.reader.opaque import derived, holds_protocol, maybe_opaque
 from fallline.syntax.classes import base_classes, find_method
 
 __all__ = ["call", "call_value"]
@@ -164,7 +164,10 @@ def _super(machine: Machine, node: ast.Call, name: str) -> Value:
     if theirs is not None:
         return theirs(machine, me, call)
     if name in {"training_step", "train", "optimizer_step", "step", "backward"}:
-        machine.emit(Opaque(machine.place(call.node), what=f"super().{name}"))
+        if holds_protocol(machine, me):
+            machine.emit(Opaque(machine.place(call.node), what=f"super().{name}"))
+        else:
+            maybe_opaque(machine, name, call)
     return Unknown()
 
 

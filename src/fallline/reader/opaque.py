@@ -7,33 +7,63 @@ import re
 from fallline.api.arithmetic import merged
 from fallline.api.call import Call
 from fallline.api.values import Function, Tensor, Thing, Unknown, Value, replace
-from fallline.events import Opaque
+from fallline.events import Deed, Opaque
 from fallline.reader.machine import Machine
 
-__all__ = ["derived", "maybe_opaque"]
+__all__ = ["derived", "holds_protocol", "maybe_opaque"]
 
-# A call that cannot be seen into and is named so may do the protocol's work.
+# By its name such a call, given the loss or a closure, does part of the protocol.
 _WORKS = re.compile(
-    r"(?i)backward|step|optimi|train|accelerat|scal|update|clip|minimi|closure|engine"
+    r"(?i)backward|step|optimi|train|accelerat|scal(?!ar)|update|clip|minimi|closure|engine"
 )
+# ... unless it is a log, a meter, a metric: a value of the loss is all that these want.
+_RECORDS = re.compile(
+    r"(?i)log(?!it)|print|meter|metric|track|stat|history|record|writer|board|wandb|summary|monitor|average|avg|progress|pbar"
+    r"|running|losses|accuracy|ema"
+)
+# By its name such a call, given the optimizer, does no part of it.
 _HARMLESS = re.compile(
-    r"(?i)log|print|save|checkpoint|state|summary|format|len|meter|metric|wandb|write|adjust|learning_rate|lr$|set_lr|get_|is_|isinstance|hasattr|str|repr|type|record|scheduler|show|plot|warn|assert|copy|progress|desc|postfix|to_device|initialize$|freeze|count|info|debug|register"
+    r"(?i)log|print|save|checkpoint|state|summary|format|len|meter|metric|wandb|write|adjust|learning_rate|lr$|set_lr|get_|is_|isinstance|hasattr|str|repr|type|record|scheduler|show|plot|warn|assert|copy|progress|desc|postfix|to_device|initialize$|freeze|count|info|debug|register|load|resume|restore"
 )
 
 
 def maybe_opaque(machine: Machine, name: str, call: Call) -> None:
-    """A call that was given the protocol may have done part of it."""
+    """A call that was given part of the protocol may have done part of it: what it could do depends on what it got."""
     last = name.rpartition(".")[2]
-    values = [machine.settled(v) for v in call.values]
-    given = [v for v in values if isinstance(v, Thing) and v.kind in {"optimizer", "scaler"}]
-    closures = [v for v in values if isinstance(v, Function)]
-    losses = [v for v in values if isinstance(v, Tensor) and v.graph and v.forwards]
-    if (
-        (given and not _HARMLESS.search(last))
-        or (losses and _WORKS.search(last))
-        or (closures and _WORKS.search(last))
-    ):
-        machine.emit(Opaque(machine.place(call.node), what=last))
+    could: set[Deed] = set()
+    for value in map(machine.settled, call.values):
+        could |= _could(value, name, last)
+    if could:
+        at = machine.place(call.node)
+        machine.emit(Opaque(at, what=last, could=frozenset(could)))
+
+
+_EVERYTHING: frozenset[Deed] = frozenset({"backward", "clear", "step", "divide", "epoch"})
+_UPDATES: frozenset[Deed] = frozenset({"clear", "step", "divide"})
+_RUNS_BACKWARD: frozenset[Deed] = frozenset({"backward", "clear", "step"})
+
+
+def _could(value: Value, name: str, last: str) -> frozenset[Deed]:
+    """What a call of this name could do with a value."""
+    match value:
+        case Thing(kind="optimizer" | "scaler") if not _HARMLESS.search(last):
+            return _UPDATES
+        case Thing(kind="sampler" | "loader"):
+            return frozenset({"epoch"})
+        case Tensor() if value.graph and value.forwards and _WORKS.search(last):
+            return frozenset() if _RECORDS.search(name) else _RUNS_BACKWARD
+        case Function() if _WORKS.search(last):
+            return _EVERYTHING
+    return frozenset()
+
+
+def holds_protocol(machine: Machine, thing: Thing) -> bool:
+    """Whether an object is a training object or has one: an environment's `step` has no optimizer to step."""
+    held = (machine.settled(value) for value in thing.attrs.values())
+    return thing.kind != "object" or any(
+        isinstance(value, Thing) and value.kind not in {"object", "dataset", "iterator"}
+        for value in held
+    )
 
 
 def derived(call: Call, machine: Machine | None = None) -> Value:

@@ -11,7 +11,7 @@ from fallline import api
 from fallline.api.framework import COUNTERS
 from fallline.api.library import Driver
 from fallline.api.values import Const, Function, Mapping, Sequence, Tensor, Value
-from fallline.events import Backward, Opaque, Step
+from fallline.events import Backward, Deed, Opaque, Step
 from fallline.reader.arguments import given, instance, pair_up
 from fallline.reader.machine import Machine
 from fallline.reader.relevance import begins, called_names, trains
@@ -108,6 +108,10 @@ def _function(
         _repeatedly(machine, Function(node, module), node)
 
 
+_TURNS = 3
+_AROUND_A_STEP: frozenset[Deed] = frozenset({"backward", "clear", "step", "epoch"})
+
+
 def _repeatedly(
     machine: Machine, function: Function, node: ast.FunctionDef | ast.AsyncFunctionDef
 ) -> None:
@@ -118,7 +122,9 @@ def _repeatedly(
     found = given(machine, node)
     skip = 1 if function.me is not None else 0
     names = [a.arg for a in [*node.args.posonlyargs, *node.args.args]][skip:]
-    for turn in range(3):
+    counted = not COUNTERS.isdisjoint(names)
+    steps = 0
+    for turn in range(machine.loops.length if counted else _TURNS):
         begun = len(machine.events)
         machine.loops.iterations += 1
         looping = machine.loops.trained
@@ -129,16 +135,21 @@ def _repeatedly(
         trained = any(isinstance(e, Backward) for e in new)
         own = {t.id for t in machine.things.values() if t.kind == "optimizer" and t.at is not None}
         stepped = {e.optimizer for e in new if isinstance(e, Step)}
-        if trained and not stepped:
-            machine.emit(Opaque(machine.place(node), what="the caller, who has the gradients"))
+        steps += bool(stepped)
         if not trained or (stepped and stepped <= own and function.me is None):
-            return
+            break
         if machine.loops.trained > looping:
             if turn == 1:
-                return
+                break
+        elif turn >= _TURNS - 1 and steps > turn:
+            break  # it steps every time: there is no window to look for
         elif not turn:
-            # one step of somebody else's loop: what is missing here may be there
-            machine.emit(Opaque(machine.place(node), what="the caller's loop"))
+            # one step of somebody else's loop: what is missing here may be there; but not a division of a loss whose
+            # backward is here
+            at = machine.place(node)
+            machine.emit(Opaque(at, what="the caller's loop", could=_AROUND_A_STEP))
+    if machine.updates.backwards and not steps:
+        machine.emit(Opaque(machine.place(node), what="the caller, who has the gradients"))
 
 
 def _escapes(machine: Machine, result: Value, depth: int = 4) -> None:

@@ -21,6 +21,7 @@ __all__ = [
     "verdict",
 ]
 
+JUDGED = 50  # updates: with fewer, most rules about numbers have too little to judge
 SHOWN = 4  # optimizers with all their numbers; a search over settings makes hundreds
 
 
@@ -178,9 +179,20 @@ def _shares(track: Track) -> str:
     )
 
 
+def _reservation(series: Series, findings: list[Finding]) -> str:
+    """What an all-clear leaves out: a short run shows its events, but hardly its numbers."""
+    updates = max((t.totals.get("updates", len(t.rows)) for t in series.tracks), default=0)
+    if findings or updates >= JUDGED:
+        return ""
+    if not updates:
+        return ", but no update was made"
+    return f" in {counted(updates, 'update')}; rules about numbers need {JUDGED}"
+
+
 def finding_lines(series: Series, findings: list[Finding], paint: Paint) -> list[str]:
     """The verdict, then each finding with its line, the worst first."""
-    lines = [f"  {paint(verdict(findings).capitalize() + '.', 'bold')}"]
+    said = verdict(findings).capitalize() + _reservation(series, findings)
+    lines = [f"  {paint(f'{said}.', 'bold')}"]
     for finding in sorted(findings, key=lambda f: f.severity.rank):
         code = paint(finding.code, SEVERITY_STYLE[finding.severity.value])
         lines += [

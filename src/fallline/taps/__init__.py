@@ -19,7 +19,7 @@ A tap is one file: patches, and the topics on which the calls that pass through 
 
 The topics: BACKWARD, GRADIENTS_TAKEN (backward.py); STEP, CLOSURE, ZERO_GRAD, OPTIMIZER_MADE, PARAMETERS_ADDED (optimizers.py);
 CLIP (clipping.py); SCALE, UNSCALE, SCALER_STEP, SCALER_UPDATE (scaling.py); SCHEDULER_STEP (schedulers.py); FORWARD, MODULE_CALL,
-MODULE_MADE, MODULE_REGISTERED, WRAPPED (modules.py); TRAIN, CHECKPOINT, ANOMALY, AUTOCAST_OFF (modes.py); EPOCH, BATCH, EXHAUSTED,
+MODULE_MADE, MODULE_REGISTERED, WRAPPED (modules.py); TRAIN, CHECKPOINT, ANOMALY, AUTOCAST_OFF (modes.py); EPOCH, BATCH, EXHAUSTED, INDEX,
 SAMPLER_MADE, SAMPLER_EPOCH (data.py); GRADIENT_READ, GRADIENT_WRITTEN (gradients.py); WAIT (waits.py).
 
 - A handler gets the typed call. `before` runs before torch, `after` when the call has returned. A call must not be kept: its frame

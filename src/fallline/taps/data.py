@@ -16,11 +16,13 @@ __all__ = [
     "BATCH",
     "EPOCH",
     "EXHAUSTED",
+    "INDEX",
     "SAMPLER_EPOCH",
     "SAMPLER_MADE",
     "BatchCall",
     "EpochCall",
     "Exhausted",
+    "IndexCall",
     "SamplerEpochCall",
     "SamplerMade",
 ]
@@ -50,6 +52,14 @@ class Exhausted(Call):
 
 
 @dataclass(slots=True)
+class IndexCall(Call):
+    """A loader takes the indices of its next batch from its sampler: one, or a list of them. Only after."""
+
+    iterator: Any
+    index: Any
+
+
+@dataclass(slots=True)
 class SamplerMade(Call):
     """A DistributedSampler was constructed. Only after."""
 
@@ -68,6 +78,8 @@ def _install(patches: Patches) -> None:
         patches.patch(DataLoader, "__iter__", _iter)
     if BATCH.heard or EXHAUSTED.heard:
         patches.patch(_BaseDataLoaderIter, "__next__", _next)
+    if INDEX.heard:
+        patches.patch(_BaseDataLoaderIter, "_next_index", _next_index)
     if SAMPLER_MADE.heard:
         patches.patch(DistributedSampler, "__init__", _sampler)
     if SAMPLER_EPOCH.heard:
@@ -110,6 +122,18 @@ def _next(original: Wrapped) -> Wrapped:
     return __next__
 
 
+def _next_index(original: Wrapped) -> Wrapped:
+    def _next_index(self: Any) -> Any:
+        index = original(self)
+        if published():
+            call = IndexCall(caller(), self, index)
+            for handler in INDEX.after:
+                handler(call)
+        return index
+
+    return _next_index
+
+
 def _sampler(original: Wrapped) -> Wrapped:
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
@@ -136,5 +160,6 @@ _tap = Tap(_install)
 EPOCH = Topic(EpochCall, _tap)
 BATCH = Topic(BatchCall, _tap)
 EXHAUSTED = Topic(Exhausted, _tap)
+INDEX = Topic(IndexCall, _tap)
 SAMPLER_MADE = Topic(SamplerMade, _tap)
 SAMPLER_EPOCH = Topic(SamplerEpochCall, _tap)

@@ -37,7 +37,7 @@ __all__ = [
 _TAPS = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _HERE = os.path.dirname(os.path.dirname(_TAPS)) + os.sep  # of the package
 # Below this frame there is only the interpreter and our own command.
-_BOTTOM = os.path.join(_HERE, "watcher", "launch.py")
+_BOTTOM = os.path.join(_TAPS, "launch.py")
 _ENGINE = os.path.join(_HERE, "engine", "")
 _STDLIB = tuple(
     os.path.abspath(p) + os.sep

@@ -51,6 +51,10 @@ class ModuleCall(Call):
     """Any module is called, a whole model too, inside of its FORWARD. `after` is called also if it raises."""
 
     module: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    output: Any = None
+    raised: bool = False
 
 
 @dataclass(slots=True)
@@ -173,11 +177,15 @@ def _every(original: Wrapped) -> Wrapped:
     def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or not published():
             return original(self, *args, **kwargs)
-        call = ModuleCall(caller(), self)
+        call = ModuleCall(caller(), self, args, kwargs)
         for handler in MODULE_CALL.before:
             handler(call)
         try:
-            return original(self, *args, **kwargs)
+            call.output = output = original(self, *args, **kwargs)
+            return output
+        except BaseException:
+            call.raised = True
+            raise
         finally:
             for after in MODULE_CALL.after:
                 after(call)

@@ -22,9 +22,9 @@ from fallline.errors import FalllineError
 from fallline.runs.findings import write_findings
 from fallline.runs.series import Series
 from fallline.runs.store import MARK, Store, claim_folder, free_folder, rank_files
+from fallline.taps.launch import after_torch, run_target
+from fallline.taps.on_import import after_import
 from fallline.watcher.conclude import conclude
-from fallline.watcher.launch import after_torch, run_target
-from fallline.watcher.on_import import after_import
 
 if TYPE_CHECKING:
     from fallline.finding import Finding

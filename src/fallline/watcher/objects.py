@@ -15,54 +15,13 @@ from torch import Tensor, nn
 
 from fallline.events import Model, Object, describe
 from fallline.location import Location
+from fallline.replay.modules import unwrap, wrapper_of
 
-__all__ = ["Objects", "unwrap", "wrapper_of"]
+__all__ = ["Objects"]
 
 _BATCHNORM = (nn.modules.batchnorm._BatchNorm,)
 _RECURRENT = (nn.RNNBase, nn.RNNCellBase)
 _TRANSFORMER = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
-
-
-_wrappers: dict[type, str | None] = {}
-
-
-def wrapper_of(module: nn.Module) -> str | None:
-    """ "ddp", "fsdp1" or "fsdp2" when this module is wrapped so."""
-    kind = type(module)
-    if kind not in _wrappers:
-        _wrappers[kind] = _wrapper(kind)
-    found = _wrappers[kind]
-    if found == "compiled":
-        inner = getattr(module, "_orig_mod", None)
-        return wrapper_of(inner) if isinstance(inner, nn.Module) else None
-    return found
-
-
-def _wrapper(kind: type) -> str | None:
-    if issubclass(kind, nn.parallel.DistributedDataParallel):
-        return "ddp"
-    names = {
-        "FullyShardedDataParallel": "fsdp1",
-        "FSDPModule": "fsdp2",
-        "OptimizedModule": "compiled",
-    }
-    return next((names[base.__name__] for base in kind.__mro__ if base.__name__ in names), None)
-
-
-def unwrap(module: nn.Module) -> nn.Module:
-    """The user's own model inside DDP, FSDP1, DataParallel and torch.compile."""
-    while True:
-        inner = None
-        if (
-            isinstance(module, nn.parallel.DistributedDataParallel | nn.DataParallel)
-            or wrapper_of(module) == "fsdp1"
-        ):
-            inner = getattr(module, "module", None)
-        elif type(module).__name__ == "OptimizedModule":
-            inner = getattr(module, "_orig_mod", None)
-        if not isinstance(inner, nn.Module):
-            return module
-        module = inner
 
 
 class Objects:

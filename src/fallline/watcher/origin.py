@@ -18,33 +18,25 @@ from torch import Tensor, nn
 
 from fallline.events import Backward, Event
 from fallline.location import Location
-from fallline.taps.frames import is_user_file, locate, user_frames
-from fallline.taps.tap import Reached
-from fallline.watcher.capture import Capture, Gone
-from fallline.watcher.objects import unwrap
-from fallline.watcher.origin_graph import from_graph
-from fallline.watcher.origin_hooks import Hooks
-from fallline.watcher.origin_parameter import ORDINARY, blame
-from fallline.watcher.origin_probes import small_parameters, small_stepped
-from fallline.watcher.origin_trace import (
-    BackwardTrace,
-    ForwardTrace,
-    Modules,
-    Story,
-    describe,
-    first_bad,
-    storage,
-    tensors_in,
-)
-from fallline.watcher.randomness import Randomness
-from fallline.watcher.replay import (
+from fallline.replay.again import (
     Replay,
     arguments,
     as_it_was,
     prepare,
     prepare_crashed,
 )
-from fallline.watcher.replay_once import Once
+from fallline.replay.capture import Capture, Gone
+from fallline.replay.modules import Modules, unwrap
+from fallline.replay.once import Once
+from fallline.replay.randomness import Randomness
+from fallline.replay.tensors import storage, tensors_in
+from fallline.taps.frames import is_user_file, locate, user_frames
+from fallline.taps.tap import Reached
+from fallline.watcher.origin_graph import from_graph
+from fallline.watcher.origin_hooks import Hooks
+from fallline.watcher.origin_parameter import ORDINARY, blame
+from fallline.watcher.origin_probes import small_parameters, small_stepped
+from fallline.watcher.origin_trace import BackwardTrace, ForwardTrace, Story, describe, first_bad
 
 if TYPE_CHECKING:
     from fallline.watcher.session import Session

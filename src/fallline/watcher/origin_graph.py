@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fallline.replay.source import line_of
+from fallline.replay.tensors import plain_name
 from fallline.taps.frames import place
-from fallline.watcher.origin_trace import Story, describe, plain_name
-from fallline.watcher.source import line_of
+from fallline.watcher.origin_trace import Story, describe
 
 __all__ = ["from_graph"]
 

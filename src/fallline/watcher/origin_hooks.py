@@ -15,7 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as global_hooks
 
-from fallline.watcher.origin_trace import ForwardTrace, Modules, Story, is_finite, tensors_in
+from fallline.replay.modules import Modules
+from fallline.replay.tensors import tensors_in
+from fallline.watcher.origin_trace import ForwardTrace, Story, is_finite
 
 __all__ = ["Hooks"]
 

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from fallline.events import Event
 from fallline.location import Location
+from fallline.replay.source import enclosing, over_parameters, statement_at
 from fallline.taps.frames import locate, user_frames
 from fallline.taps.tap import silence
-from fallline.watcher.source import enclosing, over_parameters, statement_at
 
 if TYPE_CHECKING:
     from fallline.watcher.origin import Origin

@@ -8,39 +8,28 @@ its own non-finite values, and only the loss's story counts.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.modules import module as global_hooks
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fallline.location import Location
+from fallline.replay.modules import Modules
+from fallline.replay.tensors import flat, keep_spelling, plain_base, plain_name, storage, tensors_in
 from fallline.taps.frames import is_user_file, place, shown_path
 
 __all__ = [
     "BackwardTrace",
     "ForwardTrace",
-    "Modules",
     "Story",
     "describe",
     "first_bad",
     "is_finite",
-    "plain_name",
-    "storage",
-    "tensors_in",
 ]
 
-_PLAIN = {
-    "addmm": "linear", "mm": "matmul", "bmm": "matmul", "baddbmm": "matmul", "mv": "matmul", "dot": "matmul",
-    "_to_copy": "to", "to_copy": "to", "linalg_vector_norm": "norm", "native_dropout": "dropout",
-    "_native_batch_norm_legit": "batch_norm", "cudnn_batch_norm": "batch_norm", "native_group_norm": "group_norm",
-    "_fused_rms_norm": "rms_norm", "convolution": "conv", "embedding_dense": "embedding", "_embedding_bag": "embedding_bag",
-    "_foreach_norm": "norm", "native_norm": "norm", "_weight_norm_interface": "weight_norm",
-}  # fmt: skip
 _REDUCTIONS = frozenset(
     {"logsumexp", "sum", "mean", "amax", "amin", "max", "min", "nll_loss_forward", "nll_loss"}
 )
@@ -57,36 +46,6 @@ _MEANT = frozenset(
         "lift_fresh",
     }
 )
-
-
-def plain_name(name: str, like: Tensor | None = None) -> str:
-    """`aten::_log_softmax` → log_softmax, `SqrtBackward0` → sqrt, as people write the operation.
-
-    `like`: a tensor of the shape of its result, which tells a conv1d from a conv2d.
-    """
-    plain = _plain_name(name)
-    if plain == "conv" and like is not None and 3 <= like.dim() <= 5:
-        return f"conv{like.dim() - 2}d"
-    return plain
-
-
-def _plain_name(name: str) -> str:
-    name = name.rpartition("::")[2].partition(".")[0]
-    match = re.fullmatch(r"(.+?)Backward\d*", name)
-    if match:
-        camel = match[1]
-        if camel in _CUSTOM_NAMES:
-            return camel
-        name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", camel).lower()
-    if name in _PLAIN:
-        return _PLAIN[name]
-    if name.startswith(("_scaled_dot_product", "scaled_dot_product")):
-        return "scaled_dot_product_attention"
-    name = name.removeprefix("_").removeprefix("native_").removesuffix("_forward").rstrip("_")
-    return _PLAIN.get(name, name)
-
-
-_CUSTOM_NAMES: set[str] = set()  # torch.autograd.Function classes keep their own spelling
 
 
 @dataclass(slots=True)
@@ -106,75 +65,6 @@ class Story:
     index: list[int] | None = None  # of its first non-finite element
     order: int = 0
     hook: str | None = None  # of the user's, in which it happened
-
-
-class Modules:
-    """Which module is running, by path; and which stretch of the graph each of them made."""
-
-    def __init__(self, roots: Iterable[nn.Module]) -> None:
-        self.names: dict[int, str] = {}
-        self.tensors: dict[int, tuple[str, str]] = {}
-        for root in roots:
-            for name, module in root.named_modules():
-                self.names.setdefault(id(module), name)
-            for name, parameter in root.named_parameters():
-                self.tensors.setdefault(storage(parameter), ("parameter", name))
-            for name, buffer in root.named_buffers():
-                self.tensors.setdefault(storage(buffer), ("buffer", name))
-        self._stack: list[tuple[int, int]] = []
-        self._spans: list[tuple[int, int, str]] = []
-
-    @classmethod
-    def around(
-        cls, called: list[nn.Module], known: list[nn.Module], named: Iterable[nn.Module] = ()
-    ) -> Modules:
-        """Paths as in the whole model, also where only its parts are called, as Lightning's `training_step` does.
-
-        `named`: models that the user's names stand for; one of which several parts are called is the whole.
-        """
-        parts = set(map(id, called))
-
-        def inside(model: nn.Module) -> int:
-            return sum(id(m) in parts and m is not model for m in model.modules())
-
-        whole = [m for m in known if inside(m)]
-        whole += [m for m in named if inside(m) > 1]
-        return cls((*whole, *called))
-
-    @contextmanager
-    def followed(self) -> Iterator[None]:
-        handles = [
-            global_hooks.register_module_forward_pre_hook(self._enter),
-            global_hooks.register_module_forward_hook(self._leave, always_call=True),
-        ]
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
-
-    def _enter(self, module: nn.Module, args: Any) -> None:
-        self._stack.append((id(module), torch.autograd._get_sequence_nr()))  # type: ignore[attr-defined]
-
-    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
-        while self._stack:
-            key, started = self._stack.pop()
-            if key == id(module):
-                name = self.names.get(key)
-                if name is not None:
-                    self._spans.append((started, torch.autograd._get_sequence_nr(), name))  # type: ignore[attr-defined]
-                return
-
-    @property
-    def current(self) -> str | None:
-        return next(
-            (self.names[key] for key, _ in reversed(self._stack) if key in self.names), None
-        )
-
-    def of_node(self, number: int) -> str | None:
-        """The innermost module in which this node of the graph was made."""
-        spans = [s for s in self._spans if s[0] <= number < s[1]]
-        return min(spans, key=lambda s: s[1] - s[0])[2] if spans else None
 
 
 class ForwardTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -297,7 +187,7 @@ class BackwardTrace:
         for node in nodes:
             if type(node).__name__ != "AccumulateGrad":
                 if isinstance(node, torch.autograd.function.BackwardCFunction):
-                    _CUSTOM_NAMES.add(type(node).__name__.removesuffix("Backward"))
+                    keep_spelling(type(node).__name__.removesuffix("Backward"))
                 self._held.append(node.register_hook(self._hook(node)))
         try:
             torch.autograd.grad(loss, leaves, torch.ones_like(loss), allow_unused=True)
@@ -402,17 +292,6 @@ def first_bad(tensor: Tensor) -> list[int] | None:
     return [int(i) for i in where[0]] if len(where) else None
 
 
-def storage(tensor: Tensor) -> int:
-    try:
-        return int(tensor.untyped_storage().data_ptr())
-    except (RuntimeError, NotImplementedError):
-        return 0
-
-
-def plain_base(name: str) -> str:
-    return name.rpartition("::")[2].partition(".")[0]
-
-
 def _numeric(tensor: Tensor) -> bool:
     return (
         (tensor.is_floating_point() or tensor.is_complex())
@@ -426,21 +305,4 @@ def is_finite(value: Any) -> bool:
 
 
 def _infinite_scalar(arguments: Any) -> bool:
-    return any(
-        isinstance(v, float) and v in (float("inf"), float("-inf")) for v in _flat(arguments)
-    )
-
-
-def _flat(thing: Any) -> Iterator[Any]:
-    if isinstance(thing, list | tuple):
-        for item in thing:
-            yield from _flat(item)
-    elif isinstance(thing, dict):
-        for item in thing.values():
-            yield from _flat(item)
-    else:
-        yield thing
-
-
-def tensors_in(thing: Any) -> Iterator[Tensor]:
-    return (t for t in _flat(thing) if isinstance(t, Tensor))
+    return any(isinstance(v, float) and v in (float("inf"), float("-inf")) for v in flat(arguments))

@@ -45,6 +45,7 @@ from fallline.taps.schedulers import SCHEDULER_STEP
 from fallline.taps.tap import Subscription, Topic
 from fallline.taps.waits import WAIT
 from fallline.watcher.guard import Guard
+from fallline.watcher.hand_updates import HandUpdates
 from fallline.watcher.live import Live
 from fallline.watcher.log import EventLog
 from fallline.watcher.origin import Origin
@@ -93,6 +94,7 @@ class Session(Updates):
         self._waited_since = 0.0
         self._opening = threading.Lock()
         self._judge = _Judge(self)
+        self.hand_updates = HandUpdates(self.open, self.safely)
         self._forward: Event | None = None  # the model call in progress
         self._backward: Event | None = None
         self._recorded = False  # it is not one of a well-known update
@@ -103,6 +105,7 @@ class Session(Updates):
     def start(self, *, rebind: bool = False) -> None:
         self.taps = subscription(self, rebind=rebind)
         self.taps.start()
+        self.hand_updates.start()
         # fallline.clip_grad_norm_ is a clip like torch's; it also takes models and optimizers
         self._clip_taps = Patches(rebind=rebind)
         tap_clip(
@@ -113,6 +116,7 @@ class Session(Updates):
     def _forked(self) -> None:
         """In a forked child: most likely a loader's worker, of which nothing is ours to watch."""
         self.off = self.forked = True
+        self.hand_updates.stop()
 
     def wake(self) -> None:
         """A forked child steps an optimizer: it trains, and is a run of its own."""
@@ -135,6 +139,7 @@ class Session(Updates):
             return
         self.off = True
         self.taps.stop()
+        self.safely(self.hand_updates.finish)
         self._clip_taps.remove()
         self.safely(self.owners.look)
         self.safely(self.guard.settle, True)

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from fallline.events import Event, Kind, make
 from fallline.location import Location
+from fallline.replay.modules import unwrap, wrapper_of
+from fallline.replay.source import over_parameters
 from fallline.taps.backward import BackwardCall, GradientsTaken
 from fallline.taps.clipping import ClipCall
 from fallline.taps.frames import Place, from_torch
@@ -24,9 +26,8 @@ from fallline.taps.scaling import ScaleCall, ScalerUpdateCall, UnscaleCall
 from fallline.taps.schedulers import SchedulerStepCall
 from fallline.taps.waits import Wait
 from fallline.watcher.log import EventLog
-from fallline.watcher.objects import Objects, unwrap, wrapper_of
+from fallline.watcher.objects import Objects
 from fallline.watcher.routine import Routine
-from fallline.watcher.source import over_parameters
 from fallline.watcher.taps_data_events import DataTeller
 from fallline.watcher.taps_facts import (
     autocast_dtype,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fallline.events import Event, Kind
+from fallline.replay.source import attribute_at, enclosing
 from fallline.taps.frames import locate
 from fallline.taps.gradients import (
     GRADIENT_READ,
@@ -22,7 +23,6 @@ from fallline.taps.gradients import (
     gradient_of,
 )
 from fallline.taps.tap import Call
-from fallline.watcher.source import attribute_at, enclosing
 
 if TYPE_CHECKING:
     from fallline.watcher.session import Session

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from fallline.events import Event, Kind
 from fallline.location import Location
+from fallline.replay.source import enclosing, statement_at
 from fallline.taps.frames import Place
-from fallline.watcher.source import enclosing, statement_at
 from fallline.watcher.taps_loss import root_marker
 
 if TYPE_CHECKING:

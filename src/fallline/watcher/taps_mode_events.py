@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from fallline.events import Event, Kind
+from fallline.replay.modules import unwrap
 from fallline.taps.frames import from_torch
 from fallline.taps.modes import AnomalyCall, AutocastOffCall, CheckpointCall, TrainCall
-from fallline.watcher.objects import unwrap
 from fallline.watcher.taps_facts import HalfWatch, modules_in
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from fallline.events import Event, Kind, Object, Optimizer, Trace
-from fallline.watcher.source import boundary_of, over_modules
+from fallline.replay.source import boundary_of, over_modules
 
 if TYPE_CHECKING:
     from fallline.watcher.session import Session

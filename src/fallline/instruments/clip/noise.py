@@ -17,14 +17,11 @@ from fallline.errors import UsageError
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from fallline.instruments.frame import Progress
-    from fallline.instruments.script import Script
 
 __all__ = [
     "NoiseScale",
     "gradient_noise_scale",
     "noise_scale_from_norms",
-    "noise_scale_of_script",
 ]
 
 _VAGUE = 10  # times between the ends of an estimate that says too little
@@ -217,44 +214,6 @@ def gradient_noise_scale(
 
 def samples_in(batch: Any) -> int | None:
     """The first dimension of the first tensor in it."""
-    from fallline.watcher.origin_trace import tensors_in
+    from fallline.replay.tensors import tensors_in
 
     return next((int(t.shape[0]) for t in tensors_in(batch) if t.dim()), None)
-
-
-def noise_scale_of_script(
-    script: Script,
-    *,
-    updates: int = 10,
-    gradients: int = 16,
-    batch_size: int | None = None,
-    progress: Progress | None = None,
-) -> NoiseScale:
-    """Train up to this update, then hold the parameters still and take the gradients of the script's next micro-batches."""
-    from fallline.instruments.clip.noise_script import Holding, run_holding
-    from fallline.instruments.script import NothingMeasured
-
-    holding = Holding(updates, gradients)
-    ran = run_holding(script, holding, progress)
-    if holding.gradients.count < 2:
-        if ran.interrupted:
-            raise KeyboardInterrupt
-        raise NothingMeasured(ran, f"before two gradients could be taken after update {updates}")
-    size = batch_size or holding.samples
-    if size is None:
-        raise UsageError(
-            "the number of samples in a batch could not be seen (no DataLoader, no tensor given to the model): say --batch-size"
-        )
-    found = holding.gradients.estimate(size * holding.world)
-    found.update = updates
-    found.partial = found.gradients < gradients
-    found.status = 130 if ran.interrupted else ran.status
-    if holding.others:
-        found.notes.append(
-            "the script has other losses too, which reach other parameters: these are the gradients of the first that comes"
-        )
-    if holding.sizes - {size}:
-        found.notes.append(
-            f"the batches had different sizes ({', '.join(map(str, sorted(holding.sizes)))}): {size} was taken for all"
-        )
-    return found

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fallline.instruments.clip.noise import Gradients, samples_in
+from fallline.errors import UsageError
+from fallline.instruments.clip.noise import Gradients, NoiseScale, samples_in
 from fallline.instruments.frame import Progress
-from fallline.instruments.script import Observer, Ran, Script, run_until
+from fallline.instruments.script import NothingMeasured, Observer, Ran, Script, run_until
 
-__all__ = ["Holding", "run_holding"]
+__all__ = ["noise_scale_of_script"]
 
 _SAME_LOSS = 0.9  # of the parameters are reached by both: batches of one loss, not two losses
 
@@ -114,3 +115,38 @@ class Holding(Observer):
 def run_holding(script: Script, holding: Holding, progress: Progress | None) -> Ran:
     """Run it until all gradients are there: at the latest after as many updates more."""
     return run_until(script, holding, updates=holding.after + holding.wanted, progress=progress)
+
+
+def noise_scale_of_script(
+    script: Script,
+    *,
+    updates: int = 10,
+    gradients: int = 16,
+    batch_size: int | None = None,
+    progress: Progress | None = None,
+) -> NoiseScale:
+    """Train up to this update, then hold the parameters still and take the gradients of the script's next micro-batches."""
+    holding = Holding(updates, gradients)
+    ran = run_holding(script, holding, progress)
+    if holding.gradients.count < 2:
+        if ran.interrupted:
+            raise KeyboardInterrupt
+        raise NothingMeasured(ran, f"before two gradients could be taken after update {updates}")
+    size = batch_size or holding.samples
+    if size is None:
+        raise UsageError(
+            "the number of samples in a batch could not be seen (no DataLoader, no tensor given to the model): say --batch-size"
+        )
+    found = holding.gradients.estimate(size * holding.world)
+    found.update = updates
+    found.partial = found.gradients < gradients
+    found.status = 130 if ran.interrupted else ran.status
+    if holding.others:
+        found.notes.append(
+            "the script has other losses too, which reach other parameters: these are the gradients of the first that comes"
+        )
+    if holding.sizes - {size}:
+        found.notes.append(
+            f"the batches had different sizes ({', '.join(map(str, sorted(holding.sizes)))}): {size} was taken for all"
+        )
+    return found

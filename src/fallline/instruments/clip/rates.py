@@ -18,10 +18,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
-    from fallline.instruments.frame import Progress
-    from fallline.instruments.script import Script
 
-__all__ = ["RateRange", "Sweep", "lr_range_of_script", "lr_range_test", "ratios_of", "set_rates"]
+__all__ = ["RateRange", "Sweep", "lr_range_test", "ratios_of", "set_rates"]
 
 SMOOTH = 0.9  # of the mean before, in the moving mean that ends the test
 LEAST = 10  # updates, or there is no curve to read
@@ -229,17 +227,3 @@ def set_rates(optimizer: Any, ratios: list[float], rate: float) -> None:
             group["lr"].fill_(rate * ratio)
         else:
             group["lr"] = rate * ratio
-
-
-def lr_range_of_script(
-    script: Script,
-    *,
-    start: float = 1e-6,
-    end: float = 10.0,
-    updates: int = 100,
-    progress: Progress | None = None,
-) -> RateRange:
-    """Run a script with growing rates instead of its own; with accumulation the loss of an update is the mean of its micro-batches."""
-    from fallline.instruments.clip.rates_script import sweep_script
-
-    return sweep_script(script, Sweep(start, end, updates), progress)

@@ -8,16 +8,16 @@ from torch import Tensor
 
 from fallline.instruments.clip.rates import RateRange, Sweep, ratios_of, set_rates
 from fallline.instruments.frame import Progress
-from fallline.instruments.script import Enough, NothingMeasured, Observer, Script, run_until
-from fallline.taps.patches import Patches, Wrapped
+from fallline.instruments.script import NothingMeasured, Observer, Script, run_until
 
-__all__ = ["sweep_script"]
+__all__ = ["lr_range_of_script"]
 
 
 class _Rates(Observer):
+    """A loss that has shot up is the answer: the script need not go on until all rates were tried."""
+
     def __init__(self, sweep: Sweep) -> None:
         self.sweep = sweep
-        self.over = False
         self._losses: list[Tensor] = []
         self._rate: float | None = None
         self._own: list[Any] = []
@@ -49,28 +49,22 @@ class _Rates(Observer):
             self.over = not self.sweep.note(self._rate, sum(losses) / len(losses))
         self._rate = None
 
-    def end_when_over(self, patches: Patches, ran: Any) -> None:
-        """A loss that has shot up is the answer: the script need not go on until all rates were tried."""
-        import torch
 
-        def backward(original: Wrapped) -> Wrapped:
-            def ended(*args: Any, **kwargs: Any) -> Any:
-                if self.over:
-                    ran.enough = True
-                    raise Enough(0)
-                return original(*args, **kwargs)
-
-            return ended
-
-        patches.patch(torch.Tensor, "backward", backward)
-        patches.patch(torch.autograd, "backward", backward)
+def lr_range_of_script(
+    script: Script,
+    *,
+    start: float = 1e-6,
+    end: float = 10.0,
+    updates: int = 100,
+    progress: Progress | None = None,
+) -> RateRange:
+    """Run a script with growing rates instead of its own; with accumulation the loss of an update is the mean of its micro-batches."""
+    return _sweep_script(script, Sweep(start, end, updates), progress)
 
 
-def sweep_script(script: Script, sweep: Sweep, progress: Progress | None) -> RateRange:
+def _sweep_script(script: Script, sweep: Sweep, progress: Progress | None) -> RateRange:
     rates = _Rates(sweep)
-    ran = run_until(
-        script, rates, updates=sweep.updates, ready=rates.end_when_over, progress=progress
-    )
+    ran = run_until(script, rates, updates=sweep.updates, progress=progress)
     if not ran.updates and not ran.interrupted:
         raise NothingMeasured(ran, "before the first rate was tried")
     found = sweep.conclude()

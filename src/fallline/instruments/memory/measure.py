@@ -4,76 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fallline.errors import UsageError
 from fallline.instruments.frame import Progress
+from fallline.instruments.memory.report import Memory
 from fallline.instruments.script import Ran, Script, run_until
-from fallline.location import Location
 
 if TYPE_CHECKING:
-    from fallline.instruments.memory.allocator import Allocator, Fragmentation
-    from fallline.instruments.memory.growth import Growth
     from fallline.instruments.memory.observer import MemoryObserver
-    from fallline.instruments.memory.remedies import Remedy
 
-__all__ = ["REMEDIES", "Memory", "OutOfMemory", "measure_memory"]
+__all__ = ["REMEDIES", "Memory", "measure_memory"]
 
 # What `--with` takes.
 REMEDIES = ("micro-batch", "checkpoint", "bf16", "set_to_none", "no-foreach", "fused")
-
-
-@dataclass
-class OutOfMemory:
-    """Who held the memory when there was none left."""
-
-    message: str
-    op: str
-    at: Location | None
-    module: str
-    phase: str
-    update: int
-    holders: dict[str, int]
-    modules: dict[str, int]
-    fragmentation: Fragmentation | None = None  # on CUDA
-
-
-@dataclass
-class Memory:
-    """What `measure_memory` found. Sizes are bytes on `device`, where the parameters are."""
-
-    device: str
-    updates: int
-    seconds: float
-    partial: bool
-    status: int  # the script's own exit status
-    before: int  # the highest moment before the first forward
-    peak: int
-    peak_update: int
-    peak_phase: str
-    peak_op: str
-    peak_at: Location | None
-    peak_module: str
-    holders: dict[str, int]  # role → bytes at the peak
-    activations: int  # when the largest backward began, before it gave any back
-    modules: dict[str, int]  # path → bytes of them
-    growth: Growth
-    remedies: list[Remedy]
-    out_of_memory: OutOfMemory | None = None
-    applied: str = ""  # the remedy that was in place
-    allocator: Allocator | None = None  # on CUDA
-    lines: list[tuple[str, int, int]] = field(default_factory=list)  # the allocator's, at its peak
-
-    def to_json(self) -> dict[str, Any]:
-        from fallline.instruments.memory.text import as_json
-
-        return as_json(self)
-
-    def text(self) -> str:
-        from fallline.instruments.memory.text import as_text
-
-        return as_text(self)
 
 
 def measure_memory(

@@ -17,8 +17,8 @@ from fallline.instruments.memory.ledger import (
     Peak,
     is_out_of_memory,
 )
-from fallline.instruments.memory.measure import Memory, OutOfMemory
 from fallline.instruments.memory.remedies import Remedy, computed
+from fallline.instruments.memory.report import Memory, OutOfMemory, explanation
 from fallline.instruments.script import Ran
 
 __all__ = ["MemoryObserver"]
@@ -73,8 +73,6 @@ class MemoryObserver(Growing):
         assert moment is not None
         self.told = explained(moment, error, self.device())
         self.told.fragmentation = self.allocator.exhausted()
-        from fallline.instruments.memory.text import explanation
-
         error.add_note(explanation(self.told))
 
     def concluded(self, ran: Ran, seconds: float, remedy: str) -> Memory:

@@ -17,7 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fallline.instruments.untouched import World, loss_of, untouched
 from fallline.instruments.where import user_line
 from fallline.location import Location
-from fallline.watcher.origin_trace import Modules, plain_name, tensors_in
+from fallline.replay.modules import Modules
+from fallline.replay.tensors import plain_name, tensors_in
 
 __all__ = ["IN_A_ROW", "Flow", "Layer", "Silent", "flow_of"]
 

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_map
 from fallline.instruments.untouched import World
 from fallline.instruments.where import user_line
 from fallline.location import Location
-from fallline.watcher.origin_trace import Modules
+from fallline.replay.modules import Modules
 
 __all__ = [
     "FLOATS",

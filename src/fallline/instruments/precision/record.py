@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fallline.instruments.precision.formats import FLOATS, Call, Exchange
-from fallline.watcher.origin_trace import plain_name, storage, tensors_in
+from fallline.replay.tensors import plain_name, storage, tensors_in
 
 __all__ = ["Operation", "Range", "Recorder", "Reference", "relative_error", "sample"]
 

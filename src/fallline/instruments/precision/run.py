@@ -27,7 +27,7 @@ from fallline.instruments.precision.record import (
     sample,
 )
 from fallline.instruments.untouched import World, loss_of, untouched
-from fallline.watcher.origin_trace import Modules
+from fallline.replay.modules import Modules
 
 __all__ = ["GRADIENT_TOLERANCE", "LOSS_TOLERANCE", "Gradients", "Outcome", "Probe"]
 

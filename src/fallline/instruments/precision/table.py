@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fallline.errors import UsageError
-from fallline.watcher.origin_trace import tensors_in
+from fallline.replay.tensors import tensors_in
 
 __all__ = ["AutocastTable", "autocast_table"]
 

@@ -17,14 +17,12 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from fallline.instruments.frame import Progress
 from fallline.instruments.ranks.parameters import prints
 from fallline.instruments.same.fingerprint import fingerprint, resolve, together
 from fallline.instruments.script import Observer, Ran, Script, run_until
-from fallline.taps.patches import Patches, Wrapped
-from fallline.watcher.origin_trace import tensors_in
+from fallline.replay.tensors import tensors_in
 
 __all__ = ["Training", "train"]
 
@@ -108,24 +106,12 @@ class Training(Observer):
                     self._again == self.samples[: len(self._again)] and len(self._again) > 3
                 )
 
-    def watch_samples(self, patches: Patches, ran: Ran) -> None:
+    def indices_taken(self, iterator: Any, indices: Any) -> None:
         """Indices are taken where the loader takes them: asking its sampler would draw random numbers."""
-        owner = self
-
-        def next_index(original: Wrapped) -> Wrapped:
-            def _next_index(iterator: Any) -> Any:
-                found = original(iterator)
-                if getattr(iterator, "_dataset", None) is getattr(
-                    owner._loader, "dataset", object()
-                ):
-                    for index in found if isinstance(found, list | tuple) else [found]:
-                        if isinstance(index, int):
-                            owner._sample(index)
-                return found
-
-            return _next_index
-
-        patches.patch(_BaseDataLoaderIter, "_next_index", next_index)
+        if getattr(iterator, "_dataset", None) is getattr(self._loader, "dataset", object()):
+            for index in indices if isinstance(indices, list | tuple) else [indices]:
+                if isinstance(index, int):
+                    self._sample(index)
 
     # -- the loop ------------------------------------------------------------------------------------------------
 
@@ -229,7 +215,6 @@ def train(
         target,
         training,
         updates=training.total,
-        ready=training.watch_samples,
         progress=progress,
     )
     return training.to_json(ran)

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fallline.instruments.same.fingerprint import Fingerprint, fingerprint, resolve, together
 from fallline.instruments.where import user_line
 from fallline.location import Location
-from fallline.watcher.origin_trace import plain_name, storage, tensors_in
+from fallline.replay.tensors import plain_name, storage, tensors_in
 
 __all__ = ["MOST", "Operations"]
 

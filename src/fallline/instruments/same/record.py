@@ -22,7 +22,7 @@ from fallline.instruments.same.fingerprint import Fingerprint, fingerprint, reso
 from fallline.instruments.same.operations import Operations
 from fallline.instruments.script import Observer, Ran
 from fallline.location import Location
-from fallline.watcher.origin_trace import tensors_in
+from fallline.replay.tensors import tensors_in
 
 __all__ = ["Record"]
 

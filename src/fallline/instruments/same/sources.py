@@ -8,6 +8,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 from fallline.location import Location
@@ -81,13 +82,21 @@ class Draws(Patches):
         return default_rng
 
     def _tell(self, source: str, state: Callable[[], int]) -> None:
-        caller = sys._getframe(2).f_code.co_filename
+        caller = _caller()
         # everyone looks at the clock; only the user's own look can get into what is trained
         if source == "clock" and not is_user_file(caller):
             return
         found = place()
         if found is not None and not caller.startswith(_HERE):
             self._note(source, found.at, state())
+
+
+def _caller() -> str:
+    """The file that calls one of the functions that are replaced here."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code.co_filename == __file__:
+        frame = frame.f_back
+    return frame.f_code.co_filename if frame is not None else __file__
 
 
 def _python_state() -> int:
@@ -159,7 +168,7 @@ def _pin_clock(patches: Patches) -> None:
     def counting(name: str) -> Callable[[Wrapped], Wrapped]:
         def make(original: Wrapped) -> Wrapped:
             def now() -> Any:
-                if not is_user_file(sys._getframe(1).f_code.co_filename):
+                if not is_user_file(_caller()):
                     return original()
                 return int(tick() * 1e9) if name.endswith("_ns") else tick()
 

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fallline.instruments.frame import Progress
 from fallline.instruments.script import NothingMeasured, Ran, Script, run_until
 from fallline.instruments.timing.clock import DATA, Clock, Stall, tap_copies, tap_stalls
 from fallline.instruments.timing.device_trace import MARK, Device, read_trace
+from fallline.instruments.timing.report import Compiled, Timing
 from fallline.taps.patches import Patches
 
 if TYPE_CHECKING:
@@ -25,61 +24,9 @@ if TYPE_CHECKING:
 
     from fallline.instruments.timing.loader import Loading
 
-__all__ = ["Compiled", "Timing", "measure_time"]
+__all__ = ["Timing", "measure_time"]
 
 _WORTH = 0.02  # of an update: a loader that is waited for less has nothing to gain
-
-
-@dataclass
-class Compiled:
-    """What torch.compile has done so far."""
-
-    graphs: int = 0
-    recompiles: int = 0
-    reasons: list[str] = field(default_factory=list)  # of the recompiles
-    breaks: dict[str, int] = field(default_factory=dict)  # graph breaks by reason
-    in_window: int = 0  # graphs compiled while we measured
-
-
-@dataclass
-class Timing:
-    """What `measure_time` found. Times are seconds per update."""
-
-    device: str
-    updates: int  # that the script did
-    window: int  # that were measured by the clock
-    partial: bool
-    status: int
-    phases: dict[str, float]
-    seconds: list[float]  # of each update in the window
-    micro_batches: float  # per update
-    stalls: list[Stall]
-    lines: list[tuple[str, Any, float]]  # (phase, line, share of the window)
-    on_device: Device | None
-    loading: Loading | None
-    compiled: Compiled
-    trace: bytes | None = None
-
-    @property
-    def per_update(self) -> float:
-        return sum(self.phases.values())
-
-    def share(self, phase: str) -> float:
-        return self.phases.get(phase, 0.0) / self.per_update if self.per_update else 0.0
-
-    @property
-    def median(self) -> float:
-        return statistics.median(self.seconds) if self.seconds else 0.0
-
-    def to_json(self) -> dict[str, Any]:
-        from fallline.instruments.timing.text import as_json
-
-        return as_json(self)
-
-    def text(self) -> str:
-        from fallline.instruments.timing.text import as_text
-
-        return as_text(self)
 
 
 def measure_time(
@@ -117,10 +64,10 @@ def measure_time(
         micro_batches=observer.batches / count,
         stalls=[_per_update(s, count) for s in _largest(observer.stalls.values())],
         lines=[(p, at, n / looks) for (p, at), n in observer.lines.most_common(12)],
-        on_device=observer.on_device,
+        on_device=observer.profiled.device,
         loading=observer.loading,
         compiled=observer.compiled,
-        trace=observer.trace,
+        trace=observer.profiled.trace,
     )
 
 
@@ -133,21 +80,60 @@ def _per_update(stall: Stall, updates: int) -> Stall:
     return stall
 
 
+class _Profiled:
+    """The window under torch.profiler: what the device did, and why it was idle."""
+
+    def __init__(self) -> None:
+        self.device: Device | None = None
+        self.trace: bytes | None = None
+        self.going = False
+        self.updates = 0
+        self._profiler: Any = None
+
+    def prepare(self) -> None:
+        import torch
+        from torch.profiler import ProfilerActivity, profile
+
+        kinds = [ProfilerActivity.CPU]
+        if torch.cuda.is_available():
+            kinds.append(ProfilerActivity.CUDA)
+        self._profiler = profile(activities=kinds)
+        self._profiler.prepare_trace()
+
+    def start(self) -> None:
+        self._profiler.start_trace()
+        self.going = True
+
+    def stop(self) -> None:
+        if self.going:
+            self.going = False
+            self._profiler.stop_trace()
+            self._read()
+        self._profiler = None
+
+    def _read(self) -> None:
+        handle, path = tempfile.mkstemp(suffix=".json")
+        os.close(handle)
+        try:
+            self._profiler.export_chrome_trace(path)
+            with open(path, "rb") as file:
+                self.trace = file.read()
+        finally:
+            os.unlink(path)
+        self.device = read_trace(json.loads(self.trace), max(1, self.updates))
+
+
 class _Observer(Clock):
     """Warm-up, the clock's window, the profiler's window."""
 
     def __init__(self, updates: int, loader_for: float, progress: Progress | None) -> None:
         super().__init__()
-        self.on_device: Device | None = None
+        self.profiled = _Profiled()
         self.loading: Loading | None = None
         self.compiled = Compiled()
-        self.trace: bytes | None = None
         self.device: torch.device | None = None
         self._loader_for = loader_for
         self._progress = progress
-        self._profiler: Any = None
-        self._profiled = 0
-        self._tracing = False
         # the first updates compile, tune and allocate; the profiler needs one to get ready
         profiled = max(1, updates // 6)
         self._begin = max(1, updates // 5) if updates > 2 else 0
@@ -177,11 +163,11 @@ class _Observer(Clock):
             self.begin()
         elif number == self._ready:
             self._close()
-            self._profile()
+            self.profiled.prepare()
         elif number == self._start:
             self._trace()
-        elif self._tracing:
-            self._profiled += 1
+        elif self.profiled.going:
+            self.profiled.updates += 1
 
     def _close(self) -> None:
         if self.on:
@@ -190,46 +176,20 @@ class _Observer(Clock):
             self.compiled.in_window = self.compiled.graphs - before
         self.end()
 
-    def _profile(self) -> None:
-        import torch
-        from torch.profiler import ProfilerActivity, profile
-
-        kinds = [ProfilerActivity.CPU]
-        if torch.cuda.is_available():
-            kinds.append(ProfilerActivity.CUDA)
-        self._profiler = profile(activities=kinds)
-        self._profiler.prepare_trace()
-
     def _trace(self) -> None:
-        self._profiler.start_trace()
-        self._tracing = True
         from torch.profiler import record_function
 
+        self.profiled.start()
         self.mark = lambda phase: record_function(MARK + phase)
 
     def end(self) -> None:
         super().end()
         self.mark = None
-        if self._tracing:
-            self._tracing = False
-            self._profiler.stop_trace()
-            self._read()
-        self._profiler = None
-
-    def _read(self) -> None:
-        handle, path = tempfile.mkstemp(suffix=".json")
-        os.close(handle)
-        try:
-            self._profiler.export_chrome_trace(path)
-            with open(path, "rb") as file:
-                self.trace = file.read()
-        finally:
-            os.unlink(path)
-        self.on_device = read_trace(json.loads(self.trace), max(1, self._profiled))
+        self.profiled.stop()
 
     def ended(self, ran: Ran) -> None:
         """The script is over, its dataset is still there."""
-        if self._tracing:
+        if self.profiled.going:
             self.finish_device()
         self._close()
         count = len(self.updates)
@@ -248,7 +208,7 @@ class _Observer(Clock):
 
     def _waits_for_data(self) -> float:
         """Share of an update; what the device uses to catch up is no wait."""
-        device = self.on_device
+        device = self.profiled.device
         if device is not None and device.kernels:
             return device.idle.get(DATA, 0.0) / device.window
         return self.spent[DATA] / sum(self.spent.values())

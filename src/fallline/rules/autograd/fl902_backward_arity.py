@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from fallline.finding import Finding, Severity
 from fallline.flow.functions import Method, functions_in, own_nodes
+from fallline.flow.values import siblings_before
 from fallline.rule import Rule
 from fallline.syntax import Module
 
@@ -218,6 +219,20 @@ class Indirect(torch.autograd.Function):
 
 Indirect.apply(torch.ones(3, requires_grad=True), 0.0, 2.0).sum().backward()
 """,
+        """\
+import torch
+
+
+class NoSecondPass(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight):
+        return x * weight
+
+    @staticmethod
+    def backward(ctx, grad):
+        raise NotImplementedError("only for inference")
+        return grad
+""",
     )
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
@@ -233,7 +248,7 @@ Indirect.apply(torch.ones(3, requires_grad=True), 0.0, 2.0).sum().backward()
                 default=most - len(function.forward.args.defaults),
             )
             for node in own_nodes(backward):
-                if not isinstance(node, ast.Return):
+                if not isinstance(node, ast.Return) or _never_runs(module, node):
                     continue
                 returned = _gradients(backward, node.value)
                 if returned is None:
@@ -250,6 +265,20 @@ Indirect.apply(torch.ones(3, requires_grad=True), 0.0, 2.0).sum().backward()
                         returned=len(returned),
                         inputs=most,
                     )
+
+
+def _never_runs(module: Module, node: ast.stmt) -> bool:
+    """After a raise or a return of the same block: a backward that is refused, with its old code left below."""
+    here: ast.AST = node
+    for up in module.parents(node):
+        if isinstance(here, ast.stmt) and any(
+            isinstance(s, ast.Raise | ast.Return) for s in siblings_before(up, here)
+        ):
+            return True
+        if isinstance(up, ast.FunctionDef):
+            return False
+        here = up
+    return False
 
 
 def _count(number: int, what: str) -> str:

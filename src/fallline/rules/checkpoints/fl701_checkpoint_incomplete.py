@@ -13,6 +13,7 @@ from fallline.flow.checkpoints import (
     called_functions,
     loads,
     role_of_key,
+    saved_alone,
     saves,
     uses,
 )
@@ -211,13 +212,31 @@ class Trainer:
     def save(self, path):
         torch.save({"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}, path)
 """,
+        """\
+import torch
+from torch import nn
+
+model = nn.Linear(4, 2)
+optimizer = torch.optim.AdamW(model.parameters())
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+for epoch in range(10):
+    loss = model(torch.randn(8, 4)).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    scheduler.step()
+    torch.save({"model": model.state_dict(), "epoch": epoch}, f"model-{epoch}.pt")
+    torch.save(optimizer.state_dict(), f"optimizer-{epoch}.pt")
+    torch.save(scheduler.state_dict(), f"scheduler-{epoch}.pt")
+""",
     )
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         raw = module.source.text.encode()
         if b"save" not in raw or any(token in raw for token in _COMPLETE):
             return
-        used = uses(module)
+        alone = saved_alone(module)
+        used = [u for u in uses(module) if u.name not in alone]
         if not used:
             return
         found = saves(module)

@@ -11,6 +11,7 @@ from fallline.flow.checkpoints import (
     Loaded,
     Saved,
     called_functions,
+    loaded_alone,
     loads,
     role_of_key,
     saves,
@@ -97,6 +98,31 @@ class Trainer:
             self.model(x).mean().backward()
             self.optimizer.step()
         self.scheduler.step()
+""",
+        """\
+import torch
+from torch import nn
+
+model = nn.Linear(4, 2)
+optimizer = torch.optim.AdamW(model.parameters())
+resume, iteration = True, 0
+if resume:
+    checkpoint = torch.load("ckpt.pt")  # FL702
+    model.load_state_dict(checkpoint["model"])
+    optimizer.load_state_dict(checkpoint["optimizer"])
+while iteration < 100:
+    loss = model(torch.randn(8, 4)).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    iteration += 1
+    if iteration % 10 == 0:
+        checkpoint = {
+            "model": model.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "iteration": iteration,
+        }
+        torch.save(checkpoint, "ckpt.pt")
 """,
     )
     right = (
@@ -189,10 +215,13 @@ def train(model, optimizer, loader, epochs, resume, weights):
             saved = _file_of(loaded, known)
             if saved is None:
                 continue
+            alone = loaded_alone(module)
             lost = [
                 k
                 for k, v in saved.entries.items()
-                if saved.role(k, v) in _STATE and k not in loaded.keys
+                if (role := saved.role(k, v)) in _STATE
+                and role not in alone
+                and k not in loaded.keys
             ]
             # a seed says how the run began, not where it is
             lost = [

@@ -33,7 +33,7 @@ for epoch in range(epochs):
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         # `if isinstance(loader.sampler, DistributedSampler): set_epoch` is a switch that may not go with the sampler
-        if trace.opaque or any("sampler" in setting for setting in trace.settings):
+        if trace.hides("epoch") or any("sampler" in setting for setting in trace.settings):
             return
         for sampler in trace.objects_of(Sampler):
             if not _shuffles(sampler) or sampler.at is None:

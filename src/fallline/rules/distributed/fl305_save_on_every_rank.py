@@ -213,6 +213,21 @@ import torch
 model = torch.nn.Linear(8, 2)
 torch.save(model.state_dict(), "model.pt")
 """,
+        """\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+
+def main(world_size):
+    if world_size > 1:
+        dist.init_process_group("gloo")
+    model = torch.nn.Linear(4, 2)
+    if world_size > 1:
+        model = DistributedDataParallel(model)
+    if world_size == 1:
+        torch.save(model.state_dict(), "model.pt")
+""",
     )
 
 

@@ -34,7 +34,7 @@ class AccumulationUnscaled(Rule):
     tokens = (b"backward",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        if trace.opaque:
+        if trace.hides("divide"):
             return
         for window in windows(trace):
             # A live backward says itself whether a framework has divided it; on paper the framework's step has to do.

@@ -35,7 +35,7 @@ class ZeroGradMissing(Rule):
     tokens = (b"backward",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        if trace.opaque:
+        if trace.hides("clear"):
             return
         for mine, carried in _carried(trace):
             if not is_habit(carried, _NEVER):

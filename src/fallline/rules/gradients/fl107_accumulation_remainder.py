@@ -48,7 +48,7 @@ class AccumulationRemainder(Rule):
     facts = ("remainder-is-underscaled", "leftovers-leak")
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        if trace.opaque:
+        if trace.hides("step", "clear"):
             return
         for optimizer in trace.optimizers:
             if optimizer in trace.by_framework:

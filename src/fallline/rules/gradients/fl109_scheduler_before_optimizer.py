@@ -33,7 +33,7 @@ class SchedulerBeforeOptimizer(Rule):
     tokens = (b"sched", b"lr_", b".step(")
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        if trace.opaque:
+        if trace.hides("step"):
             return
         for advance in trace.of(SchedulerStep).first_of_each():
             if advance.explicit:

@@ -70,7 +70,7 @@ class StepWithoutBackward(Rule):
 
     def _never(self, trace: Trace, updates: list[Update]) -> Iterator[Finding]:
         """A loop that computes with the model and steps, and has no backward at all."""
-        if trace.opaque or not trace.complete or len(updates) < 2:
+        if trace.hides("backward") or not trace.complete or len(updates) < 2:
             return
         for update in updates:
             passes = [e for e in update.of(Forward) if e.grad and e.used is False]

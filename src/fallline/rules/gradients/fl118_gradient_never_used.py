@@ -24,7 +24,7 @@ class GradientNeverUsed(Rule):
     tokens = (b"backward",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        if trace.opaque or not trace.complete or trace.of(GradWrite, GradRead):
+        if trace.hides("step") or not trace.complete or trace.of(GradWrite, GradRead):
             return
         if any(e.optimizer is None and not e.parameters for e in trace.of(ZeroGrad)):
             return  # something clears that is not known: it may step as well

@@ -31,7 +31,7 @@ class ScheduleOnOtherOptimizer(Rule):
     tokens = (b"sched", b"lr_", b".step(")
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        if trace.opaque or not trace.complete:
+        if trace.hides("step") or not trace.complete:
             return
         for advance in trace.of(SchedulerStep).first_of_each():
             step = trace.before(advance).of(Step).first or trace.after(advance).of(Step).first

@@ -114,7 +114,7 @@ print(torch.stack(rows).shape)
     )
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        if trace.opaque:  # a second backward may hide in there
+        if trace.hides("backward"):
             return
         wasted: dict[Location, list[bool]] = defaultdict(list)
         for backward in trace.of(Backward):

@@ -100,6 +100,42 @@ class Net(nn.Module):
             x = layer(x)
         return x
 """,
+        """\
+from typing import List
+
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+class Ensemble(nn.Module):
+    def __init__(self, nets: List[Net]):
+        super().__init__()
+        self.nets = nets  # FL801
+
+    def forward(self, x):
+        return torch.stack([net(x) for net in self.nets]).mean(dim=0)
+""",
+        """\
+from torch import nn
+
+
+class Policies(nn.Module):
+    def __init__(self, names, policies: list[nn.Module]):
+        super().__init__()
+        self.policies = dict(zip(names, policies))  # FL801
+
+    def forward(self, name, x):
+        return self.policies[name](x)
+""",
     )
     right = (
         """\
@@ -179,6 +215,20 @@ import torch.nn as nn
 class Trainer:
     def __init__(self):
         self.models = [nn.Linear(2, 2), nn.Linear(2, 2)]
+""",
+        """\
+from torch import nn
+
+
+class Policies(nn.Module):
+    def __init__(self, names, policies: list[nn.Module]):
+        super().__init__()
+        self.policies = dict(zip(names, policies))
+
+    def train(self, mode=True):
+        for policy in self.policies.values():
+            policy.train(mode)
+        return super().train(mode)
 """,
     )
 

@@ -52,6 +52,17 @@ class Net(nn.Module):
     def forward(self, x):
         return self.fc(x * self.scale)
 """,
+        """\
+import torch
+
+
+class Positions(torch.nn.Module):
+    def __init__(self, size=8):  # FL802
+        pass
+
+    def forward(self, x):
+        return x + torch.arange(x.shape[-1])
+""",
     )
     right = (
         """\
@@ -132,7 +143,7 @@ class Abstract(nn.Module):
                     first,
                     f"`{_target(first)}` is assigned, but {cls.name}.__init__ never calls `super().__init__()`, which raises AttributeError. Call it first.",
                 )
-            elif not _may_call_elsewhere(module, init) and _does_something(init):
+            elif not _may_call_elsewhere(module, init) and _does_something(cls, init):
                 yield self._report(
                     module,
                     init,
@@ -268,8 +279,11 @@ def _may_call_elsewhere(module: Module, init: ast.FunctionDef) -> bool:
     return bool(init.decorator_list)
 
 
-def _does_something(init: ast.FunctionDef) -> bool:
-    """Not only a docstring, `pass`, a bare return or a raise."""
+def _does_something(cls: ast.ClassDef, init: ast.FunctionDef) -> bool:
+    """Not only a docstring, `pass`, a bare return or a raise; `pass` counts where the class can be called."""
+    called = any(isinstance(n, ast.FunctionDef) and n.name == "forward" for n in cls.body)
+    if called and isinstance(init.body[-1], ast.Pass):
+        return True
     return any(
         not isinstance(s, ast.Pass | ast.Raise | ast.Return | ast.Expr) for s in init.body
     ) and not any(isinstance(s, ast.Raise) for s in init.body)

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 
 from fallline.finding import Finding, Fix, Severity
+from fallline.flow.calls import last_name, of_self
+from fallline.flow.values import values_of
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
 
@@ -96,6 +98,36 @@ class Net(nn.Module):
     def forward(self, x):
         return nn.Dropout(0.3)(self.fc(x))  # FL805
 """,
+        """\
+import torch.nn.functional as F
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, dropout=0.1):
+        super().__init__()
+        self.dropout = dropout
+
+    def forward(self, q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout)  # FL805
+""",
+        """\
+import torch.nn.functional as F
+from torch import nn
+
+
+def drop_and_add(x, residual):
+    return F.dropout(x, 0.1) + residual  # FL805
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return drop_and_add(self.layer(x), x)
+""",
     )
     right = (
         """\
@@ -139,9 +171,36 @@ def augment(features):
 def attention(q, k, v, p, **options):
     return F.dropout(q @ k.transpose(-1, -2), p, **options) @ v
 """,
+        """\
+import torch.nn.functional as F
+from torch import nn
+
+
+def drop_and_add(x, residual, training):
+    return F.dropout(x, 0.1, training=training) + residual
+
+
+class Attention(nn.Module):
+    def __init__(self, dropout=0.1):
+        super().__init__()
+        self.dropout = dropout
+
+    def forward(self, q, k, v):
+        rate = self.dropout if self.training else 0.0
+        out = F.scaled_dot_product_attention(q, k, v, dropout_p=rate)
+        return drop_and_add(out, q, self.training)
+""",
     )
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
+        for call in module.all(ast.Call):
+            rate = _attention_rate(module, call)
+            if rate is not None and not _on_purpose(module, call):
+                yield self.finding(
+                    module.location(call),
+                    f"This attention drops with `dropout_p={module.segment(rate)}` in evaluation too, because the function does not know the module's mode. "
+                    f"Pass `dropout_p={module.segment(rate)} if self.training else 0.0`.",
+                )
         for call in module.calls(*_FUNCTIONS):
             if self._always_on(module, call) and not _on_purpose(module, call):
                 yield self.finding(
@@ -177,13 +236,47 @@ def attention(q, k, v, p, **options):
             (c for c in module.calls(*_FUNCTIONS) if module.location(c) == finding.at), None
         )
         if call is not None:
+            if module.class_(call) is None:
+                return None  # a plain function has to be given the mode
             edit = Editor(module).add_argument(call, "training=self.training")
             return Fix("Follow the module's mode", (edit,))
         use = module.call_at(finding.at)
+        rate = _attention_rate(module, use) if use is not None else None
+        if rate is not None:
+            chosen = f"{module.segment(rate)} if self.training else 0.0"
+            return Fix("Follow the module's mode", (Editor(module).replace(rate, chosen),))
         text = _as_function(module, use) if use is not None else None
         if use is None or text is None:
             return None
         return Fix("Follow the module's mode", (Editor(module).replace(use, text),))
+
+
+def _attention_rate(module: Module, call: ast.Call) -> ast.expr | None:
+    """The rate that an attention function is given in every mode: `dropout_p=self.dropout`, or a number above 0."""
+    name = last_name(call)
+    fused = name == "scaled_dot_product_attention" or name.startswith("flash_attn")
+    cls = module.class_(call)
+    if not fused and not (of_self(call.func) and _kept_function(cls, name)):
+        return None
+    rate = module.argument(call, 4 if name == "scaled_dot_product_attention" else None, "dropout_p")
+    match rate:
+        case ast.Attribute(ast.Name("self"), attr) if cls is not None and "train" not in attr:
+            values = [module.number(v) for v in module.attribute_values(cls, attr)]
+            modes = ast.walk(cls)
+            by_hand = any(
+                isinstance(n, ast.FunctionDef) and n.name in {"train", "eval"} for n in modes
+            )
+            return None if by_hand or (values and all(v == 0 for v in values)) else rate
+        case ast.Constant(int() | float() as number) if number:
+            return rate
+    return None
+
+
+def _kept_function(cls: ast.ClassDef | None, name: str) -> bool:
+    """An attention function kept as an attribute, such as `self._attention_call`: not a method of this class."""
+    if cls is None or not re.search(r"att(entio)?n", name):
+        return False
+    return not any(isinstance(n, ast.FunctionDef) and n.name == name for n in cls.body)
 
 
 def _as_function(module: Module, use: ast.Call) -> str | None:
@@ -205,11 +298,20 @@ def _is_parameter(module: Module, node: ast.expr) -> bool:
     return any(isinstance(b, ast.arg) for b in module.bindings(node.id, module.scope(node)))
 
 
+def _helps_a_module(module: Module, call: ast.Call) -> bool:
+    """In a plain function without a word about the mode, which a module of this file calls."""
+    function = module.function(call)
+    if function is None or "train" in module.segment(function) or _ON_PURPOSE.search(function.name):
+        return False
+    homes = [module.class_(use) for use in values_of(module).calls_of(function)]
+    return bool(homes) and all(home is not None and module.is_module_class(home) for home in homes)
+
+
 def _on_purpose(module: Module, call: ast.Call) -> bool:
     """Outside a module's methods, under a test of the mode, or where the names say that dropping is the point."""
     cls = module.class_(call)
     if cls is None or not module.is_module_class(cls):
-        return True
+        return cls is not None or not _helps_a_module(module, call)
     if any(
         _SAID_SO.search(line)
         for line in module.source.lines[max(0, call.lineno - 2) : call.end_lineno]

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from fallline.finding import Finding, Fix, Severity
 from fallline.flow.calls import last_name
-from fallline.flow.modules import has_state
+from fallline.flow.modules import annotates_module, construction, has_state
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
 
 __all__ = ["ModuleShared"]
+
+
+_SHARED_ON_PURPOSE = re.compile(
+    r"rotary|rope|pos|emb|norm|shared|tied|act|drop|teacher", re.IGNORECASE
+)
 
 
 class ModuleShared(Rule):
@@ -33,7 +39,7 @@ class ModuleShared(Rule):
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         for node, layer in _repeated(module):
-            if _has_weights(module, layer):
+            if _has_weights(module, layer) or _given(module, layer):
                 yield self.finding(
                     module.location(node),
                     "The same layer object fills every place of this list, so all of them share one set of weights. "
@@ -88,6 +94,24 @@ from torch import nn
 layers = 6 * [nn.TransformerEncoderLayer(64, 4)]  # FL811
 encoder = nn.Sequential(*layers)
 """,
+        """\
+from torch import nn
+
+
+class Block(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x):
+        return x + self.model(x)
+
+
+class Cascade(nn.Module):
+    def __init__(self, refine: nn.Module, depth=4):
+        super().__init__()
+        self.blocks = nn.ModuleList([Block(refine) for _ in range(depth)])  # FL811
+""",
     )
     right = (
         """\
@@ -131,6 +155,19 @@ def _repeated(module: Module) -> Iterator[tuple[ast.expr, ast.expr]]:
                 drawn = {n.id for n in ast.walk(target) if isinstance(n, ast.Name)}
                 if layer_name not in drawn:
                     yield comprehension, layer
+            case ast.ListComp(ast.Call() as block, [ast.comprehension(iter=over)]):
+                if last_name(over) == "range" and construction(module, block) is not None:
+                    yield from ((comprehension, a) for a in block.args if _given(module, a))
+
+
+def _given(module: Module, node: ast.expr) -> bool:
+    """A module that the constructor was given, and hands to every block; position codes and the like are shared on purpose."""
+    match node:
+        case ast.Name(name) if not _SHARED_ON_PURPOSE.search(name):
+            match module.bindings(name, module.function(node)):
+                case [ast.arg(annotation=ast.expr() as kind)]:
+                    return annotates_module(module, kind)
+    return False
 
 
 def _has_weights(module: Module, layer: ast.expr) -> bool:

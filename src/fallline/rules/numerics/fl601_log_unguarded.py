@@ -126,6 +126,40 @@ class DiscriminatorLoss(torch.nn.Module):
 loss = DiscriminatorLoss()(torch.randn(4, requires_grad=True), torch.tensor([1.0, 2.0, 30.0, 40.0], requires_grad=True))
 loss.backward()
 """,
+        """\
+import torch
+
+
+def pair_loss(chosen, rejected, first):
+    assert first > 0
+    chosen, rejected_part = chosen[first:], rejected[first:]
+    return -torch.log(torch.sigmoid(chosen - rejected_part)).mean()  # FL601
+
+
+pair_loss(torch.zeros(4, requires_grad=True), torch.full((4,), 200.0), 1).backward()
+""",
+        """\
+import torch
+from torch import nn
+
+
+class Policy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(4, 3)
+
+    def act(self, x, action=None):
+        probs = torch.softmax(self.body(x), dim=1)
+        if action is None:
+            action = probs.argmax(1)
+        return action, probs[torch.arange(len(x)), action]
+
+
+policy = Policy()
+_, chosen = policy.act(100 * torch.randn(8, 4), torch.zeros(8, dtype=torch.long))
+loss = -chosen.log2().mean()  # FL601
+loss.backward()
+""",
     )
     right = (
         # an entropy that is only looked at: what goes in is detached
@@ -202,6 +236,22 @@ def log_ratio_loss(x):
 print(perplexity(torch.full((3,), 0.5)))
 log_ratio_loss(torch.zeros(3, requires_grad=True)).backward()
 """,
+        """\
+import torch
+
+
+class PairLoss(torch.nn.Module):
+    def keep_above(self, x):
+        return x + 1e-4
+
+    def forward(self, real_outputs, fake_outputs):
+        real_outputs = self.keep_above(real_outputs)
+        fake_outputs = self.keep_above(1 - fake_outputs)
+        return -(torch.log(real_outputs) + torch.log(fake_outputs)).mean()
+
+
+PairLoss()(torch.rand(4, requires_grad=True), torch.rand(4)).backward()
+""",
     )
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
@@ -250,13 +300,16 @@ def _argument(module: Module, call: ast.Call) -> ast.expr | None:
 
 
 def _paired(module: Module, of: ast.expr) -> bool:
-    """The log of this and of one minus this, in one function: a probability, whatever it is called."""
-    scope = module.scope(of)
+    """The log of this and of one minus this in one function, or of any two in one statement: probabilities, whatever they are called."""
+    scope, statement = module.scope(of), module.statement(of)
     logs = [
         a
         for call in operations(module, *_LOGS)
         if module.scope(call) is scope and (a := _argument(module, call)) is not None
     ]
+    beside = {_complement(module, a) is None for a in logs if module.statement(a) is statement}
+    if len(beside) == 2:
+        return True
     ones_minus = {_written(c) for a in logs if (c := _complement(module, a)) is not None}
     plain = {_written(a) for a in logs if _complement(module, a) is None}
     return _written(_complement(module, of) or of) in ones_minus & plain

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Iterator
 
 from fallline.finding import Finding, Fix, Severity
 from fallline.flow.algebra import DEAD_BRANCH, Range
-from fallline.flow.calls import last_name, operand, operations
-from fallline.flow.losses import LOSS_TOKENS, in_loss, unguarded
+from fallline.flow.calls import last_name, operand, operations, receiver
+from fallline.flow.losses import LOSS_TOKENS, guarded, in_loss, unguarded
+from fallline.flow.ranges import range_of
+from fallline.flow.values import values_of
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
 
@@ -91,6 +94,32 @@ class KLDivergence(torch.nn.Module):
 
 p, q = torch.zeros(1, 2, requires_grad=True), torch.tensor([[0.0, 200.0]], requires_grad=True)
 KLDivergence()(p, q).backward()
+""",
+        """\
+import torch
+
+
+def token_loss(losses, num_tokens, per_token):
+    if per_token:
+        return losses / torch.clamp(num_tokens, min=1)
+    return losses.sum() / num_tokens  # FL602
+
+
+token_loss(torch.zeros(4, requires_grad=True), torch.tensor(0), False).backward()
+""",
+        """\
+import math
+
+import torch
+
+
+def aspect_penalty(box, target):
+    w, h = box[:, 2] - box[:, 0], box[:, 3] - box[:, 1]
+    gap = torch.atan(w / h) - target  # FL602
+    return (4 / math.pi**2) * gap.pow(2).mean()
+
+
+aspect_penalty(torch.zeros(2, 4, requires_grad=True), torch.ones(2)).backward()
 """,
     )
     right = (
@@ -235,11 +264,48 @@ def _reported(module: Module) -> Iterator[tuple[ast.expr, ast.expr, Range]]:
     for division, below in _divisions(module):
         if isinstance(below, ast.Constant):
             continue
-        found = unguarded(module, division, below, _reaches_zero)
+        found = unguarded(module, division, below, _reaches_zero) or _by_other_evidence(
+            module, division, below
+        )
         if found is None or _unsaid(below, found) or not in_loss(module, division):
             continue
         if not _standardises_data(module, division, found):
             yield division, below, found
+
+
+def _by_other_evidence(module: Module, division: ast.expr, below: ast.expr) -> Range | None:
+    """The same count is kept above zero elsewhere in this function; or an angle is taken of a quotient of differences."""
+    if isinstance(below, ast.Name) and not guarded(module, below) and _bounded(module, below):
+        return Range(0.0, math.inf, f"`{below.id}`, which is bounded elsewhere in this function")
+    up = module.parent(division)
+    if isinstance(up, ast.Call) and last_name(up) in {"atan", "arctan"}:
+        found = range_of(module, below)
+        if found is not None and found.source == "difference" and not guarded(module, below):
+            return Range(0.0, 0.0, "a difference inside atan; `torch.atan2` takes both")
+    return None
+
+
+def _bounded(module: Module, name: ast.Name) -> bool:
+    """`x.clamp(min=1)`, `torch.clamp(x, min=1)` or `max(x, 1)` of the same value, which is another name then."""
+    scope = module.scope(name)
+    for use in values_of(module).uses(name.id, scope):
+        call = module.enclosing(use, ast.Call)
+        if call is None or len(module.bindings(name.id, scope)) > 1:
+            continue
+        match call:
+            case ast.Call(ast.Name("max"), [a, b]) if use in (a, b):
+                floor = module.number(b if use is a else a)
+            case _ if last_name(call) in {"clamp", "clamp_min", "clip"}:
+                floor = (
+                    module.number(operand(module, call, "min"))
+                    if receiver(module, call) is use
+                    else None
+                )
+            case _:
+                continue
+        if floor is not None and 0 < floor <= 1:
+            return True
+    return False
 
 
 def _reaches_zero(found: Range) -> bool:

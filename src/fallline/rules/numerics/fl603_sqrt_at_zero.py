@@ -245,6 +245,26 @@ def rmse_metric(pred, target):
 
 print(rmse_metric(torch.zeros(3), torch.zeros(3)))
 """,
+        """\
+import torch
+from torch import nn
+
+
+class Diffusion(nn.Module):
+    def __init__(self, steps=10):
+        super().__init__()
+        self.net = nn.Linear(4, 4)
+        register_buffer = lambda name, value: self.register_buffer(name, value.float())
+        register_buffer("remaining", torch.linspace(1, 0, steps))
+        self.sizes = torch.arange(4)
+
+    def forward(self, x, t):
+        noise = torch.sqrt((1 - self.remaining[t]).clamp(min=0))
+        return self.net(x) * noise[:, None] + torch.sqrt(self.sizes**2)
+
+
+Diffusion()(torch.randn(2, 4), torch.tensor([0, 9])).sum().backward()
+""",
     )
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:

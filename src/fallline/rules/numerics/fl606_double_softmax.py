@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from fallline.finding import Edit, Finding, Fix, Severity
-from fallline.flow.calls import last_name, of_self
+from fallline.flow.calls import of_self
+from fallline.flow.losses import loss_calls
 from fallline.flow.makers import Made, made_by, output_of
 from fallline.flow.values import values_of
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
 
-_HOMES = ("torch.nn.", "torch.nn.functional.", "torchvision.ops.", "timm.loss.")
 _FUNCTIONS = (
     "cross_entropy",
     "binary_cross_entropy_with_logits",
@@ -28,6 +29,7 @@ _CLASSES = (
     "LabelSmoothingCrossEntropy",
     "SoftTargetCrossEntropy",
 )
+_OUTPUT = re.compile(r"train|eval|infer|test|prob|logit|softmax|sigmoid|activ|apply|loss", re.I)
 _PROBABILITIES = frozenset({"softmax", "sigmoid", "softmin", "hardsigmoid"})
 
 
@@ -137,6 +139,26 @@ class Trainer:
 
 Trainer(nn.Linear(8, 5)).step(torch.randn(4, 8), torch.tensor([0, 1, 2, 3]))
 """,
+        """\
+import torch
+from torch import nn
+
+
+class RewardLoss(nn.Module):
+    def __init__(self, token_ids=None):
+        super().__init__()
+        self.loss = nn.CrossEntropyLoss()
+        self.token_ids = token_ids
+
+    def forward(self, logits, labels):
+        if self.token_ids is not None:
+            logits = logits[..., self.token_ids]
+            logits = logits.softmax(dim=-1)
+        return self.loss(logits, labels)  # FL606
+
+
+RewardLoss([0, 1])(torch.randn(4, 5, requires_grad=True), torch.tensor([0, 1, 1, 0])).backward()
+""",
     )
     right = (
         """\
@@ -199,10 +221,24 @@ model = nn.Sequential(nn.Linear(8, 1), nn.Sigmoid())
 criterion = nn.BCELoss()
 criterion(model(torch.randn(4, 8)), torch.ones(4, 1)).backward()
 """,
+        """\
+import torch
+import torch.nn.functional as F
+
+
+def step(logits, labels, return_probs):
+    loss = F.cross_entropy(logits, labels)
+    if return_probs:
+        logits = logits.softmax(dim=-1)
+    return loss, logits
+
+
+step(torch.randn(4, 5, requires_grad=True), torch.tensor([0, 1, 2, 3]), True)[0].backward()
+""",
     )
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
-        for call, loss in _logit_losses(module):
+        for call, loss in loss_calls(module, *_FUNCTIONS, *_CLASSES):
             made = _squashed(module, call)
             if made is None:
                 continue
@@ -215,7 +251,7 @@ criterion(model(torch.randn(4, 8)), torch.ones(4, 1)).backward()
             )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
-        for call, _ in _logit_losses(module):
+        for call, _ in loss_calls(module, *_FUNCTIONS, *_CLASSES):
             if module.location(call) != finding.at:
                 continue
             made = _squashed(module, call)
@@ -227,37 +263,22 @@ criterion(model(torch.randn(4, 8)), torch.ones(4, 1)).backward()
 def _squashed(module: Module, call: ast.Call) -> Made | None:
     """The softmax or sigmoid whose result this loss is given."""
     given = module.argument(call, 0, "input", "inputs")
-    made = made_by(module, given) if given is not None else None
-    return made if made is not None and made.op in _PROBABILITIES else None
+    if given is None:
+        return None
+    made = [made_by(module, given)]
+    if made == [None] and isinstance(given, ast.Name):
+        # wrong in that branch is wrong, unless the branch is about who gets the probabilities
+        branches = values_of(module).in_one_branch(given)
+        made = [
+            made_by(module, v) for i, v in branches if not _OUTPUT.search(module.segment(i.test))
+        ]
+    return next((m for m in made if m is not None and m.op in _PROBABILITIES), None)
 
 
 def _where(module: Module, made: Made, call: ast.Call) -> str:
     if made.module is not module:
         return f" ({made.module.path}:{made.line})"
     return "" if made.line == call.lineno else f" (line {made.line})"
-
-
-def _logit_losses(module: Module) -> Iterator[tuple[ast.Call, str]]:
-    """Calls of losses that take logits: functions, `nn.CrossEntropyLoss()(...)`, `criterion(...)`, `self.loss_fn(...)`."""
-    for home in _HOMES:
-        for name in _FUNCTIONS:
-            yield from ((call, name) for call in module.calls(home + name))
-    made = [c for home in _HOMES for name in _CLASSES for c in module.calls(home + name)]
-    for call in module.all(ast.Call) if made else ():
-        if len(call.args) < 2 and not call.keywords:
-            continue
-        match call.func:
-            case ast.Call():
-                pass
-            case ast.Name() if module.resolve(call.func) is None:
-                pass
-            case ast.Attribute(ast.Name("self")):
-                pass
-            case _:
-                continue
-        loss = values_of(module).constructed(call.func)
-        if loss is not None and any(loss is c for c in made):
-            yield call, last_name(loss)
 
 
 def _without(module: Module, made: Made, call: ast.Call) -> tuple[Edit, ...] | None:

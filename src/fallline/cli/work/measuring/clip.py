@@ -35,8 +35,8 @@ def _of_script(args: argparse.Namespace) -> int:
             f"`fallline measure clip {option}` needs torch, which is not installed here: pip install 'fallline[torch]'"
         )
     # these two need torch; a threshold from a run folder does not
-    from fallline.instruments.clip.noise import noise_scale_of_script
-    from fallline.instruments.clip.rates import lr_range_of_script
+    from fallline.instruments.clip.noise_script import noise_scale_of_script
+    from fallline.instruments.clip.rates_script import lr_range_of_script
 
     script = _common.script(args)
     if args.noise_scale:

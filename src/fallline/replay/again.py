@@ -21,15 +21,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fallline.replay.capture import Capture, Gone, take
+from fallline.replay.kept import nothing_changed
+from fallline.replay.modules import unwrap, wrapper_of
+from fallline.replay.once import streams_kept
+from fallline.replay.randomness import restore, state_now
+from fallline.replay.region import Spot, region
+from fallline.replay.tensors import tensors_in
 from fallline.taps.frames import locate, user_frames
 from fallline.taps.tap import Reached, replaying
-from fallline.watcher.capture import Capture, Gone, take
-from fallline.watcher.objects import unwrap, wrapper_of
-from fallline.watcher.origin_trace import tensors_in
-from fallline.watcher.randomness import restore, state_now
-from fallline.watcher.replay_kept import nothing_changed
-from fallline.watcher.replay_once import streams_kept
-from fallline.watcher.replay_region import Spot, region
 
 __all__ = ["Replay"]
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from fallline.errors import UsageError
 from fallline.taps.frames import claim
-from fallline.watcher.on_import import after_import
+from fallline.taps.on_import import after_import
 
 __all__ = ["after_torch", "execute", "report", "run_target", "without_us"]
 

@@ -1,24 +1,74 @@
-"""A memory measurement as JSON and as text."""
+"""What a memory measurement found, as JSON and as text."""
 
 from __future__ import annotations
 
 import linecache
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fallline.instruments.frame import human_bytes
 from fallline.location import Location
 
 if TYPE_CHECKING:
-    from fallline.instruments.memory.measure import Memory, OutOfMemory
+    from fallline.instruments.memory.allocator import Allocator, Fragmentation
+    from fallline.instruments.memory.growth import Growth
+    from fallline.instruments.memory.remedies import Remedy
 
-__all__ = ["as_json", "as_text", "explanation"]
+__all__ = ["Memory", "OutOfMemory", "explanation"]
 
 _MODULES = 8  # shown
 _LINES = 5
 
 
-def as_json(memory: Memory) -> dict[str, Any]:
+@dataclass
+class OutOfMemory:
+    """Who held the memory when there was none left."""
+
+    message: str
+    op: str
+    at: Location | None
+    module: str
+    phase: str
+    update: int
+    holders: dict[str, int]
+    modules: dict[str, int]
+    fragmentation: Fragmentation | None = None  # on CUDA
+
+
+@dataclass
+class Memory:
+    """What `measure_memory` found. Sizes are bytes on `device`, where the parameters are."""
+
+    device: str
+    updates: int
+    seconds: float
+    partial: bool
+    status: int  # the script's own exit status
+    before: int  # the highest moment before the first forward
+    peak: int
+    peak_update: int
+    peak_phase: str
+    peak_op: str
+    peak_at: Location | None
+    peak_module: str
+    holders: dict[str, int]  # role → bytes at the peak
+    activations: int  # when the largest backward began, before it gave any back
+    modules: dict[str, int]  # path → bytes of them
+    growth: Growth
+    remedies: list[Remedy]
+    out_of_memory: OutOfMemory | None = None
+    applied: str = ""  # the remedy that was in place
+    allocator: Allocator | None = None  # on CUDA
+    lines: list[tuple[str, int, int]] = field(default_factory=list)  # the allocator's, at its peak
+
+    def to_json(self) -> dict[str, Any]:
+        return _as_json(self)
+
+    def text(self) -> str:
+        return _as_text(self)
+
+
+def _as_json(memory: Memory) -> dict[str, Any]:
     growth = memory.growth
     found: dict[str, Any] = {
         "device": memory.device,
@@ -96,7 +146,7 @@ def verdict(memory: Memory) -> str:
     return text
 
 
-def as_text(memory: Memory) -> str:
+def _as_text(memory: Memory) -> str:
     lines = [f"memory: {verdict(memory)}."]
     if memory.partial:
         lines.append(f"  partial: the script ended after {_count(memory.updates, 'update')}.")

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from fallline.watcher.replay_once import once_only
+from fallline.replay.once import once_only
 
 __all__ = ["Region", "Spot", "region"]
 

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 import fallline
+from fallline.replay.modules import wrapper_of
+from fallline.replay.randomness import State
 from fallline.taps.frames import is_user_file, user_chain, user_frames
-from fallline.watcher.objects import wrapper_of
-from fallline.watcher.randomness import State
 
 __all__ = ["Call", "Capture", "Gone", "Weak", "take"]
 

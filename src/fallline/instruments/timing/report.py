@@ -1,9 +1,10 @@
-"""A time measurement as JSON and as text: the verdict in one sentence, and what to measure next."""
+"""What a time measurement found, as JSON and as text: the verdict in one sentence, and what to measure next."""
 
 from __future__ import annotations
 
 import linecache
-from dataclasses import asdict
+import statistics
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fallline.instruments.frame import human_seconds
@@ -16,21 +17,69 @@ from fallline.instruments.timing.clock import (
     OPTIMIZER,
     OTHER,
     STALL,
+    Stall,
 )
 from fallline.location import Location
 
 if TYPE_CHECKING:
     from fallline.instruments.timing.device_trace import Device
-    from fallline.instruments.timing.loader import Trial
-    from fallline.instruments.timing.measure import Timing
+    from fallline.instruments.timing.loader import Loading, Trial
 
-__all__ = ["as_json", "as_text", "verdict"]
+__all__ = ["Compiled", "Timing", "verdict"]
 
 _BUSY = 0.8  # a device that works so much of the time is the limit itself
 _INPUT = 0.25  # share of an update spent waiting for data that makes it the thing to change
 _EXPOSED = 0.2  # share of communication with nothing beside it, on a device
 _TALKING = 0.3  # share of communication on the CPU, where it is not known what ran beside it
 _LINES = 4
+
+
+@dataclass
+class Compiled:
+    """What torch.compile has done so far."""
+
+    graphs: int = 0
+    recompiles: int = 0
+    reasons: list[str] = field(default_factory=list)  # of the recompiles
+    breaks: dict[str, int] = field(default_factory=dict)  # graph breaks by reason
+    in_window: int = 0  # graphs compiled while we measured
+
+
+@dataclass
+class Timing:
+    """What `measure_time` found. Times are seconds per update."""
+
+    device: str
+    updates: int  # that the script did
+    window: int  # that were measured by the clock
+    partial: bool
+    status: int
+    phases: dict[str, float]
+    seconds: list[float]  # of each update in the window
+    micro_batches: float  # per update
+    stalls: list[Stall]
+    lines: list[tuple[str, Any, float]]  # (phase, line, share of the window)
+    on_device: Device | None
+    loading: Loading | None
+    compiled: Compiled
+    trace: bytes | None = None
+
+    @property
+    def per_update(self) -> float:
+        return sum(self.phases.values())
+
+    def share(self, phase: str) -> float:
+        return self.phases.get(phase, 0.0) / self.per_update if self.per_update else 0.0
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.seconds) if self.seconds else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        return _as_json(self)
+
+    def text(self) -> str:
+        return _as_text(self)
 
 
 class Verdict(NamedTuple):
@@ -159,7 +208,7 @@ def _input(timing: Timing, share: float) -> Verdict:
     return Verdict("input", share, text, after)
 
 
-def as_json(timing: Timing) -> dict[str, Any]:
+def _as_json(timing: Timing) -> dict[str, Any]:
     said = verdict(timing)
     device = timing.on_device
     loading = timing.loading
@@ -192,7 +241,7 @@ def as_json(timing: Timing) -> dict[str, Any]:
     }
 
 
-def as_text(timing: Timing) -> str:
+def _as_text(timing: Timing) -> str:
     said = verdict(timing)
     lines = [f"time: {said.text}.", f"  next: {said.next}"]
     if timing.partial:

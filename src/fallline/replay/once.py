@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
+from fallline.replay.source import parsed
 from fallline.taps.frames import is_user_file, user_frames
-from fallline.watcher.source import parsed
 
 __all__ = ["Once", "once_only", "streams_kept"]
 

@@ -1,0 +1,149 @@
+"""Going back: after a loss spike or a gradient that is not finite, to the last good snapshot, without the samples that did it."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import warnings
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from fallline.engine import rng
+from fallline.errors import EngineError
+
+__all__ = ["Rewind", "WentBack"]
+
+
+@dataclass(frozen=True)
+class WentBack:
+    """One time that a run went back."""
+
+    update: int  # the one that was not applied
+    to: int  # the update it went back to
+    loss: float
+    usual: float
+    epoch: int
+    places: tuple[int, int]  # in the epoch's global order: what is left out from now on
+
+
+@dataclass
+class _Snapshot:
+    update: int
+    parts: list[Any]
+    stepper: dict[str, Any]
+    rng: dict[str, Any]
+
+
+class Rewind:
+    """`Stepper(..., on_spike=fallline.Rewind(keep=3, every=200))`: decided by all ranks together, before the update is applied.
+
+    A window is a spike when its gradient is not finite, or its loss is `threshold` robust standard deviations above the median of the last
+    `window` updates. The run then goes back to the newest of `keep` snapshots, which are taken in host memory `every` so many updates, and leaves out
+    the samples of that window for good. A spike that comes back goes to an older snapshot. After `most` times it is an error: something else is wrong.
+
+    It reads the loss of every update, which waits for the device. `history` says what happened.
+    """
+
+    def __init__(
+        self,
+        keep: int = 3,
+        every: int = 200,
+        *,
+        threshold: float = 8.0,
+        window: int = 100,
+        most: int = 10,
+    ) -> None:
+        if keep < 1 or every < 1 or window < 10 or most < 1 or not threshold > 0:
+            raise EngineError(
+                "Rewind needs keep, every and most of 1 or more, a window of 10 or more, and a threshold above 0"
+            )
+        self.every, self.threshold, self.most = every, threshold, most
+        self.history: list[WentBack] = []
+        self._losses: deque[float] = deque(maxlen=window)
+        self._snapshots: deque[_Snapshot] = deque(maxlen=keep)
+        self._sum = self._weight = 0.0
+
+    # -- the loss of a window ---------------------------------------------------------------------------------------
+
+    def see(self, loss: Tensor, weight: float | Tensor, weighted: bool) -> None:
+        """One micro-batch: its mean loss, or its sum over `weight` things. Waits for the device."""
+        self._sum += float(loss.detach()) if weighted or weight else 0.0
+        self._weight += float(weight)
+
+    def take_sums(self) -> list[float]:
+        sums, self._sum, self._weight = [self._sum, self._weight], 0.0, 0.0
+        return sums
+
+    def is_spike(self, loss: float, found_inf: bool) -> bool:
+        """Against the recent past of this run. A loss that is no spike becomes part of that past."""
+        if found_inf or not math.isfinite(loss):
+            return True
+        if len(self._losses) >= 10 and loss > self._limit():
+            return True
+        self._losses.append(loss)
+        return False
+
+    def _limit(self) -> float:
+        usual = statistics.median(self._losses)
+        spread = 1.4826 * statistics.median(abs(x - usual) for x in self._losses)
+        return usual + self.threshold * max(spread, 0.01 * abs(usual), 1e-12)
+
+    # -- snapshots --------------------------------------------------------------------------------------------------
+
+    @property
+    def has_snapshot(self) -> bool:
+        return bool(self._snapshots)
+
+    def is_due(self, update: int) -> bool:
+        return not self._snapshots or update - self._snapshots[-1].update >= self.every
+
+    def keep(self, update: int, parts: Sequence[Any], stepper: dict[str, Any]) -> None:
+        states = [_copy(part.state_dict()) for part in parts]
+        self._snapshots.append(_Snapshot(update, states, _copy(stepper), rng.capture()))
+
+    def back(self, update: int, loss: float, epoch: int, places: tuple[int, int]) -> _Snapshot:
+        """The snapshot to go back to, after a spike. Says so."""
+        if len(self.history) >= self.most:
+            raise EngineError(
+                f"update {update} is a spike again, after going back {self.most} times: the data is not the reason. "
+                "Lower the learning rate, or find the operation with `fallline run`"
+            )
+        again = bool(self.history) and update <= self.history[-1].update
+        if again and len(self._snapshots) > 1:
+            self._snapshots.pop()  # that one was already bad
+        found = self._snapshots[-1]
+        usual = statistics.median(self._losses) if self._losses else math.nan
+        self.history.append(WentBack(update, found.update, loss, usual, epoch, places))
+        # The losses since then did not happen.
+        for _ in range(min(update - found.update, len(self._losses))):
+            self._losses.pop()
+        warnings.warn(
+            f"update {update} is a spike (loss {loss:.4g}, usually {usual:.4g}): back to update {found.update}, without samples {places[0]} to "
+            f"{places[1] - 1} of epoch {epoch}",
+            stacklevel=2,
+        )
+        return found
+
+
+def restore(snapshot: _Snapshot, parts: Sequence[Any]) -> None:
+    for part, state in zip(parts, snapshot.parts, strict=True):
+        part.load_state_dict(_copy(state))
+    rng.restore(snapshot.rng)
+
+
+def _copy(value: Any) -> Any:
+    """In host memory; a shard of a DTensor stays what it is."""
+    if isinstance(value, Tensor):
+        copied = value.detach().clone()
+        return (
+            copied.cpu() if type(value) is Tensor or not hasattr(value, "device_mesh") else copied
+        )
+    if isinstance(value, dict):
+        return type(value)((key, _copy(item)) for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return type(value)(_copy(item) for item in value)
+    return value

@@ -1,0 +1,125 @@
+"""Modules while they run: which one it is, by its path, and a user's own model inside what wraps it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules import module as global_hooks
+
+from fallline.replay.tensors import storage
+
+__all__ = ["Modules", "unwrap", "wrapper_of"]
+
+_wrappers: dict[type, str | None] = {}
+
+
+def wrapper_of(module: nn.Module) -> str | None:
+    """ "ddp", "fsdp1" or "fsdp2" when this module is wrapped so."""
+    kind = type(module)
+    if kind not in _wrappers:
+        _wrappers[kind] = _wrapper(kind)
+    found = _wrappers[kind]
+    if found == "compiled":
+        inner = getattr(module, "_orig_mod", None)
+        return wrapper_of(inner) if isinstance(inner, nn.Module) else None
+    return found
+
+
+def _wrapper(kind: type) -> str | None:
+    if issubclass(kind, nn.parallel.DistributedDataParallel):
+        return "ddp"
+    names = {
+        "FullyShardedDataParallel": "fsdp1",
+        "FSDPModule": "fsdp2",
+        "OptimizedModule": "compiled",
+    }
+    return next((names[base.__name__] for base in kind.__mro__ if base.__name__ in names), None)
+
+
+def unwrap(module: nn.Module) -> nn.Module:
+    """The user's own model inside DDP, FSDP1, DataParallel and torch.compile."""
+    while True:
+        inner = None
+        if (
+            isinstance(module, nn.parallel.DistributedDataParallel | nn.DataParallel)
+            or wrapper_of(module) == "fsdp1"
+        ):
+            inner = getattr(module, "module", None)
+        elif type(module).__name__ == "OptimizedModule":
+            inner = getattr(module, "_orig_mod", None)
+        if not isinstance(inner, nn.Module):
+            return module
+        module = inner
+
+
+class Modules:
+    """Which module is running, by path; and which stretch of the graph each of them made."""
+
+    def __init__(self, roots: Iterable[nn.Module]) -> None:
+        self.names: dict[int, str] = {}
+        self.tensors: dict[int, tuple[str, str]] = {}
+        for root in roots:
+            for name, module in root.named_modules():
+                self.names.setdefault(id(module), name)
+            for name, parameter in root.named_parameters():
+                self.tensors.setdefault(storage(parameter), ("parameter", name))
+            for name, buffer in root.named_buffers():
+                self.tensors.setdefault(storage(buffer), ("buffer", name))
+        self._stack: list[tuple[int, int]] = []
+        self._spans: list[tuple[int, int, str]] = []
+
+    @classmethod
+    def around(
+        cls, called: list[nn.Module], known: list[nn.Module], named: Iterable[nn.Module] = ()
+    ) -> Modules:
+        """Paths as in the whole model, also where only its parts are called, as Lightning's `training_step` does.
+
+        `named`: models that the user's names stand for; one of which several parts are called is the whole.
+        """
+        parts = set(map(id, called))
+
+        def inside(model: nn.Module) -> int:
+            return sum(id(m) in parts and m is not model for m in model.modules())
+
+        whole = [m for m in known if inside(m)]
+        whole += [m for m in named if inside(m) > 1]
+        return cls((*whole, *called))
+
+    @contextmanager
+    def followed(self) -> Iterator[None]:
+        handles = [
+            global_hooks.register_module_forward_pre_hook(self._enter),
+            global_hooks.register_module_forward_hook(self._leave, always_call=True),
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _enter(self, module: nn.Module, args: Any) -> None:
+        self._stack.append((id(module), torch.autograd._get_sequence_nr()))  # type: ignore[attr-defined]
+
+    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        while self._stack:
+            key, started = self._stack.pop()
+            if key == id(module):
+                name = self.names.get(key)
+                if name is not None:
+                    self._spans.append((started, torch.autograd._get_sequence_nr(), name))  # type: ignore[attr-defined]
+                return
+
+    @property
+    def current(self) -> str | None:
+        return next(
+            (self.names[key] for key, _ in reversed(self._stack) if key in self.names), None
+        )
+
+    def of_node(self, number: int) -> str | None:
+        """The innermost module in which this node of the graph was made."""
+        spans = [s for s in self._spans if s[0] <= number < s[1]]
+        return min(spans, key=lambda s: s[1] - s[0])[2] if spans else None

@@ -1,0 +1,130 @@
+"""Training without torch.optim is training: its updates are counted and its losses recorded."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import Tensor, nn  # noqa: E402
+
+import fallline  # noqa: E402
+from fallline.watcher.hand_updates import BY_HAND  # noqa: E402
+
+RATE = 0.05
+
+
+def subtract(model: nn.Module) -> None:
+    with torch.no_grad():
+        for p in model.parameters():
+            p -= RATE * p.grad
+            p.grad = None
+
+
+def add_to_data(model: nn.Module) -> None:
+    for p in model.parameters():
+        p.data.add_(p.grad, alpha=-RATE)
+    model.zero_grad()
+
+
+def assign_data(model: nn.Module) -> None:
+    for p in model.parameters():
+        p.data = p.data - RATE * p.grad
+        p.grad.zero_()
+
+
+def copy(model: nn.Module) -> None:
+    with torch.no_grad():
+        for p in model.parameters():
+            gradient = p.grad
+            p.copy_(p - RATE * gradient)
+    model.zero_grad()
+
+
+def train(
+    update: Callable[[nn.Module], None], windows: int = 5, micro_batches: int = 1
+) -> list[float]:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 1)
+    losses = []
+    for _ in range(windows):
+        total = 0.0
+        for _ in range(micro_batches):
+            loss: Tensor = model(torch.randn(8, 4)).square().mean() / micro_batches
+            loss.backward()
+            total += loss.item() / micro_batches
+        update(model)
+        losses.append(total)
+    return losses
+
+
+def rows(folder: Path, program: Callable[[], object]) -> dict[str, list[tuple[int, float, int]]]:
+    with fallline.watch(out=folder / "run") as watch:
+        program()
+    assert [f.code for f in watch.findings if f.code != "FL118"] == []
+    tracks = watch.series.tracks if watch.series is not None else []
+    return {
+        t.optimizer: [(r.index, round(r.loss, 6), r.micro_batches) for r in t.rows] for t in tracks
+    }
+
+
+@pytest.mark.parametrize("update", [subtract, add_to_data, assign_data, copy])
+@pytest.mark.parametrize("micro_batches", [1, 3])
+def test_an_update_by_hand_is_an_update(
+    tmp_path: Path, update: Callable[[nn.Module], None], micro_batches: int
+) -> None:
+    losses: list[float] = []
+    found = rows(tmp_path, lambda: losses.extend(train(update, 5, micro_batches)))
+    expected = [(i, round(loss, 6), micro_batches) for i, loss in enumerate(losses)]
+    assert found == {BY_HAND: expected}
+
+
+def test_the_result_is_the_same(tmp_path: Path) -> None:
+    watched: list[float] = []
+    rows(tmp_path, lambda: watched.extend(train(subtract)))
+    assert watched == train(subtract)
+
+
+def test_looking_at_gradients_is_not_an_update(tmp_path: Path) -> None:
+    def look(model: nn.Module) -> None:
+        for p in model.parameters():
+            p.grad.norm().item()
+        model.zero_grad()
+
+    assert BY_HAND not in rows(tmp_path, lambda: train(look))
+
+
+def test_an_attack_beside_an_optimizer_is_not_an_update(tmp_path: Path) -> None:
+    def program() -> None:
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(5):
+            x, delta = torch.randn(8, 4), torch.zeros(8, 4, requires_grad=True)
+            model(x + delta).square().mean().backward()
+            delta.data.add_(delta.grad.sign(), alpha=0.1)
+            optimizer.zero_grad()
+            model(x + delta.detach()).square().mean().backward()
+            optimizer.step()
+
+    assert list(rows(tmp_path, program)) == ["optimizer#1"]
+
+
+def test_a_run_without_an_optimizer_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import torch\n"
+        "w = torch.zeros(4, requires_grad=True)\n"
+        "for _ in range(7):\n"
+        "    ((w - 1) ** 2).sum().backward()\n"
+        "    with torch.no_grad():\n"
+        "        w -= 0.1 * w.grad\n"
+        "        w.grad.zero_()\n"
+    )
+    command = [sys.executable, "-m", "fallline", "run", "--out", "run", "train.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0
+    assert "updates by hand\n    updates         7\n    loss            4 → " in done.stderr
+    assert (tmp_path / "run" / "findings.json").read_text() == "[]\n"
