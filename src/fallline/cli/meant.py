@@ -29,9 +29,14 @@ _WORDS = {
 }
 
 
+_OPTIONS = frozenset({"--fix", "--diff", "--explain", "--select", "--ignore"})  # of check
+
+
 def meant(arguments: list[str]) -> str:
     """The command line that was probably meant; empty where nothing comes to mind."""
     typed, rest = arguments[0], arguments[1:]
+    if typed in _OPTIONS:
+        return _line("check", [*([] if _paths(rest) else ["."]), typed, *rest])
     word = typed.lower().strip("-_ ").replace("_", "-")
     if word in available():
         return _line(word, rest)
@@ -42,11 +47,9 @@ def meant(arguments: list[str]) -> str:
 
 
 def _by_shape(typed: str, rest: list[str]) -> str:
-    """A file, a folder, a rule's code, a question, or options whose command was left out."""
+    """A file, a folder, a rule's code or a question, whose command was left out."""
     if typed.upper().startswith("FL") and typed[2:].isdigit():
         return _line("rule", [typed.upper(), *rest])
-    if typed in {"--fix", "--diff", "--explain", "--select", "--ignore"}:
-        return _line("check", [*([] if _paths(rest) else ["."]), typed, *rest])
     if os.path.isdir(typed) and any(n.startswith("rank") for n in os.listdir(typed)):
         return _line("report", [typed, *rest])
     if typed.endswith(".py") and rest:
