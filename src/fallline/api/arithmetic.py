@@ -33,10 +33,9 @@ def combined(paper: Paper, a: Value, b: Value, op: ast.operator, node: ast.AST) 
         case Tensor(), ast.Div(), Tensor():
             return _ratio(paper, a, b, node)
         case Tensor(), ast.Add() | ast.Sub(), Tensor():
-            return replace(merged(a, b), terms=a.terms + b.terms if a is not b else a.terms)
+            return merged(a, b)
         case Tensor(), _, Tensor():
-            masked = a.masked or b.masked or _is_mask(node)
-            return replace(merged(a, b), masked=masked, terms=max(a.terms, b.terms))
+            return replace(merged(a, b), masked=a.masked or b.masked or _is_mask(node))
         case Tensor(), ast.Div(), _:
             return divided(paper, a, b, node)
         case (Tensor() as tensor, ast.Mult(), by) | (by, ast.Mult(), Tensor() as tensor):
@@ -48,14 +47,13 @@ def combined(paper: Paper, a: Value, b: Value, op: ast.operator, node: ast.AST) 
 
 def _ratio(paper: Paper, a: Tensor, b: Tensor, node: ast.AST) -> Tensor:
     """A tensor divided by one: a sum becomes a mean."""
-    both = merged(a, b)
-    if a.reduction != "sum":
-        return replace(both, terms=a.terms)
-    if b.depth < a.depth:
-        # a total of the whole window, made outside the loop over its micro-batches
-        return replace(a, divided=True, divided_at=paper.place(node))
-    ragged = "ignore_index" not in paper.text(node) or filled_up(paper)
-    return replace(both, reduction="mean", ragged=ragged, graph=a.graph, terms=a.terms)
+    if a.reduction == "sum":
+        if b.depth < a.depth:
+            # a total of the whole window, made outside the loop over its micro-batches
+            return replace(a, divided=True, divided_at=paper.place(node))
+        ragged = "ignore_index" not in paper.text(node) or filled_up(paper)
+        return replace(merged(a, b), reduction="mean", ragged=ragged, graph=a.graph)
+    return merged(a, b)
 
 
 def _is_mask(node: ast.AST) -> bool:
@@ -123,7 +121,6 @@ def merged(a: Tensor, b: Tensor) -> Tensor:
         None,
         a.half if a.half == b.half else a.half or b.half,
         a.length or b.length,
-        max(a.terms, b.terms),
         depth=max(a.depth, b.depth),
         in_batch=a.in_batch or b.in_batch,
     )

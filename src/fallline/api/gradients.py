@@ -97,7 +97,6 @@ def backward(
         half_parameters=any(t.facts.get("half") for t in paper.things.values() if t.id in models)
         or None,
         site=paper.site(call.node),
-        terms=loss.terms,
         parameters=loss.sets or None,
     )
     paper.emit(event)
@@ -191,8 +190,6 @@ def clip(
     sets = parameter_sets(paper, target)
     known = paper.settled(limit) if limit is not None else None
     threshold = known.number if isinstance(known, Const) else None
-    value = paper.settled(target) if target is not None else None
-    per_module = isinstance(value, Params) and value.module
     models = [
         t for t in paper.things.values() if t.kind == "model" and sets and t.sets and t.sets <= sets
     ]
@@ -203,7 +200,6 @@ def clip(
             how=how,
             threshold=threshold,
             parameters=sets,
-            per_module=per_module or None,
             closure=paper.around.closing or None,
             local_shards=(sharded or None) if local_shards is None else local_shards,
         )
@@ -223,7 +219,7 @@ def sync(paper: Paper, tensor: Tensor, what: str, node: ast.AST) -> None:
 def assign(paper: Paper, sets: frozenset[str], value: Value, node: ast.AST) -> None:
     """`p.grad = None` clears; anything else is a gradient made by hand."""
     if isinstance(value, Const) and value.value is None:
-        paper.emit(ZeroGrad(paper.place(node), clears="none", parameters=sets or None))
+        paper.emit(ZeroGrad(paper.place(node), parameters=sets or None))
         return
     if isinstance(value, Tensor) and value.grad_of is not None and value.divided:
         paper.emit(GradWrite(paper.place(node), op="div", parameters=sets or None))

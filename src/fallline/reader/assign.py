@@ -128,9 +128,8 @@ def _toggle_sync(machine: Machine, model: Thing, value: Value, target: ast.Attri
 def _new_part(machine: Machine, model: Thing, part: Thing, node: ast.AST) -> None:
     """`model.fc = nn.Linear(...)`: part of the model; too late when an optimizer already holds the old ones."""
     me = machine.frame.me
-    for layer in ("batchnorm", "recurrent", "dropout", "transformer"):
-        if part.facts.get(layer):
-            model.facts[layer] = True
+    if part.facts.get("batchnorm"):
+        model.facts["batchnorm"] = True
     if me is model:
         part.facts["parameters"] = model.sets
         return

@@ -254,7 +254,7 @@ def _half(paper: Paper, model: Thing, call: Call) -> Value:
 
 
 def _parameters(paper: Paper, model: Thing, call: Call) -> Value:
-    return Params(model.sets, module=bool(model.facts.get("one_of_modules")))
+    return Params(model.sets)
 
 
 def _named_parameters(paper: Paper, model: Thing, call: Call) -> Value:
@@ -262,9 +262,7 @@ def _named_parameters(paper: Paper, model: Thing, call: Call) -> Value:
 
 
 def _modules(paper: Paper, model: Thing, call: Call) -> Value:
-    part = Thing(
-        "model", model.id + ".part", model.at, {**model.facts, "one_of_modules": True}, {}, None
-    )
+    part = Thing("model", model.id + ".part", model.at, dict(model.facts), {}, None)
     named = isinstance(call.node.func, ast.Attribute) and call.node.func.attr.startswith("named")
     item: Value = Sequence([Unknown("name"), part]) if named else part
     return Thing("iterator", "modules", None, {"wrap": "modules", "of": [Sequence([item])]})
@@ -283,7 +281,7 @@ def _requires_grad(paper: Paper, model: Thing, call: Call) -> Value:
 
 def _model_zero_grad(paper: Paper, model: Thing, call: Call) -> Value:
     at, sets = paper.place(call.node), model.sets or None
-    paper.emit(ZeroGrad(at, model=model.id, clears="grad", parameters=sets))
+    paper.emit(ZeroGrad(at, model=model.id, parameters=sets))
     return NONE
 
 
