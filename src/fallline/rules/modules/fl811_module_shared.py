@@ -14,6 +14,8 @@ from fallline.syntax import Editor, Module
 
 __all__ = ["ModuleShared"]
 
+_SHARED = re.compile(r"share|tied|tie_|reuse", re.IGNORECASE)
+
 
 _SHARED_ON_PURPOSE = re.compile(
     r"rotary|rope|pos|emb|norm|shared|tied|act|drop|teacher", re.IGNORECASE
@@ -39,7 +41,7 @@ class ModuleShared(Rule):
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         for node, layer in _repeated(module):
-            if _has_weights(module, layer) or _given(module, layer):
+            if _has_weights(module, layer) and not _on_purpose(module, node, layer):
                 yield self.finding(
                     module.location(node),
                     "The same layer object fills every place of this list, so all of them share one set of weights. "
@@ -135,6 +137,8 @@ class Net(nn.Module):
 import copy
 from torch import nn
 
+shared_head = nn.Linear(8, 2)
+heads = nn.ModuleList([shared_head] * 3)
 block = nn.Linear(8, 8)
 blocks = nn.ModuleList([copy.deepcopy(block) for _ in range(4)])
 """,
@@ -172,5 +176,13 @@ def _given(module: Module, node: ast.expr) -> bool:
 
 def _has_weights(module: Module, layer: ast.expr) -> bool:
     """An nn.Module that holds parameters; sharing an activation function or a dropout does no harm."""
+    if isinstance(layer, ast.Name) and _SHARED_ON_PURPOSE.search(layer.id):
+        return False
     made = module.value(layer)
     return has_state(module, made) and "Dropout" not in last_name(made)
+
+
+def _on_purpose(module: Module, node: ast.expr, layer: ast.expr) -> bool:
+    """The code says that the weights are shared: in the layer's name, or in a test around it."""
+    tests = (up.test for up in module.parents(node) if isinstance(up, ast.If))
+    return any(_SHARED.search(module.segment(n)) for n in (layer, *tests))
