@@ -15,11 +15,8 @@ from fallline.syntax import Editor, Module
 __all__ = ["ModuleShared"]
 
 _SHARED = re.compile(r"share|tied|tie_|reuse", re.IGNORECASE)
-
-
-_SHARED_ON_PURPOSE = re.compile(
-    r"rotary|rope|pos|emb|norm|shared|tied|act|drop|teacher", re.IGNORECASE
-)
+# What a constructor hands to every block on purpose.
+_FOR_ALL_BLOCKS = re.compile(r"rotary|rope|pos|emb|norm|act|drop|teacher", re.IGNORECASE)
 
 
 class ModuleShared(Rule):
@@ -41,7 +38,8 @@ class ModuleShared(Rule):
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         for node, layer in _repeated(module):
-            if _has_weights(module, layer) and not _on_purpose(module, node, layer):
+            weights = _has_weights(module, layer) or _given(module, layer)
+            if weights and not _on_purpose(module, node, layer):
                 yield self.finding(
                     module.location(node),
                     "The same layer object fills every place of this list, so all of them share one set of weights. "
@@ -167,7 +165,7 @@ def _repeated(module: Module) -> Iterator[tuple[ast.expr, ast.expr]]:
 def _given(module: Module, node: ast.expr) -> bool:
     """A module that the constructor was given, and hands to every block; position codes and the like are shared on purpose."""
     match node:
-        case ast.Name(name) if not _SHARED_ON_PURPOSE.search(name):
+        case ast.Name(name) if not _FOR_ALL_BLOCKS.search(name):
             match module.bindings(name, module.function(node)):
                 case [ast.arg(annotation=ast.expr() as kind)]:
                     return annotates_module(module, kind)
@@ -176,8 +174,6 @@ def _given(module: Module, node: ast.expr) -> bool:
 
 def _has_weights(module: Module, layer: ast.expr) -> bool:
     """An nn.Module that holds parameters; sharing an activation function or a dropout does no harm."""
-    if isinstance(layer, ast.Name) and _SHARED_ON_PURPOSE.search(layer.id):
-        return False
     made = module.value(layer)
     return has_state(module, made) and "Dropout" not in last_name(made)
 
