@@ -114,10 +114,11 @@ def hollow_job(modules: int) -> Job:
 @contextlib.contextmanager
 def session_of(budget: float = 0.01) -> Iterator[Any]:
     """A watcher that watches nothing yet."""
+    from fallline.verdict import judge
     from fallline.watcher.session import Options, Session
 
     with tempfile.TemporaryDirectory() as folder:
-        session = Session(Options(Path(folder) / "run", budget=budget))
+        session = Session(Options(Path(folder) / "run", budget=budget), judge)
         yield session
         session.finish()
         assert session.failed is None, session.failed
@@ -125,30 +126,33 @@ def session_of(budget: float = 0.01) -> Iterator[Any]:
 
 def install(session: Any) -> None:
     from fallline.taps.gradients import GRADIENT_READ, GRADIENT_WRITTEN
-    from fallline.watcher.taps_grad import PROBED_UPDATES
+    from fallline.taps.tap import switch
+    from fallline.watcher.by_hand import PROBED_UPDATES
 
     session.start(rebind=True)
-    if session.steps > PROBED_UPDATES and not session.by_hand.seen:
+    if session.progress.steps > PROBED_UPDATES:
         session.taps.leave(GRADIENT_READ, GRADIENT_WRITTEN)  # as it does by itself in a run
-    session.off = False
+    switch.silent = False
     session.guard._last = time.perf_counter()  # what was not watched until now earns no budget
-    for _, numbers in session._numbers.values():
+    for numbers in session.measures.all:
         numbers.resume()
 
 
 def pauses(session: Any) -> Switch:
     """Watching on and off with the taps in place. The time in between earns no budget, and loses none."""
+    from fallline.taps.tap import switch
+
     begun = [time.perf_counter(), time.process_time()]
 
     def on() -> None:
-        session.off = False
+        switch.silent = False
         session.guard._last += time.perf_counter() - begun[0]
-        for _, numbers in session._numbers.values():
+        for numbers in session.measures.all:
             numbers._last += time.process_time() - begun[1]
 
     def off() -> None:
-        if not session.off:
-            session.off = True
+        if not switch.silent:
+            switch.silent = True
             begun[:] = time.perf_counter(), time.process_time()
 
     return on, off
@@ -291,6 +295,8 @@ def well_known(job: Job, rounds: int) -> Cost:
     that let everything pass cost is measured by itself, in long turns, with a model of as many modules that computes
     nothing: in a real one it is lost in the noise.
     """
+    from fallline.taps.tap import switch
+
     with session_of() as session:
         install(session)
         for _ in range(WELL_KNOWN):
@@ -298,17 +304,17 @@ def well_known(job: Job, rounds: int) -> Cost:
 
         def silent() -> None:
             install(session)
-            session.off = True
+            switch.silent = True
 
-        before, updates = background(), session.steps
+        before, updates = background(), session.progress.steps
         watched, bare = turns(job, *pauses(session), rounds, 0, 1)
-        session.off = False
+        switch.silent = False
         job.step()
         time.sleep(2.5)  # what is still to be written
-        threads = (background() - before) / (session.steps - updates)
+        threads = (background() - before) / (session.progress.steps - updates)
         hollow = hollow_job(sum(1 for _ in job.model.modules()))
         taps, _ = turns(hollow, silent, lambda: session.taps.stop(), 100, 100, 200)
-        session.off = False
+        switch.silent = False
     return Cost(rounds, bare, watched, taps, threads)
 
 
@@ -379,9 +385,9 @@ def memory(updates: int = 1_000_000) -> str:
     """A million updates through the recorder and the live history, with samples of 150 parameters now and then."""
     import resource
 
+    from fallline.report.live import LiveLine
     from fallline.runs.samples import COLUMNS, Layout, ParameterInfo, Sample
     from fallline.runs.update import UpdateRow
-    from fallline.watcher.live import LiveLine
     from fallline.watcher.recorder import Recorder
 
     layout = Layout(

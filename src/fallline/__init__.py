@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         wait_for_checkpoint,
     )
     from fallline.instruments import check_function, precision_probe
-    from fallline.watcher.watch import watch
+    from fallline.integrations.watch import watch
 
 _HOME = {
     "Order": "fallline.engine",
@@ -43,7 +43,7 @@ _HOME = {
     "distributed": "fallline.engine",
     "check_function": "fallline.instruments",
     "precision_probe": "fallline.instruments",
-    "watch": "fallline.watcher",
+    "watch": "fallline.integrations.watch",
 }
 
 __all__ = [

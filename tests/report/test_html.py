@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from fallline.conclude import findings_of
 from fallline.report.charts import Chart, Line, Mark, extremes
 from fallline.report.html import page
 from fallline.report.html_heatmap import heat_map, png
 from fallline.runs.read import read_run
 from fallline.runs.series import Series
 from fallline.show.numbers import number
-from fallline.watcher.conclude import findings_of
 
 CHROMIUM = (
     os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")

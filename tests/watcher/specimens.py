@@ -51,8 +51,8 @@ def run_one(script: Path, mode: str) -> int:
         runpy.run_path(str(script), run_name="__main__")
         return 0
     from fallline.cli.work.run import show
+    from fallline.integrations.run import run_watched
     from fallline.taps import frames
-    from fallline.watcher.launch_run import run_watched
 
     frames._frames._started_in = str(script.parent)
     guard = "off" if "guard off" in script.read_text().partition("\n")[0] else "skip"

@@ -14,8 +14,8 @@ import pytest
 
 from fallline.finding import Finding, Severity
 from fallline.location import Location
+from fallline.report.live import Live, LiveLine
 from fallline.runs.update import UpdateRow
-from fallline.watcher.live import Live, LiveLine
 
 
 class Terminal(io.StringIO):

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import fallline
-from fallline.watcher.watch import Watch
+from fallline.integrations.watch import Watch
 
 torch.set_num_threads(1)
 

@@ -146,7 +146,7 @@ def test_where_nothing_can_be_written_training_goes_on(
         recorder.update(row(index, loss=1.0))
     recorder.close()
     (warning,) = capfd.readouterr().err.splitlines()
-    assert "training goes on" in warning
+    assert "training continues" in warning
 
 
 def test_a_full_disk_costs_one_warning(

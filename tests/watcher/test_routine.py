@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 import fallline
-from fallline.events import Kind
+from fallline.events import Event, Kind
+from fallline.integrations.watch import Watch
+from fallline.watcher.emit import Emitter
 from fallline.watcher.session import Session
-from fallline.watcher.watch import Watch
 
 torch.set_num_threads(1)
 LATE = 200  # an update in which everything is well known
@@ -69,17 +70,20 @@ def watched(folder: Path, run: Callable[[], None]) -> tuple[Session, Watch]:
 def test_the_first_updates_are_told_and_later_ones_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[Kind] = []
-    tell = Session.tell
-    monkeypatch.setattr(
-        Session, "tell", lambda self, kind, *a, **k: told.append(kind) or tell(self, kind, *a, **k)
-    )
+    recorded: list[Kind] = []
+    record = Emitter.record
+
+    def counted(self: Emitter, event: Event) -> None:
+        recorded.append(event.kind)
+        record(self, event)
+
+    monkeypatch.setattr(Emitter, "record", counted)
     loop = Loop()
     session, watch = watched(tmp_path, lambda: loop.train(900))
-    assert session.steps == session.log.updates == 900
-    steps = told.count(Kind.STEP)
+    assert session.progress.steps == session.log.updates == 900
+    steps = recorded.count(Kind.STEP)
     assert 100 <= steps <= 125  # about a hundred at first, and one of 256 of the others
-    assert {told.count(k) for k in (Kind.FORWARD, Kind.BACKWARD, Kind.ZERO_GRAD)} == {steps}
+    assert {recorded.count(k) for k in (Kind.FORWARD, Kind.BACKWARD, Kind.ZERO_GRAD)} == {steps}
     assert watch.series is not None and len(watch.series.tracks[0].rows) == 900
     assert all(row.loss is not None for row in watch.series.tracks[0].rows)
 
@@ -98,7 +102,7 @@ def test_a_call_that_comes_once_and_late_stands_in_its_update(tmp_path: Path, la
         Kind.SCHEDULER_STEP, Kind.BATCH, Kind.ZERO_GRAD, Kind.FORWARD, Kind.BACKWARD,
     ]  # fmt: skip
     assert events[clip + 1].kind is Kind.STEP
-    assert session.steps == session.log.updates == LATE + 100
+    assert session.progress.steps == session.log.updates == LATE + 100
 
 
 def test_a_call_that_stays_away_is_noticed(tmp_path: Path) -> None:

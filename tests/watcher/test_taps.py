@@ -16,8 +16,8 @@ from fallline.errors import UsageError
 from fallline.events import Event, Kind, make
 from fallline.location import Location
 from fallline.watcher.log import KEPT_AFTER, KEPT_UPDATES, MOST_EVENTS, EventLog
+from fallline.watcher.loss import facts_of
 from fallline.watcher.objects import Objects
-from fallline.watcher.taps_loss import facts_of
 
 X = torch.randn(6, 4, requires_grad=True)
 TARGET = torch.tensor([0, 1, 2, 3, 0, 0])

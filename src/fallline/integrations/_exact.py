@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fallline.engine.gradients import local
 from fallline.engine.replicas import Replicas
 from fallline.engine.window import Window
-from fallline.watcher.watch import current
+from fallline.integrations.watch import current
 
 __all__ = ["ExactWindow"]
 
@@ -35,7 +35,7 @@ class ExactWindow:
         if mean_over is None:
             return None
         if (session := current()) is not None:
-            session.weighed = True  # the means are weighed after all
+            session.weigh_next()  # the means are weighed after all
         if self._reference == 1.0:  # waits for the device, once in a run
             largest = float(weight)
             if self._replicas.size > 1:

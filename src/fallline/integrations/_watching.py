@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fallline.errors import UsageError
-from fallline.watcher.launch_run import active, default_folder
-from fallline.watcher.watch import Watch, check_options, current, watch
+from fallline.integrations.run import active, default_folder
+from fallline.integrations.watch import Watch, check_options, current, watch
 
 if TYPE_CHECKING:
     from fallline.finding import Finding

@@ -9,20 +9,19 @@ from __future__ import annotations
 import argparse
 import ast
 import inspect
-import linecache
 import shlex
 from html import escape
 from types import CodeType
 from typing import Any, NoReturn
 
 from fallline.errors import UsageError
+from fallline.integrations.cells import name_cells
+from fallline.integrations.watch import Watch, watch
 from fallline.report.html_findings import finding_cards
 from fallline.report.run import overview, summary, verdict
 from fallline.show.numbers import number
 from fallline.show.terminal import Paint, counted
-from fallline.taps import frames
 from fallline.taps.launch import without_us
-from fallline.watcher.watch import Watch, watch
 
 __all__ = ["as_html", "as_text", "load", "name_cells"]
 
@@ -51,28 +50,6 @@ def load(shell: Any) -> None:
     """What `%load_ext fallline` does."""
     name_cells(shell)
     shell.register_magic_function(WatchMagic(shell).watch, magic_kind="cell", magic_name="watch")
-
-
-def name_cells(shell: Any) -> None:
-    """Findings name the cells of this notebook: `In[3]`."""
-    frames.name_cells(_CellNames(shell))
-
-
-class _CellNames:
-    """`In[3]` for the file that IPython compiles the third cell under; its source stays readable under that name."""
-
-    def __init__(self, shell: Any) -> None:
-        self.shell = shell
-
-    def __call__(self, filename: str) -> tuple[str, str] | None:
-        # (label, name), or None where it is no cell
-        found = self.shell.compile.format_code_name(filename)
-        if found is None or found[0] != "Cell":
-            return None
-        name = str(found[1])
-        lines = linecache.getlines(filename)
-        linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
-        return name, "".join(lines)
 
 
 class _Options(argparse.ArgumentParser):

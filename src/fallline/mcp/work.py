@@ -14,6 +14,7 @@ from fallline.check.outcome import check
 from fallline.check.settings import Settings, load
 from fallline.check.sources import Sources
 from fallline.check.suppress import silenced
+from fallline.conclude import findings_of
 from fallline.errors import RunError, UsageError
 from fallline.finding import Finding
 from fallline.instruments.clip.threshold import propose_from_series
@@ -44,7 +45,6 @@ from fallline.triage.evidence import Gathered, code_in, corrected, seen_in
 from fallline.triage.playbook import playbooks
 from fallline.verdict.project import read_paths
 from fallline.verdict.reading import read_text
-from fallline.watcher.conclude import findings_of
 
 __all__ = [
     "ask",

@@ -234,7 +234,7 @@ def as_it_was(
 ) -> Iterator[None]:
     """Randomness, buffers and output set aside; taps silent; models called with what they were called with.
 
-    `same` is told of each tensor that was computed for a model call, and of the one that it really had.
+    `same` is called with each tensor that was computed for a model call, and of the one that it really had.
     """
     random_now = state_now()
     buffers = [

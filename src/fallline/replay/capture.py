@@ -18,28 +18,32 @@ from fallline.replay.modules import wrapper_of
 from fallline.replay.randomness import State
 from fallline.taps.frames import is_user_file, user_chain, user_frames
 
-__all__ = ["Call", "Capture", "Gone", "Weak", "take"]
+__all__ = ["Call", "CallSites", "Capture", "Gone", "Weak", "take"]
 
 _BETWEEN = tuple(
     os.path.dirname(os.path.abspath(f)) + os.sep for f in (torch.__file__, fallline.__file__)
 )
 
 _autocast_enabled = torch.is_autocast_enabled
-# By place in the user's code: whether its line calls the model itself, and whether a framework called the function it is in.
-# The code is held, so that its id stays its own.
-_sites: dict[tuple[int, int], tuple[bool, bool, CodeType]] = {}
-# By place that calls a model or backward: how many of the user's frames have to be kept, as far as updates that were told
-# have shown: up to the one that calls both.
-_depths: dict[tuple[int, int], int] = {}
-_codes: dict[int, CodeType] = {}
-
 Chain = list[tuple[int, CodeType, int]]  # frames: id, code, instruction
+Site = tuple[int, int]  # id of the code, instruction
 
 
-def _deepen(chain: Chain, depth: int) -> None:
-    site = (id(chain[0][1]), chain[0][2])
-    _codes[site[0]] = chain[0][1]
-    _depths[site] = max(depth, _depths.get(site, 0))
+class CallSites:
+    """What is known about the places that call models and backward. Their code is held, so that its id stays its own."""
+
+    def __init__(self) -> None:
+        # whether its line calls the model itself, and whether a framework called the function it is in
+        self.met: dict[Site, tuple[bool, bool, CodeType]] = {}
+        # how many of the user's frames have to be kept, as far as updates that were recorded have shown: up to the one
+        # that calls both
+        self.depths: dict[Site, int] = {}
+        self._codes: dict[int, CodeType] = {}
+
+    def deepen(self, chain: Chain, depth: int) -> None:
+        site = (id(chain[0][1]), chain[0][2])
+        self._codes[site[0]] = chain[0][1]
+        self.depths[site] = max(depth, self.depths.get(site, 0))
 
 
 class Call(NamedTuple):
@@ -61,6 +65,7 @@ class Capture:
     """One micro-batch: the model calls since the last backward."""
 
     random: State | None  # before the first call; None where nothing was drawn since
+    sites: CallSites = field(default_factory=CallSites)
     calls: list[Call] = field(default_factory=list)
     function: tuple[CodeType, tuple[Any, ...]] | None = None
     direct: bool = True  # the user's own line calls the model: `model(x).sum().backward()`, not `trainer.train()`
@@ -76,14 +81,14 @@ class Capture:
         kwargs: Any,
         device: str,
         frame: FrameType,
-        told: bool = True,
+        recorded: bool = True,
     ) -> None:
-        """A model is called, from this frame. `told`: not in an update that goes like the ones before it."""
-        most = None if told else _depths.get((id(frame.f_code), frame.f_lasti))
+        """A model is called, from this frame. `recorded`: not in an update that goes like the ones before it."""
+        most = None if recorded else self.sites.depths.get((id(frame.f_code), frame.f_lasti))
         chain = user_chain(frame, most)
         if not self.calls and chain:
             site = (id(chain[0][1]), chain[0][2])
-            known = _sites.get(site)
+            known = self.sites.met.get(site)
             if known is None or known[1]:
                 known = self._meet(site, frame)
             self.direct = known[0]
@@ -123,27 +128,27 @@ class Capture:
         self.calls.append(_call((module_, args, kwargs, None, chain, training)))
         return True
 
-    def _meet(self, site: tuple[int, int], frame: FrameType | None) -> tuple[bool, bool, CodeType]:
+    def _meet(self, site: Site, frame: FrameType | None) -> tuple[bool, bool, CodeType]:
         """The first call of a micro-batch from a place that is new, or in a function that a framework calls."""
         while frame is not None and not is_user_file(frame.f_code.co_filename):
             frame = frame.f_back
         assert frame is not None
         self.function = called_by_framework(frame)
-        known = _sites.get(site)
+        known = self.sites.met.get(site)
         if known is None:
             framework = self.function is not None
-            known = _sites[site] = (_called_by(frame), framework, frame.f_code)
+            known = self.sites.met[site] = (_called_by(frame), framework, frame.f_code)
         return known
 
-    def end(self, frame: FrameType, told: bool = True) -> None:
+    def end(self, frame: FrameType, recorded: bool = True) -> None:
         """The backward has come, from this frame."""
         self.over = True
-        if told:
+        if recorded:
             self.end_chain = user_chain(frame)
             self._learn()
             return
         code, instruction = frame.f_code, frame.f_lasti
-        most = _depths.get((id(code), instruction))
+        most = self.sites.depths.get((id(code), instruction))
         only = most == 1
         self.end_chain = [(id(frame), code, instruction)] if only else user_chain(frame, most)
 
@@ -153,8 +158,8 @@ class Capture:
         for call in self.calls:
             depth = next((d for d, (key, _, _) in enumerate(call.chain, 1) if key in ends), 0)
             if depth:
-                _deepen(call.chain, depth)
-                _deepen(self.end_chain, ends[call.chain[depth - 1][0]])
+                self.sites.deepen(call.chain, depth)
+                self.sites.deepen(self.end_chain, ends[call.chain[depth - 1][0]])
 
     @property
     def models(self) -> list[nn.Module]:
@@ -228,7 +233,7 @@ def called_by_framework(frame: FrameType) -> tuple[CodeType, tuple[Any, ...]] | 
 
 
 def _called_by(frame: FrameType) -> bool:
-    """Whether nothing but torch and ourselves stands between this frame and us."""
+    """Whether nothing but torch and ourselves is between this frame and us."""
     here: FrameType | None = sys._getframe()
     while here is not None and here is not frame:
         if not here.f_code.co_filename.startswith(_BETWEEN):

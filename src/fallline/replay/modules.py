@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,22 +15,19 @@ from fallline.replay.tensors import storage
 
 __all__ = ["Modules", "unwrap", "wrapper_of"]
 
-_wrappers: dict[type, str | None] = {}
-
 
 def wrapper_of(module: nn.Module) -> str | None:
     """ "ddp", "fsdp1" or "fsdp2" when this module is wrapped so."""
-    kind = type(module)
-    if kind not in _wrappers:
-        _wrappers[kind] = _wrapper(kind)
-    found = _wrappers[kind]
+    kind: Any = type(module)
+    found = _wrapper(kind)
     if found == "compiled":
         inner = getattr(module, "_orig_mod", None)
         return wrapper_of(inner) if isinstance(inner, nn.Module) else None
     return found
 
 
-def _wrapper(kind: type) -> str | None:
+@functools.lru_cache(maxsize=1024)
+def _wrapper(kind: Any) -> str | None:
     if issubclass(kind, nn.parallel.DistributedDataParallel):
         return "ddp"
     names = {

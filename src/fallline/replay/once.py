@@ -1,6 +1,6 @@
 """What a replay must not do a second time: take the next batch, step an environment, draw from a random stream for good.
 
-What stands in the replayed statements, and in the user's functions that they call, is looked at before; `next` on an
+What is in the replayed statements, and in the user's functions that they call, is looked at before; `next` on an
 iterator of the user's is also refused while the replay runs.
 """
 
@@ -101,16 +101,17 @@ def _body(function: FunctionType) -> ast.AST | None:
 
 @contextlib.contextmanager
 def streams_kept() -> Iterator[None]:
-    """Random streams of Python, NumPy and generators in the user's names go on afterwards where they stood; `next` is refused."""
+    """Random streams of Python, NumPy and generators in the user's names continue afterwards where they were; `next` is refused."""
     kept = list(_streams())
     real, mine = builtins.next, get_ident()
 
     def refusing(it: Any, *default: Any) -> Any:
-        caller = sys._getframe(1)
+        caller = sys._getframe().f_back
         # an iterator that no name holds was made by this very expression
         if (
             get_ident() == mine
             and sys.getrefcount(it) > _TEMPORARY
+            and caller is not None
             and is_user_file(caller.f_code.co_filename)
         ):
             raise Once("next() would take what the training loop still needs")

@@ -2,7 +2,7 @@
 
 A replay must not repeat what the loop does besides computing the loss. So only the statements that the loss depends on are
 taken: assignments it needs, in-place changes of what it needs, and the model calls themselves; printing, logging,
-counting and clearing are left out. Where that cannot be told, there is no region and no replay.
+counting and clearing are left out. Where that is not clear, there is no region and no replay.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class _Slicer:
         self.written: Counter[str] = Counter()  # how often each name is
         self.last = last
         self.names = names
-        self.ends_at = last  # the statement that stands here is always kept
+        self.ends_at = last  # the statement at this place is always kept
         self.needed: set[str] = set()
         self.counters: set[str] = set()
         self.refused = ""

@@ -106,12 +106,12 @@ def _boundary(path: str, line: int, function: str) -> Location | None:
 
 
 def over_modules(at: Location) -> bool:
-    """Whether this line stands in a loop over the modules of a model."""
+    """Whether this line is in a loop over the modules of a model."""
     return _loops_over(at, ("modules", "children", "named_modules", "named_children"))
 
 
 def over_parameters(at: Location) -> bool:
-    """Whether this line stands in a loop over parameters."""
+    """Whether this line is in a loop over parameters."""
     return _loops_over(at, ("parameters", "named_parameters"))
 
 

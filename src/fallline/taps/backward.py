@@ -39,11 +39,13 @@ class GradientsTaken(Call):
     """`torch.autograd.grad`: gradients that go into other values."""
 
 
-def _install(patches: Patches) -> None:
+def _patch_backward(patches: Patches) -> None:
     patches.patch(torch.Tensor, "backward", lambda original: _backward(original, _METHOD))
     patches.patch(torch.autograd, "backward", lambda original: _backward(original, _FUNCTION))
-    if GRADIENTS_TAKEN.heard:
-        patches.patch(torch.autograd, "grad", _grad)
+
+
+def _patch_grad(patches: Patches) -> None:
+    patches.patch(torch.autograd, "grad", _grad)
 
 
 def _backward(original: Wrapped, names: tuple[str, ...]) -> Wrapped:
@@ -82,6 +84,5 @@ def _grad(original: Wrapped) -> Wrapped:
     return grad
 
 
-_tap = Tap(_install)
-BACKWARD = Topic(BackwardCall, _tap)
-GRADIENTS_TAKEN = Topic(GradientsTaken, _tap)
+BACKWARD = Topic(BackwardCall, Tap(_patch_backward))
+GRADIENTS_TAKEN = Topic(GradientsTaken, Tap(_patch_grad))

@@ -73,17 +73,24 @@ class SamplerEpochCall(Call):
     sampler: Any
 
 
-def _install(patches: Patches) -> None:
-    if EPOCH.heard:
-        patches.patch(DataLoader, "__iter__", _iter)
-    if BATCH.heard or EXHAUSTED.heard:
-        patches.patch(_BaseDataLoaderIter, "__next__", _next)
-    if INDEX.heard:
-        patches.patch(_BaseDataLoaderIter, "_next_index", _next_index)
-    if SAMPLER_MADE.heard:
-        patches.patch(DistributedSampler, "__init__", _sampler)
-    if SAMPLER_EPOCH.heard:
-        patches.patch(DistributedSampler, "set_epoch", _set_epoch)
+def _patch_iter(patches: Patches) -> None:
+    patches.patch(DataLoader, "__iter__", _iter)
+
+
+def _patch_next(patches: Patches) -> None:
+    patches.patch(_BaseDataLoaderIter, "__next__", _next)
+
+
+def _patch_next_index(patches: Patches) -> None:
+    patches.patch(_BaseDataLoaderIter, "_next_index", _next_index)
+
+
+def _patch_sampler(patches: Patches) -> None:
+    patches.patch(DistributedSampler, "__init__", _sampler)
+
+
+def _patch_set_epoch(patches: Patches) -> None:
+    patches.patch(DistributedSampler, "set_epoch", _set_epoch)
 
 
 def _iter(original: Wrapped) -> Wrapped:
@@ -156,10 +163,10 @@ def _set_epoch(original: Wrapped) -> Wrapped:
     return set_epoch
 
 
-_tap = Tap(_install)
-EPOCH = Topic(EpochCall, _tap)
-BATCH = Topic(BatchCall, _tap)
-EXHAUSTED = Topic(Exhausted, _tap)
-INDEX = Topic(IndexCall, _tap)
-SAMPLER_MADE = Topic(SamplerMade, _tap)
-SAMPLER_EPOCH = Topic(SamplerEpochCall, _tap)
+_batches = Tap(_patch_next)
+EPOCH = Topic(EpochCall, Tap(_patch_iter))
+BATCH = Topic(BatchCall, _batches)
+EXHAUSTED = Topic(Exhausted, _batches)
+INDEX = Topic(IndexCall, Tap(_patch_next_index))
+SAMPLER_MADE = Topic(SamplerMade, Tap(_patch_sampler))
+SAMPLER_EPOCH = Topic(SamplerEpochCall, Tap(_patch_set_epoch))

@@ -291,7 +291,7 @@ def _location(code: CodeType, instruction: int, line: int, path: str) -> Locatio
 
 
 def from_torch() -> bool:
-    """Whether torch itself, not the user or a framework, made the call that a tap stands in front of."""
+    """Whether torch itself, not the user or a framework, made the call that a tap is in front of."""
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_code.co_filename.startswith(_HERE):
         frame = frame.f_back

@@ -1,6 +1,6 @@
 """`tensor.grad`, read or written by a line of the user's own: `p.grad.div_(k)`, `p.grad = None`, `p.grad.norm()`.
 
-`Tensor.grad` is a slot of the C++ class; a property stands in front of it while someone listens, which makes each access
+`Tensor.grad` is a slot of the C++ class; a property is in front of it while someone listens, which makes each access
 slower. So listeners leave as soon as they have seen enough.
 """
 
@@ -38,7 +38,7 @@ class GradientWritten(Call):
 
 
 class _Slot(property):
-    """A property that answers like the C++ slot it stands in front of: torch's compiler asks it who it is."""
+    """A property that answers like the C++ slot it is in front of: torch's compiler asks it who it is."""
 
     __objclass__ = torch._C.TensorBase
     __name__ = "grad"

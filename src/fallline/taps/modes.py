@@ -58,18 +58,24 @@ class _Nested:
     inside = False
 
 
-def _install(patches: Patches) -> None:
-    anomaly, autocast = torch.autograd.anomaly_mode, torch.amp.autocast_mode.autocast
-    if TRAIN.heard:
-        patches.patch(nn.Module, "train", _train)
-    if CHECKPOINT.heard:
-        patches.patch(torch.utils.checkpoint, "checkpoint", _checkpoint)
-    if ANOMALY.heard:
-        patches.patch(anomaly.detect_anomaly, "__enter__", _detect_anomaly)
-        patches.patch(anomaly.set_detect_anomaly, "__init__", _set_detect_anomaly)
-    if AUTOCAST_OFF.heard:
-        patches.patch(autocast, "__enter__", _enter_autocast)
-        patches.patch(autocast, "__exit__", _exit_autocast)
+def _patch_train(patches: Patches) -> None:
+    patches.patch(nn.Module, "train", _train)
+
+
+def _patch_checkpoint(patches: Patches) -> None:
+    patches.patch(torch.utils.checkpoint, "checkpoint", _checkpoint)
+
+
+def _patch_anomaly(patches: Patches) -> None:
+    anomaly = torch.autograd.anomaly_mode
+    patches.patch(anomaly.detect_anomaly, "__enter__", _detect_anomaly)
+    patches.patch(anomaly.set_detect_anomaly, "__init__", _set_detect_anomaly)
+
+
+def _patch_autocast(patches: Patches) -> None:
+    autocast = torch.amp.autocast_mode.autocast
+    patches.patch(autocast, "__enter__", _enter_autocast)
+    patches.patch(autocast, "__exit__", _exit_autocast)
 
 
 def _train(original: Wrapped) -> Wrapped:
@@ -137,8 +143,7 @@ def _exit_autocast(original: Wrapped) -> Wrapped:
     return __exit__
 
 
-_tap = Tap(_install)
-TRAIN = Topic(TrainCall, _tap)
-CHECKPOINT = Topic(CheckpointCall, _tap)
-ANOMALY = Topic(AnomalyCall, _tap)
-AUTOCAST_OFF = Topic(AutocastOffCall, _tap)
+TRAIN = Topic(TrainCall, Tap(_patch_train))
+CHECKPOINT = Topic(CheckpointCall, Tap(_patch_checkpoint))
+ANOMALY = Topic(AnomalyCall, Tap(_patch_anomaly))
+AUTOCAST_OFF = Topic(AutocastOffCall, Tap(_patch_autocast))

@@ -80,59 +80,44 @@ class ModuleWrapped(Call):
     module: nn.Module
 
 
-def _install(patches: Patches) -> None:
+def _patch_call(patches: Patches) -> None:
     if MODULE_CALL.heard:
         patches.patch(nn.Module, "__call__", _every)
     if FORWARD.heard:
         patches.patch(nn.Module, "__call__", _model)
-    if MODULE_MADE.heard:
-        patches.patch(nn.Module, "__init__", _init)
-    if MODULE_REGISTERED.heard:
-        hook = global_hooks.register_module_module_registration_hook(_registered)
-        patches.on_removal(hook.remove)
-    if WRAPPED.heard:
-        patches.patch(nn.parallel.DistributedDataParallel, "__init__", _wrap)
+
+
+def _patch_init(patches: Patches) -> None:
+    patches.patch(nn.Module, "__init__", _init)
+
+
+def _hook_registration(patches: Patches) -> None:
+    hook = global_hooks.register_module_module_registration_hook(_registered)
+    patches.on_removal(hook.remove)
+
+
+def _patch_wrapper(patches: Patches) -> None:
+    patches.patch(nn.parallel.DistributedDataParallel, "__init__", _wrap)
 
 
 class _Hollow:
-    """Modules that hold no parameters, such as losses. What they call may be a model."""
+    """Which modules hold no parameters, such as losses. What they call may be a model."""
 
     def __init__(self) -> None:
-        self._known: dict[int, weakref.ref[nn.Module]] = {}
+        self._known: dict[int, tuple[weakref.ref[nn.Module], bool]] = {}
 
     def __contains__(self, module: nn.Module) -> bool:
         known = self._known.get(id(module))
-        if known is not None and known() is module:
-            return True
-        return module not in _models and self._meet(module)
-
-    def _meet(self, module: nn.Module) -> bool:
-        if next(module.parameters(), None) is not None:
-            _models.add(module)
-            return False
+        if known is not None and known[0]() is module:
+            return known[1]
         if len(self._known) > _MOST:
             self._known.clear()
-        self._known[id(module)] = weakref.ref(module)
-        return True
+        hollow = next(module.parameters(), None) is None
+        self._known[id(module)] = (weakref.ref(module), hollow)
+        return hollow
 
 
-class _Models:
-    """Modules that were called and hold parameters."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, weakref.ref[nn.Module]] = {}
-
-    def __contains__(self, module: nn.Module) -> bool:
-        known = self._known.get(id(module))
-        return known is not None and known() is module
-
-    def add(self, module: nn.Module) -> None:
-        if len(self._known) > _MOST:
-            self._known.clear()
-        self._known[id(module)] = weakref.ref(module)
-
-
-_models, _hollow = _Models(), _Hollow()
+_hollow = _Hollow()
 
 
 def _model(original: Wrapped) -> Wrapped:
@@ -222,9 +207,9 @@ def _wrap(original: Wrapped) -> Wrapped:
     return __init__
 
 
-_tap = Tap(_install)
-FORWARD = Topic(ForwardCall, _tap)
-MODULE_CALL = Topic(ModuleCall, _tap)
-MODULE_MADE = Topic(ModuleMade, _tap)
-MODULE_REGISTERED = Topic(ModuleRegistered, _tap)
-WRAPPED = Topic(ModuleWrapped, _tap)
+_calls = Tap(_patch_call, variants=True)
+FORWARD = Topic(ForwardCall, _calls)
+MODULE_CALL = Topic(ModuleCall, _calls)
+MODULE_MADE = Topic(ModuleMade, Tap(_patch_init))
+MODULE_REGISTERED = Topic(ModuleRegistered, Tap(_hook_registration))
+WRAPPED = Topic(ModuleWrapped, Tap(_patch_wrapper))

@@ -67,17 +67,22 @@ class ParametersAdded(Call):
     optimizer: Optimizer
 
 
-def _install(patches: Patches) -> None:
-    if STEP.heard or CLOSURE.heard:
-        patches.on_removal(register_optimizer_step_pre_hook(_before_step).remove)
-        patches.on_removal(register_optimizer_step_post_hook(_after_step).remove)
-    if ZERO_GRAD.heard:
-        patches.patch(Optimizer, "zero_grad", _zero_grad)
-        patches.patch(nn.Module, "zero_grad", _zero_grad)
-    if PARAMETERS_ADDED.heard:
-        patches.patch(Optimizer, "add_param_group", _add_param_group)
-    if OPTIMIZER_MADE.heard:
-        patches.patch(Optimizer, "__init__", _init)
+def _hook_steps(patches: Patches) -> None:
+    patches.on_removal(register_optimizer_step_pre_hook(_before_step).remove)
+    patches.on_removal(register_optimizer_step_post_hook(_after_step).remove)
+
+
+def _patch_zero_grad(patches: Patches) -> None:
+    patches.patch(Optimizer, "zero_grad", _zero_grad)
+    patches.patch(nn.Module, "zero_grad", _zero_grad)
+
+
+def _patch_init(patches: Patches) -> None:
+    patches.patch(Optimizer, "__init__", _init)
+
+
+def _patch_add_param_group(patches: Patches) -> None:
+    patches.patch(Optimizer, "add_param_group", _add_param_group)
 
 
 def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
@@ -145,9 +150,9 @@ def _init(original: Wrapped) -> Wrapped:
     return __init__
 
 
-_tap = Tap(_install)
-STEP = Topic(StepCall, _tap)
-CLOSURE = Topic(ClosureCall, _tap)
-ZERO_GRAD = Topic(ZeroGradCall, _tap)
-OPTIMIZER_MADE = Topic(OptimizerMade, _tap)
-PARAMETERS_ADDED = Topic(ParametersAdded, _tap)
+_steps = Tap(_hook_steps)
+STEP = Topic(StepCall, _steps)
+CLOSURE = Topic(ClosureCall, _steps)
+ZERO_GRAD = Topic(ZeroGradCall, Tap(_patch_zero_grad))
+OPTIMIZER_MADE = Topic(OptimizerMade, Tap(_patch_init))
+PARAMETERS_ADDED = Topic(ParametersAdded, Tap(_patch_add_param_group))

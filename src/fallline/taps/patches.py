@@ -43,7 +43,7 @@ class Patches:
         self._undo.append(undo)
 
     def _rebind(self, original: Wrapped, wrapper: Wrapped) -> None:
-        """`from torch.nn.utils import clip_grad_norm_` happened before us: reach those names too."""
+        """`from torch.nn.utils import clip_grad_norm_` came before us: reach those names too."""
         for module in list(sys.modules.values()):
             names = getattr(module, "__dict__", None)
             if (

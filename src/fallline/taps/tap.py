@@ -98,13 +98,14 @@ def replaying() -> Iterator[None]:
 
 
 class Tap:
-    """Patches that belong together, in place while anyone subscribes to one of their topics.
+    """Patches that belong together, in place while anyone listens to one of their topics.
 
-    `install` may ask which topics are heard: it is called again when that changes.
+    With `variants`, `install` asks which topics are heard, and is called again when that changes.
     """
 
-    def __init__(self, install: Callable[[Patches], None]) -> None:
+    def __init__(self, install: Callable[[Patches], None], *, variants: bool = False) -> None:
         self._install = install
+        self._variants = variants
         self._patches: Patches | None = None
         self._topics: list[Topic[Any]] = []
         self._heard: list[bool] = []
@@ -115,7 +116,9 @@ class Tap:
     def refresh(self, rebind: bool) -> None:
         """Someone has come or gone."""
         heard = [topic.heard for topic in self._topics]
-        if heard == self._heard:
+        changed = heard != self._heard if self._variants else any(heard) != any(self._heard)
+        self._heard = heard
+        if not changed:
             return
         if self._patches is not None:
             self._patches.remove()
@@ -123,7 +126,6 @@ class Tap:
         if any(heard):
             self._patches = Patches(rebind=rebind)
             self._install(self._patches)
-        self._heard = heard
 
 
 class Topic(Generic[C]):
@@ -167,7 +169,7 @@ class Subscription:
 
     def __init__(self, *, rebind: bool = False) -> None:
         """`rebind`: also patch functions that a module has already imported by name."""
-        self._rebind = rebind
+        self.rebind = rebind
         self._before: list[tuple[Topic[Any], Handler[Any]]] = []
         self._after: list[tuple[Topic[Any], Handler[Any]]] = []
         self._started = False
@@ -204,7 +206,10 @@ class Subscription:
         self._after = [(t, h) for t, h in self._after if t not in topics]
 
     def stop(self) -> None:
-        """Nothing is published to us any more. What was patched for nobody else is put back."""
+        """Nothing is published to us any more. What was patched for nobody else is put back.
+
+        Not from a handler of STEP, if nobody else listens: torch does not let a hook remove itself while hooks run.
+        """
         global _followers
         if self._started:
             self._started = False
@@ -220,4 +225,4 @@ class Subscription:
 
     def _refresh(self) -> None:
         for tap in {t.tap for t, _ in (*self._before, *self._after)}:
-            tap.refresh(self._rebind)
+            tap.refresh(self.rebind)

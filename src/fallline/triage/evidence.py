@@ -10,6 +10,7 @@ from difflib import unified_diff
 from pathlib import Path
 
 from fallline.check.fixing import Fixer
+from fallline.conclude import findings_of
 from fallline.errors import RunError, UsageError
 from fallline.finding import Finding
 from fallline.runs.findings import read_findings
@@ -17,7 +18,6 @@ from fallline.runs.read import read_run
 from fallline.runs.series import Series
 from fallline.triage.pasted import unfenced
 from fallline.verdict.project import read_paths
-from fallline.watcher.conclude import findings_of
 
 __all__ = ["Gathered", "code_in", "corrected", "gather", "lines_back", "seen_in"]
 

@@ -16,18 +16,20 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from fallline.errors import FalllineError
+from fallline.events import Clip
+from fallline.taps.gradients import gradient_of as _gradient
 from fallline.watcher.budget import FLOOR_SECONDS, SHARE, left_for_looks
 from fallline.watcher.finite import Plan, norm_of
-
-if TYPE_CHECKING:
-    from fallline.events import Event
-    from fallline.watcher.session import Session
+from fallline.watcher.fuse import GuardStop
+from fallline.watcher.objects import Objects
+from fallline.watcher.origin import Origin
+from fallline.watcher.progress import Draft
+from fallline.watcher.scalers import Scalers
 
 __all__ = ["Guard", "GuardStop"]
 
@@ -39,22 +41,27 @@ FIRST = 32  # passes that are made before they are rationed
 FEW = 2
 MOST_RESTS = 1_000
 SMALL = 4_096  # elements
-# Reading `.grad` this way goes past taps on it, and past the bytecode of a loop.
-_gradient: Any = vars(torch._C.TensorBase)["grad"].__get__
 _sum, _item = Tensor.sum, Tensor.item
-_NOTHING: list[Tensor] = []
-
-
-class GuardStop(FalllineError, FloatingPointError):
-    """A gradient is NaN or Inf and the run was started with --guard stop."""
 
 
 class Guard:
     """mode: "skip" (the update is not applied), "stop" (raises `GuardStop`), "off"."""
 
-    def __init__(self, session: Session, mode: str) -> None:
-        self.session = session
+    def __init__(
+        self,
+        mode: str,
+        budget: float,
+        objects: Objects,
+        draft: Draft,
+        scalers: Scalers,
+        origin: Origin,
+    ) -> None:
         self.mode = mode
+        self._budget = budget
+        self._objects = objects
+        self._draft = draft
+        self._scalers = scalers
+        self._origin = origin
         self.skipped = 0
         # of all gradients of the update in progress, where it was measured
         self.norm: float | None = None
@@ -62,7 +69,7 @@ class Guard:
         self.recent: float | None = None
         self.holds = False  # something that has to be let go after the step
         self._held: dict[int, list[tuple[Tensor, Tensor]]] = {}
-        self._looked_at: list[Tensor] = _NOTHING
+        self._looked_at: list[Tensor] = []
         self._measured: tuple[Tensor, int] | None = None  # what a clip has just measured
         self._plans: dict[int, Plan] = {}  # by set of parameters
         self.flag: Tensor | None = None  # on the device: whether the step in progress is skipped
@@ -71,18 +78,14 @@ class Guard:
         self._last = time.perf_counter()
         self._rested = 0  # steps since then
 
-    def clipped(self, norm: Tensor, event: Event) -> None:
-        number = event.facts.get("parameters")
+    def clipped(self, norm: Tensor, event: Clip) -> None:
+        number = event.parameter_set
         if number is None:
             return
         self._measured = (norm, number)
         # with a scaler an overflow is expected, and the scaler skips the step
-        if (
-            norm.device.type == "cpu"
-            and not self.session.scaling
-            and not bool(torch.isfinite(norm))
-        ):
-            self.session.origin.clip_spread(event, float(norm))
+        if norm.device.type == "cpu" and not self._draft.scaled and not bool(torch.isfinite(norm)):
+            self._origin.clip_spread(event, float(norm))
 
     def check(self, optimizer: torch.optim.Optimizer, index: int, held: int) -> None:
         """Gradients are complete: hold the step back when one of them is not finite. `held`: the optimizer's parameter set."""
@@ -90,7 +93,7 @@ class Guard:
         self.norm = self.flag = None
         if self._flags:
             self.settle()
-        if self.session.scaler_stepping is not None:
+        if self._scalers.stepping is not None:
             return  # the scaler has looked already
         if measured is not None and self._measured_by_clip(measured, held):
             return
@@ -119,9 +122,9 @@ class Guard:
         self._looked_at, self.holds = gradients, True
         if self._fine(optimizer, index, gradients, held):
             if self.flag is None and gradients[0].is_cuda:
-                self.session.origin.waited()  # so the loss can be looked at, too
+                self._origin.waited()  # so the loss can be looked at, too
             return
-        self.session.origin.gradients_bad(optimizer, index)
+        self._origin.gradients_bad(optimizer, index)
         self.recent = None
         if self.mode == "off":
             return
@@ -138,7 +141,7 @@ class Guard:
 
     def release(self, optimizer: torch.optim.Optimizer) -> bool:
         """After the step: give held-back gradients their place again. Whether the step was held back."""
-        self._looked_at, self.holds = _NOTHING, False
+        self._looked_at, self.holds = [], False
         if self.flag is not None and getattr(optimizer, "found_inf", None) is self.flag:
             del optimizer.found_inf  # type: ignore[attr-defined]
         held = self._held.pop(id(optimizer), None)
@@ -153,7 +156,7 @@ class Guard:
         norm = measured[0]
         return (
             norm.device.type == "cpu"
-            and self.session.objects.covers(measured[1], held)
+            and self._objects.covers(measured[1], held)
             and math.isfinite(norm.item())
         )
 
@@ -176,7 +179,7 @@ class Guard:
     def _rests(self, plan: Plan) -> int:
         """All gradients were looked at: before how many steps from now on a few have to do."""
         now, steps = time.perf_counter(), self._rested + 1
-        left = left_for_looks(self.session.options.budget, (now - self._last) / steps)
+        left = left_for_looks(self._budget, (now - self._last) / steps)
         self._last, self._rested = now, 0
         if plan.elements <= ALWAYS_BELOW and plan.count <= ALWAYS_TENSORS:
             return 0
@@ -189,10 +192,10 @@ class Guard:
         with torch.no_grad():
             found = ~torch.isfinite(norm_of(gradients))
         self.flag = optimizer.found_inf = found.float()
-        loss = self.session.origin.last_loss
-        told = self.flag if loss is None else torch.stack((self.flag, loss.float().reshape(())))
-        here = torch.empty(told.shape, pin_memory=True)
-        here.copy_(told, non_blocking=True)
+        loss = self._origin.last_loss
+        sent = self.flag if loss is None else torch.stack((self.flag, loss.float().reshape(())))
+        here = torch.empty(sent.shape, pin_memory=True)
+        here.copy_(sent, non_blocking=True)
         arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
         arrived.record()
         self._flags.append((index, here, arrived))
@@ -207,7 +210,7 @@ class Guard:
             if flag:
                 self.skipped += 1
                 self._waits = True
-                self.session.origin.noticed_late(index, all(map(math.isfinite, losses)))
+                self._origin.noticed_late(index, all(map(math.isfinite, losses)))
 
 
 def _few(optimizer: torch.optim.Optimizer) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Judging a run while it goes on and when it ends, beside the training thread."""
+"""Judging a run while it is running and when it ends, beside the training thread."""
 
 from __future__ import annotations
 
@@ -6,46 +6,56 @@ import json
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Protocol
 
-from fallline.events import Kind
+from fallline.events import AutocastOff, Backward, Clip, Event, Forward, Step, Trace
 from fallline.finding import Finding
 from fallline.rule import Rule
 from fallline.runs.findings import findings_text
-from fallline.verdict import judge
-from fallline.watcher.taps_trace import build_trace
+from fallline.watcher.log import EventLog
+from fallline.watcher.objects import Objects
+from fallline.watcher.recording import Recording
+from fallline.watcher.trace import build_trace
 
-if TYPE_CHECKING:
-    from fallline.runs.update import UpdateRow
-    from fallline.watcher.session import Session
-
-__all__ = ["Judge"]
+__all__ = ["Judge", "Verdict"]
 
 # After so many updates the events are judged for the first times; later when something new was kept.
 AFTER = frozenset({4, 20, 100})
 EVERY_SECONDS = 10.0
-# A program that only loads or evaluates leaves no run behind.
-_TRAINING = frozenset({Kind.BACKWARD, Kind.STEP, Kind.CLIP, Kind.AUTOCAST_OFF})
+
+OnFailure = Callable[[Rule, Exception], None]
+
+
+class Verdict(Protocol):
+    """The rules over events, which the watcher does not know: `fallline.verdict.judge`."""
+
+    def __call__(self, trace: Trace, *, on_failure: OnFailure) -> list[Finding]: ...
 
 
 class Judge:
-    """Judges one session. Findings go to the recorder as soon as they are known."""
+    """Judges one run. What is found is recorded as soon as it is known."""
 
-    def __init__(self, session: Session) -> None:
-        self.session = session
+    def __init__(
+        self, verdict: Verdict, log: EventLog, objects: Objects, recording: Recording
+    ) -> None:
+        self._verdict = verdict
+        self._log = log
+        self._objects = objects
+        self._recording = recording
         self.findings: list[Finding] = []
         self._wake = threading.Event()
         self._over = False
         self._thread: threading.Thread | None = None
         self._judged = 0
         self._last = time.monotonic()
-        self._unsound: set[str] = set()
+        self._unsound: set[str] = set()  # rules that have failed
 
-    def stepped(self) -> None:
+    def stepped(self, steps: int) -> None:
         """One more update: wake the background thread when it is time."""
-        count, structure = self.session.steps, self.session.log.structure
-        due = count in AFTER or (
-            structure > self._judged and count > 4 and time.monotonic() - self._last > EVERY_SECONDS
+        structure = self._log.structure
+        due = steps in AFTER or (
+            structure > self._judged and steps > 4 and time.monotonic() - self._last > EVERY_SECONDS
         )
         if due:
             self._judged, self._last = structure, time.monotonic()
@@ -56,13 +66,6 @@ class Judge:
                 self._thread.start()
             self._wake.set()
 
-    def listen(self, row: UpdateRow) -> None:
-        """Called by the recorder's thread for every row whose numbers have arrived."""
-        if self.session.loggers is not None:
-            self.session.loggers.row(row)
-        if self.session.live is not None:
-            self.session.live.row(row)
-
     def _work(self) -> None:
         while True:
             self._wake.wait()
@@ -72,20 +75,16 @@ class Judge:
             self._guarded(False)
 
     def _guarded(self, complete: bool) -> None:
-        """Judging may fail; watching goes on all the same."""
+        """Judging may fail; watching continues all the same."""
         try:
             self._look(complete)
         except Exception as error:
             print(f"fallline: the events could not be judged ({error!r})", file=sys.stderr)
 
     def _look(self, complete: bool) -> None:
-        trace = build_trace(self.session, complete=complete)
-        self.findings = judge(trace, on_failure=self._failed)
-        if self.session.loggers is not None:
-            self.session.loggers.judged(self.findings)
-        if self.session.recorder is not None:
-            # written anew each time: what the beginning seemed to show, the whole may not bear out
-            self.session.recorder.describe("judged", json.loads(findings_text(self.findings)))
+        trace = build_trace(self._log, self._objects, complete=complete)
+        self.findings = self._verdict(trace, on_failure=self._failed)
+        self._recording.judged(self.findings, json.loads(findings_text(self.findings)))
 
     def _failed(self, rule: Rule, error: Exception) -> None:
         """A rule that fails must not take the others with it; it is reported once."""
@@ -97,9 +96,16 @@ class Judge:
         """Judge the whole run, in the calling thread."""
         self._over = True
         self._wake.set()
-        if any(
-            e.kind in _TRAINING or (e.kind is Kind.FORWARD and e.facts.get("grad"))
-            for e in self.session.log.events
-        ):
-            self.session.open()
+        if any(map(_trains, self._log.events)):
+            self._recording.open()
             self._guarded(complete)
+
+
+def _trains(event: Event) -> bool:
+    """A program that only loads or evaluates leaves no run behind."""
+    match event:
+        case Backward() | Step() | Clip() | AutocastOff():
+            return True
+        case Forward():
+            return bool(event.grad)
+    return False

@@ -2,20 +2,25 @@
 
 A run of a million updates repeats itself. After the first updates, an update whose events look like ones already kept
 is forgotten, and one that does not is kept together with the update before it and some that follow: whether it was one
-odd update, or the program goes on like this now, only they can tell.
+odd update, or the program continues like this now, only they can show.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Hashable
 
-from fallline.events import Event, Kind
+from fallline.events import Batch, Event, Kind
+from fallline.location import Location
 
 __all__ = ["EventLog"]
 
 KEPT_UPDATES = 100
 KEPT_AFTER = 48  # updates that follow a new one
 MOST_EVENTS = 6_000
+# Calls of one kind from one line between two steps: an evaluation of ten thousand batches says no more than this many.
+REPEATS = 300
+_REPEATED = frozenset({Kind.FORWARD, Kind.BATCH, Kind.EPOCH, Kind.EPOCH_END, Kind.MODE})
 # Facts that differ from update to update without meaning anything new.
 _PASSING = frozenset({"index", "norm", "site"})
 
@@ -25,6 +30,7 @@ class EventLog:
 
     def __init__(self) -> None:
         self.events: list[Event] = []
+        self.lock = threading.Lock()  # events are read beside the training thread
         self.updates = 0
         self.structure = 0
         self.cut = False  # events were dropped for want of room
@@ -34,11 +40,35 @@ class EventLog:
         self._last: dict[int, tuple[Event, int]] = {}  # by place: the last event, and its look
         self._forgotten: list[Event] = []
         self._after = 0  # how many of the next updates are kept whatever they look like
+        self._repeats: dict[tuple[str, int], int] = {}  # by kind and place, since the last step
 
     def add(self, event: Event) -> None:
+        key = (event.kind._value_, id(event.at))  # hashing an Enum is slow
+        count = self._repeats[key] = self._repeats.get(key, 0) + 1
+        if count > REPEATS and event.kind in _REPEATED:
+            return
+        with self.lock:
+            self._append(event)
+
+    def repeats(self, kind: Kind, at: Location) -> int:
+        """How many events of this kind came from this place since the last step."""
+        return self._repeats.get((kind._value_, id(at)), 0)
+
+    def drop(self, others: set[int]) -> None:
+        """Forget these events, by id."""
+        with self.lock:
+            self.events[:] = [e for e in self.events if id(e) not in others]
+
+    def cut_off(self, first: int) -> None:
+        """Forget the events from this one on: a closure that runs again makes them anew."""
+        with self.lock:
+            del self.events[first:]
+
+    def _append(self, event: Event) -> None:
         self.events.append(event)
         if event.kind is Kind.STEP:
             self._close()
+            self._repeats.clear()
         elif len(self.events) > MOST_EVENTS + 2_000:
             # a program that never steps: keep its beginning
             self.cut = True
@@ -46,7 +76,7 @@ class EventLog:
             self._start = min(self._start, len(self.events))
 
     def repeat(self, segment: list[Event]) -> None:
-        """An update like this known one, which nobody told again."""
+        """An update like this known one, which was not recorded again."""
         self.updates += 1
         if self._after and self._follows():
             self.events += segment
@@ -92,7 +122,7 @@ class EventLog:
                 and same.optimizer == event.optimizer
                 and same.model == event.model
                 and same.loader == event.loader
-                and same.facts == event.facts
+                and same.known() == event.known()
             ):
                 return number
         look = _look(event)
@@ -104,13 +134,10 @@ class EventLog:
 
 
 def _look(event: Event) -> Hashable:
-    facts = event.facts
-    if event.kind is Kind.BATCH:
-        shown: Hashable = facts.get("last")
-    elif _PASSING.isdisjoint(facts):
-        shown = tuple(facts.values())
+    if isinstance(event, Batch):
+        shown: Hashable = event.last
     else:
-        shown = tuple(v for k, v in facts.items() if k not in _PASSING)
+        shown = tuple(item for item in event.known().items() if item[0] not in _PASSING)
     return (
         event.kind,
         event.at.path,

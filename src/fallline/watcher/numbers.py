@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from fallline.engine.statistics import has_kernel, moments_of
 from fallline.runs.samples import FROZEN, WIDTH, WITH, WITHOUT, Layout, ParameterInfo, Sample
 from fallline.watcher.budget import FLOOR_SECONDS, SHARE, left_for_looks
 
@@ -258,8 +259,6 @@ def gradient_sample(gradients: Sequence[Tensor]) -> Tensor:
 
 def _by_kernel(gradients: Sequence[Tensor]) -> Tensor | None:
     """The engine's one-pass kernel: sum, squares, largest, zeros, non-finite of each; None where it cannot run."""
-    from fallline.engine.statistics import has_kernel, moments_of
-
     return moments_of(list(gradients)) if has_kernel(gradients[0]) else None
 
 

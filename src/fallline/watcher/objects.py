@@ -116,6 +116,11 @@ class Objects:
             (name, thing) for name, ref in self._optimizers.items() if (thing := ref()) is not None
         ]
 
+    def held(self, tensor: Tensor) -> bool:
+        """Some optimizer steps this tensor."""
+        serial = self.serial(tensor)
+        return any(serial in self._members[n] for n in self.optimizer_sets.values())
+
     # -- parameter sets ----------------------------------------------------------------------------------------
 
     def serial(self, parameter: Tensor) -> int:

@@ -11,12 +11,12 @@ import math
 import weakref
 from collections import deque
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fallline.events import Backward, Event
+from fallline.events import Backward, Clip, Event
 from fallline.location import Location
 from fallline.replay.again import (
     Replay,
@@ -25,21 +25,21 @@ from fallline.replay.again import (
     prepare,
     prepare_crashed,
 )
-from fallline.replay.capture import Capture, Gone
+from fallline.replay.capture import CallSites, Capture, Gone
 from fallline.replay.modules import Modules, unwrap
 from fallline.replay.once import Once
 from fallline.replay.randomness import Randomness
 from fallline.replay.tensors import storage, tensors_in
 from fallline.taps.frames import is_user_file, locate, user_frames
 from fallline.taps.tap import Reached
+from fallline.watcher.objects import Objects
+from fallline.watcher.observed import Observed
 from fallline.watcher.origin_graph import from_graph
 from fallline.watcher.origin_hooks import Hooks
-from fallline.watcher.origin_parameter import ORDINARY, blame
+from fallline.watcher.origin_parameter import ORDINARY, Stepped, blame
 from fallline.watcher.origin_probes import small_parameters, small_stepped
 from fallline.watcher.origin_trace import BackwardTrace, ForwardTrace, Story, describe, first_bad
-
-if TYPE_CHECKING:
-    from fallline.watcher.session import Session
+from fallline.watcher.progress import Progress
 
 __all__ = ["Origin"]
 
@@ -52,16 +52,19 @@ _CODES = {"parameter": "FL622", "buffer": "FL622", "input": "FL623"}
 class Origin:
     """Watches one process for the first non-finite number, and finds where it was born."""
 
-    def __init__(self, session: Session) -> None:
-        self.session = session
+    def __init__(self, objects: Objects, progress: Progress, observed: Observed) -> None:
+        self._objects = objects
+        self._progress = progress
+        self._observed = observed
         self.capture: Capture | None = None
         self._randomness = Randomness()
-        self.observed: list[dict[str, Any]] = []
+        self._sites = CallSites()
         self._replays = 0
-        self._told: set[Any] = set()
+        self._reported: set[Any] = set()
         self._loss: tuple[Tensor, Event] | None = None
         self.latest: Event | None = None  # the last backward
         self._last_step: Event | None = None
+        self._norm: float | None = None  # of the gradients of the last step
         self.window_lost = False  # a loss of the update in progress was not finite
         self.guard_follows = False  # in updates that go like the last one
         self.lost = False  # the loss of the last backward was not finite: no news in its gradients
@@ -79,20 +82,19 @@ class Origin:
         module: nn.Module,
         args: Any,
         kwargs: Any,
-        event: Event,
+        device: str,
         frame: FrameType,
-        told: bool = True,
+        recorded: bool = True,
     ) -> None:
         """A model is called, from this frame."""
         capture = self.capture
         if capture is None or capture.over:
-            capture = self.capture = Capture(self._randomness.before())
+            capture = self.capture = Capture(self._randomness.before(), self._sites)
         if len(capture.calls) < 64:
-            device = self.session.devices.get(event.model or "", "cpu")
-            capture.add(module, args, kwargs, device, frame, told)
+            capture.add(module, args, kwargs, device, frame, recorded)
 
     def forward_again(
-        self, module: nn.Module, args: Any, kwargs: Any, event: Event, frame: FrameType
+        self, module: nn.Module, args: Any, kwargs: Any, device: str, frame: FrameType
     ) -> None:
         """The same in an update that goes like the ones before it."""
         capture, random = self.capture, self._randomness
@@ -101,7 +103,7 @@ class Origin:
                 random.rests -= capture.over  # one for each micro-batch
                 if capture.again(module, args, kwargs, frame):
                     return
-        self.before_forward(module, args, kwargs, event, frame, False)
+        self.before_forward(module, args, kwargs, device, frame, False)
 
     def before_backward(
         self,
@@ -109,14 +111,14 @@ class Origin:
         value: float | Tensor | None,
         event: Event,
         frame: FrameType,
-        told: bool,
+        recorded: bool,
     ) -> None:
         """`value`: of the loss, where it is one number; a tensor on an accelerator."""
         capture = self.capture
         if capture is not None:
             if not capture.over and capture.random is not None:
                 self._randomness.after(capture.random)
-            capture.end(frame, told)
+            capture.end(frame, recorded)
         self.latest, self.lost = event, False
         if isinstance(value, float):
             if not math.isfinite(value):
@@ -127,9 +129,8 @@ class Origin:
 
     def after_backward(self, event: Event) -> None:
         """A look at one or two small gradients: a NaN from any operation arrives there, and the frame is still alive."""
-        if self.session.off:
-            return
-        if event.facts.get("scaled") or self.lost or self._replays >= MOST_REPLAYS:
+        scaled = isinstance(event, Backward) and event.scaled
+        if scaled or self.lost or self._replays >= MOST_REPLAYS:
             return
         for probe in self._probe():
             gradient = probe.grad
@@ -146,7 +147,7 @@ class Origin:
         frame = ends[0][0] if ends else None
         self.guard_follows = (
             frame is not None
-            and self.session.micro_batches == 1
+            and self._progress.micro_batches == 1
             and any(id(f) == frame for f in user_frames())
         )
 
@@ -160,21 +161,28 @@ class Origin:
             known = self._probes[id(model)] = [weakref.ref(p) for p in small_parameters(model)]
         # what any operation makes non-finite flows back to the first; where more micro-batches follow before the guard
         # looks at all of them, the last is looked at too
-        chosen = known[:1] if self.session.micro_batches == 1 else known
+        chosen = known[:1] if self._progress.micro_batches == 1 else known
         return [p for ref in chosen if (p := ref()) is not None]
 
     def after_step(
-        self, optimizer: torch.optim.Optimizer, index: int, event: Event, rate: float | None
+        self,
+        optimizer: torch.optim.Optimizer,
+        index: int,
+        event: Event,
+        rate: float | None,
+        norm: float | None,
     ) -> None:
-        """Remember the learning rate, and the update after which a parameter was no longer finite."""
-        self._last_step = event
+        """Remember the learning rate, and the update after which a parameter was no longer finite.
+
+        `norm`: of its gradients, where it was measured.
+        """
+        self._last_step, self._norm = event, norm
         name = event.optimizer or ""
         rates = self.rates.get(name)
         if rates is None:
             rates = self.rates[name] = deque(maxlen=16)
         if rate is not None and (not rates or rates[-1][1] != rate):
             rates.append((index, rate))
-        norm = self.session.guard.recent
         # finite gradients of an ordinary size do not carry a parameter out of its range
         ordinary = norm is not None and norm < ORDINARY and rate is not None and rate < ORDINARY
         self.calm = ordinary or bool(self._made_bad)
@@ -187,7 +195,7 @@ class Origin:
                     self._made_bad[id(p)] = (index, event.at, name)
 
     def _parameter_probes(self, name: str, optimizer: torch.optim.Optimizer) -> list[Tensor]:
-        held = self.session.objects.optimizer_sets[name]
+        held = self._objects.optimizer_sets[name]
         known = self._step_probes.get(name)
         if known is None or known[0] != held:
             known = self._step_probes[name] = (held, small_stepped(optimizer))
@@ -229,8 +237,8 @@ class Origin:
 
     def noticed_late(self, index: int, finite_loss: bool) -> None:
         """A fused optimizer has skipped an earlier update; what that micro-batch was is gone."""
-        if self.latest is not None and ("late", self.latest.at.line) not in self._told:
-            self._told.add(("late", self.latest.at.line))
+        if self.latest is not None and ("late", self.latest.at.line) not in self._reported:
+            self._reported.add(("late", self.latest.at.line))
             why = "the fused step was not waited for; from here on it is, and the next one is replayed"
             code = "FL621" if finite_loss else "FL620"
             self._observe(code, self.latest, {"step": index, "missing": why})
@@ -239,10 +247,10 @@ class Origin:
 
     def loss_bad(self, loss: Tensor, event: Event) -> None:
         """The loss is not finite before its backward."""
-        known = {"FL620", "FL622", "FL623"} & {o["code"] for o in self.observed}
-        if self._replays >= MOST_REPLAYS or (known and ("site", event.at.line) in self._told):
+        known = {"FL620", "FL622", "FL623"} & self._observed.codes
+        if self._replays >= MOST_REPLAYS or (known and ("site", event.at.line) in self._reported):
             return
-        self._told.add(("site", event.at.line))
+        self._reported.add(("site", event.at.line))
         poisoned = self._poisoned()
         if poisoned is not None:
             self._observe("FL622", event, poisoned)
@@ -271,7 +279,7 @@ class Origin:
             if is_user_file(trace.tb_frame.f_code.co_filename):
                 frames.append((trace.tb_frame, trace.tb_lasti))
             trace = trace.tb_next
-        if capture is None or capture.over or not frames or self.observed:
+        if capture is None or capture.over or not frames or self._observed.codes:
             return
         replay = prepare_crashed(capture, frames)
         if replay.run is None:
@@ -291,9 +299,9 @@ class Origin:
 
     def gradient_bad(self, event: Event, parameter: Tensor) -> None:
         """The loss is finite, this parameter's gradient is not."""
-        if self._replays >= MOST_REPLAYS or ("gradient", event.at.line) in self._told:
+        if self._replays >= MOST_REPLAYS or ("gradient", event.at.line) in self._reported:
             return
-        self._told.add(("gradient", event.at.line))
+        self._reported.add(("gradient", event.at.line))
         name = self._name_of(parameter)
         story, way, missing = self._replay_backward()
         facts: dict[str, Any] = {"parameter": name, "replayed": way or None}
@@ -305,14 +313,12 @@ class Origin:
             return
         self._observe("FL621", event, self._facts(story) | facts, story.at)
 
-    def clip_spread(self, event: Event, norm: float) -> None:
+    def clip_spread(self, event: Clip, norm: float) -> None:
         """FL127: clipping has met a non-finite norm and made every gradient useless."""
         # after a loss that was not finite there is nothing left to spread to
-        if ("clip", event.at.line) not in self._told and not self.window_lost:
-            self._told.add(("clip", event.at.line))
-            self._observe(
-                "FL127", event, {"norm": str(norm), "threshold": event.facts.get("threshold")}
-            )
+        if ("clip", event.at.line) not in self._reported and not self.window_lost:
+            self._reported.add(("clip", event.at.line))
+            self._observe("FL127", event, {"norm": str(norm), "threshold": event.threshold})
 
     def _facts(self, story: Story) -> dict[str, Any]:
         facts: dict[str, Any] = {
@@ -331,55 +337,31 @@ class Origin:
     def _observe(
         self, code: str, event: Event, facts: dict[str, Any], at: Location | None = None
     ) -> None:
-        session = self.session
         at = at or facts.pop("at", None) or event.at
         optimizer, update = self._update(event)
-        facts.setdefault("optimizer", optimizer)
         seen = {
-            "code": code,
-            "path": at.path,
-            "line": at.line,
-            "column": at.column,
-            "function": at.function,
             "step": facts.pop("step", None) if "step" in facts else update,
-            "rank": session.rank,
             "backward": f"{event.at.path}:{event.at.line}",
-            **{k: v for k, v in facts.items() if v is not None},
+            "optimizer": optimizer,
+            **facts,
+            "learning_rate": self._rate_jump(),
         }
-        jump = self._rate_jump()
-        if jump is not None:
-            seen["learning_rate"] = jump
-        self.observed.append(seen)
-        session.open().describe("observed", self.observed)
-
-    def note(self, code: str, at: Location, facts: dict[str, Any]) -> None:
-        """Something that was seen and is not about a number."""
-        seen = {
-            "code": code,
-            "path": at.path,
-            "line": at.line,
-            "column": at.column,
-            "function": at.function,
-            "rank": self.session.rank,
-        }
-        self.observed.append(seen | facts)
-        self.session.open().describe("observed", self.observed)
+        self._observed.add(code, at, {k: v for k, v in seen.items() if v is not None})
 
     def _update(self, event: Event) -> tuple[str | None, int]:
         """The optimizer that this loss belongs to, and its update in progress, counted from 0."""
-        session = self.session
-        number = event.facts.get("parameters")
-        if isinstance(number, int):
-            reached = session.objects.members(number)
-            sets = session.objects.optimizer_sets
+        objects, counts = self._objects, self._progress.counts
+        if event.parameter_set is not None:
+            reached = objects.members(event.parameter_set)
+            sets = objects.optimizer_sets
             # a generator's loss reaches the critic as well: the one that has not been stepped for longest comes next. What
             # was never stepped may be one that a framework has wrapped into another.
-            stepped = {sets[name] for name in session.counts}
-            new = [n for n, held in sets.items() if n not in session.counts and held not in stepped]
-            for name in (*new, *session.counts):
-                if reached & session.objects.members(sets[name]):
-                    return name, session.counts.get(name, 0)
-        return None, max(session.counts.values(), default=0)
+            stepped = {sets[name] for name in counts}
+            new = [n for n, held in sets.items() if n not in counts and held not in stepped]
+            for name in (*new, *counts):
+                if reached & objects.members(sets[name]):
+                    return name, counts.get(name, 0)
+        return None, self._progress.updates
 
     def _rate_jump(self) -> dict[str, Any] | None:
         """The learning rate was raised a hundredfold or more lately."""
@@ -411,14 +393,40 @@ class Origin:
             "result": describe(parameter),
         }
         made = self._made_bad.get(id(parameter))
-        steps = max(self.session.counts.values(), default=0)
+        steps = self._progress.updates
         if made is not None:
             facts |= {"step": made[0], "at": made[1], "op": "step", "optimizer": made[2]}
         elif steps == 0 or self._last_step is None:
             facts |= {"step": 0, "op": "init", "note": "it was there before the first update"}
         else:
-            facts |= blame(self, parameter, self._last_step, steps)
+            facts |= self._blame(parameter, self._last_step, steps)
         return facts
+
+    def _blame(self, parameter: Tensor, step: Event, steps: int) -> dict[str, Any]:
+        """What is known of a parameter that was finite before the last step, and is not now."""
+        name, optimizer = self._owner(parameter)
+        calls = self.capture.calls if self.capture is not None else []
+        chain = calls[0].chain if calls else []
+        call = locate(chain[0][1], chain[0][2], 0) if chain else None
+        updates = self._progress.counts.get(name, steps)
+        known = Stepped(name, optimizer, step, updates, self._ordinary(name))
+        return blame(parameter, known, call)
+
+    def _owner(self, parameter: Tensor) -> tuple[str, torch.optim.Optimizer | None]:
+        """The optimizer that has stepped this parameter."""
+        for name, optimizer in self._objects.optimizers():
+            if name in self._progress.counts and any(
+                p is parameter for g in optimizer.param_groups for p in g["params"]
+            ):
+                return name, optimizer
+        return "", None
+
+    def _ordinary(self, name: str) -> bool:
+        """Neither gradients nor learning rate of the last step were large enough to carry a parameter out of its range."""
+        rates = self.rates.get(name)
+        if self._norm is None or not rates:
+            return False
+        return self._norm < ORDINARY and rates[-1][1] < ORDINARY
 
     def _name_of(self, parameter: Tensor) -> str | None:
         if self.capture is not None:
@@ -426,7 +434,7 @@ class Origin:
             if known is not None:
                 return known[1]
         return next(
-            iter(self.session.objects.parameter_names([self.session.objects.serial(parameter)])),
+            iter(self._objects.parameter_names([self._objects.serial(parameter)])),
             None,
         )
 
@@ -457,7 +465,7 @@ class Origin:
         return _worst(trace, loss), replay.way, replay.missing
 
     def _modules(self, capture: Capture) -> Modules:
-        known = [m for _, m in self.session.objects.models()]
+        known = [m for _, m in self._objects.models()]
         named = [v for f in user_frames() for v in f.f_locals.values() if isinstance(v, nn.Module)]
         called = list(map(unwrap, capture.models))
         return Modules.around(called, known + capture.holders, list(map(unwrap, named)))
@@ -476,7 +484,7 @@ class Origin:
                     loss = replay.run()
                 if not isinstance(loss, Tensor) or loss.grad_fn is None:
                     return None, replay.way, "the replay gave no loss"
-                saved, ended = not self.session.checkpoints, lambda: hooks.found is not None
+                saved, ended = not self._progress.checkpoints, lambda: hooks.found is not None
                 story = BackwardTrace(modules, saved=saved, ended=ended).run(loss)
                 return story or hooks.found, replay.way, ""
         except Gone:

@@ -1,4 +1,4 @@
-"""Where a non-finite loss came from, as far as its own graph tells without running anything again."""
+"""Where a non-finite loss came from, as far as its own graph shows without running anything again."""
 
 from __future__ import annotations
 

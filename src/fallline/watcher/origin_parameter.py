@@ -10,7 +10,8 @@ import ast
 import copy
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,14 +19,10 @@ from torch import Tensor, nn
 from fallline.events import Event
 from fallline.location import Location
 from fallline.replay.source import enclosing, over_parameters, statement_at
-from fallline.taps.frames import locate, user_frames
+from fallline.taps.frames import user_frames
 from fallline.taps.tap import silence
 
-if TYPE_CHECKING:
-    from fallline.watcher.origin import Origin
-    from fallline.watcher.session import Session
-
-__all__ = ["ORDINARY", "blame"]
+__all__ = ["ORDINARY", "Stepped", "blame"]
 
 ORDINARY = 1e12  # norms and learning rates below this make no infinity in one step
 
@@ -40,22 +37,30 @@ _LOOPS = (ast.For, ast.While)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Module)
 
 
-def blame(origin: Origin, parameter: Tensor, step: Event, steps: int) -> dict[str, Any]:
-    """What is known of a parameter that was finite before `step`, the last of `steps`, and is not now."""
-    session = origin.session
-    name, optimizer = _owner(session, parameter)
-    updates = session.counts.get(name, steps)
-    ordinary = _ordinary(origin, name)
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """The last step before a parameter was found not to be finite."""
+
+    name: str  # of the optimizer that holds it; empty where none does
+    optimizer: torch.optim.Optimizer | None
+    event: Event
+    updates: int  # of this optimizer so far
+    ordinary: (
+        bool  # gradients and learning rate were far from what carries a parameter out of its range
+    )
+
+
+def blame(parameter: Tensor, last: Stepped, call: Location | None) -> dict[str, Any]:
+    """What is known of a parameter that was finite before the last step, and is not now. `call`: of the model, after it."""
+    step, updates = last.event, last.updates
     with silence():
-        made = step_made_it(optimizer, parameter, ordinary)
-    facts: dict[str, Any] = {"optimizer": name or None}
+        made = step_made_it(last.optimizer, parameter, last.ordinary)
+    facts: dict[str, Any] = {"optimizer": last.name or None}
     if made:
-        eps = optimizer.param_groups[0].get("eps") if optimizer is not None else None
-        if ordinary and isinstance(eps, int | float):
+        eps = last.optimizer.param_groups[0].get("eps") if last.optimizer is not None else None
+        if last.ordinary and isinstance(eps, int | float):
             facts["eps"] = eps
         return facts | {"step": updates - 1, "at": step.at, "op": "step"}
-    chain = origin.capture.calls[0].chain if origin.capture and origin.capture.calls else []
-    call = locate(chain[0][1], chain[0][2], 0) if chain else None
     lines = written_between(step, call, parameter)
     facts["between"] = [updates - 1, updates]
     facts["lines"] = [f"{at.path}:{at.line}" for at, _ in lines]
@@ -68,32 +73,10 @@ def blame(origin: Origin, parameter: Tensor, step: Event, steps: int) -> dict[st
     return facts
 
 
-def _owner(session: Session, parameter: Tensor) -> tuple[str, torch.optim.Optimizer | None]:
-    """The optimizer that has stepped this parameter."""
-    for name, optimizer in session.objects.optimizers():
-        if name in session.counts and any(
-            p is parameter for g in optimizer.param_groups for p in g["params"]
-        ):
-            return name, optimizer
-    return "", None
-
-
-def _ordinary(origin: Origin, name: str) -> bool:
-    """Neither gradients nor learning rate of the last step were large enough to carry a parameter out of its range."""
-    rates, norm = origin.rates.get(name), origin.session.guard.recent
-    return (
-        norm is not None
-        and norm < ORDINARY
-        and rates is not None
-        and bool(rates)
-        and rates[-1][1] < ORDINARY
-    )
-
-
 def step_made_it(
     optimizer: torch.optim.Optimizer | None, parameter: Tensor, ordinary: bool
 ) -> bool | None:
-    """Whether the last step wrote the NaN; None where that cannot be told.
+    """Whether the last step wrote the NaN; None where that is not known.
 
     After an ordinary step what is left is a division in the optimizer itself (Adam with eps = 0), and that happens again when a
     copy of the parameter is stepped.
@@ -235,8 +218,10 @@ def _called(call: ast.Call) -> str:
 def _concerns(node: ast.expr, values: dict[str, Any], parameter: Tensor) -> bool:
     """Whether what is written can be this parameter: a name in it stands for it, for a model with it, or for nothing known."""
     roots = [values[n.id] for n in ast.walk(node) if isinstance(n, ast.Name) and n.id in values]
-    telling = [v for v in roots if isinstance(v, Tensor | nn.Module)]
-    return not telling or any(isinstance(v, nn.Parameter) or _holds(v, parameter) for v in telling)
+    concerned = [v for v in roots if isinstance(v, Tensor | nn.Module)]
+    return not concerned or any(
+        isinstance(v, nn.Parameter) or _holds(v, parameter) for v in concerned
+    )
 
 
 def _holds(value: Any, parameter: Tensor) -> bool:

@@ -68,7 +68,7 @@ class Story:
 
 
 class ForwardTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Looks at the result of every operation and tells each non-finite tensor's story."""
+    """Looks at the result of every operation and keeps each non-finite tensor's story."""
 
     def __init__(self, inputs: dict[int, str], modules: Modules | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -141,8 +141,8 @@ class ForwardTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         self._count += 1
         name = func._schema.name
-        told = [s for s in known if s is not None]
-        bad = [s for s in told if not s.meant]
+        stories = [s for s in known if s is not None]
+        bad = [s for s in stories if not s.meant]
         if bad:
             # one that no operation has met before is met now: running statistics that the same NaN has spoilt come last
             first = min(bad, key=lambda s: s.order or self._count)
@@ -150,9 +150,9 @@ class ForwardTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._place(first, name, before, output)  # the first operation that met it
             self.stories[key] = first
             return
-        deliberate = bool(told) or plain_base(name) in _MEANT or _infinite_scalar(arguments)
+        deliberate = bool(stories) or plain_base(name) in _MEANT or _infinite_scalar(arguments)
         # a mask is there to be swallowed: where a reduction still gives an infinity, it has taken everything
-        swallows = bool(told) and plain_base(name) in _REDUCTIONS
+        swallows = bool(stories) and plain_base(name) in _REDUCTIONS
         story = Story("", None, None, order=self._count)
         if deliberate and not swallows and not bool(torch.isnan(output).any()):
             story.meant = True

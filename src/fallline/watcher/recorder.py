@@ -1,8 +1,8 @@
 """What a run leaves behind: every update and finding, written by a thread that training never waits for.
 
-The training thread puts small rows into a queue and goes on. A background thread turns tensors into numbers,
+The training thread puts small rows into a queue and continues. A background thread turns tensors into numbers,
 writes them to this rank's SQLite file and keeps a bounded history for the live line. Nothing here raises into
-the program that trains: when the disk is full or read-only, training goes on and stderr says so once.
+the program that trains: when the disk is full or read-only, training continues and stderr says so once.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ class Recorder:
             self._warned = True
             reason = getattr(error, "strerror", None) or error
             print(
-                f"fallline: cannot write the run to {self.folder} ({reason}); training goes on, unrecorded",
+                f"fallline: cannot write the run to {self.folder} ({reason}); training continues, unrecorded",
                 file=sys.stderr,
             )
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import torch
 
+from fallline.conclude import conclude
 from fallline.finding import Finding
 from fallline.rules import rule_by_code
 from fallline.runs.series import Series, Track
-from fallline.watcher.conclude import conclude
 from fallline.watcher.session import Options, Session
 
 __all__ = ["Watched", "updates_needed", "watched"]

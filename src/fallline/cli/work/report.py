@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 
+from fallline.conclude import findings_of
 from fallline.errors import RunError
 from fallline.report.html import write_page
 from fallline.report.run import summary
 from fallline.runs.findings import findings_text, write_findings
 from fallline.runs.read import read_run
 from fallline.show.terminal import Paint, wants_colour
-from fallline.watcher.conclude import findings_of
 
 __all__ = ["run"]
 

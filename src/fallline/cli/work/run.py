@@ -10,10 +10,10 @@ import sys
 from fallline.errors import UsageError
 from fallline.finding import Finding
 from fallline.integrations.logger import loggers_of
+from fallline.integrations.run import run_watched, shown
 from fallline.report.run import finding_lines, summary
 from fallline.runs.series import Series
 from fallline.show.terminal import Paint, wants_colour
-from fallline.watcher.launch_run import run_watched, shown
 
 __all__ = ["run", "show"]
 

@@ -18,8 +18,8 @@ import torch
 from fallline.instruments.memory.ledger import BATCH, Entry, Ledger
 from fallline.location import Location
 from fallline.taps.frames import place, user_frames
+from fallline.watcher.kept import keeper
 from fallline.watcher.memory import live_bytes
-from fallline.watcher.taps_kept import keeper
 
 __all__ = ["Growing", "Growth", "Line"]
 

@@ -10,19 +10,18 @@ import ast
 import weakref
 from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
-from fallline.events import Event, Kind
+from fallline.events import Event, Forward, Keep
 from fallline.location import Location
 from fallline.replay.source import enclosing, statement_at
-from fallline.taps.frames import Place
-from fallline.watcher.taps_loss import root_marker
-
-if TYPE_CHECKING:
-    from fallline.watcher.taps_events import Teller
+from fallline.watcher.emit import Emitter
+from fallline.watcher.loss import root_marker
+from fallline.watcher.progress import Progress
 
 __all__ = ["KeptGraphs", "keeper"]
 
+How = Literal["append", "add", "assign"]
 _MARK = "fallline.loss"
 OLD = 2  # updates: the loss of the last iteration is still in its variable
 ENOUGH = 2  # graphs of past updates that are still alive
@@ -34,67 +33,64 @@ class Token:
 
 
 class KeptGraphs:
-    """Counts graphs that are still alive, and tells where they are kept."""
+    """Counts graphs that are still alive, and says where they are kept."""
 
-    def __init__(self, teller: Teller) -> None:
-        self.teller = teller
+    def __init__(self, emitter: Emitter, progress: Progress) -> None:
+        self._emitter = emitter
+        self._progress = progress
         self._losses: deque[tuple[weakref.ref[Token], int, Event]] = deque(maxlen=256)
-        self._outputs: deque[tuple[weakref.ref[Any], Event]] = deque(maxlen=256)
-        self._told: set[tuple[str, int]] = set()
+        self._outputs: deque[tuple[weakref.ref[Any], Forward]] = deque(maxlen=256)
+        self._reported: set[tuple[str, int]] = set()
 
     def loss(self, loss: Any, event: Event) -> None:
         token = Token()
         if root_marker(loss, _MARK, token):
-            self._losses.append((weakref.ref(token), self.teller.steps, event))
+            self._losses.append((weakref.ref(token), self._progress.steps, event))
 
-    def output(self, mark: Any, event: Event) -> None:
+    def output(self, mark: Any, event: Forward) -> None:
         self._outputs.append((weakref.ref(mark), event))
 
     def stepped(self) -> int:
         """After a step: how many graphs of past updates are alive."""
         while self._losses and self._losses[0][0]() is None:
             self._losses.popleft()
-        now = self.teller.steps
+        now = self._progress.steps
         old = [
             event
             for token, step, event in self._losses
             if now - step >= OLD and token() is not None
         ]
         if len(old) >= ENOUGH:
-            self._tell(old[0])
+            self._report(old[0])
         return len(old)
 
     def pass_over(self) -> None:
         """A loader is exhausted: outputs of that pass that no backward walked and that are still alive were stored."""
         while self._outputs and self._outputs[0][0]() is None:
             self._outputs.popleft()
-        alive = [
-            event
-            for mark, event in self._outputs
-            if mark() is not None and not event.facts.get("used")
-        ]
+        alive = [event for mark, event in self._outputs if mark() is not None and not event.used]
         by_place: dict[Location, list[Event]] = {}
         for event in alive:
             by_place.setdefault(event.at, []).append(event)
         for events in by_place.values():
             if len(events) > ENOUGH:
-                self._tell(events[0])
+                self._report(events[0])
 
-    def _tell(self, event: Event) -> None:
-        if (event.at.path, event.at.line) in self._told:
+    def _report(self, event: Event) -> None:
+        if (event.at.path, event.at.line) in self._reported:
             return
-        self._told.add((event.at.path, event.at.line))
+        self._reported.add((event.at.path, event.at.line))
         for at in (event.at, *reversed(event.callers)):
             found = keeper(at)
             if found is not None:
-                place = Location(
+                where = Location(
                     at.path, found[0].lineno, found[0].col_offset + 1, function=at.function
                 )
-                self.teller.emit(Kind.KEEP, Place(place), how=found[1], reaches_backward=False)
+                self._emitter.emit(Keep(where, how=found[1], reaches_backward=False))
                 return
 
 
-def keeper(at: Location) -> tuple[ast.stmt, str] | None:
+def keeper(at: Location) -> tuple[ast.stmt, How] | None:
     """The statement in the loop around this line that stores a tensor past the iteration, and how."""
     statement = statement_at(at.path, at.line)
     if statement is None:
@@ -119,9 +115,9 @@ def keeper(at: Location) -> tuple[ast.stmt, str] | None:
     return None
 
 
-def _stores(node: ast.stmt, tainted: set[str]) -> str | None:
+def _stores(node: ast.stmt, tainted: set[str]) -> How | None:
     value: ast.AST | None = None
-    how = ""
+    how: How = "append"
     if (
         isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Call)

@@ -8,8 +8,16 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from fallline.conclude import conclude
 from fallline.errors import FalllineError, UsageError
 from fallline.finding import Finding
+from fallline.integrations.cells import name_cells
+from fallline.integrations.logger import log_session, loggers_of
+from fallline.integrations.run import active, default_folder, versions
+from fallline.report.run import summary
+from fallline.show.terminal import Paint, wants_colour
+from fallline.taps.frames import cells
+from fallline.verdict import judge
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -46,16 +54,11 @@ class Watch:
         if _watching is self:
             _watching = None
         atexit.unregister(self._exit)
-        from fallline.taps.frames import cells
-
         if cells and self._session.recorder is not None:
-            self._session.recorder.describe(
-                "cells", cells
-            )  # a notebook has no file to look them up in
+            # a notebook has no file to look them up in
+            self._session.recorder.describe("cells", cells)
         self._session.finish(status)
         if self.folder is not None and self._session.rank == 0:
-            from fallline.watcher.conclude import conclude
-
             try:
                 self.series, self.findings = conclude(self.folder, wait=True)
             except (FalllineError, OSError):
@@ -66,17 +69,14 @@ class Watch:
 
     def fail(self, error: BaseException) -> list[Finding]:
         """Stop watching because the program raised; perhaps it saw a NaN itself."""
-        if self.own and not self.stopped and isinstance(error, Exception) and not self._session.off:
-            self._session.safely(self._session.origin.crashed, error.__traceback__)
+        if self.own and not self.stopped and isinstance(error, Exception):
+            self._session.crashed(error.__traceback__)
         return self.stop(f"raised {type(error).__name__}: {error}")
 
     def summary(self, stream: TextIO) -> str:
         """What `fallline run` would say at the end, for this stream; empty before the end, and on other ranks."""
         if self.series is None:
             return ""
-        from fallline.report.run import summary
-        from fallline.show.terminal import Paint, wants_colour
-
         return summary(self.series, self.findings, Paint(wants_colour("auto", stream)))
 
     def _exit(self) -> None:
@@ -101,8 +101,6 @@ class Watch:
 
 def current() -> Any:
     """The session that watches this process; None where nobody does."""
-    from fallline.watcher.launch_run import active
-
     return _watching._session if _watching is not None else active()
 
 
@@ -113,8 +111,6 @@ def check_options(budget: float, guard: str, log: Any = None) -> None:
     if not 0 <= budget <= 100:
         raise UsageError(f"budget={budget!r}: it is a percentage of the step time, from 0 to 100")
     if log is not None:
-        from fallline.integrations.logger import loggers_of
-
         loggers_of(log)
 
 
@@ -136,8 +132,7 @@ def watch(
     check_options(budget, guard, log)
     import torch
 
-    from fallline.integrations.logger import log_session
-    from fallline.watcher.launch_run import active, default_folder, versions
+    # the package may be asked for `fallline.watch` where there is no torch
     from fallline.watcher.session import Options, Session
 
     for thing in things:
@@ -154,7 +149,8 @@ def watch(
         _watching.stop()
     folder = Path(out if out is not None else default_folder("watch"))
     session = Session(
-        Options(folder.absolute(), budget / 100, guard, {"cwd": str(Path.cwd()), **versions()})
+        Options(folder.absolute(), budget / 100, guard, {"cwd": str(Path.cwd()), **versions()}),
+        judge,
     )
     for thing in things:
         if isinstance(thing, torch.nn.Module):
@@ -174,6 +170,4 @@ def _name_cells() -> None:
     """In a notebook findings are to name its cells, also without `%load_ext fallline`."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if shell is not None:
-        from fallline.integrations.notebook import name_cells
-
         name_cells(shell)

@@ -1,4 +1,4 @@
-"""What a run says while it goes on: the first finding of each code at once, and on a terminal one line of numbers.
+"""What a run says while it is running: the first finding of each code at once, and on a terminal one line of numbers.
 
 A finding is printed once and stays, in a log file too. The line of numbers (update, loss, norm, clipped share, loss scale, findings)
 is there only when a person looks, is redrawn at most once a second, and stays out of the way: before the script writes
@@ -15,12 +15,12 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TextIO
 
+from fallline.conclude import measured
 from fallline.finding import Finding, Severity
 from fallline.runs.series import Rank, Series
 from fallline.runs.update import UpdateRow
 from fallline.show.numbers import number
 from fallline.show.terminal import SEVERITY_STYLE, Paint, counted, wants_colour
-from fallline.watcher.conclude import measured
 
 __all__ = ["Live", "LiveLine"]
 
@@ -31,7 +31,7 @@ JUDGED_SHARE = 0.005
 
 
 class Live:
-    """One run, while it goes on. `row` is called in the recorder's thread, everything else in the script's.
+    """One run, while it is running. `row` is called in the recorder's thread, everything else in the script's.
 
     `found` gives the findings from events, `observed` what the search for the origin of a NaN has seen.
     """

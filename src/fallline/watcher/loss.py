@@ -85,7 +85,7 @@ class _Root:
                 return
 
     def _factor(self, node: Any, division: bool, following: list[Any]) -> Any:
-        """Take one multiplication or division by a scalar into account; the node to go on with."""
+        """Take one multiplication or division by a scalar into account; the node to continue with."""
         if len(following) != 1:
             return None  # both sides carry gradients: a product of losses, not a weight
         other = _scalar_operand(node)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fallline.events import Event, Kind
+from fallline.events import Replace
 from fallline.location import Location
 from fallline.taps.frames import Place
-from fallline.taps.modules import ModuleMade, ModuleRegistered
-
-if TYPE_CHECKING:
-    from fallline.watcher.session import Session
+from fallline.taps.modules import MODULE_MADE, MODULE_REGISTERED, ModuleMade, ModuleRegistered
+from fallline.taps.tap import Subscription
+from fallline.watcher.emit import Emitter, spot
+from fallline.watcher.fuse import Fuse
+from fallline.watcher.objects import Objects
+from fallline.watcher.observed import Observed
+from fallline.watcher.progress import Progress
 
 __all__ = ["Owners"]
 
@@ -27,20 +30,29 @@ MOST = 256
 class Owners:
     """Compares what backward reaches with what optimizers hold."""
 
-    def __init__(self, session: Session) -> None:
-        self.session = session
+    def __init__(
+        self, emitter: Emitter, objects: Objects, progress: Progress, observed: Observed
+    ) -> None:
+        self._emitter = emitter
+        self._objects = objects
+        self._progress = progress
+        self._observed = observed
         self._made: dict[
             int, tuple[weakref.ref[nn.Module], Place, tuple[str, ...]]
         ] = {}  # by id: a module may define its own hash
         self._stray: dict[
             int, tuple[weakref.ref[Tensor], Tensor, int]
         ] = {}  # serial → parameter, probe, update
-        self._told: set[Any] = set()
+        self._reported: set[Any] = set()
         self._replaced = False  # a finding of its own: FL306
 
-    def module_made(self, call: ModuleMade) -> None:
+    def subscribe(self, taps: Subscription, fuse: Fuse) -> None:
+        taps.after(MODULE_MADE, fuse.guarded(self._module_made))
+        taps.before(MODULE_REGISTERED, fuse.guarded(self._registered))
+
+    def _module_made(self, call: ModuleMade) -> None:
         """A model made after an optimizer: remember where, outside of any constructor."""
-        where = call.place if self.session.objects.optimizer_sets else None
+        where = call.place if self._objects.optimizer_sets else None
         if where is None:
             return
         spots = (where.at, *where.callers)
@@ -49,15 +61,15 @@ class Owners:
         )
         if outside is not None:
             spot = Place(spots[outside], spots[outside + 1 :])
-            older = tuple(self.session.objects.optimizer_sets)
+            older = tuple(self._objects.optimizer_sets)
             self._made[id(call.module)] = (weakref.ref(call.module), spot, older)
 
-    def registered(self, call: ModuleRegistered) -> None:
+    def _registered(self, call: ModuleRegistered) -> None:
         """`model.head = nn.Linear(...)` when an optimizer already holds the old head."""
         old, new = call.module._modules.get(call.name), call.new
         if not isinstance(old, nn.Module) or old is new:
             return
-        objects = self.session.objects
+        objects = self._objects
         gone = {objects.serial(p) for p in old.parameters()} - {
             objects.serial(p) for p in new.parameters()
         }
@@ -65,19 +77,19 @@ class Owners:
             where = call.place
             if gone & objects.members(number) and where is not None:
                 self._replaced = True
-                self.session.emit(
-                    Kind.REPLACE,
-                    where,
-                    what="head",
-                    optimizer=holder,
-                    parameters=objects.parameters(old.parameters()),
+                at, callers = spot(where)
+                number = objects.parameters(old.parameters())
+                self._emitter.emit(
+                    Replace(
+                        at, callers=callers, what="head", optimizer=holder, parameter_set=number
+                    )
                 )
 
     def reached(
         self, leaves: list[Tensor], event_model: nn.Module | None, teachers: set[str]
     ) -> None:
         """A backward reaches these parameters. Models that run in eval mode are teachers: not trained on purpose."""
-        objects = self.session.objects
+        objects = self._objects
         if not objects.optimizer_sets:
             return
         owned = frozenset().union(*(objects.members(n) for n in objects.optimizer_sets.values()))
@@ -92,7 +104,7 @@ class Owners:
                 self._stray[serial] = (
                     weakref.ref(parameter),
                     _probe(parameter),
-                    self.session.steps,
+                    self._progress.steps,
                 )
 
     def _recreated(self, model: nn.Module | None) -> None:
@@ -102,57 +114,59 @@ class Owners:
             model is None
             or entry is None
             or entry[0]() is not model
-            or ("recreated", entry[1].at) in self._told
+            or ("recreated", entry[1].at) in self._reported
         ):
             return
         shapes = sorted(tuple(p.shape) for p in model.parameters())
-        for name, optimizer in self.session.objects.optimizers():
+        for name, optimizer in self._objects.optimizers():
             held = sorted(tuple(p.shape) for g in optimizer.param_groups for p in g["params"])
             if name in entry[2] and held == shapes:
-                self._told.add(("recreated", entry[1].at))
+                self._reported.add(("recreated", entry[1].at))
                 self._replaced = True
-                number = self.session.objects.optimizer_sets[name]
-                self.session.emit(
-                    Kind.REPLACE, entry[1], what="recreated", optimizer=name, parameters=number
+                number = self._objects.optimizer_sets[name]
+                at, callers = spot(entry[1])
+                self._emitter.emit(
+                    Replace(
+                        at, callers=callers, what="recreated", optimizer=name, parameter_set=number
+                    )
                 )
                 return
 
-    def stepped(self, event: Event) -> None:
-        if self._stray and self.session.steps in (PATIENCE + 1, 20, 100):
+    def stepped(self) -> None:
+        if self._stray and self._progress.steps in (PATIENCE + 1, 20, 100):
             self.look()
 
     def look(self) -> None:
         """Parameters that got gradients, belong to no optimizer and have not moved either: FL126."""
-        session = self.session
-        if not session.counts or self._replaced:
+        if not self._progress.counts or self._replaced:
             return
         owned = frozenset().union(
-            *(session.objects.members(n) for n in session.objects.optimizer_sets.values())
+            *(self._objects.members(n) for n in self._objects.optimizer_sets.values())
         )
         left = []
         for serial, (reference, before, step) in self._stray.items():
             parameter = reference()
-            if parameter is None or serial in owned or session.steps - step < PATIENCE:
+            if parameter is None or serial in owned or self._progress.steps - step < PATIENCE:
                 continue
             if torch.equal(before, _probe(parameter)):
                 left.append(serial)
-        if left and "FL126" not in self._told:
-            self._told.add("FL126")
-            names = session.objects.parameter_names(left)
+        if left and "FL126" not in self._reported:
+            self._reported.add("FL126")
+            names = self._objects.parameter_names(left)
             at = self._optimizer_line()
-            session.origin.note(
+            self._observed.add(
                 "FL126",
                 at,
                 {
                     "parameters": list(names)[:64],
                     "count": len(names),
-                    "step": max(session.counts.values()) - 1,
+                    "step": self._progress.updates - 1,
                 },
             )
 
     def _optimizer_line(self) -> Location:
-        for name in self.session.objects.optimizer_sets:
-            at = self.session.objects.described[name].at
+        for name in self._objects.optimizer_sets:
+            at = self._objects.described[name].at
             if at is not None:
                 return at
         return Location("<unknown>", 1)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from fallline.events import Event
+from fallline.events import AutocastOff, Backward
 
 __all__ = [
     "HalfWatch",
@@ -35,34 +35,33 @@ def autocast_dtype(device: str) -> str | None:
         return None
 
 
-def by_framework(facts: dict[str, Any], framework: str) -> None:
+def by_framework(event: Backward, framework: str) -> None:
     """Take the framework's own division out of what is known about a loss; what is left is the user's."""
     count = _accumulation_of(framework)
     if framework == "accelerate" and count == 1:
-        _by_trainer(facts)
+        _by_trainer(event)
         return
-    facts["normalised"] = framework
-    own = facts.pop("divisor", 1.0) / (count or 1)
-    facts.pop("divided", None)
+    event.normalised = framework
+    own = (event.divisor or 1.0) / (count or 1)
+    event.divisor = event.divided = None
     if count is not None and count > 1:
-        facts["window"] = count
-        facts["divided"] = own > 1.0001
-        if facts["divided"]:
-            facts["divisor"] = own
+        event.window = count
+        event.divided = own > 1.0001
+        event.divisor = own if event.divided else None
 
 
-def _by_trainer(facts: dict[str, Any]) -> None:
-    """The Hugging Face Trainer divides where it believes that nobody else did, and tells its Accelerator not to."""
+def _by_trainer(event: Backward) -> None:
+    """The Hugging Face Trainer divides where it believes that nobody else did, and makes its Accelerator not divide."""
     step = _above("training_step", f"{os.sep}transformers{os.sep}")
     if step is None:
         return
-    if facts.get("divided") is False:
-        facts["driver"] = "transformers"
+    if event.divided is False:
+        event.driver = "transformers"
     elif step.f_locals.get("loss_is_scaled_for_ga") is False:
         count = getattr(step.f_locals.get("self"), "current_gradient_accumulation_steps", 1)
-        own = facts.get("divisor", 1.0) / count
+        own = (event.divisor or 1.0) / count
         if count > 1 and abs(own - count) < 1e-3 * count:
-            facts.update(normalised="transformers", window=count, divisor=own)
+            event.normalised, event.window, event.divisor = "transformers", count, own
 
 
 def _accumulation_of(framework: str) -> int | None:
@@ -168,7 +167,7 @@ class HalfWatch(TorchFunctionMode):
         }
     )
 
-    def __init__(self, event: Event) -> None:
+    def __init__(self, event: AutocastOff) -> None:
         super().__init__()
         self.event = event
 
@@ -176,5 +175,5 @@ class HalfWatch(TorchFunctionMode):
         if getattr(func, "__name__", "") not in self._CASTS and any(
             isinstance(a, Tensor) and a.dtype in (torch.float16, torch.bfloat16) for a in args
         ):
-            self.event.facts["half"] = True
+            self.event.half = True
         return func(*args, **(kwargs or {}))

@@ -18,13 +18,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fallline.conclude import conclude
 from fallline.errors import FalllineError
+from fallline.integrations.logger import log_session
+from fallline.report.live import Live
 from fallline.runs.findings import write_findings
 from fallline.runs.series import Series
 from fallline.runs.store import MARK, Store, claim_folder, free_folder, rank_files
 from fallline.taps.launch import after_torch, run_target
 from fallline.taps.on_import import after_import
-from fallline.watcher.conclude import conclude
+from fallline.verdict import judge
 
 if TYPE_CHECKING:
     from fallline.finding import Finding
@@ -142,22 +145,20 @@ def _begin(run: _Run) -> None:
     """torch has just been imported: put the taps in place."""
     settings = run.settings
     try:
-        # only now, because these import torch
-        from fallline.watcher.live import Live
+        # only now, because it imports torch
         from fallline.watcher.session import Options, Session
 
         meta = {k: settings[k] for k in ("script", "argv", "cwd")} | versions()
         session = Session(
-            Options(Path(settings["out"]), settings["budget"], settings["guard"], meta)
+            Options(Path(settings["out"]), settings["budget"], settings["guard"], meta), judge
         )
+        session.trains = lambda: forked(session)
         if settings["log"]:
-            from fallline.integrations.logger import log_session
-
             log_session(session, settings["log"])
         session.start()
         if session.rank == 0:
             session.live = Live.on_stderr(
-                lambda: session.findings, lambda: session.origin.observed, meta
+                lambda: session.findings, lambda: session.observed.all, meta
             )
         run.session = session
     except Exception as error:
@@ -168,8 +169,8 @@ def _begin(run: _Run) -> None:
 def _crashed(error: BaseException) -> None:
     """The script raised: its frames are still there to be looked at."""
     session = active()
-    if session is not None and not session.off and isinstance(error, Exception):
-        session.safely(session.origin.crashed, error.__traceback__)
+    if session is not None and isinstance(error, Exception):
+        session.crashed(error.__traceback__)
 
 
 def _end_of(process: int, run: _Run, status: str) -> None:
@@ -290,7 +291,7 @@ def _watch_spawned(settings: dict[str, Any]) -> None:
     from multiprocessing import spawn  # the script has imported it
 
     original = spawn.get_command_line
-    begin = f"from fallline.watcher.launch_run import child; child({json.dumps(settings)!r}); "
+    begin = f"from fallline.integrations.run import child; child({json.dumps(settings)!r}); "
 
     def get_command_line(**kwargs: Any) -> list[str]:
         command = original(**kwargs)

@@ -1,0 +1,212 @@
+"""Gradients read and changed by hand: `p.grad.div_(k)`, `p.grad = None`, `p.grad.norm()`.
+
+For the first updates accesses to `Tensor.grad` from the user's own lines are listened to; what the line does with the
+gradient is read from its source. When the first updates show no such line, we leave, and `.grad` costs what it costs in torch.
+"""
+
+from __future__ import annotations
+
+import ast
+from types import FrameType
+from typing import Any
+
+import torch
+
+from fallline.events import Event, GradRead, GradWrite, Kind, ZeroGrad
+from fallline.replay.source import attribute_at, enclosing
+from fallline.taps.frames import locate
+from fallline.taps.gradients import (
+    GRADIENT_READ,
+    GRADIENT_WRITTEN,
+    GradientRead,
+    GradientWritten,
+    gradient_of,
+)
+from fallline.taps.tap import Call, Subscription
+from fallline.watcher.emit import Emitter, spot
+from fallline.watcher.fuse import Fuse
+from fallline.watcher.objects import Objects
+
+__all__ = ["ByHand"]
+
+PROBED_UPDATES = 30
+_INPLACE = {
+    "div_": "div",
+    "mul_": "mul",
+    "add_": "add",
+    "sub_": "add",
+    "copy_": "assign",
+    "normal_": "noise",
+}
+_AUGMENTED = {ast.Div: "div", ast.Mult: "mul", ast.Add: "add", ast.Sub: "add"}
+_NORMS = frozenset({"norm", "vector_norm", "get_total_norm", "_foreach_norm"})
+_VALUES = frozenset(
+    {
+        "item",
+        "abs",
+        "mean",
+        "max",
+        "min",
+        "std",
+        "var",
+        "sum",
+        "cpu",
+        "tolist",
+        "numpy",
+        "isnan",
+        "isinf",
+        "isfinite",
+        "square",
+        "pow",
+    }
+)
+_NOISE = frozenset({"randn_like", "randn", "normal", "rand_like"})
+# Attributes that hand the same gradient on.
+_SAME = frozenset({"data", "detach", "float", "clone", "view", "flatten", "reshape", "double"})
+
+
+class ByHand:
+    """Turns accesses to `Tensor.grad` into events, for as long as there are any."""
+
+    def __init__(self, emitter: Emitter, objects: Objects, taps: Subscription) -> None:
+        self._emitter = emitter
+        self._objects = objects
+        self._taps = taps
+        self._seen = False
+
+    def subscribe(self, fuse: Fuse) -> None:
+        self._taps.before(GRADIENT_READ, fuse.guarded(self._read))
+        self._taps.before(GRADIENT_WRITTEN, fuse.guarded(self._written))
+
+    def stepped(self, updates: int) -> None:
+        """Nothing was done by hand in the first updates: get out of the way."""
+        if updates == PROBED_UPDATES and not self._seen:
+            self._taps.leave(GRADIENT_READ, GRADIENT_WRITTEN)
+
+    def _read(self, call: GradientRead) -> None:
+        tensor = call.tensor
+        if gradient_of(tensor) is None:
+            return
+        kind, fact = _meaning(call.frame)
+        if kind is Kind.GRAD_READ:
+            if not isinstance(tensor, torch.nn.Parameter) and not self._objects.held(tensor):
+                fact = "input"
+            self._note(GradRead, tensor, call, what=fact)
+        elif kind is Kind.ZERO_GRAD:
+            self._note(ZeroGrad, tensor, call, clears="grad")
+        elif kind is not None:
+            self._note(GradWrite, tensor, call, op=fact)
+
+    def _written(self, call: GradientWritten) -> None:
+        if call.value is None:
+            self._note(ZeroGrad, call.tensor, call, clears="none")
+            return
+        self._note(GradWrite, call.tensor, call, op=_written_by(call.frame))
+
+    def _note(self, event: type[Event], tensor: Any, call: Call, **facts: Any) -> None:
+        self._seen = True
+        frame = call.frame
+        at = locate(frame.f_code, frame.f_lasti, frame.f_lineno)
+        if not self._emitter.extends(event.kind, at, tensor):
+            here, callers = spot(call.place)
+            self._emitter.open(event(here, callers=callers, **facts), tensor)
+
+
+def _written_by(frame: FrameType) -> str:
+    """How the line makes the gradient that it assigns."""
+    up = getattr(attribute_at(frame, "grad"), "parent", None)
+    if isinstance(up, ast.AugAssign):
+        return _AUGMENTED.get(type(up.op), "other")
+    if isinstance(up, ast.Assign) and isinstance(up.value, ast.BinOp):
+        left = up.value.left
+        if isinstance(left, ast.Attribute) and left.attr == "grad":
+            return _AUGMENTED.get(type(up.value.op), "assign")
+    return "assign"
+
+
+def _meaning(frame: FrameType) -> tuple[Kind | None, str]:
+    """What the line does with the gradient it reads."""
+    node = attribute_at(frame, "grad")
+    if node is None:
+        return Kind.GRAD_READ, "use"
+    here: ast.AST = node
+    for up in enclosing(node):
+        if isinstance(up, ast.Attribute):
+            name = up.attr
+            if name == "zero_":
+                return Kind.ZERO_GRAD, "grad"
+            if name in _INPLACE:
+                return Kind.GRAD_WRITE, _inplace(name, up)
+            if name in _NORMS:
+                return Kind.GRAD_READ, "norm"
+            if name in _VALUES:
+                return (Kind.GRAD_READ, "norm" if _roots(up) else "value")
+            if name in (
+                "requires_grad",
+                "requires_grad_",
+                "detach_",
+                "is_sparse",
+                "shape",
+                "dtype",
+                "device",
+                "numel",
+                "size",
+            ):
+                return None, ""
+            if name.endswith("_") and not name.endswith("__"):
+                return Kind.GRAD_WRITE, "other"
+            if name not in _SAME:
+                return Kind.GRAD_READ, "value"
+        elif isinstance(up, ast.Call):
+            if here is not up.func:
+                called = (
+                    up.func.attr
+                    if isinstance(up.func, ast.Attribute)
+                    else getattr(up.func, "id", "")
+                )
+                return (
+                    Kind.GRAD_READ,
+                    "norm"
+                    if called in _NORMS
+                    else "value"
+                    if called in _VALUES or called == "print"
+                    else "use",
+                )
+        elif isinstance(up, ast.Compare | ast.BoolOp | ast.If | ast.IfExp | ast.While | ast.Assert):
+            return None, ""  # `if p.grad is not None`
+        elif isinstance(up, ast.AugAssign) and up.target is node:
+            return None, ""  # the store that follows shows it
+        elif isinstance(up, ast.stmt):
+            if isinstance(up, ast.Assign) and any(_reads_own(t) for t in up.targets):
+                return None, ""  # `p.grad = p.grad / k`: the store that follows shows it
+            if (
+                isinstance(up, ast.Assign)
+                and isinstance(up.value, ast.Attribute)
+                and up.value is node
+            ):
+                return None, ""  # `g = p.grad`: what happens to g is not seen
+            return Kind.GRAD_READ, "use"
+        here = up
+    return Kind.GRAD_READ, "use"
+
+
+def _inplace(name: str, method: ast.Attribute) -> str:
+    call = getattr(method, "parent", None)
+    if name in ("add_", "sub_") and isinstance(call, ast.Call):
+        named = {
+            n.attr if isinstance(n, ast.Attribute) else getattr(n, "id", "") for n in ast.walk(call)
+        }
+        if named & _NOISE:
+            return "noise"
+    return _INPLACE[name]
+
+
+def _roots(method: ast.Attribute) -> bool:
+    """`p.grad.pow(2).sum().sqrt()` is a norm, spelled out."""
+    return method.attr in ("pow", "square") and any(
+        isinstance(up, ast.Attribute) and up.attr == "sum" for up in enclosing(method)
+    )
+
+
+def _reads_own(target: ast.expr) -> bool:
+    return isinstance(target, ast.Attribute) and target.attr == "grad"

@@ -1,0 +1,140 @@
+"""Events of data: epochs and batches of loaders, samplers and their epochs."""
+
+from __future__ import annotations
+
+import weakref
+from time import perf_counter as now
+from typing import Any, Literal
+
+from fallline.events import Batch, Epoch, EpochEnd, Loader, SamplerEpoch
+from fallline.taps.data import (
+    BATCH,
+    EPOCH,
+    EXHAUSTED,
+    SAMPLER_EPOCH,
+    SAMPLER_MADE,
+    BatchCall,
+    EpochCall,
+    Exhausted,
+    SamplerEpochCall,
+    SamplerMade,
+)
+from fallline.taps.tap import Subscription
+from fallline.watcher.emit import Emitter, spot
+from fallline.watcher.facts import length_of
+from fallline.watcher.fuse import Fuse
+from fallline.watcher.kept import KeptGraphs
+from fallline.watcher.objects import Objects
+from fallline.watcher.progress import Draft
+from fallline.watcher.routine import Routine
+
+__all__ = ["Loaders"]
+
+
+class Loaders:
+    """What loaders and samplers do, and how long a batch is waited for."""
+
+    def __init__(
+        self,
+        emitter: Emitter,
+        routine: Routine,
+        objects: Objects,
+        draft: Draft,
+        kept: KeptGraphs,
+    ) -> None:
+        self._emitter = emitter
+        self._routine = routine
+        self._objects = objects
+        self._draft = draft
+        self._kept = kept
+        # iterator → its loader, and [batches given, still in the middle]
+        self._iterators: weakref.WeakKeyDictionary[Any, tuple[weakref.ref[Any], list[Any]]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._epochs: dict[str, int] = {}
+        self._asked = 0.0  # when the next batch was
+
+    def subscribe(self, taps: Subscription, fuse: Fuse) -> None:
+        taps.after(EPOCH, fuse.guarded(self._epoch))
+        taps.before(BATCH, self._batch_begins)
+        taps.after(BATCH, fuse.guarded(self._batch))
+        taps.after(EXHAUSTED, fuse.guarded(self._epoch_end))
+        taps.after(SAMPLER_MADE, fuse.guarded(self._sampler_made))
+        taps.before(SAMPLER_EPOCH, fuse.guarded(self._sampler_epoch))
+
+    def in_loop(self) -> Literal["batch", "epoch"] | None:
+        """Whether we are between the batches of a loader, or between its epochs."""
+        if not self._epochs:
+            return None
+        return "batch" if any(middle for _, (_, middle) in self._iterators.values()) else "epoch"
+
+    def _epoch(self, call: EpochCall) -> None:
+        name = self._name(call.loader)
+        index = self._epochs[name] = self._epochs.get(name, -1) + 1
+        self._iterators[call.iterator] = (weakref.ref(call.loader), [0, False])
+        at, callers = spot(call.place)
+        self._emitter.emit(Epoch(at, callers=callers, loader=name, index=index))
+
+    def _name(self, loader: Any) -> str:
+        known = self._objects.known(loader)
+        if known is not None:
+            return known
+        sampler = getattr(loader, "sampler", None)
+        held = self._objects.known(sampler) if sampler is not None else None
+        length = length_of(loader)
+        return self._objects.name(
+            "loader",
+            loader,
+            endless=True if length is None else None,
+            length=length,
+            sampler=held,
+            workers=getattr(loader, "num_workers", None),
+            shuffle=type(sampler).__name__ == "RandomSampler",
+        )
+
+    def _batch_begins(self, call: BatchCall) -> None:
+        self._asked = now()
+
+    def _batch(self, call: BatchCall) -> None:
+        self._draft.seconds["data"] += now() - self._asked
+        entry = self._iterators.get(call.iterator)
+        loader = entry[0]() if entry is not None else None
+        if entry is None or loader is None:
+            return
+        index, entry[1][0] = entry[1][0], entry[1][0] + 1
+        entry[1][1] = True
+        name = self._name(loader)
+        described = self._objects.described[name]
+        length = described.length if isinstance(described, Loader) else None
+        last = None if length is None else index + 1 == length
+        if self._routine.expected("batch", loader, call.frame, last) is not None:
+            return
+        at, callers = spot(call.place)
+        endless = True if length is None else None
+        self._emitter.emit(
+            Batch(at, callers=callers, loader=name, index=index, last=last, endless=endless)
+        )
+
+    def _epoch_end(self, call: Exhausted) -> None:
+        entry = self._iterators.get(call.iterator)
+        loader = entry[0]() if entry is not None else None
+        if entry is not None and loader is not None:
+            entry[1][1] = False
+            at, callers = spot(call.place)
+            self._emitter.emit(EpochEnd(at, callers=callers, loader=self._name(loader)))
+            self._kept.pass_over()
+
+    def _sampler_made(self, call: SamplerMade) -> None:
+        sampler, where = call.sampler, call.place
+        self._objects.name(
+            "sampler",
+            sampler,
+            where.at if where else None,
+            type=type(sampler).__name__,
+            shuffle=bool(getattr(sampler, "shuffle", False)),
+        )
+
+    def _sampler_epoch(self, call: SamplerEpochCall) -> None:
+        name = self._objects.name("sampler", call.sampler)
+        at, callers = spot(call.place)
+        self._emitter.emit(SamplerEpoch(at, callers=callers, sampler=name))

@@ -1,0 +1,88 @@
+"""The numbers of each optimizer: what its parameters are called, and how it is described in the run."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fallline.events import Model
+from fallline.runs.samples import ParameterInfo
+from fallline.watcher.facts import autocast_dtype
+from fallline.watcher.numbers import Numbers, describe_parameters
+from fallline.watcher.objects import Objects
+from fallline.watcher.recording import Recording
+from fallline.watcher.scalers import Scalers
+
+__all__ = ["Measures"]
+
+
+class Measures:
+    """One `Numbers` for each optimizer, again where it has got more parameters."""
+
+    def __init__(self, objects: Objects, scalers: Scalers, recording: Recording) -> None:
+        self._objects = objects
+        self._scalers = scalers
+        self._recording = recording
+        self._known: dict[str, tuple[int, Numbers]] = {}  # by optimizer: its parameter set
+
+    def get(self, name: str) -> Numbers | None:
+        """Of the optimizer of this name, where it was met."""
+        known = self._known.get(name)
+        return known[1] if known is not None else None
+
+    @property
+    def all(self) -> list[Numbers]:
+        return [numbers for _, numbers in self._known.values()]
+
+    def of(self, name: str, optimizer: torch.optim.Optimizer) -> Numbers:
+        held = self._objects.optimizer_sets[name]
+        known = self._known.get(name)
+        if known is None or known[0] != held:
+            named = self._named(optimizer)
+            if known is None:
+                half = self._scalers.any or autocast_dtype("cpu") == "float16"
+                recording = self._recording
+                numbers = Numbers(
+                    named,
+                    recording.options.budget,
+                    half=half,
+                    fingerprints=recording.world > 1,
+                )
+                self._describe(name, optimizer)
+            else:
+                numbers = known[1]
+                numbers.refresh(named)
+            self._known[name] = known = (held, numbers)
+        return known[1]
+
+    def _named(self, optimizer: torch.optim.Optimizer) -> list[tuple[ParameterInfo, Tensor]]:
+        known: dict[int, ParameterInfo] = {}
+        for _, model in self._objects.models():
+            known = describe_parameters(model) | known
+        parameters = [p for g in optimizer.param_groups for p in g["params"]]
+        return [
+            (
+                known.get(id(p))
+                or ParameterInfo(f"parameter {i}", "", i, tuple(p.shape), str(p.dtype)[6:]),
+                p,
+            )
+            for i, p in enumerate(parameters)
+        ]
+
+    def _describe(self, name: str, optimizer: torch.optim.Optimizer) -> None:
+        objects = self._objects
+        held = objects.members(objects.optimizer_sets[name])
+        models = [m for m, s in objects.model_sets.items() if held & objects.members(s)]
+        described = (objects.described[m] for m in models)
+        wrapper = next((d.wrapper for d in described if isinstance(d, Model) and d.wrapper), None)
+        device = next((p.device.type for g in optimizer.param_groups for p in g["params"]), None)
+        self._recording.open().describe(
+            name,
+            {
+                "kind": "optimizer",
+                "type": type(optimizer).__name__,
+                "model": models[0] if models else None,
+                "wrapper": wrapper,
+                "device": device,
+            },
+        )

@@ -1,0 +1,58 @@
+"""How far a run is, and what is known about the update in progress."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fallline.location import Location
+
+__all__ = ["NO_CLIP", "Draft", "Progress"]
+
+NO_CLIP = (None, None)  # the norm that was measured, and the threshold
+SPANS = ("data", "forward", "backward", "step")  # where the time of an update goes
+
+
+class Progress:
+    """Of one run."""
+
+    def __init__(self) -> None:
+        self.steps = 0  # of all optimizers
+        self.counts: dict[str, int] = {}  # updates by optimizer; the one stepped last comes last
+        self.micro_batches = 0  # of the last update
+        self.checkpoints = 0  # calls of torch.utils.checkpoint
+
+    @property
+    def updates(self) -> int:
+        """The most updates that one optimizer has made."""
+        return max(self.counts.values(), default=0)
+
+    def stepped(self, name: str) -> int:
+        """One more step of this optimizer; its update, counted from 0."""
+        counts = self.counts
+        index = counts.get(name, 0)
+        if len(counts) > 1:
+            counts.pop(name, None)
+        counts[name] = index + 1
+        return index
+
+
+class Draft:
+    """The update in progress, before its step."""
+
+    def __init__(self) -> None:
+        self.in_closure: bool | None = False  # None: between two runs of one step's closure
+        self.loss_at: Location | None = None  # of the last backward
+        self.clear()
+
+    def clear(self) -> None:
+        """The next update begins."""
+        self.losses: list[Any] = []
+        self.clip: tuple[Any, float | None] = NO_CLIP
+        self.scale: Any = None  # the loss scale of its backward passes
+        self.all_reduces = 0
+        self.seconds = dict.fromkeys(SPANS, 0.0)
+
+    @property
+    def scaled(self) -> bool:
+        """The gradients come from a scaled loss."""
+        return self.scale is not None

@@ -1,0 +1,71 @@
+"""Which parameters a backward reaches, as far as its graph shows."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from fallline.events import GradRead
+from fallline.taps.frames import Place
+from fallline.watcher.emit import Emitter, spot
+from fallline.watcher.forwards import MARK
+from fallline.watcher.loss import reached
+from fallline.watcher.objects import Objects
+from fallline.watcher.owners import Owners
+from fallline.watcher.window import Window
+
+__all__ = ["WALKS_PER_SITE", "Reach"]
+
+# Walking a whole graph costs a millisecond or more: the first backward passes from one line show what there is to see.
+WALKS_PER_SITE = 12
+
+
+class Reach:
+    """By the line of the backward."""
+
+    def __init__(self, emitter: Emitter, objects: Objects, window: Window, owners: Owners) -> None:
+        self._emitter = emitter
+        self._objects = objects
+        self._window = window
+        self._owners = owners
+        self._walks: dict[tuple[str, int], int] = {}
+        self._sets: dict[tuple[str, int], int] = {}
+        self._half: dict[int, bool] = {}
+
+    def half(self, number: int | None) -> bool | None:
+        """Whether some of these parameters are float16."""
+        return (self._half.get(number) or None) if number is not None else None
+
+    def parameters(self, loss: Tensor, where: Place) -> int | None:
+        """As a set number; walks the graph while that is news."""
+        key = (where.at.path, where.at.line)
+        walks = self._walks.get(key, 0)
+        if walks >= WALKS_PER_SITE:
+            return self._sets.get(key)
+        self._walks[key] = walks + 1
+        leaves, marks, whole = reached(loss, MARK)
+        for mark in marks:
+            mark.event.used = True
+        held = sorted((leaf for leaf in leaves if self._is_trained(leaf)), key=id)
+        if len(held) < len(leaves):
+            at, callers = spot(where)
+            self._emitter.emit(GradRead(at, callers=callers, what="input"))
+        if not whole:
+            self._sets.pop(key, None)
+            return None
+        number = self._sets[key] = self._objects.parameters(held)
+        self._owners.reached(held, self._model(), self._teachers())
+        self._half[number] = any(leaf.dtype is torch.float16 for leaf in held)
+        return number if self._objects.members(number) else None
+
+    def _is_trained(self, leaf: Tensor) -> bool:
+        return isinstance(leaf, nn.Parameter) or self._objects.held(leaf)
+
+    def _model(self) -> nn.Module | None:
+        """The model that was called last."""
+        last = self._window.forwards[-1].model if self._window.forwards else None
+        return next((m for n, m in self._objects.models() if n == last), None)
+
+    def _teachers(self) -> set[str]:
+        """Models that ran in eval mode."""
+        return {f.model for f in self._window.forwards if f.model and f.training is False}

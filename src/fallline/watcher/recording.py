@@ -1,0 +1,84 @@
+"""Where a watched run goes: its folder, which is made at the first update, and whoever listens to its rows."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fallline.finding import Finding
+from fallline.runs.update import UpdateRow
+from fallline.watcher.recorder import Recorder
+
+__all__ = ["Options", "Recording"]
+
+
+@dataclass(slots=True)
+class Options:
+    """What `fallline run` or `fallline.watch` was asked for."""
+
+    out: Path
+    budget: float = 0.01
+    guard: str = "skip"
+    meta: dict[str, Any] = field(default_factory=dict)
+
+
+class Recording:
+    """Of one process. A program that trains nothing leaves nothing behind."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.rank, self.world = rank_and_world()
+        self.recorder: Recorder | None = None
+        self.live: Any = None  # a LiveLine, where a person looks at a terminal
+        self.loggers: Any = None  # a LogThread, where numbers go to other tools as well
+        self._opening = threading.Lock()
+
+    def open(self) -> Recorder:
+        """The recorder."""
+        with self._opening:
+            if self.recorder is None:
+                self.rank, self.world = rank_and_world()
+                self.recorder = self._begin()
+            return self.recorder
+
+    def _begin(self) -> Recorder:
+        options = self.options
+        meta = options.meta | accelerator()
+        recorder = Recorder(options.out, self.rank, self.world, meta, listen=self._row)
+        if self.loggers is not None and self.rank == 0:
+            self.loggers.begin(recorder.folder)
+        return recorder
+
+    def _row(self, row: UpdateRow) -> None:
+        if self.loggers is not None:
+            self.loggers.row(row)
+        if self.live is not None:
+            self.live.row(row)
+
+    def judged(self, findings: list[Finding], text: Any) -> None:
+        """What the events show so far; written anew each time: what the beginning seemed to show, the whole may not bear out."""
+        if self.loggers is not None:
+            self.loggers.judged(findings)
+        if self.recorder is not None:
+            self.recorder.describe("judged", text)
+
+
+def accelerator() -> dict[str, str]:
+    """The device's name, once the script itself has woken it: doing that for it would break its forks."""
+    return {"accelerator": torch.cuda.get_device_name()} if torch.cuda.is_initialized() else {}  # type: ignore[no-untyped-call]
+
+
+def rank_and_world() -> tuple[int, int]:
+    """Of the process group where there is one, else what the launcher says."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    try:
+        return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    except ValueError:
+        return 0, 1
