@@ -89,8 +89,8 @@ def main() -> int:
     body = [
         f"`python benchmarks/fault_matrix.py`, {machine()}, torch {torch.__version__}",
         "",
-        f"**{told} of {tried}** injected faults are told with a right code ({len(FAULTS)} faults x {len(ARCHITECTURES)} architectures; – where it is "
-        f"no fault). **{false}** errors or warnings in {runs} healthy but odd runs ({len(HEALTHY)} x {args.seeds} seeds).",
+        f"**{told} of {tried}** injected faults are reported with a right code ({len(FAULTS)} faults x {len(ARCHITECTURES)} architectures; – where it is "
+        f"not a fault). **{false}** errors or warnings in {runs} healthy but odd runs ({len(HEALTHY)} x {args.seeds} seeds).",
         "",
         *false_lines,
         *([""] if false_lines else []),

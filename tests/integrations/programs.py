@@ -155,7 +155,7 @@ TAIL = """
 seen = [e for e in watching._watch._session.log.events if e.kind.value in ("zero_grad", "backward", "clip", "step")]
 steps = [i for i, e in enumerate(seen) if e.kind.value == "step"]
 print("EVENTS", [e.kind.value for e in seen[steps[1] + 1 : steps[2] + 1]])
-print("DIVIDED", sorted({e.facts.get("normalised") or e.facts.get("divisor") for e in seen if e.kind.value == "backward"}, key=str))
+print("DIVIDED", sorted({e.normalised or e.divisor for e in seen if e.kind == "backward"}, key=str))
 print("FINITE", all(bool(p.isfinite().all()) for p in model.parameters()))
 """
 

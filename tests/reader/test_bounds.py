@@ -43,6 +43,14 @@ GROWING = {
     "lists times a number": "a = [1]\n" + "a = a * 64\n" * 10,
     "lists of lists": f"a = {[[[0] * 40] * 40] * 40}\n",
     "a number too large for a float": f"loss = model(x) / {'9' * 400}\n",
+    "lists that hold themselves": "a = list(model.parameters())\n"
+    + "a = [*a, *a]\n" * 60
+    + "b = [a]\n"
+    + "b = [b, b]\n" * 60
+    + "sgd = torch.optim.SGD(b, lr=0.1)\nnet = nn.Sequential(*b)\n"
+    + "def held(x):\n    c = (model(x),)\n"
+    + "    c = (c, c)\n" * 60
+    + "    loss = c[0]\n    return c\nheld(x)\n",
     "names of names": "n = start\n" + "n = n.following\n" * 3000,
 }
 _READ = """

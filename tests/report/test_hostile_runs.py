@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from tests.report.conftest import make_run
 
+from fallline.conclude import findings_of
 from fallline.errors import RunError
 from fallline.report.html import page
 from fallline.report.run import summary
@@ -21,7 +22,6 @@ from fallline.runs import read
 from fallline.runs.findings import findings_text
 from fallline.runs.read import read_run
 from fallline.show.terminal import Paint
-from fallline.watcher.conclude import findings_of
 
 ESC = "\x1b]0;owned\x07\x1b[2J\u202e\x9b31m"
 TABLES = ("meta", "places", "updates", "layouts", "samples", "fingerprints", "findings")

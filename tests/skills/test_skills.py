@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 import textwrap
+import tomllib
 from argparse import ArgumentParser
 from collections.abc import Callable
 from importlib import import_module
@@ -16,7 +17,6 @@ from pathlib import Path
 
 import pytest
 
-import fallline
 from fallline.cli.commands import GROUPS, available
 from fallline.docs.__main__ import SKILLS
 from fallline.report.skills import LONGEST_DESCRIPTION, ROUTER, rendered, skill_name, write
@@ -140,7 +140,7 @@ def test_runnable_code_runs(tmp_path: Path) -> None:
 # -- written ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("home", SKILLS, ids=str)
+@pytest.mark.parametrize("home", [SKILLS])
 def test_what_is_shipped_is_what_would_be_written(home: Path) -> None:
     shipped = {
         p.relative_to(ROOT / home).as_posix(): p.read_text(encoding="utf-8")
@@ -151,7 +151,9 @@ def test_what_is_shipped_is_what_would_be_written(home: Path) -> None:
 
 
 def test_the_wheel_carries_them() -> None:
-    assert (ROOT / SKILLS[1]).is_relative_to(Path(fallline.__file__).parent)
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]
+    included = wheel["build"]["targets"]["wheel"]["force-include"]
+    assert included[str(SKILLS)] == "fallline/.agents/skills"
 
 
 def test_skills_are_written_and_brought_up_to_date(

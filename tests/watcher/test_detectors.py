@@ -265,6 +265,25 @@ def test_a_flat_loss_needs_gradients_that_agree() -> None:
         assert bool(codes(run, "FL625")) is told
 
 
+def test_a_run_that_fell_at_once_and_is_at_its_floor_is_not_flat() -> None:
+    chance = random.Random(0)
+    for start, told in ((5.0, False), (0.0, True)):
+        run = run_of(
+            [0.5 + start * math.exp(-i / 20) + 0.01 * chance.gauss(0, 1) for i in range(2000)]
+        )
+        for index in range(0, 2000, 50):
+            add_sample(run, index, signal=0.9, norm=[1.0] * 3)
+        assert bool(codes(run, "FL625")) is told
+
+
+def test_the_share_that_waits_for_data_is_the_quotient_of_the_times_beside_it() -> None:
+    slow = [{"data": 0.02 if i % 10 else 0.2, "forward": 0.01} for i in range(80)]
+    (found,) = codes(run_of(falling(80), seconds=slow), "FL520")
+    wait, total = found.evidence["data_ms"], found.evidence["update_ms"]
+    assert found.evidence["share"] == pytest.approx(wait / total)
+    assert f"{wait / total:.0%} of the time" in found.message
+
+
 def test_a_warm_up_is_no_flat_loss() -> None:
     run = run_of([2.0] * 200, lr=[i * 1e-9 for i in range(200)])
     for index in range(0, 200, 10):

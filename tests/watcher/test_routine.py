@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import fallline
-from fallline.events import Event, Kind
+from fallline.events import Backward, Batch, Clip, Event, Forward, SchedulerStep, Step, ZeroGrad
 from fallline.integrations.watch import Watch
 from fallline.watcher.emit import Emitter
 from fallline.watcher.session import Session
@@ -70,20 +70,20 @@ def watched(folder: Path, run: Callable[[], None]) -> tuple[Session, Watch]:
 def test_the_first_updates_are_told_and_later_ones_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorded: list[Kind] = []
+    recorded: list[type[Event]] = []
     record = Emitter.record
 
     def counted(self: Emitter, event: Event) -> None:
-        recorded.append(event.kind)
+        recorded.append(type(event))
         record(self, event)
 
     monkeypatch.setattr(Emitter, "record", counted)
     loop = Loop()
     session, watch = watched(tmp_path, lambda: loop.train(900))
     assert session.progress.steps == session.log.updates == 900
-    steps = recorded.count(Kind.STEP)
+    steps = recorded.count(Step)
     assert 100 <= steps <= 125  # about a hundred at first, and one of 256 of the others
-    assert {recorded.count(k) for k in (Kind.FORWARD, Kind.BACKWARD, Kind.ZERO_GRAD)} == {steps}
+    assert {recorded.count(k) for k in (Forward, Backward, ZeroGrad)} == {steps}
     assert watch.series is not None and len(watch.series.tracks[0].rows) == 900
     assert all(row.loss is not None for row in watch.series.tracks[0].rows)
 
@@ -96,12 +96,12 @@ def test_a_call_that_comes_once_and_late_stands_in_its_update(tmp_path: Path, la
 
     session, _ = watched(tmp_path, lambda: Loop().train(LATE + 100, clips))
     events = session.log.events
-    clip = next(i for i, e in enumerate(events) if e.kind is Kind.CLIP)
-    before = [e.kind for e in events[clip - 5 : clip]]
+    clip = next(i for i, e in enumerate(events) if isinstance(e, Clip))
+    before = [type(e) for e in events[clip - 5 : clip]]
     assert before == [
-        Kind.SCHEDULER_STEP, Kind.BATCH, Kind.ZERO_GRAD, Kind.FORWARD, Kind.BACKWARD,
+        SchedulerStep, Batch, ZeroGrad, Forward, Backward,
     ]  # fmt: skip
-    assert events[clip + 1].kind is Kind.STEP
+    assert isinstance(events[clip + 1], Step)
     assert session.progress.steps == session.log.updates == LATE + 100
 
 
@@ -109,13 +109,13 @@ def test_a_call_that_stays_away_is_noticed(tmp_path: Path) -> None:
     session, _ = watched(
         tmp_path, lambda: Loop().train(LATE + 200, clear=lambda number: number < LATE)
     )
-    segments: list[list[Kind]] = [[]]
+    segments: list[list[type[Event]]] = [[]]
     for event in session.log.events:
-        segments[-1].append(event.kind)
-        if event.kind is Kind.STEP:
+        segments[-1].append(type(event))
+        if isinstance(event, Step):
             segments.append([])
-    without = [s for s in segments if Kind.STEP in s and Kind.ZERO_GRAD not in s]
-    assert without and all(Kind.BACKWARD in s and Kind.FORWARD in s for s in without)
+    without = [s for s in segments if Step in s and ZeroGrad not in s]
+    assert without and all(Backward in s and Forward in s for s in without)
 
 
 def test_a_program_that_changes_its_ways_late_is_told_so(tmp_path: Path) -> None:
@@ -212,8 +212,8 @@ def test_what_only_the_surroundings_show_is_told_too(tmp_path: Path, differs: st
                 return
 
     session, _ = watched(tmp_path, train)
-    backwards = [e.facts for e in session.log.events if e.kind is Kind.BACKWARD]
-    assert any(facts.get(differs) for facts in backwards)
+    backwards = [e for e in session.log.events if isinstance(e, Backward)]
+    assert any(getattr(backward, differs) for backward in backwards)
 
 
 def test_parameters_added_late_are_watched(tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_parameters_added_late_are_watched(tmp_path: Path) -> None:
                 return
 
     session, _ = watched(tmp_path, grows)
-    steps = [e.facts["parameters"] for e in session.log.events if e.kind is Kind.STEP]
+    steps = [e.parameter_set for e in session.log.events if isinstance(e, Step)]
     assert (
         len(session.objects.members(steps[-1])) == 6 and len(session.objects.members(steps[0])) == 4
     )

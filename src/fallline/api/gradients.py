@@ -97,7 +97,6 @@ def backward(
         half_parameters=any(t.facts.get("half") for t in paper.things.values() if t.id in models)
         or None,
         site=paper.site(call.node),
-        terms=loss.terms,
         parameters=loss.sets or None,
     )
     paper.emit(event)
@@ -142,29 +141,37 @@ def _perhaps_used(paper: Paper) -> None:
 
 def parameter_sets(paper: Paper, found: Value | None) -> frozenset[str] | None:
     """The parameter sets in what an optimizer or a clip was given; None where it cannot be seen."""
+    return _sets(paper, found, set()) or None
+
+
+def _sets(paper: Paper, found: Value | None, seen: set[int]) -> frozenset[str] | None:
+    """`seen` are the lists that were gone into: `a = [a, a]`, again and again, holds itself two to the n times."""
     if found is None:
         return None
     value = paper.settled(found)
-    if isinstance(value, Params | Param):
-        return value.sets or None
-    if isinstance(value, Thing):
-        if value.kind in {"model", "optimizer", "criterion"}:
+    match value:
+        case Params(sets) | Param(sets) | Tensor(sets=sets):
+            return sets or None
+        case Thing(kind="model" | "optimizer" | "criterion"):
             return value.sets or None
-        if value.kind == "iterator":
-            return _union(paper, value.facts["of"])
-    if isinstance(value, Sequence):
-        return _union(paper, value.items) if not value.open else None
-    if isinstance(value, Mapping):
-        return parameter_sets(paper, value.items.get("params"))
-    if isinstance(value, Tensor) and value.sets:
-        return value.sets
+        case Thing(kind="iterator", facts=facts):
+            return _union(paper, value, facts["of"], seen)
+        case Sequence(items, open=False):
+            return _union(paper, value, items, seen)
+        case Mapping(items=known):
+            return _sets(paper, known.get("params"), seen)
     return None
 
 
-def _union(paper: Paper, values: list[Value]) -> frozenset[str] | None:
+def _union(
+    paper: Paper, holder: Value, values: list[Value], seen: set[int]
+) -> frozenset[str] | None:
+    if id(holder) in seen:
+        return frozenset()
+    seen.add(id(holder))
     found: frozenset[str] = frozenset()
     for value in values:
-        sets = parameter_sets(paper, value)
+        sets = _sets(paper, value, seen)
         if sets is None:
             return None
         found |= sets
@@ -183,8 +190,6 @@ def clip(
     sets = parameter_sets(paper, target)
     known = paper.settled(limit) if limit is not None else None
     threshold = known.number if isinstance(known, Const) else None
-    value = paper.settled(target) if target is not None else None
-    per_module = isinstance(value, Params) and value.module
     models = [
         t for t in paper.things.values() if t.kind == "model" and sets and t.sets and t.sets <= sets
     ]
@@ -195,7 +200,6 @@ def clip(
             how=how,
             threshold=threshold,
             parameters=sets,
-            per_module=per_module or None,
             closure=paper.around.closing or None,
             local_shards=(sharded or None) if local_shards is None else local_shards,
         )
@@ -215,7 +219,7 @@ def sync(paper: Paper, tensor: Tensor, what: str, node: ast.AST) -> None:
 def assign(paper: Paper, sets: frozenset[str], value: Value, node: ast.AST) -> None:
     """`p.grad = None` clears; anything else is a gradient made by hand."""
     if isinstance(value, Const) and value.value is None:
-        paper.emit(ZeroGrad(paper.place(node), clears="none", parameters=sets or None))
+        paper.emit(ZeroGrad(paper.place(node), parameters=sets or None))
         return
     if isinstance(value, Tensor) and value.grad_of is not None and value.divided:
         paper.emit(GradWrite(paper.place(node), op="div", parameters=sets or None))

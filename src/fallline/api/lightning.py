@@ -72,7 +72,7 @@ def _optimize(paper: Paper, result: Value, optimizer: Thing, call: Call) -> None
         loss = paper.settled(result.items.get("loss", Unknown()))
     if not isinstance(loss, Tensor):
         loss = Tensor(None, divided=None)
-    paper.emit(ZeroGrad(paper.place(call.node), optimizer=optimizer.id, clears="grad"))
+    paper.emit(ZeroGrad(paper.place(call.node), optimizer=optimizer.id))
     framework_backward(paper, loss, call, "lightning")
     emit_step(paper, optimizer, call.node, "framework")
 

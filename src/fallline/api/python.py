@@ -25,7 +25,6 @@ from fallline.api.values import (
     Thing,
     Unknown,
     Value,
-    replace,
 )
 from fallline.events import Batch
 
@@ -120,7 +119,7 @@ def _sum(paper: Paper, call: Call) -> Value:
         if tensors:
             result = tensors[0]
             for other in tensors[1:]:
-                result = replace(merged(result, other), terms=result.terms + other.terms)
+                result = merged(result, other)
             return result
     return value if isinstance(value, Tensor) else Unknown()
 

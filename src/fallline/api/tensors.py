@@ -111,7 +111,7 @@ def _gradient(paper: Paper, grad: Tensor, name: str, call: Call) -> Value:
     assert grad.grad_of is not None
     sets = frozenset() if "?" in grad.grad_of else grad.grad_of
     if name in {"zero_", "fill_"}:
-        paper.emit(ZeroGrad(paper.place(call.node), clears="grad", parameters=sets or None))
+        paper.emit(ZeroGrad(paper.place(call.node), parameters=sets or None))
         return NONE
     operations: dict[str, Op] = {
         "div_": "div",

@@ -137,7 +137,6 @@ class Tensor(Value):
     grad_of: frozenset[str] | None = None
     half: str | None = None  # "float16" | "bfloat16" under autocast, until .float()
     length: int | None = None
-    terms: int = 1
     leaf: bool = False
     depth: int = 0  # how many loops were around when it was computed
     host: bool = False  # it is on the host already: nothing waits for it
@@ -169,7 +168,6 @@ class Params(Value):
 
     sets: frozenset[str]
     named: bool = False
-    module: bool = False  # those of one submodule inside a loop over modules
 
 
 @dataclass(slots=True, eq=False)

@@ -37,21 +37,21 @@ _MISTAKES = (
 _HEAD = """\
 # Side by side
 
-What was measured; what was not is not here. Times and distances come from [the results](../benchmarks/RESULTS.md) of scripts in `benchmarks/` that anyone can run again, and
-this page is made from them by `make docs`.
+This page lists only what we measured. Times and distances come from [the results](../benchmarks/RESULTS.md) of scripts in `benchmarks/` that you can run yourself;
+`make docs` generates this page from them.
 
 ## Finding mistakes in code
 
-Eighteen scripts with one mistake each, and their correct twins, were given to ten tools that people use today. A mistake counts as found when the tool says something about it in
-the wrong script and not in the twin. (This table's last column was made once, by hand, in November 2026, with the newest versions of that month.) Together the ten find 3 of the 18; the best of them finds 2. For fallline each of the 18 is a rule whose own wrong and right scripts are read, and where
-it happens in a run also run, by the tests.
+We gave eighteen scripts with one mistake each, and their correct twins, to ten tools that people use today. A mistake counts as found if the tool reports it in
+the wrong script and not in the twin. (The last column was made by hand in November 2026, with the newest versions of that month.) Together the ten find 3 of the 18; the best finds 2. The mistakes are ours to begin with: each of the 18
+is a fallline rule, and its test reads (and, where possible, runs) scripts like these. On code that we did not choose, see the [field report](field-report.md).
 
 | mistake | fallline | others that find it |
 |---|---|---|
 """
 
 _CHECK = """
-The others have other strengths: ruff's hundreds of rules about Python as such, torchfix's about deprecated and dangerous calls of torch. fallline has few of either.
+The other tools have different strengths: ruff has hundreds of rules about Python itself, torchfix has rules about deprecated and dangerous torch calls. fallline has few of either.
 
 ## How long reading takes
 """
@@ -59,14 +59,14 @@ The others have other strengths: ruff's hundreds of rules about Python as such, 
 _WATCH = """
 ## What watching costs
 
-How much longer a training step takes with the tool than without; bare and watched steps alternate in one process. What each tool tells of a fault differs as much: see
-[what it tells](run.md) for ours.
+How much longer a training step takes with the tool than without; bare and watched steps alternate in one process. The tools also differ in what they report: see
+[what fallline reports](run.md).
 """
 
 _ENGINE = """
 ## Accumulation that equals the big batch
 
-How far the parameters end up from those of the one big batch, and what a micro-batch costs. The loops are what each tool's documentation shows.
+How far the parameters end up from those of one big batch, and what a micro-batch costs. Each loop follows the tool's own documentation.
 """
 
 _FAULTS = """

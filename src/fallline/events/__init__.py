@@ -16,7 +16,6 @@ from fallline.events.kinds import (
     GradRead,
     GradWrite,
     Keep,
-    Kind,
     Mode,
     Opaque,
     Replace,
@@ -52,7 +51,6 @@ from fallline.events.scale import (
     still_scaled,
     touched_optimizers,
 )
-from fallline.events.shim import make
 from fallline.events.span import Span
 from fallline.events.trace import Trace, Update
 from fallline.events.windows import Window, Wipe, clears, habits, is_habit, windows
@@ -74,7 +72,6 @@ __all__ = [
     "GradRead",
     "GradWrite",
     "Keep",
-    "Kind",
     "Loader",
     "Location",
     "Mode",
@@ -105,7 +102,6 @@ __all__ = [
     "forwards_of",
     "habits",
     "is_habit",
-    "make",
     "misdirected",
     "on_every_iteration",
     "owners",

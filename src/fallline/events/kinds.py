@@ -9,10 +9,9 @@ models. `Trace` says what an id stands for.
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
 from dataclasses import KW_ONLY, dataclass
-from enum import StrEnum
 from math import inf
+from operator import attrgetter
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from fallline.location import Location
@@ -32,7 +31,6 @@ __all__ = [
     "GradRead",
     "GradWrite",
     "Keep",
-    "Kind",
     "Mode",
     "Opaque",
     "Replace",
@@ -51,37 +49,12 @@ __all__ = [
 Deed: TypeAlias = Literal["backward", "clear", "step", "divide", "epoch"]
 
 
-class Kind(StrEnum):
-    ZERO_GRAD = "zero_grad"
-    FORWARD = "forward"
-    BACKWARD = "backward"
-    GRAD_WRITE = "grad_write"
-    GRAD_READ = "grad_read"
-    UNSCALE = "unscale"
-    CLIP = "clip"
-    STEP = "step"
-    SCALER_UPDATE = "scaler_update"
-    SCHEDULER_STEP = "scheduler_step"
-    BATCH = "batch"
-    EPOCH = "epoch"
-    EPOCH_END = "epoch_end"
-    SAMPLER_EPOCH = "sampler_epoch"
-    MODE = "mode"
-    KEEP = "keep"
-    SYNC = "sync"
-    CHECKPOINT = "checkpoint"
-    ANOMALY = "anomaly"
-    REPLACE = "replace"
-    AUTOCAST_OFF = "autocast_off"
-    OPAQUE = "opaque"
-
-
 # Many are made for every training step, and compared by identity: no __eq__, no __post_init__.
 @dataclass(slots=True, eq=False, repr=False)
 class Event:
     """One thing that happened, where, and to which objects (by stable id)."""
 
-    kind: ClassVar[Kind]
+    kind: ClassVar[str]
 
     at: Location
     _: KW_ONLY
@@ -107,39 +80,30 @@ class Event:
         frames, others = (*self.callers, self.at), (*other.callers, other.at)
         return next((a for a, b in zip(frames, others, strict=False) if a != b), self.at)
 
-    # -- for the transition: facts by name, as they were before each kind had its class
-
-    @property
-    def facts(self) -> MutableMapping[str, Any]:
-        from fallline.events.shim import Facts
-
-        return Facts(self)
-
-    def fact(self, name: str) -> Any:
-        """The fact, or None where it is not known."""
-        return getattr(self, name, None)
-
-    # --
-
     def known(self) -> dict[str, Any]:
         """Every fact about it that is known, by name; not the ids of the objects, nor the place."""
-        facts = {name: getattr(self, name) for name in _names_of(type(self))}
-        return {name: value for name, value in facts.items() if value is not None}
+        kind = type(self)
+        facts = zip(_NAMES[kind], _VALUES[kind](self), strict=True)
+        return {name: value for name, value in facts if value is not None}
+
+    def same_facts(self, other: Event) -> bool:
+        """Whether the same is known about another event of this kind."""
+        values = _VALUES[type(self)]
+        return bool(values(self) == values(other))
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class ZeroGrad(Event):
     """Gradients are cleared."""
 
-    kind = Kind.ZERO_GRAD
-    clears: Literal["grad", "none", "assign"] | None = None  # how
+    kind = "zero_grad"
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Forward(Event):
     """A model is called."""
 
-    kind = Kind.FORWARD
+    kind = "forward"
     training: bool | None = None  # model.training at the call
     grad: bool | None = None  # autograd records (False under no_grad and inference_mode)
     autocast: str | None = None  # "float16" | "bfloat16" | "off"
@@ -160,7 +124,7 @@ class Forward(Event):
 class Backward(Event):
     """Gradients of a loss are computed."""
 
-    kind = Kind.BACKWARD
+    kind = "backward"
     scaled: bool | None = None  # the loss was multiplied by an enabled GradScaler
     divided: bool | None = None  # the loss was divided by a count, or weighted so (loss / k)
     divisor: float | None = None  # by how much, in all; without what the framework divides by
@@ -184,7 +148,6 @@ class Backward(Event):
     second: bool | None = None  # the same graph is walked again later (False: known not to be)
     half_parameters: bool | None = None  # the model's own parameters are float16
     site: str | None = None  # identity of the call site of the loss; same site = same loss
-    terms: int | None = None  # number of different losses in it, when several are summed
 
     @property
     def loss(self) -> object:
@@ -196,7 +159,7 @@ class Backward(Event):
 class GradWrite(Event):
     """`.grad` is changed by hand."""
 
-    kind = Kind.GRAD_WRITE
+    kind = "grad_write"
     op: Literal["div", "mul", "noise", "assign", "add", "other"] | None = None
 
     @property
@@ -214,7 +177,7 @@ class GradRead(Event):
     optimizer).
     """
 
-    kind = Kind.GRAD_READ
+    kind = "grad_read"
     what: Literal["norm", "value", "input", "use"] | None = None
 
 
@@ -222,23 +185,21 @@ class GradRead(Event):
 class Unscale(Event):
     """`scaler.unscale_(optimizer)`."""
 
-    kind = Kind.UNSCALE
+    kind = "unscale"
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Clip(Event):
     """Gradients are clipped."""
 
-    kind = Kind.CLIP
+    kind = "clip"
     how: Literal["norm", "value"] | None = None
     threshold: float | None = None  # inf: the norm is only measured
-    per_module: bool | None = None  # one of several clips made module by module
-    # on the last of them before the step: parameters that the optimizer steps and no clip of this update reached
+    # on the last of several clips made module by module: parameters that the optimizer steps and no clip reached
     left_out: tuple[str, ...] | None = None
-    twice: tuple[str, ...] | None = None  # same place: parameters that several of them reached
+    twice: tuple[str, ...] | None = None  # likewise: parameters that several of them reached
     closure: bool | None = None  # inside the closure given to step
     local_shards: bool | None = None  # torch's function on FSDP1 shards
-    norm: float | None = None  # (watcher) the norm it returned
 
     @property
     def measures_only(self) -> bool:
@@ -250,7 +211,7 @@ class Clip(Event):
 class Step(Event):
     """An optimizer steps. `parameters` are those it holds."""
 
-    kind = Kind.STEP
+    kind = "step"
     via: Literal["direct", "scaler", "framework"] | None = None
     skipped: bool | None = None  # (watcher) the scaler or the guard skipped it
     closure: bool | None = None  # step(closure)
@@ -261,14 +222,14 @@ class Step(Event):
 class ScalerUpdate(Event):
     """`scaler.update()`."""
 
-    kind = Kind.SCALER_UPDATE
+    kind = "scaler_update"
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class SchedulerStep(Event):
     """A learning-rate schedule advances."""
 
-    kind = Kind.SCHEDULER_STEP
+    kind = "scheduler_step"
     explicit: bool | None = None  # scheduler.step(epoch) with an explicit epoch, or a metric
     per: Literal["batch", "epoch"] | None = None  # the loop it is in
     checked: bool | None = None  # guarded by a test whether the scaler skipped (False: known not)
@@ -278,8 +239,7 @@ class SchedulerStep(Event):
 class Batch(Event):
     """A loader gave a micro-batch."""
 
-    kind = Kind.BATCH
-    index: int | None = None
+    kind = "batch"
     last: bool | None = None
     endless: bool | None = None
     exact: bool | None = None  # the length is known to divide by the window
@@ -289,22 +249,21 @@ class Batch(Event):
 class Epoch(Event):
     """A pass over a loader begins."""
 
-    kind = Kind.EPOCH
-    index: int | None = None
+    kind = "epoch"
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class EpochEnd(Event):
     """The loader is exhausted."""
 
-    kind = Kind.EPOCH_END
+    kind = "epoch_end"
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class SamplerEpoch(Event):
     """`sampler.set_epoch` was called."""
 
-    kind = Kind.SAMPLER_EPOCH
+    kind = "sampler_epoch"
     sampler: str | None = None  # id of the sampler
 
 
@@ -312,7 +271,7 @@ class SamplerEpoch(Event):
 class Mode(Event):
     """`model.train()` or `model.eval()`."""
 
-    kind = Kind.MODE
+    kind = "mode"
     mode: Literal["train", "eval"] | None = None
 
 
@@ -324,7 +283,7 @@ class Keep(Event):
     "assign": in one place that is overwritten.
     """
 
-    kind = Kind.KEEP
+    kind = "keep"
     how: Literal["append", "add", "assign"] | None = None
     born: int | None = None  # (reader) the iteration that made the container or the sum
     of: tuple[str, ...] | None = None  # (reader) ids of the models that computed it
@@ -335,7 +294,7 @@ class Keep(Event):
 class Sync(Event):
     """The host waits for the device; one event each time."""
 
-    kind = Kind.SYNC
+    kind = "sync"
     what: str | None = None  # "item" | "cpu" | "print" | ...
     per_parameter: bool | None = None  # in a loop over parameters, once for each
     device: str | None = None  # "cuda" | "cpu": of the tensor
@@ -345,7 +304,7 @@ class Sync(Event):
 class Checkpoint(Event):
     """Activation checkpointing of a block, at the checkpoint call."""
 
-    kind = Kind.CHECKPOINT
+    kind = "checkpoint"
     batchnorm: bool | None = None  # the block holds BatchNorm in train mode
 
 
@@ -353,7 +312,7 @@ class Checkpoint(Event):
 class Anomaly(Event):
     """detect_anomaly is on in the training loop."""
 
-    kind = Kind.ANOMALY
+    kind = "anomaly"
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -363,7 +322,7 @@ class Replace(Event):
     `optimizer` is the one that holds them; None where add_param_group takes the new ones up.
     """
 
-    kind = Kind.REPLACE
+    kind = "replace"
     what: Literal["recreated", "head", "fsdp1", "moved"] | None = None
 
 
@@ -371,7 +330,7 @@ class Replace(Event):
 class AutocastOff(Event):
     """Autocast was turned off inside a region where it is on."""
 
-    kind = Kind.AUTOCAST_OFF
+    kind = "autocast_off"
     half: bool | None = None  # a float16 or bfloat16 tensor was computed with there
 
 
@@ -382,18 +341,15 @@ class Opaque(Event):
     A rule of the form "X is missing" stays silent only if such a call could have done X (`Trace.hides`).
     """
 
-    kind = Kind.OPAQUE
+    kind = "opaque"
     what: str | None = None
     could: frozenset[Deed] | None = None  # have done, by what it was given; None: anything
 
 
-_NAMES: dict[type[Event], tuple[str, ...]] = {}
-
-
-def _names_of(kind: type[Event]) -> tuple[str, ...]:
-    """The names of the facts of one kind of event: its own fields, and which parameters it touches."""
-    names = _NAMES.get(kind)
-    if names is None:
-        own = kind.__dict__["__slots__"] if kind is not Event else ()
-        names = _NAMES[kind] = (*own, "parameters", "parameter_set")
-    return names
+# The facts of each kind, its own fields and which parameters it touches: their names, and how to get them all at once.
+_NAMES = {
+    kind: (*kind.__dict__["__slots__"], "parameters", "parameter_set")
+    for kind in list(vars().values())
+    if isinstance(kind, type) and issubclass(kind, Event) and kind is not Event
+}
+_VALUES = {kind: attrgetter(*names) for kind, names in _NAMES.items()}

@@ -32,17 +32,12 @@ class Object:
     assumed: bool | None = None  # (reader) its making was not seen; a name stands for it
     type: str | None = None  # its class: "SGD", "ResNet", "StepLR"
 
-    def fact(self, name: str) -> Any:
-        """For the transition: the fact, or None where it is not known."""
-        return getattr(self, name, None)
-
 
 @dataclass(slots=True, eq=False)
 class Optimizer(Object):
     """What steps parameters."""
 
     parameters: frozenset[str] | None = None  # the parameter sets it steps
-    lr: float | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -52,10 +47,6 @@ class Model(Object):
     parameters: frozenset[str] | None = None  # (reader) the parameter sets it holds
     wrapper: str | None = None  # "ddp" | "fsdp1" | "fsdp2"
     batchnorm: bool | None = None
-    recurrent: bool | None = None
-    transformer: bool | None = None
-    half: bool | None = None  # its parameters are float16
-    dropout: bool | None = None
     has_mode: bool | None = None  # (reader) eval mode changes what it computes
 
 
@@ -75,11 +66,8 @@ class Scheduler(Object):
 class Loader(Object):
     """What gives batches."""
 
-    endless: bool | None = None
     sampler: str | None = None  # its id
-    length: int | None = None
-    shuffle: bool | None = None
-    workers: int | None = None
+    length: int | None = None  # (watcher) which batch is the last
 
 
 @dataclass(slots=True, eq=False)

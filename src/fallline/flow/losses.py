@@ -19,7 +19,7 @@ __all__ = ["LOSS_TOKENS", "differentiated", "guarded", "in_loss", "loss_calls", 
 
 _WORDS = re.compile(
     r"[Ll]oss|LOSS|[Cc]riterion|nll|NLL|(^|_)kl(_|d|$)|KL|[Ee]ntropy|[Dd]ivergence|[Oo]bjective|[Cc]ontrastive"
-    r"|elbo|ELBO|[Ll]ikelihood|[Pp]enalty|[Mm]asked_?(mean|average)|(^|_)logps(_|$)|(^|_)b?ce(_|$)|BCE|(^|_)(info_?)?nce(_|$)|NCE|reinforce"
+    r"|elbo|ELBO|[Ll]ikelihood|[Pp]enalty|(^|_)masked_(mean|average)$|(^|_)logps(_|$)|(^|_)b?ce(_|$)|BCE|(^|_)(info_?)?nce(_|$)|NCE|reinforce"
 )
 # Of names that are assigned: `entropy` alone may be a threshold for sampling; where it is a loss, it goes on to one.
 _LOSS_NAME = re.compile(

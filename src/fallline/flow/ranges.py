@@ -336,6 +336,8 @@ class _Ranges:
         """What changes the shape, or picks from the values, keeps their range."""
         if name in {"gather", "masked_select"} and any(self._is_mask(a) for a in node.args):
             return None
+        if name == "repeat_interleave" and self.module.number(operand(self.module, node)) is None:
+            return None  # `n.repeat_interleave(n)`: a count of 0 is repeated 0 times
         inner = self.of(of)
         if name == "diagonal" and inner is not None and inner.source == "softmax":
             made = made_by(self.module, of) if of is not None else None

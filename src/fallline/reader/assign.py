@@ -24,42 +24,39 @@ __all__ = ["assign_to"]
 
 def assign_to(machine: Machine, target: ast.expr, value: Value, node: ast.AST) -> None:
     """Bind a value to a name, attribute, item, or a pattern of them."""
-    if isinstance(target, ast.Name):
-        _replaced(machine, target.id, value, node)
-        machine.assign(target.id, value)
-    elif isinstance(target, ast.Attribute):
-        _set_attribute(machine, target, value, node)
-    elif isinstance(target, ast.Tuple | ast.List):
-        for part, item in zip(target.elts, _unpacked(machine, value, target.elts), strict=True):
-            assign_to(machine, part.value if isinstance(part, ast.Starred) else part, item, node)
-    elif isinstance(target, ast.Subscript):
-        _set_item(machine, target, value, node)
+    match target:
+        case ast.Name(id=name):
+            _replaced(machine, name, value, node)
+            machine.assign(name, value)
+        case ast.Attribute():
+            _set_attribute(machine, target, value, node)
+        case ast.Tuple(elts=parts) | ast.List(elts=parts):
+            for part, item in zip(parts, _unpacked(machine, value, parts), strict=True):
+                assign_to(machine, part, item, node)
+        case ast.Starred(value=inner):
+            assign_to(machine, inner, value, node)
+        case ast.Subscript():
+            _set_item(machine, target, value, node)
 
 
 def _unpacked(machine: Machine, found: Value, parts: list[ast.expr]) -> list[Value]:
-    value = machine.settled(found)
-    if (
-        isinstance(value, Sequence)
-        and len(value.items) == len(parts)
-        and not any(isinstance(p, ast.Starred) for p in parts)
-    ):
-        return value.items
-    if isinstance(value, Tensor):
-        # a model's outputs, or a batch: each part is such a tensor, or a number
-        return [replace(value, graph=None if value.graph else value.graph) for _ in parts]
-    if isinstance(value, Sequence) and len(value.items) == 1 and isinstance(value.items[0], Tensor):
-        return [replace(value.items[0]) for _ in parts]
+    starred = any(isinstance(p, ast.Starred) for p in parts)
+    match machine.settled(found):
+        case Sequence(items=items) if len(items) == len(parts) and not starred:
+            return items
+        case Tensor(graph=graph) as value:
+            # a model's outputs, or a batch: each part is such a tensor, or a number
+            return [replace(value, graph=None if graph else graph) for _ in parts]
+        case Sequence(items=[Tensor() as value]):
+            return [replace(value) for _ in parts]
     return [Unknown(_name(p)) for p in parts]
 
 
 def _name(node: ast.expr) -> str:
-    return (
-        node.id
-        if isinstance(node, ast.Name)
-        else node.attr
-        if isinstance(node, ast.Attribute)
-        else ""
-    )
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+    return ""
 
 
 def _replaced(machine: Machine, name: str, value: Value, node: ast.AST) -> None:
@@ -91,36 +88,28 @@ def _replaced(machine: Machine, name: str, value: Value, node: ast.AST) -> None:
 
 def _set_attribute(machine: Machine, target: ast.Attribute, value: Value, node: ast.AST) -> None:
     of = machine.settled(machine.evaluate(target.value))
-    if isinstance(of, Param) and target.attr == "grad":
-        gradients.assign(machine, of.sets, value, node)
-        return
-    if isinstance(of, Param) and target.attr == "data":
-        gradients.used(machine, of.sets, node)
-        return
-    if isinstance(of, Tensor) and target.attr == "requires_grad":
-        of.leaf = of.graph = True
-        return
-    if isinstance(of, Tensor) and target.attr == "grad":
-        gradients.assign(machine, of.sets, value, node)
-        return
-    if isinstance(of, Unknown) and target.attr == "grad":
-        gradients.assign(machine, frozenset(), value, node)
-        return
-    if isinstance(of, Thing):
-        new = machine.settled(value)
-        if target.attr == "require_backward_grad_sync" and of.kind == "model":
+    match of, target.attr:
+        case ((Param() | Tensor()), "grad"):
+            gradients.assign(machine, of.sets, value, node)
+        case Unknown(), "grad":
+            gradients.assign(machine, frozenset(), value, node)
+        case Param(), "data":
+            gradients.used(machine, of.sets, node)
+        case Tensor(), "requires_grad":
+            of.leaf = of.graph = True
+        case Thing(kind="model"), "require_backward_grad_sync":
             _toggle_sync(machine, of, value, target)
-            return
-        if (
-            of.kind == "model"
-            and isinstance(new, Thing)
-            and new.kind == "model"
-            and target.attr != "module"
-        ):
-            _new_part(machine, of, new, node)
-        of.attrs[target.attr] = value
-        if isinstance(value, Unknown) and value.became is None and not value.hint:
-            value.hint = target.attr
+        case Thing(), name:
+            _keep_attribute(machine, of, name, value, node)
+
+
+def _keep_attribute(machine: Machine, of: Thing, name: str, value: Value, node: ast.AST) -> None:
+    match of, machine.settled(value):
+        case Thing(kind="model"), Thing(kind="model") as part if name != "module":
+            _new_part(machine, of, part, node)
+    of.attrs[name] = value
+    if isinstance(value, Unknown) and value.became is None and not value.hint:
+        value.hint = name
 
 
 def _toggle_sync(machine: Machine, model: Thing, value: Value, target: ast.Attribute) -> None:
@@ -139,9 +128,8 @@ def _toggle_sync(machine: Machine, model: Thing, value: Value, target: ast.Attri
 def _new_part(machine: Machine, model: Thing, part: Thing, node: ast.AST) -> None:
     """`model.fc = nn.Linear(...)`: part of the model; too late when an optimizer already holds the old ones."""
     me = machine.frame.me
-    for layer in ("batchnorm", "recurrent", "dropout", "transformer"):
-        if part.facts.get(layer):
-            model.facts[layer] = True
+    if part.facts.get("batchnorm"):
+        model.facts["batchnorm"] = True
     if me is model:
         part.facts["parameters"] = model.sets
         return

@@ -47,22 +47,23 @@ def _attribute(machine: Machine, node: ast.Attribute) -> Value:
 def attribute(machine: Machine, found: Value, name: str, node: ast.AST) -> Value:
     """`value.name`."""
     value = machine.settled(found)
-    if isinstance(value, Thing):
-        return thing_attribute(machine, value, name, node)
-    if isinstance(value, Tensor):
-        return tensors.attribute(machine, value, name, node)
-    if isinstance(value, Class):
-        return class_attribute(machine, value, name)
-    if isinstance(value, External):
-        return _external_attribute(machine, value, name)
-    if isinstance(value, Param):
-        if name == "grad":
+    match value:
+        case Thing():
+            return thing_attribute(machine, value, name, node)
+        case Tensor():
+            return tensors.attribute(machine, value, name, node)
+        case Class():
+            return class_attribute(machine, value, name)
+        case External():
+            return _external_attribute(machine, value, name)
+        case Param() if name == "grad":
             return Tensor(False, grad_of=value.sets or frozenset({"?"}))
-        return value if name == "data" else Bound(value, name)
-    if isinstance(value, Unknown):
-        if name == "grad":
+        case Param() if name == "data":
+            return value
+        case Unknown() if name == "grad":
             return Tensor(False, grad_of=frozenset({"?"}), leaf=True)
-        return value.part(name)
+        case Unknown():
+            return value.part(name)
     return Bound(value, name)
 
 
@@ -87,18 +88,15 @@ def _binary(machine: Machine, node: ast.BinOp) -> Value:
 
 def _unary(machine: Machine, node: ast.UnaryOp) -> Value:
     value = machine.settled(machine.evaluate(node.operand))
-    if isinstance(node.op, ast.Not):
-        if isinstance(value, Const):
-            return Const(not value.value, value.varying)
-        if isinstance(value, Unknown):
-            return Unknown(f"not {value.hint}"[:500])
-        return Const(False)
-    if (
-        isinstance(value, Const)
-        and isinstance(node.op, ast.USub)
-        and isinstance(value.value, int | float)
-    ):
-        return Const(-value.value, value.varying)
+    match node.op, value:
+        case ast.Not(), Const(known, varying):
+            return Const(not known, varying)
+        case ast.Not(), Unknown(hint=hint):
+            return Unknown(f"not {hint}"[:500])
+        case ast.Not(), _:
+            return Const(False)
+        case ast.USub(), Const(int() | float() as number, varying):
+            return Const(-number, varying)
     return value
 
 
@@ -140,16 +138,19 @@ def _sequence(machine: Machine, node: ast.List | ast.Tuple | ast.Set) -> Value:
     items: list[Value] = []
     unclear = _spend(machine, node.elts)
     for element in node.elts[:MOST_ITEMS]:
-        if isinstance(element, ast.Starred):
-            inner = machine.settled(machine.evaluate(element.value))
-            if isinstance(inner, Sequence):
-                items += inner.items
-            elif isinstance(inner, Params):
-                items.append(inner)
-            else:
-                unclear = True
-        else:
+        if not isinstance(element, ast.Starred):
             items.append(machine.evaluate(element))
+            continue
+        match machine.settled(machine.evaluate(element.value)):
+            case Sequence(items=inner):
+                items += inner
+            case Params() as parameters:
+                items.append(parameters)
+            case _:
+                unclear = True
+        if len(items) > MOST_ITEMS:
+            unclear = True
+            del items[MOST_ITEMS:]
     return Sequence(items, machine.loops.iteration, unclear)
 
 
@@ -170,33 +171,28 @@ def _mapping(machine: Machine, node: ast.Dict) -> Value:
 def _subscript(machine: Machine, node: ast.Subscript) -> Value:
     value = machine.settled(machine.evaluate(node.value))
     key = machine.evaluate(node.slice)
-    if isinstance(value, Mapping):
-        if isinstance(key, Const):
-            found = value.items.get(key.value) if isinstance(key.value, str | int) else None
-            return found if found is not None else Unknown(str(key.value))
-        return next(iter(value.items.values()), Unknown())
-    if isinstance(value, Sequence):
-        if (
-            isinstance(key, Const)
-            and isinstance(key.value, int)
-            and -len(value.items) <= key.value < len(value.items)
-        ):
-            return value.items[key.value]
-        if isinstance(node.slice, ast.Slice):
+    match value, key:
+        case Mapping(items=items), Const(str() | int() as name):
+            found = items.get(name)
+            return found if found is not None else Unknown(str(name))
+        case Mapping(), Const(name):
+            return Unknown(str(name))
+        case Mapping(items=items), _:
+            return next(iter(items.values()), Unknown())
+        case Sequence(items=listed), Const(int(index)) if -len(listed) <= index < len(listed):
+            return listed[index]
+        case Sequence(), _ if isinstance(node.slice, ast.Slice):
             return value
-        return value.items[0] if value.items else Unknown()
-    if isinstance(value, Tensor | Params | Param):
-        return value
-    if isinstance(value, Thing) and value.kind == "model":
-        return value
-    if isinstance(value, Unknown):
-        return (
-            value.part(str(key.value))
-            if isinstance(key, Const) and isinstance(key.value, str)
-            else value.part("[]")
-        )
-    if isinstance(value, Bound) and isinstance(value.of, Tensor):
-        return value.of
+        case Sequence(items=listed), _:
+            return listed[0] if listed else Unknown()
+        case ((Tensor() | Params() | Param() | Thing(kind="model")), _):
+            return value
+        case Unknown(), Const(str(name)):
+            return value.part(name)
+        case Unknown(), _:
+            return value.part("[]")
+        case Bound(of=Tensor() as tensor), _:
+            return tensor
     return Unknown()
 
 

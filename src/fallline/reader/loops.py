@@ -119,7 +119,6 @@ def _repeat(
                     Batch(
                         machine.place(node.test if isinstance(node, ast.While) else node.target),
                         loader=loader.id,
-                        index=index,
                         last=last,
                         endless=endless or None,
                         exact=loader.facts.get("exact"),
@@ -127,7 +126,7 @@ def _repeat(
                 )
                 for other in stream.beside:
                     at = machine.place(node)
-                    machine.emit(Batch(at, loader=other.id, index=index, last=last))
+                    machine.emit(Batch(at, loader=other.id, last=last))
             begin(index)
             jump = machine.run(node.body)
             index += 1

@@ -369,7 +369,7 @@ class Machine:
             for index in range(self.loops.length):
                 self.loops.next(len(self.events))
                 last = index == self.loops.length - 1
-                self.emit(Batch(self.place(node), loader=loader.id, index=index, last=last))
+                self.emit(Batch(self.place(node), loader=loader.id, last=last))
                 yield index
         finally:
             self.loops.kinds.pop()

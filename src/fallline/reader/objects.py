@@ -25,8 +25,6 @@ from fallline.syntax.module import walk
 
 __all__ = ["class_attribute", "construct", "thing_attribute"]
 
-_RECURRENT = frozenset({"LSTM", "GRU", "RNN", "LSTMCell", "GRUCell", "RNNCell"})
-
 
 def thing_attribute(machine: Machine, thing: Thing, name: str, node: ast.AST) -> Value:
     """`thing.name`."""
@@ -201,12 +199,6 @@ def _layers(cls: Class) -> dict[str, bool | None]:
                 name = (cls.module.resolve(inner.func) or "").rpartition(".")[2]
                 if "BatchNorm" in name:
                     known["batchnorm"] = True
-                elif name in _RECURRENT:
-                    known["recurrent"] = True
-                elif name.startswith("Transformer") or name == "MultiheadAttention":
-                    known["transformer"] = True
-                elif name.startswith("Dropout"):
-                    known["dropout"] = True
         known["has_mode"] = class_has_mode(cls.module, cls.node)
     return known
 

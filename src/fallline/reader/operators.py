@@ -21,24 +21,25 @@ def combine(
 ) -> Value:
     """Two values under an arithmetic operator."""
     a, b = machine.settled(first), machine.settled(second)
-    if isinstance(a, Tensor) or isinstance(b, Tensor):
-        return combined(machine, a, b, op, node)
-    if isinstance(a, Const) and isinstance(b, Const):
-        return _arithmetic(machine, a, b, op)
-    if isinstance(a, Sequence) and isinstance(b, Sequence) and isinstance(op, ast.Add):
-        return joined(a, b, machine.loops.iteration)
-    if isinstance(a, Params) and isinstance(b, Params):
-        return Params(a.sets | b.sets)
-    if isinstance(a, Sequence) and isinstance(op, ast.Mult):
-        times = (
-            b.value
-            if isinstance(b, Const) and isinstance(b.value, int) and 0 < b.value <= 64
-            else 0
-        )
-        longest = max(1, MOST_ITEMS // max(1, len(a.items)))
-        known = 0 < times <= longest
-        return Sequence(a.items * min(times or 1, longest), machine.loops.iteration, open=not known)
+    match a, op, b:
+        case (Tensor(), _, _) | (_, _, Tensor()):
+            return combined(machine, a, b, op, node)
+        case Const(), _, Const():
+            return _arithmetic(machine, a, b, op)
+        case Sequence(), ast.Add(), Sequence():
+            return joined(a, b, machine.loops.iteration)
+        case Params(), _, Params():
+            return Params(a.sets | b.sets)
+        case Sequence(), ast.Mult(), Const(int(times)) if 0 < times <= 64:
+            return _repeated(a, times, machine.loops.iteration)
+        case Sequence(), ast.Mult(), _:
+            return Sequence(a.items * 1, machine.loops.iteration, open=True)
     return _with_unknown(machine, a, b, op, node)
+
+
+def _repeated(items: Sequence, times: int, born: int) -> Sequence:
+    most = max(1, MOST_ITEMS // max(1, len(items.items)))
+    return Sequence(items.items * min(times, most), born, open=times > most)
 
 
 def joined(a: Sequence, b: Sequence, born: int) -> Sequence:

@@ -152,14 +152,21 @@ def _repeatedly(
         machine.emit(Opaque(machine.place(node), what="the caller, who has the gradients"))
 
 
-def _escapes(machine: Machine, result: Value, depth: int = 4) -> None:
+def _escapes(machine: Machine, result: Value) -> None:
     """What a root returns goes to a caller we do not see: who knows whether it reaches a backward there."""
-    if isinstance(result, Sequence | Mapping) and depth:
-        items = result.items if isinstance(result, Sequence) else result.items.values()
-        for item in list(items):
-            _escapes(machine, item, depth - 1)
-    elif isinstance(result, Tensor):
-        machine.updates.undecided |= result.forwards | result.kept
+    left, seen = [result], set[int]()
+    while left:
+        value = left.pop()
+        match value:
+            case Sequence() | Mapping() if id(value) in seen:
+                continue
+            case Sequence(items=items):
+                left += items
+            case Mapping(items=named):
+                left += named.values()
+            case Tensor(forwards=forwards, kept=kept):
+                machine.updates.undecided |= forwards | kept
+        seen.add(id(value))
 
 
 def _class_roots(

@@ -43,27 +43,23 @@ class Stream:
 def stream_of(machine: Machine, found: Value, node: ast.For | ast.AsyncFor | None) -> Stream:
     """What going over a value gives."""
     value = machine.settled(found)
-    if isinstance(value, Sequence):
-        items = value.items[:MOST_EXACT]
-        if value.open and not items:
-            return Stream("once", lambda i: Unknown(), 1)
-        return Stream("items", lambda i: items[i] if i < len(items) else Unknown(), len(items))
-    if isinstance(value, Mapping):
-        keys = list(value.items)[:MOST_EXACT]
-        return Stream("items", lambda i: Const(keys[i]) if i < len(keys) else Unknown(), len(keys))
-    if isinstance(value, Params):
-        name = "params"
-        if value.named:
-            return Stream(name, lambda i: Sequence([Unknown("name"), Param(value.sets)]), 1)
-        return Stream(name, lambda i: Param(value.sets), 1)
-    if isinstance(value, Thing):
-        return _thing(machine, value, node)
-    if isinstance(value, Tensor):
-        return Stream(
-            "items", lambda i: Tensor(value.graph, value.sets, value.forwards), 2, soft=True
-        )
-    if isinstance(value, Unknown):
-        return _unknown(machine, value, node)
+    match value:
+        case Sequence(items=[], open=False) | Sequence(items=[_, *_]):
+            items = value.items[:MOST_EXACT]
+            return Stream("items", lambda i: items[i] if i < len(items) else Unknown(), len(items))
+        case Mapping():
+            keys = [Const(key) for key in list(value.items)[:MOST_EXACT]]
+            return Stream("items", lambda i: keys[i] if i < len(keys) else Unknown(), len(keys))
+        case Params(sets, named=True):
+            return Stream("params", lambda i: Sequence([Unknown("name"), Param(sets)]), 1)
+        case Params(sets):
+            return Stream("params", lambda i: Param(sets), 1)
+        case Thing():
+            return _thing(machine, value, node)
+        case Tensor(graph, sets, forwards):
+            return Stream("items", lambda i: Tensor(graph, sets, forwards), 2, soft=True)
+        case Unknown():
+            return _unknown(machine, value, node)
     return Stream("once", lambda i: Unknown(), 1)
 
 

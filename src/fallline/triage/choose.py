@@ -15,6 +15,7 @@ from fallline.triage.words import root, tokens
 __all__ = ["Chosen", "choose"]
 
 _MESSAGE = 6.0  # a known message decides
+_PARTICULAR = 40  # characters of a message that count as one
 _FOUND = 3.0  # so does what was found in the code, unless a message says otherwise
 _LEADS = 1.0  # and the worst finding first
 _GATE, _GROUP = 0.35, 0.12  # the words a claim asks for, and each further group of them
@@ -94,11 +95,12 @@ def choose(
     shows, sizes = readings(text)
     like = _likeness(prose)
     low = text.lower()
+    flat = " ".join(low.split())
     ranked: list[Chosen] = []
     for n, claim in enumerate(claims()):
         if claim.never is not None and claim.never.holds(words, low):
             continue
-        scored = _scored(claim, like.get(n, 0.0), text, low, words, codes, shows)
+        scored = _scored(claim, like.get(n, 0.0), text, flat, low, words, codes, shows)
         if scored is not None:
             score, read, told = scored
             score += _ROUTED if claim.specialist in specialists[:1] else 0.0
@@ -114,25 +116,24 @@ def _scored(
     claim: Claim,
     like: float,
     text: str,
+    flat: str,
     low: str,
     words: list[str],
     codes: Sequence[str],
     shows: frozenset[str],
 ) -> tuple[float, dict[str, str], bool] | None:
-    read: dict[str, str] | None = None
-    for message in claim.messages:
-        if (read := found(message, text)) is not None:
-            break
+    # a longer message is a more particular one
+    told = [(len(m), read) for m in claim.messages if (read := found(m, text, flat)) is not None]
     gate = claim.when is not None and claim.when.holds(words, low)
     score = _LIKE * like
     if gate:
         assert claim.when is not None
         score += _GATE + _GROUP * len(claim.when.groups)
-    if read is not None:
+    if told:
         if claim.reads and claim.reads not in shows:
             return None
-        # a longer message is a more particular one
-        return _MESSAGE + bool(claim.reads) + len(message) / 100 + score / 4, read, True
+        length, read = max(told, key=lambda row: row[0])
+        return _MESSAGE + bool(claim.reads) + length / _PARTICULAR + score / 10, read, True
     if claim.reads:
         return None
     if places := [n for n, code in enumerate(codes) if code in claim.rules]:

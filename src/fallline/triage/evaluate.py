@@ -27,6 +27,7 @@ from typing import Any
 from fallline.errors import UsageError
 from fallline.triage.evidence import lines_back
 from fallline.triage.playbook import facts
+from fallline.triage.refuted import stated_in
 from fallline.verdict.reading import read_text
 
 __all__ = ["KINDS", "Complaint", "Scenario", "grade", "grade_text", "refuted", "scenarios"]
@@ -173,7 +174,22 @@ def _worded(pattern: str) -> str:
 
 def grade_text(text: str) -> list[Complaint]:
     """What is wrong with an answer whatever was asked: refuted statements, and mistakes in its code."""
-    return _claims(text, refuted()) + _code(text)
+    return _refuted(text) + _code(text)
+
+
+def _refuted(text: str) -> list[Complaint]:
+    """What is known to be false in it, each sentence once."""
+    found = _claims(text, refuted())
+    complained = " ".join(c.text for c in found)
+    before = ""
+    for sentence in _stated(text):
+        shown = textwrap.shorten(sentence, 100)
+        if shown not in complained:
+            for claim in stated_in(sentence, before)[:1]:
+                backs = claim.fact if claim.fact.startswith("FL") else f"fact {claim.fact}"
+                found.append(Complaint(f"says “{shown}”; {claim.measured}", backs, "refuted"))
+        before = sentence
+    return found
 
 
 def _claims(text: str, claims: Iterable[Claim]) -> list[Complaint]:

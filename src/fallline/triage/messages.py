@@ -15,7 +15,7 @@ _MEMORY = {
     "wanted": re.compile(rf"Tried to allocate {_SIZE}"),
     "total": re.compile(rf"total capacity of {_SIZE}|{_SIZE} total capacity"),
     "free": re.compile(rf"of which {_SIZE} is free|{_SIZE} free"),
-    "process": re.compile(rf"has {_SIZE} memory in use"),
+    "process": re.compile(rf"(?:this process|Process) has {_SIZE} memory in use"),
     "allocated": re.compile(
         rf"allocated memory {_SIZE} is allocated by PyTorch|{_SIZE} already allocated"
     ),
@@ -28,14 +28,13 @@ _FRAGMENTED = (
 _FOREIGN = 0.1  # of the card held by other processes
 
 
-def found(message: str, text: str) -> dict[str, str] | None:
+def found(message: str, text: str, flat: str) -> dict[str, str] | None:
     """What the holes of a message hold in a text; None when the text does not hold the message.
 
-    The pieces between the holes are looked for as they are, before anything is compiled.
+    The pieces between the holes are looked for as they are, in the text in lower case with single spaces (`flat`), before anything is compiled.
     """
     pieces, pattern = _template(message)
-    low = text.lower()
-    if not all(piece in low for piece in pieces):
+    if not all(piece in flat for piece in pieces):
         return None
     match = re.search(pattern, text, re.I)
     return None if match is None else {k: v.strip() for k, v in match.groupdict().items()}
@@ -50,7 +49,7 @@ def _template(message: str) -> tuple[tuple[str, ...], str]:
         # what fills a hole is short and stays in its paragraph; a named hole is one word or a list
         hole = r"[^\n]{0,200}?" if name in ("…", "...") else rf"(?P<{name}>[^\n]{{1,160}}?)"
         pattern += hole + (_literal(literal) if literal.strip() else r"(?=[\s.,;:)\]'\"]|$)")
-    return tuple(piece for part in literals if (piece := part.strip().lower())), pattern
+    return tuple(piece for part in literals if (piece := " ".join(part.lower().split()))), pattern
 
 
 def _literal(text: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from fallline.finding import Finding
+from fallline.triage.arithmetic import reckoned
 from fallline.triage.choose import Chosen, choose
 from fallline.triage.claim import Action
 from fallline.triage.evidence import Gathered
@@ -76,6 +77,8 @@ def compose(
         return _from_findings(question, evidence, shape, chosen, fit)
     if healthy and not told:
         return _healthy(chosen, fit)
+    if not told and (sum_ := reckoned(question.text)) is not None:
+        return Reply(sum_.says, sum_.verdict if shape.decides else None, sum_.actions)
     if chosen:
         return _from_claims(chosen, shape, fit, run)
     if run:

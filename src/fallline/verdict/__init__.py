@@ -96,7 +96,7 @@ def _witness(events: list[Event], hit: int) -> list[dict[str, object]]:
     start = max(0, hit - _WITNESS_LIMIT // 2)
     return [
         {
-            "event": e.kind.value,
+            "event": e.kind,
             "path": e.at.path,
             "line": e.at.line,
             "function": e.at.function,

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from fallline.events import Event, GradRead, GradWrite, Kind, ZeroGrad
+from fallline.events import Event, GradRead, GradWrite, ZeroGrad
 from fallline.replay.source import attribute_at, enclosing
 from fallline.taps.frames import locate
 from fallline.taps.gradients import (
@@ -88,18 +88,18 @@ class ByHand:
         if gradient_of(tensor) is None:
             return
         kind, fact = _meaning(call.frame)
-        if kind is Kind.GRAD_READ:
+        if kind is GradRead:
             if not isinstance(tensor, torch.nn.Parameter) and not self._objects.held(tensor):
                 fact = "input"
             self._note(GradRead, tensor, call, what=fact)
-        elif kind is Kind.ZERO_GRAD:
-            self._note(ZeroGrad, tensor, call, clears="grad")
+        elif kind is ZeroGrad:
+            self._note(ZeroGrad, tensor, call)
         elif kind is not None:
             self._note(GradWrite, tensor, call, op=fact)
 
     def _written(self, call: GradientWritten) -> None:
         if call.value is None:
-            self._note(ZeroGrad, call.tensor, call, clears="none")
+            self._note(ZeroGrad, call.tensor, call)
             return
         self._note(GradWrite, call.tensor, call, op=_written_by(call.frame))
 
@@ -107,7 +107,7 @@ class ByHand:
         self._seen = True
         frame = call.frame
         at = locate(frame.f_code, frame.f_lasti, frame.f_lineno)
-        if not self._emitter.extends(event.kind, at, tensor):
+        if not self._emitter.extends(event, at, tensor):
             here, callers = spot(call.place)
             self._emitter.open(event(here, callers=callers, **facts), tensor)
 
@@ -124,23 +124,23 @@ def _written_by(frame: FrameType) -> str:
     return "assign"
 
 
-def _meaning(frame: FrameType) -> tuple[Kind | None, str]:
+def _meaning(frame: FrameType) -> tuple[type[Event] | None, str]:
     """What the line does with the gradient it reads."""
     node = attribute_at(frame, "grad")
     if node is None:
-        return Kind.GRAD_READ, "use"
+        return GradRead, "use"
     here: ast.AST = node
     for up in enclosing(node):
         if isinstance(up, ast.Attribute):
             name = up.attr
             if name == "zero_":
-                return Kind.ZERO_GRAD, "grad"
+                return ZeroGrad, "grad"
             if name in _INPLACE:
-                return Kind.GRAD_WRITE, _inplace(name, up)
+                return GradWrite, _inplace(name, up)
             if name in _NORMS:
-                return Kind.GRAD_READ, "norm"
+                return GradRead, "norm"
             if name in _VALUES:
-                return (Kind.GRAD_READ, "norm" if _roots(up) else "value")
+                return (GradRead, "norm" if _roots(up) else "value")
             if name in (
                 "requires_grad",
                 "requires_grad_",
@@ -154,9 +154,9 @@ def _meaning(frame: FrameType) -> tuple[Kind | None, str]:
             ):
                 return None, ""
             if name.endswith("_") and not name.endswith("__"):
-                return Kind.GRAD_WRITE, "other"
+                return GradWrite, "other"
             if name not in _SAME:
-                return Kind.GRAD_READ, "value"
+                return GradRead, "value"
         elif isinstance(up, ast.Call):
             if here is not up.func:
                 called = (
@@ -165,7 +165,7 @@ def _meaning(frame: FrameType) -> tuple[Kind | None, str]:
                     else getattr(up.func, "id", "")
                 )
                 return (
-                    Kind.GRAD_READ,
+                    GradRead,
                     "norm"
                     if called in _NORMS
                     else "value"
@@ -185,9 +185,9 @@ def _meaning(frame: FrameType) -> tuple[Kind | None, str]:
                 and up.value is node
             ):
                 return None, ""  # `g = p.grad`: what happens to g is not seen
-            return Kind.GRAD_READ, "use"
+            return GradRead, "use"
         here = up
-    return Kind.GRAD_READ, "use"
+    return GradRead, "use"
 
 
 def _inplace(name: str, method: ast.Attribute) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from threading import get_ident
 from typing import Any, TypeVar
 
-from fallline.events import Event, Kind
+from fallline.events import Event
 from fallline.location import Location
 from fallline.taps.frames import Place
 from fallline.watcher.log import EventLog
@@ -35,7 +35,7 @@ class Emitter:
         self._window = window
         self._objects = objects
         # by kind and place: an event that more parameters may be added to
-        self._open: dict[tuple[Kind, int], tuple[Event, list[Any]]] = {}
+        self._open: dict[tuple[type[Event], int], tuple[Event, list[Any]]] = {}
         # by thread, before it is known which one trains; None from then on
         self._early: list[tuple[int, Event]] | None = []
 
@@ -46,7 +46,7 @@ class Emitter:
         self.record(event)
         return event
 
-    def extends(self, kind: Kind, at: Location, tensor: Any) -> bool:
+    def extends(self, kind: type[Event], at: Location, tensor: Any) -> bool:
         """Whether this line has just done the same to another parameter; then this one is added to that event."""
         opened = self._open.get((kind, id(at)))
         if opened is None:
@@ -57,7 +57,7 @@ class Emitter:
     def open(self, event: Event, tensor: Any) -> None:
         """Record an event that more parameters may be added to."""
         self.record(event)
-        self._open[event.kind, id(event.at)] = (event, [tensor])
+        self._open[type(event), id(event.at)] = (event, [tensor])
 
     def _settle(self) -> None:
         """Something else happens: what was done line by line to many parameters is complete."""

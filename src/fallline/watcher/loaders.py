@@ -51,7 +51,7 @@ class Loaders:
         self._iterators: weakref.WeakKeyDictionary[Any, tuple[weakref.ref[Any], list[Any]]] = (
             weakref.WeakKeyDictionary()
         )
-        self._epochs: dict[str, int] = {}
+        self._epochs: set[str] = set()
         self._asked = 0.0  # when the next batch was
 
     def subscribe(self, taps: Subscription, fuse: Fuse) -> None:
@@ -70,10 +70,10 @@ class Loaders:
 
     def _epoch(self, call: EpochCall) -> None:
         name = self._name(call.loader)
-        index = self._epochs[name] = self._epochs.get(name, -1) + 1
+        self._epochs.add(name)
         self._iterators[call.iterator] = (weakref.ref(call.loader), [0, False])
         at, callers = spot(call.place)
-        self._emitter.emit(Epoch(at, callers=callers, loader=name, index=index))
+        self._emitter.emit(Epoch(at, callers=callers, loader=name))
 
     def _name(self, loader: Any) -> str:
         known = self._objects.known(loader)
@@ -85,11 +85,8 @@ class Loaders:
         return self._objects.name(
             "loader",
             loader,
-            endless=True if length is None else None,
             length=length,
             sampler=held,
-            workers=getattr(loader, "num_workers", None),
-            shuffle=type(sampler).__name__ == "RandomSampler",
         )
 
     def _batch_begins(self, call: BatchCall) -> None:
@@ -111,9 +108,7 @@ class Loaders:
             return
         at, callers = spot(call.place)
         endless = True if length is None else None
-        self._emitter.emit(
-            Batch(at, callers=callers, loader=name, index=index, last=last, endless=endless)
-        )
+        self._emitter.emit(Batch(at, callers=callers, loader=name, last=last, endless=endless))
 
     def _epoch_end(self, call: Exhausted) -> None:
         entry = self._iterators.get(call.iterator)

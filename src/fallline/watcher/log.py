@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Hashable
 
-from fallline.events import Batch, Event, Kind
+from fallline.events import Batch, Epoch, EpochEnd, Event, Forward, Mode, Step
 from fallline.location import Location
 
 __all__ = ["EventLog"]
@@ -20,9 +20,7 @@ KEPT_AFTER = 48  # updates that follow a new one
 MOST_EVENTS = 6_000
 # Calls of one kind from one line between two steps: an evaluation of ten thousand batches says no more than this many.
 REPEATS = 300
-_REPEATED = frozenset({Kind.FORWARD, Kind.BATCH, Kind.EPOCH, Kind.EPOCH_END, Kind.MODE})
-# Facts that differ from update to update without meaning anything new.
-_PASSING = frozenset({"index", "norm", "site"})
+_REPEATED = frozenset({Forward, Batch, Epoch, EpochEnd, Mode})
 
 
 class EventLog:
@@ -40,19 +38,21 @@ class EventLog:
         self._last: dict[int, tuple[Event, int]] = {}  # by place: the last event, and its look
         self._forgotten: list[Event] = []
         self._after = 0  # how many of the next updates are kept whatever they look like
-        self._repeats: dict[tuple[str, int], int] = {}  # by kind and place, since the last step
+        self._repeats: dict[
+            tuple[type[Event], int], int
+        ] = {}  # by kind and place, since the last step
 
     def add(self, event: Event) -> None:
-        key = (event.kind._value_, id(event.at))  # hashing an Enum is slow
+        key = (type(event), id(event.at))
         count = self._repeats[key] = self._repeats.get(key, 0) + 1
-        if count > REPEATS and event.kind in _REPEATED:
+        if count > REPEATS and type(event) in _REPEATED:
             return
         with self.lock:
             self._append(event)
 
-    def repeats(self, kind: Kind, at: Location) -> int:
+    def repeats(self, kind: type[Event], at: Location) -> int:
         """How many events of this kind came from this place since the last step."""
-        return self._repeats.get((kind._value_, id(at)), 0)
+        return self._repeats.get((kind, id(at)), 0)
 
     def drop(self, others: set[int]) -> None:
         """Forget these events, by id."""
@@ -66,7 +66,7 @@ class EventLog:
 
     def _append(self, event: Event) -> None:
         self.events.append(event)
-        if event.kind is Kind.STEP:
+        if isinstance(event, Step):
             self._close()
             self._repeats.clear()
         elif len(self.events) > MOST_EVENTS + 2_000:
@@ -122,7 +122,7 @@ class EventLog:
                 and same.optimizer == event.optimizer
                 and same.model == event.model
                 and same.loader == event.loader
-                and same.known() == event.known()
+                and same.same_facts(event)
             ):
                 return number
         look = _look(event)
@@ -137,7 +137,7 @@ def _look(event: Event) -> Hashable:
     if isinstance(event, Batch):
         shown: Hashable = event.last
     else:
-        shown = tuple(item for item in event.known().items() if item[0] not in _PASSING)
+        shown = tuple(event.known().items())
     return (
         event.kind,
         event.at.path,

@@ -27,7 +27,7 @@ _JOINS = frozenset({"AddBackward0", "SubBackward0"})
 
 
 def facts_of(loss: Tensor, scales: Iterable[Tensor], ragged: bool | None = None) -> dict[str, Any]:
-    """scaled, divided, divisor, reduction, ragged, terms: what the graph's root says, where it says it.
+    """scaled, divided, divisor, reduction, ragged: what the graph's root says, where it says it.
 
     `ragged`: what is known already; looking for ignored targets costs more than all the rest.
     """
@@ -55,7 +55,6 @@ class _Root:
         facts: dict[str, Any] = {
             "scaled": self.scaled,
             "divided": self.divided,
-            "terms": self.terms,
         }
         if self.divisor > 1:
             facts["divisor"] = self.divisor

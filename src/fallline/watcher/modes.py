@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from fallline.events import Anomaly, AutocastOff, Checkpoint, Kind, Mode
+from fallline.events import Anomaly, AutocastOff, Checkpoint, Mode
 from fallline.replay.modules import unwrap
 from fallline.taps.frames import from_torch
 from fallline.taps.modes import (
@@ -92,7 +92,7 @@ class Modes:
 
     def _autocast_off(self, call: AutocastOffCall) -> None:
         where = call.place
-        if where is None or self._log.repeats(Kind.AUTOCAST_OFF, where.at) > MOST_BLOCKS:
+        if where is None or self._log.repeats(AutocastOff, where.at) > MOST_BLOCKS:
             return
         at, callers = spot(where)
         watch = HalfWatch(self._emitter.emit(AutocastOff(at, callers=callers)))

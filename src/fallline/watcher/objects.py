@@ -20,8 +20,6 @@ from fallline.replay.modules import unwrap, wrapper_of
 __all__ = ["Objects"]
 
 _BATCHNORM = (nn.modules.batchnorm._BatchNorm,)
-_RECURRENT = (nn.RNNBase, nn.RNNCellBase)
-_TRANSFORMER = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 
 
 class Objects:
@@ -65,17 +63,12 @@ class Objects:
         inner = unwrap(module)
         name = self.known(inner)
         if name is None:
-            kinds = list(inner.modules())
             name = self.name(
                 "model",
                 inner,
                 at,
                 type=type(inner).__name__,
-                batchnorm=any(isinstance(m, _BATCHNORM) for m in kinds),
-                recurrent=any(isinstance(m, _RECURRENT) for m in kinds),
-                transformer=any(isinstance(m, _TRANSFORMER) for m in kinds),
-                dropout=any(isinstance(m, nn.modules.dropout._DropoutNd) for m in kinds),
-                half=any(p.dtype is torch.float16 for p in inner.parameters()),
+                batchnorm=any(isinstance(m, _BATCHNORM) for m in inner.modules()),
             )
             self._models[name] = weakref.ref(inner)
             self.model_sets[name] = self.parameters(inner.parameters())
@@ -94,7 +87,6 @@ class Objects:
                 optimizer,
                 at,
                 type=type(optimizer).__name__,
-                lr=learning_rate(optimizer),
             )
             self._optimizers[name] = weakref.ref(optimizer)
         # the lists are the optimizer's own: looking at them instead of into them is what makes this cheap

@@ -62,7 +62,7 @@ class Routine:
         """This event is recorded. It may be of a kind that is never expected."""
         if self.resting:
             self.wake()
-        kind = event.kind._value_
+        kind = event.kind
         key: Key = (kind, id(event.at))
         if self._call and self._call[0] == kind:
             key, self._call = self._call, ()

@@ -73,7 +73,7 @@ class Steps:
         if self._routine.expected("zero_grad", owner, call.frame):
             return
         at, callers = spot(call.place)
-        event = ZeroGrad(at, callers=callers, clears="grad")
+        event = ZeroGrad(at, callers=callers)
         if isinstance(owner, nn.Module):
             event.model = objects.known(unwrap(owner))
             event.parameter_set = objects.parameters(owner.parameters())

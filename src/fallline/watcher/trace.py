@@ -54,8 +54,6 @@ def _module_clips(objects: Objects, events: list[Event]) -> None:
         for group in by_line.values():
             if len({c.parameter_set for c in group}) < 2 and not over_modules(group[0].at):
                 continue
-            for clip in group:
-                clip.per_module = True
             sets = [c.parameter_set for c in clips if c.parameter_set is not None]
             reached = Counter(p for number in sets for p in members(number))
             number = step.parameter_set

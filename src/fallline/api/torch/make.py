@@ -36,6 +36,9 @@ __all__ = [
 ]
 
 
+_MOST_PARTS = 4_096  # of a model that are looked at one by one
+
+
 def optimizer(paper: Paper, call: Call, type_name: str) -> Thing:
     given = call.arg(0, "params", "parameters")
     thing = paper.make("optimizer", call.node, type=type_name)
@@ -89,19 +92,13 @@ def layer(paper: Paper, call: Call, type_name: str) -> Value:
     thing = paper.make("model", call.node, type=type_name)
     if "BatchNorm" in type_name:
         thing.facts["batchnorm"] = True
-    if type_name in {"LSTM", "GRU", "RNN"}:
-        thing.facts["recurrent"] = True
-    if type_name.startswith("Transformer"):
-        thing.facts["transformer"] = True
     parts = list(call.values)
     for part in parts:
         inner = paper.settled(part)
-        if isinstance(inner, Sequence):
+        if isinstance(inner, Sequence) and len(parts) < _MOST_PARTS:
             parts += inner.items
-        if isinstance(inner, Thing):
-            for name in ("batchnorm", "recurrent", "dropout", "transformer"):
-                if inner.facts.get(name):
-                    thing.facts[name] = True
+        if isinstance(inner, Thing) and inner.facts.get("batchnorm"):
+            thing.facts["batchnorm"] = True
     thing.facts["has_mode"] = _has_mode(paper, call, type_name)
     return thing
 

@@ -109,21 +109,33 @@ def shaped(inside: Value, result: Tensor, whole: bool = False) -> Value:
     Only the `whole` result of a model is surely a tensor with that graph; a part of it whose making was not seen
     may as well be a number.
     """
+    return _shaped(inside, result, whole, {})
+
+
+def _shaped(inside: Value, result: Tensor, whole: bool, known: dict[int, Value]) -> Value:
+    """`known` are the lists and dictionaries that were gone into: one may be held many times."""
     unsure = result.graph if whole or not result.graph else None
-    if isinstance(inside, Sequence):
-        return Sequence([shaped(i, result) for i in inside.items], inside.born)
-    if isinstance(inside, Mapping):
-        return Mapping({k: shaped(v, result) for k, v in inside.items.items()}, inside.born)
-    if isinstance(inside, Tensor):
-        return replace(
-            inside,
-            graph=unsure if inside.graph is None else inside.graph,
-            sets=inside.sets | result.sets,
-            forwards=inside.forwards | result.forwards,
-            kept=inside.kept | result.kept,
-        )
-    if isinstance(inside, Const):
-        return inside
+    match inside:
+        case Sequence() | Mapping() if id(inside) in known:
+            return known[id(inside)]
+        case Sequence(items, born):
+            known[id(inside)] = listed = Sequence([], born)
+            listed.items = [_shaped(item, result, False, known) for item in items]
+            return listed
+        case Mapping(named, born):
+            known[id(inside)] = mapped = Mapping({}, born)
+            mapped.items = {k: _shaped(v, result, False, known) for k, v in named.items()}
+            return mapped
+        case Tensor():
+            return replace(
+                inside,
+                graph=unsure if inside.graph is None else inside.graph,
+                sets=inside.sets | result.sets,
+                forwards=inside.forwards | result.forwards,
+                kept=inside.kept | result.kept,
+            )
+        case Const():
+            return inside
     if result.graph is False and not result.forwards:
         return inside
     return replace(result, graph=unsure)
@@ -242,7 +254,7 @@ def _half(paper: Paper, model: Thing, call: Call) -> Value:
 
 
 def _parameters(paper: Paper, model: Thing, call: Call) -> Value:
-    return Params(model.sets, module=bool(model.facts.get("one_of_modules")))
+    return Params(model.sets)
 
 
 def _named_parameters(paper: Paper, model: Thing, call: Call) -> Value:
@@ -250,9 +262,7 @@ def _named_parameters(paper: Paper, model: Thing, call: Call) -> Value:
 
 
 def _modules(paper: Paper, model: Thing, call: Call) -> Value:
-    part = Thing(
-        "model", model.id + ".part", model.at, {**model.facts, "one_of_modules": True}, {}, None
-    )
+    part = Thing("model", model.id + ".part", model.at, dict(model.facts), {}, None)
     named = isinstance(call.node.func, ast.Attribute) and call.node.func.attr.startswith("named")
     item: Value = Sequence([Unknown("name"), part]) if named else part
     return Thing("iterator", "modules", None, {"wrap": "modules", "of": [Sequence([item])]})
@@ -271,7 +281,7 @@ def _requires_grad(paper: Paper, model: Thing, call: Call) -> Value:
 
 def _model_zero_grad(paper: Paper, model: Thing, call: Call) -> Value:
     at, sets = paper.place(call.node), model.sets or None
-    paper.emit(ZeroGrad(at, model=model.id, clears="grad", parameters=sets))
+    paper.emit(ZeroGrad(at, model=model.id, parameters=sets))
     return NONE
 
 

@@ -46,7 +46,7 @@ def _zero_grad(paper: Paper, optimizer: Thing, call: Call) -> Value:
     if not _acts(paper, optimizer):
         return NONE
     at, sets = paper.place(call.node), optimizer.sets or None
-    paper.emit(ZeroGrad(at, optimizer=optimizer.id, clears="grad", parameters=sets))
+    paper.emit(ZeroGrad(at, optimizer=optimizer.id, parameters=sets))
     return NONE
 
 

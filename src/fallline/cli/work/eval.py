@@ -53,7 +53,7 @@ def _one(args: argparse.Namespace) -> int:
     if args.output_format == "json":
         print(json.dumps([{"text": c.text, "backs": c.backs} for c in complaints], indent=2))
     elif not complaints:
-        print("Nothing in it is refuted, and its code reads clean.")
+        print("Nothing known to be wrong in it.")
     else:
         print("\n".join(f"- {c}" for c in complaints))
     return 1 if complaints else 0

@@ -215,20 +215,17 @@ class SumOverRanks(torch.autograd.Function):
 
 def _stored(method: Method, ctx: str) -> Iterator[tuple[ast.expr, ast.expr]]:
     """`ctx.a = x` and `ctx.a, ctx.b = x, y`."""
-    for node in own_nodes(method):
-        if not isinstance(node, ast.Assign):
-            continue
+    for node in (n for n in own_nodes(method) if isinstance(n, ast.Assign)):
         for target in node.targets:
-            pairs = [(target, node.value)]
-            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
-                pairs = list(zip(target.elts, node.value.elts, strict=False))
+            match target, node.value:
+                case ast.Tuple(places), ast.Tuple(values):
+                    pairs = list(zip(places, values, strict=False))
+                case _:
+                    pairs = [(target, node.value)]
             for place, value in pairs:
-                if (
-                    isinstance(place, ast.Attribute)
-                    and isinstance(place.value, ast.Name)
-                    and place.value.id == ctx
-                ):
-                    yield place, value
+                match place:
+                    case ast.Attribute(ast.Name(owner)) if owner == ctx:
+                        yield place, value
 
 
 def _inputs(function: AutogradFunction, method: Method) -> set[str]:
@@ -236,23 +233,15 @@ def _inputs(function: AutogradFunction, method: Method) -> set[str]:
     tensors = function.tensors()
     if method.name == "forward":
         return tensors - _rebound(method)
-    given = [*method.args.posonlyargs, *method.args.args]
+    given = [a.arg for a in [*method.args.posonlyargs, *method.args.args]][1:2]
     order = [a.arg for a in function.inputs()]
     names: set[str] = set()
     for node in own_nodes(method):
-        if (
-            isinstance(node, ast.Assign)
-            and isinstance(node.value, ast.Name)
-            and len(given) > 1
-            and node.value.id == given[1].arg
-        ):
-            target = node.targets[0]
-            if isinstance(target, ast.Tuple) and len(target.elts) == len(order):
-                names |= {
-                    t.id
-                    for t, o in zip(target.elts, order, strict=True)
-                    if isinstance(t, ast.Name) and o in tensors
-                }
+        match node:
+            case ast.Assign([ast.Tuple(elts), *_], ast.Name(source)) if [source] == given:
+                if len(elts) == len(order):
+                    pairs = zip(elts, order, strict=True)
+                    names |= {t.id for t, o in pairs if isinstance(t, ast.Name) and o in tensors}
     return names
 
 

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from fallline.finding import Finding, Severity
+from fallline.flow.calls import names_in
 from fallline.flow.functions import Method, functions_in, own_nodes
 from fallline.flow.values import siblings_before
 from fallline.rule import Rule
@@ -253,11 +254,7 @@ class NoSecondPass(torch.autograd.Function):
                 returned = _gradients(backward, node.value)
                 if returned is None:
                     continue
-                extra = [
-                    g
-                    for g in returned[most:]
-                    if not (isinstance(g, ast.Constant) and g.value is None)
-                ]
+                extra = [g for g in returned[most:] if module.constant(g) is not None]
                 if len(returned) < least or extra:
                     yield self.finding(
                         module.location(node),
@@ -287,88 +284,72 @@ def _count(number: int, what: str) -> str:
 
 def _gradients(method: Method, value: ast.expr | None) -> list[ast.expr] | None:
     """The gradients a return statement gives; None where it may be a tuple that is made elsewhere."""
-    if value is None or (isinstance(value, ast.Constant) and value.value is None):
-        # a backward that gives up is a choice ("not differentiable"), and never runs
-        return None
-    if isinstance(value, ast.Tuple):
-        return None if any(isinstance(e, ast.Starred) for e in value.elts) else list(value.elts)
-    if isinstance(value, ast.Name):
-        assigned = _assigned(method, value.id)
-        tuples = [a for a in assigned if isinstance(a, ast.Tuple)]
-        if len(assigned) == 1 and tuples:
-            return _gradients(method, tuples[0])
+    match value:
+        case None | ast.Constant(None):
+            return (
+                None  # a backward that gives up is a choice ("not differentiable"), and never runs
+            )
+        case ast.Tuple(elts):
+            return None if any(isinstance(e, ast.Starred) for e in elts) else list(elts)
+        case ast.Name(name):
+            match _assigned(method, name):
+                case [ast.Tuple() as made]:
+                    return _gradients(method, made)
     return [value] if _one_tensor(method, value) else None
 
 
 def _applied(module: Module, name: str) -> list[int]:
     """How many inputs the calls of apply in this file give."""
-    return [
-        len(call.args)
-        for call in module.method_calls("apply")
-        if isinstance(call.func, ast.Attribute)
-        and isinstance(call.func.value, ast.Name)
-        and call.func.value.id == name
-        and not module.has_star(call)
-    ]
+    found = []
+    for call in module.method_calls("apply"):
+        match call.func:
+            case ast.Attribute(ast.Name(owner)) if owner == name and not module.has_star(call):
+                found.append(len(call.args))
+    return found
 
 
 def _assigned(method: Method, name: str) -> list[ast.expr]:
     """Every value a name is assigned in a method; nothing where one of them cannot be seen."""
-    stores = [
-        n
-        for n in own_nodes(method)
-        if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Store)
-    ]
-    values = [
-        n.value
-        for n in own_nodes(method)
-        if isinstance(n, ast.Assign) and any(t is s for t in n.targets for s in stores)
-    ]
-    return values if len(values) == len(stores) else []
+    stores, values = 0, []
+    for node in own_nodes(method):
+        match node:
+            case ast.Name(written, ast.Store()) if written == name:
+                stores += 1
+            case ast.Assign(targets, value):
+                values += [value for t in targets if isinstance(t, ast.Name) and t.id == name]
+    return values if len(values) == stores else []
 
 
 def _one_tensor(method: Method, value: ast.expr, depth: int = 0) -> bool:
-    """An expression that is surely one tensor (or None) and no tuple."""
+    """An expression that is surely one tensor (or None) and not a tuple."""
     if depth > 6:
         return False
-    if isinstance(value, ast.Constant | ast.Attribute):
-        return True
-    if isinstance(value, ast.Name):
-        assigned = _assigned(method, value.id)
-        if value.id in {a.arg for a in method.args.args[1:]}:
-            return all(
-                _one_tensor(method, a, depth + 1) for a in assigned if not _refers(a, value.id)
-            )
-        if not assigned:
-            return _from_saved(method, value.id)
-        return all(_one_tensor(method, a, depth + 1) for a in assigned if not _refers(a, value.id))
-    if isinstance(value, ast.UnaryOp):
-        return isinstance(value.op, ast.USub)
-    if isinstance(value, ast.BinOp):
-        # `(grad,) * n` and `a + b` of tuples are tuples
-        return all(_one_tensor(method, side, depth + 1) for side in (value.left, value.right))
-    if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
-        return value.func.attr in _ONE_TENSOR and _one_tensor(method, value.func.value, depth + 1)
-    return isinstance(value, ast.Compare)
+    match value:
+        case ast.Constant() | ast.Attribute() | ast.UnaryOp(ast.USub()) | ast.Compare():
+            return True
+        case ast.Name(name):
+            assigned = _assigned(method, name)
+            if not assigned and name not in {a.arg for a in method.args.args[1:]}:
+                return _from_saved(method, name)
+            return all(_one_tensor(method, a, depth + 1) for a in assigned if not _refers(a, name))
+        case ast.BinOp(left, _, right):
+            # `(grad,) * n` and `a + b` of tuples are tuples
+            return all(_one_tensor(method, side, depth + 1) for side in (left, right))
+        case ast.Call(ast.Attribute(of, name)):
+            return name in _ONE_TENSOR and _one_tensor(method, of, depth + 1)
+    return False
 
 
 def _refers(node: ast.expr, name: str) -> bool:
     """`grad = grad * 2` says nothing new about what grad is."""
-    return isinstance(node, ast.BinOp | ast.Call) and any(
-        isinstance(n, ast.Name) and n.id == name for n in ast.walk(node)
-    )
+    return isinstance(node, ast.BinOp | ast.Call) and name in names_in(node)
 
 
 def _from_saved(method: Method, name: str) -> bool:
     """`x, weight = ctx.saved_tensors`."""
-    return any(
-        isinstance(n, ast.Assign)
-        and isinstance(n.value, ast.Attribute)
-        and n.value.attr == "saved_tensors"
-        and any(
-            isinstance(t, ast.Tuple)
-            and any(isinstance(e, ast.Name) and e.id == name for e in t.elts)
-            for t in n.targets
-        )
-        for n in own_nodes(method)
-    )
+    for node in own_nodes(method):
+        match node:
+            case ast.Assign([*_, ast.Tuple(elts)], ast.Attribute(attr="saved_tensors")):
+                if any(isinstance(e, ast.Name) and e.id == name for e in elts):
+                    return True
+    return False

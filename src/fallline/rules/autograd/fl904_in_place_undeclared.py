@@ -213,50 +213,44 @@ def _changes(function: AutogradFunction, forward: Method) -> Iterator[tuple[ast.
         if not name.startswith(("running", "num_batches", "out"))
     }
     for node in own_nodes(forward):
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
-                base = _subscripted(target)
-                if base in alias:
-                    yield node, alias[base]
-                elif isinstance(target, ast.Name):
-                    same = _aliased(node.value)
-                    if same in alias and not (
-                        isinstance(node.value, ast.Name) and same == target.id
-                    ):
-                        alias[target.id] = alias[same]
-                    else:
-                        alias.pop(target.id, None)
-        elif isinstance(node, ast.AugAssign):
-            name = (
-                node.target.id if isinstance(node.target, ast.Name) else _subscripted(node.target)
-            )
-            if name in alias:
-                yield node, alias[name]
-        elif isinstance(node, ast.Call):
-            name = _changed_by(node)
-            if name in alias:
-                yield node, alias[name]
+        match node:
+            case ast.Assign(targets, value):
+                for target in targets:
+                    base = _subscripted(target)
+                    if base in alias:
+                        yield node, alias[base]
+                    elif isinstance(target, ast.Name):
+                        same = _aliased(value)
+                        if same in alias and not (
+                            isinstance(value, ast.Name) and same == target.id
+                        ):
+                            alias[target.id] = alias[same]
+                        else:
+                            alias.pop(target.id, None)
+            case ast.AugAssign(target):
+                name = target.id if isinstance(target, ast.Name) else _subscripted(target)
+                if name in alias:
+                    yield node, alias[name]
+            case ast.Call():
+                name = _changed_by(node)
+                if name in alias:
+                    yield node, alias[name]
 
 
 def _subscripted(target: ast.expr) -> str:
     """`x` of `x[...]` and `x.data[...]`."""
-    if not isinstance(target, ast.Subscript):
-        return ""
-    return _aliased(target.value)
+    return _aliased(target.value) if isinstance(target, ast.Subscript) else ""
 
 
 def _aliased(value: ast.expr) -> str:
     """The name an expression shares its memory with; '' where it is new or not known."""
-    if isinstance(value, ast.Name):
-        return value.id
-    if isinstance(value, ast.Attribute) and value.attr in {"data", "T", "mT"}:
-        return _aliased(value.value)
-    if (
-        isinstance(value, ast.Call)
-        and isinstance(value.func, ast.Attribute)
-        and value.func.attr in _VIEWS
-    ):
-        return _aliased(value.func.value)
+    match value:
+        case ast.Name(name):
+            return name
+        case ast.Attribute(of, "data" | "T" | "mT"):
+            return _aliased(of)
+        case ast.Call(ast.Attribute(of, view)) if view in _VIEWS:
+            return _aliased(of)
     return ""
 
 

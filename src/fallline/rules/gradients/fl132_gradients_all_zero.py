@@ -102,6 +102,7 @@ for update in range(200):
                 step=track.rows[-1].index,
                 loss=track.rows[-1].loss,
                 samples=len(norms),
+                threshold=0.0,
                 optimizer=track.optimizer,
                 rank=track.rank,
             )

@@ -87,6 +87,7 @@ for update in range(24):
             step=updates - 1,
             loss_before=start,
             loss_after=now,
+            threshold=self.growth,
             ratio=ratio,
             lr=rate,
             optimizer=track.optimizer,

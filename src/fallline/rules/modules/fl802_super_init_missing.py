@@ -6,9 +6,12 @@ import ast
 from collections.abc import Iterator
 
 from fallline.finding import Finding, Fix, Severity
+from fallline.flow.calls import of_self
 from fallline.flow.modules import construction
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
+
+_PARAMETER = frozenset({"torch.nn.Parameter", "torch.nn.parameter.Parameter"})
 
 
 class SuperInitMissing(Rule):
@@ -124,31 +127,21 @@ class Abstract(nn.Module):
                 continue
             if not module.is_module_class(cls):
                 continue
-            called = _init_call(module, init)
-            first = _first_registration(module, init)
+            called, first = _init_call(init), _first_registration(module, init)
+            raises = "which raises AttributeError. Call `super().__init__()` first."
             if called is not None:
-                if (
-                    first is not None
-                    and first.lineno < called.lineno
-                    and not _in_branch(module, called, init)
-                ):
-                    yield self._report(
-                        module,
-                        first,
-                        f"`{_target(first)}` is assigned before `super().__init__()`, which raises AttributeError. Call `super().__init__()` first.",
-                    )
-            elif first is not None and not _may_call_elsewhere(module, init):
-                yield self._report(
-                    module,
-                    first,
-                    f"`{_target(first)}` is assigned, but {cls.name}.__init__ never calls `super().__init__()`, which raises AttributeError. Call it first.",
-                )
-            elif not _may_call_elsewhere(module, init) and _does_something(cls, init):
-                yield self._report(
-                    module,
-                    init,
-                    f"{cls.name}.__init__ never calls `super().__init__()`, so the module cannot be called, moved or trained. Call it first.",
-                )
+                early = first is not None and first[0].lineno < called.lineno
+                if first is not None and early and not _in_branch(module, called, init):
+                    message = f"`self.{first[1]}` is assigned before `super().__init__()`, {raises}"
+                    yield self._report(module, first[0], message)
+            elif _may_call_elsewhere(init):
+                continue
+            elif first is not None:
+                message = f"`self.{first[1]}` is assigned, but {cls.name}.__init__ never calls `super().__init__()`, {raises}"
+                yield self._report(module, first[0], message)
+            elif _does_something(cls, init):
+                message = f"{cls.name}.__init__ never calls `super().__init__()`, so the module cannot be called, moved or trained. Call it first."
+                yield self._report(module, init, message)
 
     def _report(self, module: Module, node: ast.stmt, message: str) -> Finding:
         at = module.location(node)
@@ -177,7 +170,7 @@ class Abstract(nn.Module):
         anchor = body[0]
         if not editor.alone(anchor) or anchor.lineno == init.lineno:
             return None
-        call = _init_call(module, init)
+        call = _init_call(init)
         if call is None:
             if _needs_arguments(module, init):
                 return None
@@ -194,11 +187,12 @@ class Abstract(nn.Module):
 def _starts_with_super(init: ast.FunctionDef) -> bool:
     """What nearly every __init__ does; looked at first because it is cheap."""
     for statement in init.body[:2]:
-        call = statement.value if isinstance(statement, ast.Expr) else None
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
-            return call.func.attr == "__init__"
-        if not isinstance(statement, ast.Expr):
-            return False
+        match statement:
+            case ast.Expr(ast.Call(ast.Attribute(attr=name))):
+                return name == "__init__"
+            case ast.Expr():
+                continue
+        return False
     return False
 
 
@@ -207,75 +201,55 @@ def _own_call(cls: ast.ClassDef) -> bool:
     return any(isinstance(n, ast.FunctionDef) and n.name == "__call__" for n in cls.body)
 
 
-def _init_call(module: Module, init: ast.FunctionDef) -> ast.Call | None:
+def _init_call(init: ast.FunctionDef) -> ast.Call | None:
     """`super().__init__()`, `super(Net, self).__init__()`, `nn.Module.__init__(self)`: any call of an __init__."""
     for node in ast.walk(init):
-        if (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr == "__init__"
-        ):
-            return node
+        match node:
+            case ast.Call(ast.Attribute(attr="__init__")):
+                return node
     return None
 
 
-def _first_registration(module: Module, init: ast.FunctionDef) -> ast.stmt | None:
-    """The first `self.x = <module or parameter>` that surely runs."""
-    found = [
-        s
-        for s in ast.walk(init)
-        if isinstance(s, ast.Assign | ast.AnnAssign)
-        and s.value is not None
-        and _assigns_self(s)
-        and _registers(module, s.value)
-    ]
-    return min(found, key=lambda s: s.lineno, default=None)
-
-
-def _assigns_self(statement: ast.Assign | ast.AnnAssign) -> bool:
-    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-    return any(
-        isinstance(t, ast.Attribute) and isinstance(t.value, ast.Name) and t.value.id == "self"
-        for t in targets
-    )
+def _first_registration(module: Module, init: ast.FunctionDef) -> tuple[ast.stmt, str] | None:
+    """The first `self.x = <module or parameter>`, and its name."""
+    found: list[tuple[ast.stmt, str]] = []
+    for node in ast.walk(init):
+        match node:
+            case ast.Assign(targets, value):
+                names = [name for t in targets if (name := of_self(t)) is not None]
+            case ast.AnnAssign(target=target, value=ast.expr() as value):
+                names = [name for t in (target,) if (name := of_self(t)) is not None]
+            case _:
+                continue
+        if names and _registers(module, value):
+            found.append((node, names[0]))
+    return min(found, key=lambda each: each[0].lineno, default=None)
 
 
 def _registers(module: Module, value: ast.expr) -> bool:
-    if isinstance(value, ast.Call) and module.resolve(value.func) in {
-        "torch.nn.Parameter",
-        "torch.nn.parameter.Parameter",
-    }:
-        return True
+    match value:
+        case ast.Call(func) if module.resolve(func) in _PARAMETER:
+            return True
     return construction(module, value) is not None
 
 
 def _in_branch(module: Module, node: ast.AST, init: ast.FunctionDef) -> bool:
-    for up in module.parents(node):
-        if up is init:
-            return False
-        if isinstance(up, ast.If | ast.Try | ast.For | ast.While | ast.FunctionDef | ast.Lambda):
-            return True
-    return True
+    branch = module.enclosing(
+        node, ast.If, ast.Try, ast.For, ast.While, ast.FunctionDef, ast.Lambda
+    )
+    return branch is not init
 
 
-def _may_call_elsewhere(module: Module, init: ast.FunctionDef) -> bool:
+def _may_call_elsewhere(init: ast.FunctionDef) -> bool:
     """`self.setup()` or `super` or `self.__dict__` in the body: somebody else may have initialised the module."""
     for node in ast.walk(init):
-        if isinstance(node, ast.Name) and node.id in {"super", "setattr"}:
-            return True
-        if isinstance(node, ast.Attribute) and node.attr in {
-            "__dict__",
-            "__init__",
-            "__setstate__",
-        }:
-            return True
-        if (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and isinstance(node.func.value, ast.Name)
-            and node.func.value.id == "self"
-        ):
-            return True
+        match node:
+            case ast.Name("super" | "setattr"):
+                return True
+            case ast.Attribute(attr="__dict__" | "__init__" | "__setstate__"):
+                return True
+            case ast.Call(ast.Attribute(ast.Name("self"))):
+                return True
     return bool(init.decorator_list)
 
 
@@ -284,21 +258,11 @@ def _does_something(cls: ast.ClassDef, init: ast.FunctionDef) -> bool:
     called = any(isinstance(n, ast.FunctionDef) and n.name == "forward" for n in cls.body)
     if called and isinstance(init.body[-1], ast.Pass):
         return True
-    return any(
-        not isinstance(s, ast.Pass | ast.Raise | ast.Return | ast.Expr) for s in init.body
-    ) and not any(isinstance(s, ast.Raise) for s in init.body)
+    kinds = {type(s) for s in init.body}
+    return ast.Raise not in kinds and not kinds <= {ast.Pass, ast.Return, ast.Expr}
 
 
 def _needs_arguments(module: Module, init: ast.FunctionDef) -> bool:
     """The base is not nn.Module itself, so its __init__ may want arguments."""
     cls = module.class_(init)
     return cls is None or [module.resolve(b) for b in cls.bases] != ["torch.nn.Module"]
-
-
-def _target(statement: ast.stmt) -> str:
-    target = (
-        statement.targets[0]
-        if isinstance(statement, ast.Assign)
-        else getattr(statement, "target", None)
-    )
-    return f"self.{target.attr}" if isinstance(target, ast.Attribute) else "a module"

@@ -149,30 +149,19 @@ class Agent:
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         for statement in module.all(ast.Assign):
-            target = statement.targets[0]
-            if len(statement.targets) != 1 or not isinstance(target, ast.Attribute):
-                continue
-            if _is_self(target):
-                yield from self._check(
-                    module, statement, target.attr, _unregistered(module, statement.value)
-                )
-            elif (
-                target.attr == "requires_grad"
-                and isinstance(target.value, ast.Attribute)
-                and _is_self(target.value)
-            ):
-                if module.constant(statement.value) is True:
-                    yield from self._check_switched(module, statement, target.value)
+            match statement.targets:
+                case [ast.Attribute(ast.Name("self"), name)]:
+                    how = _unregistered(module, statement.value)
+                    yield from self._check(module, statement, name, how)
+                case [ast.Attribute(ast.Attribute(ast.Name("self")) as held, "requires_grad")]:
+                    if module.constant(statement.value) is True:
+                        yield from self._check_switched(module, statement, held)
         for call in module.method_calls("requires_grad_"):
-            assert isinstance(call.func, ast.Attribute)
-            held, alone = call.func.value, module.parent(call)
-            if (
-                isinstance(alone, ast.Expr)
-                and isinstance(held, ast.Attribute)
-                and _is_self(held)
-                and not call.args
-            ):
-                yield from self._check_switched(module, alone, held)
+            match call, module.parent(call):
+                case ast.Call(ast.Attribute(ast.Attribute(ast.Name("self")) as held), []), (
+                    ast.Expr() as alone
+                ):
+                    yield from self._check_switched(module, alone, held)
 
     def _check_switched(
         self, module: Module, statement: ast.stmt, held: ast.Attribute
@@ -229,39 +218,27 @@ class Agent:
         return None
 
 
-def _is_self(node: ast.Attribute) -> bool:
-    return isinstance(node.value, ast.Name) and node.value.id == "self"
-
-
 def _unregistered(module: Module, value: ast.expr) -> str | None:
     """In words, why this value is a trainable tensor that is not a Parameter; None where it is not one."""
-    if isinstance(value, ast.BinOp):
-        if any(
-            isinstance(side, ast.Call) and module.resolve(side.func) in _PARAMETER
-            for side in (value.left, value.right)
-        ):
-            return "the result of an operation on a Parameter, not a Parameter"
-        return None
-    if not isinstance(value, ast.Call):
-        return None
-    name = module.resolve(value.func)
-    if name in _FACTORIES or name == "torch.autograd.Variable":
-        return "a plain tensor with requires_grad" if _asks_for_grad(module, value) else None
-    if not isinstance(value.func, ast.Attribute):
-        return None
-    inner = value.func.value
-    if (
-        value.func.attr == "requires_grad_"
-        and _is_fresh(module, inner)
-        and (not value.args or module.constant(value.args[0]) is True)
-    ):
-        return "a plain tensor with requires_grad"
-    if value.func.attr in _MOVES and isinstance(inner, ast.Call):
-        # .float() gives a float32 Parameter back as it is
-        if module.resolve(inner.func) in _PARAMETER and value.func.attr != "float":
-            return f"the result of .{value.func.attr}() on a Parameter, which is a plain tensor"
-        return _unregistered(module, inner)
+    match value:
+        case ast.BinOp(left, _, right):
+            made = _is_parameter(module, left) or _is_parameter(module, right)
+            return "the result of an operation on a Parameter, not a Parameter" if made else None
+        case ast.Call(func) if module.resolve(func) in _FACTORIES | {"torch.autograd.Variable"}:
+            return "a plain tensor with requires_grad" if _asks_for_grad(module, value) else None
+        case ast.Call(ast.Attribute(inner, "requires_grad_"), given) if _is_fresh(module, inner):
+            on = not given or module.constant(given[0]) is True
+            return "a plain tensor with requires_grad" if on else None
+        case ast.Call(ast.Attribute(ast.Call() as inner, move)) if move in _MOVES:
+            # .float() gives a float32 Parameter back as it is
+            if _is_parameter(module, inner) and move != "float":
+                return f"the result of .{move}() on a Parameter, which is a plain tensor"
+            return _unregistered(module, inner)
     return None
+
+
+def _is_parameter(module: Module, node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and module.resolve(node.func) in _PARAMETER
 
 
 def _asks_for_grad(module: Module, call: ast.Call) -> bool:
@@ -283,23 +260,23 @@ def _cared_for(module: Module, statement: ast.stmt, name: str) -> bool:
     """Registered later, or handed to an optimizer by hand."""
     cls = module.class_(statement)
     assert cls is not None
-    for value in module.attribute_values(cls, name):
-        if isinstance(value, ast.Call) and module.resolve(value.func) in _PARAMETER:
-            return True
+    if any(_is_parameter(module, value) for value in module.attribute_values(cls, name)):
+        return True
     for node in ast.walk(cls):
-        if isinstance(node, ast.FunctionDef) and node.name in {"parameters", "named_parameters"}:
-            return True
+        match node:
+            case ast.FunctionDef("parameters" | "named_parameters"):
+                return True
     for call in module.all(ast.Call):
-        callee = module.resolve(call.func) or (
-            module.segment(call.func) if isinstance(call.func, ast.Name | ast.Attribute) else ""
-        )
-        if "optim" in callee and any(
-            isinstance(n, ast.Attribute) and n.attr == name
-            for a in [*call.args, *(k.value for k in call.keywords)]
-            for n in ast.walk(a)
-        ):
-            return True
+        if "optim" in (module.resolve(call.func) or _written(module, call.func)):
+            given = [*call.args, *(k.value for k in call.keywords)]
+            parts = (n for a in given for n in ast.walk(a))
+            if any(isinstance(n, ast.Attribute) and n.attr == name for n in parts):
+                return True
     return False
+
+
+def _written(module: Module, func: ast.expr) -> str:
+    return module.segment(func) if isinstance(func, ast.Name | ast.Attribute) else ""
 
 
 def _wrapped(module: Module, call: ast.Call, wrapper: str) -> Iterator[Edit]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
-from fallline.rules._trends import Progress, finite, median, progress, sensitivity, warming
+from fallline.rules._trends import Progress, finite, median, progress, sensitivity, spread, warming
 
 __all__ = ["LossFlat"]
 
@@ -57,6 +57,7 @@ for update in range(150):
     least_updates = 100
     least_samples = 8
     moved = 0.02  # share of the loss: more than this since the start is movement
+    at_once = 4.0  # spreads of the loss: a start so far above the rest is no noise
     weights_moved = 1e-3  # share of their size, summed over the run
     signal = 0.3  # cosine of gradients from one sample to the next
     sensitivity = 0.01  # |gradient| * |weights| / |loss|: below, there is nothing left to learn
@@ -70,6 +71,8 @@ for update in range(150):
                 continue
             trend = progress(losses, 1 / 3)
             if not (self._still(track, trend) or self._flat(trend, losses)):
+                continue
+            if self._fell_at_once(losses, trend):
                 continue
             signals = finite([s.signal for s in track.samples[-50:]])
             if (
@@ -108,6 +111,13 @@ for update in range(150):
         fifth = len(losses) // 5
         parts = [median(losses[k * fifth : (k + 1) * fifth]) for k in range(5)]
         return parts[0] - min(parts[1:]) <= limit
+
+    def _fell_at_once(self, losses: list[float], trend: Progress) -> bool:
+        """The very first losses lie far above all others: the run has learned quickly, and is at its floor."""
+        floor = losses[len(losses) // 3 :]
+        return median(losses[:5]) - median(floor) > max(
+            self.at_once * spread(floor), self.moved * abs(trend.before)
+        )
 
 
 def _adversarial(run: Any, track: Any) -> bool:

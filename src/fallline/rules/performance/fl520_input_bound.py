@@ -72,18 +72,21 @@ for inputs in torch.utils.data.DataLoader(torch.randn(240, 8), batch_size=4):
                 continue
             waits = [r.seconds["data"] for r in rows]
             totals = [sum(r.seconds.values()) for r in rows]
-            share = median([w / t for w, t in zip(waits, totals, strict=True) if t > 0] or [0.0])
-            if share < self.share or median(waits) < self.least_seconds:
+            usual = median([w / t for w, t in zip(waits, totals, strict=True) if t > 0] or [0.0])
+            if usual < self.share or median(waits) < self.least_seconds:
                 continue
+            # said as a share of the whole, as in the report: an epoch's first batch counts as much as it takes
+            wait, total = sum(waits) / len(rows), sum(totals) / len(rows)
+            share = wait / total
             yield self.finding(
                 track.at,
-                f"{share:.0%} of the time between updates is spent waiting for data: {1000 * median(waits):.1f} of "
-                f"{1000 * median(totals):.1f} ms. Give the loader workers, or cache the data.",
+                f"{share:.0%} of the time between updates is spent waiting for data: {1000 * wait:.1f} of {1000 * total:.1f} ms. "
+                "Without workers, set `num_workers`; with workers, add more, or do the slow part of loading once and cache it.",
                 step=rows[-1].index,
                 share=share,
                 threshold=self.share,
-                data_ms=1000 * median(waits),
-                update_ms=1000 * median(totals),
+                data_ms=1000 * wait,
+                update_ms=1000 * total,
                 optimizer=track.optimizer,
                 rank=track.rank,
             )

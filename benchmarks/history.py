@@ -1,0 +1,213 @@
+"""Real repairs in public repositories: is the mistake found before the repair, and is the reader silent after it?
+
+    python benchmarks/history.py ROWS.jsonl --mirror FOLDER [--source SRC] [--keep OUT.jsonl] [--only TEXT] [--write]
+
+A row names a repository, the commit before and after, a file, a line and a code. Both trees are read as a whole with
+`fallline check` and thrown away afterwards; nothing in them is run. A row is *found* when its code is reported in its file
+within six lines of its line, and *silent* when it is not reported after the repair where it was before (the same file, the
+same code, and either no finding at all or none near the place that was repaired). `--mirror` holds the git directories as
+OWNER+NAME. `--source` measures another checkout of fallline.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+NEAR = 6
+READ = (".py", ".ipynb", ".toml", ".cfg", ".ini")
+CHECK = ["-m", "fallline", "check", "--no-cache", "--jobs", "1", "--output-format", "json", "."]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One repair."""
+
+    repo: str
+    before: str
+    after: str
+    file: str
+    line: int
+    code: str
+    what: str
+    static: bool
+    runtime: bool
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What the reader said of one repair. `lines`: where it reported the code in that file before and after."""
+
+    row: Row
+    found: bool
+    silent: bool
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    others: tuple[str, ...]  # other codes near the line, before
+
+
+def main() -> int:
+    args = _arguments()
+    rows = [row_of(json.loads(line)) for line in args.rows.read_text().splitlines() if line.strip()]
+    rows = [r for r in rows if args.only in f"{r.repo} {r.file} {r.code}"]
+    judged = []
+    for row in sorted(rows, key=lambda r: (r.repo, r.before)):
+        judged.append(judge(row, args.mirror, args.source))
+        print(_line(judged[-1]), flush=True)
+    if args.keep is not None:
+        args.keep.write_text("".join(json.dumps(asdict(j)) + "\n" for j in judged))
+    print("\n" + table(judged))
+    if args.write:
+        from results import machine, write_section
+
+        write_section("Repairs in public histories", f"{machine()}\n\n{table(judged)}")
+    return 0
+
+
+def row_of(entry: dict[str, Any]) -> Row:
+    """A row of the file; keys that only describe it further are passed over."""
+    return Row(**{f.name: entry[f.name] for f in fields(Row)})
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("rows", type=Path)
+    parser.add_argument("--mirror", type=Path, required=True, help="git directories, OWNER+NAME")
+    parser.add_argument("--source", type=Path, help="the src folder of another fallline")
+    parser.add_argument("--keep", type=Path, help="write what was found for each row here")
+    parser.add_argument(
+        "--only", default="", help="only rows whose repository, file or code contains this"
+    )
+    parser.add_argument("--write", action="store_true", help="write the table into RESULTS.md")
+    return parser.parse_args()
+
+
+def judge(row: Row, mirror: Path, source: Path | None) -> Judged:
+    """Read both trees and compare them at the place that was repaired."""
+    git = git_directory(mirror, row.repo)
+    old, new = (list(findings(git, commit, source)) for commit in (row.before, row.after))
+    before, after = _lines(old, row), _lines(new, row)
+    found = any(abs(line - row.line) <= NEAR for line in before)
+    silent = len(after) < len(before) if found else not after
+    others = {f["code"] for f in old if f["path"] == row.file and abs(f["line"] - row.line) <= NEAR}
+    return Judged(row, found, silent, before, after, tuple(sorted(others - {row.code})))
+
+
+def _lines(found: Iterable[dict[str, Any]], row: Row) -> tuple[int, ...]:
+    return tuple(
+        sorted(f["line"] for f in found if f["path"] == row.file and f["code"] == row.code)
+    )
+
+
+def git_directory(mirror: Path, repo: str) -> Path:
+    folder = mirror / repo.replace("/", "+") / "repo"
+    if not folder.is_dir():
+        raise SystemExit(f"{repo} is not in {mirror}: put its git directory at {folder}")
+    return folder / ".git" if (folder / ".git").is_dir() else folder
+
+
+_read: dict[tuple[str, str], list[dict[str, Any]]] = {}
+
+
+def findings(git: Path, commit: str, source: Path | None) -> list[dict[str, Any]]:
+    """What `fallline check` reports on one tree; several rows of one commit read it once."""
+    key = (str(git), commit)
+    if key not in _read:
+        _read[key] = _check(git, commit, source)
+    return _read[key]
+
+
+def _check(git: Path, commit: str, source: Path | None) -> list[dict[str, Any]]:
+    folder = Path(tempfile.mkdtemp(prefix="history-"))
+    try:
+        extract(git, commit, folder)
+        environment = dict(os.environ)
+        if source is not None:
+            environment["PYTHONPATH"] = str(source.resolve())
+        done = subprocess.run(
+            [sys.executable, *CHECK], cwd=folder, env=environment, capture_output=True, check=False
+        )
+    finally:
+        shutil.rmtree(folder)
+    if done.returncode > 1:
+        print(f"{git} {commit}: {done.stderr.decode(errors='replace')[-500:]}", file=sys.stderr)
+        return []
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
+def extract(git: Path, commit: str, folder: Path) -> None:
+    """Write the tree's Python side. A snapshot may lack large files: those are passed over."""
+    wanted = list(_blobs(git, commit))
+    names = "".join(f"{blob}\n" for blob, _ in wanted).encode()
+    done = subprocess.run(
+        ["git", "-C", str(git), "cat-file", "--batch"], input=names, capture_output=True, check=True
+    )
+    at = 0
+    for _, path in wanted:
+        end = done.stdout.index(b"\n", at)
+        head = done.stdout[at:end].split()
+        at = end + 1
+        if head[-1] == b"missing":
+            continue
+        size = int(head[2])
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(done.stdout[at : at + size])
+        at += size + 1
+
+
+def _blobs(git: Path, commit: str) -> Iterator[tuple[str, str]]:
+    tree = subprocess.run(
+        ["git", "-C", str(git), "ls-tree", "-r", "-z", commit], capture_output=True, check=True
+    )
+    for entry in tree.stdout.decode(errors="surrogateescape").split("\0"):
+        head, _, path = entry.partition("\t")
+        if head.startswith("100") and path.endswith(READ):
+            yield head.split()[2], path
+
+
+def _line(j: Judged) -> str:
+    row = j.row
+    said = "found" if j.found else "MISSED"
+    then = "silent" if j.silent else "STILL SAID"
+    near = f" (near it: {', '.join(j.others)})" if j.others else ""
+    return f"{said:6} {then:10} {row.code} {row.repo} {row.file}:{row.line}{near}"
+
+
+def table(judged: list[Judged]) -> str:
+    """Static rows with a code of ours: found before, silent after; then by code."""
+    ours = [j for j in judged if j.row.static and j.row.code != "NEW"]
+    found = sum(j.found for j in ours)
+    silent = sum(j.silent for j in ours if j.found)
+    lines = [
+        f"{len(judged)} repairs, {len(ours)} of them visible in source and with a code.",
+        f"Found before the repair: {found} of {len(ours)} ({100 * found / max(1, len(ours)):.0f} %). "
+        f"Of those, silent after it: {silent} of {found}.",
+        "",
+        "| rule | repairs | found before | silent after |",
+        "|---|---|---|---|",
+    ]
+    every = Counter(j.row.code for j in ours)
+    for code, count in sorted(every.items()):
+        mine = [j for j in ours if j.row.code == code]
+        lines.append(
+            f"| {code} | {count} | {sum(j.found for j in mine)} | {sum(j.found and j.silent for j in mine)} |"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,437 @@
+"""Real training code, broken in one way at a time: is the mistake found, and is the original silent?
+
+    python benchmarks/mutations.py FOLDER ... [--source SRC] [--each 6] [--seed 0] [--keep OUT.jsonl] [--write]
+
+Each folder is a checkout of a public repository; nothing in it is run. A mutation is an edit that turns right code into one
+mistake of the catalogue: a `zero_grad` is removed, a clip moves behind its step, an `unscale_` disappears. Line numbers stay
+as they are. A mutant counts as found when its code is reported somewhere in the file where the original had no such finding.
+Sites whose original is already reported for that code are left out, and counted. At most `--each` mutants of one kind are
+taken from all folders together, drawn with `--seed`, at most two from one folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import random
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+CHECK = ["-m", "fallline", "check", "--no-cache", "--jobs", "1", "--output-format", "json"]
+Edit = tuple[
+    int, int, list[str]
+]  # first line, last line (from 1, inclusive), new text: as many lines
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One edit of one file."""
+
+    code: str
+    what: str
+    folder: str
+    file: str
+    line: int
+    text: str
+
+
+class File:
+    """A file, its tree, and what mutations ask of it."""
+
+    def __init__(self, text: str) -> None:
+        self.lines = text.split("\n")
+        self.tree = ast.parse(text)
+        self.calls = [n for n in ast.walk(self.tree) if isinstance(n, ast.Call)]
+        self.blocks = [
+            block
+            for node in ast.walk(self.tree)
+            for name in ("body", "orelse", "finalbody")
+            if isinstance(block := getattr(node, name, None), list)
+        ]
+
+    def statements(self, method: str) -> Iterator[tuple[list[ast.stmt], int, str]]:
+        """Statements that are one call of a method of this name: the block, the position, the receiver's text."""
+        for block in self.blocks:
+            for index, statement in enumerate(block):
+                call = _called(statement)
+                if call is not None and isinstance(call.func, ast.Attribute):
+                    if call.func.attr == method:
+                        yield block, index, ast.unparse(call.func.value)
+
+    def without(self, statement: ast.stmt) -> Edit:
+        """Replace it by `pass`."""
+        first, last = statement.lineno, statement.end_lineno or statement.lineno
+        new = [" " * statement.col_offset + "pass"] + [""] * (last - first)
+        return first, last, new
+
+    def swapped(self, one: ast.stmt, other: ast.stmt) -> Edit:
+        """Two neighbours change places."""
+        first, middle = one.lineno, one.end_lineno or one.lineno
+        start, last = other.lineno, other.end_lineno or other.lineno
+        lines = self.lines
+        new = lines[start - 1 : last] + lines[middle : start - 1] + lines[first - 1 : middle]
+        return first, last, new
+
+    def replaced(self, node: ast.expr, text: str) -> Edit | None:
+        """A part of one line becomes something else."""
+        if node.end_lineno != node.lineno or node.end_col_offset is None:
+            return None
+        line = self.lines[node.lineno - 1].encode()
+        new = line[: node.col_offset] + text.encode() + line[node.end_col_offset :]
+        return node.lineno, node.lineno, [new.decode()]
+
+    def apply(self, edits: list[Edit]) -> str:
+        lines = list(self.lines)
+        for first, last, new in edits:
+            lines[first - 1 : last] = new
+        return "\n".join(lines)
+
+
+def _called(statement: ast.stmt) -> ast.Call | None:
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        return statement.value
+    if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call):
+        return statement.value
+    return None
+
+
+Mutation = Callable[[File], Iterator[tuple[int, list[Edit]]]]
+
+
+def zero_grad_removed(file: File) -> Iterator[tuple[int, list[Edit]]]:
+    """All clearing of one optimizer."""
+    if "backward" not in "\n".join(file.lines):
+        return
+    by_receiver: dict[str, list[ast.stmt]] = defaultdict(list)
+    for block, index, receiver in file.statements("zero_grad"):
+        by_receiver[receiver].append(block[index])
+    if len(by_receiver) == 1:
+        statements = next(iter(by_receiver.values()))
+        yield statements[0].lineno, [file.without(s) for s in statements]
+
+
+def removed(method: str, needs: str = "") -> Mutation:
+    """Every statement that calls this method."""
+
+    def mutate(file: File) -> Iterator[tuple[int, list[Edit]]]:
+        found = [block[index] for block, index, _ in file.statements(method)]
+        if found and needs in "\n".join(file.lines):
+            yield found[0].lineno, [file.without(s) for s in found]
+
+    return mutate
+
+
+def clip_behind_step(file: File) -> Iterator[tuple[int, list[Edit]]]:
+    for block, index, _ in file.statements("clip_grad_norm_"):
+        after = block[index + 1] if index + 1 < len(block) else None
+        if after is not None and _is_step(after):
+            yield block[index].lineno, [file.swapped(block[index], after)]
+
+
+def clip_before_backward(file: File) -> Iterator[tuple[int, list[Edit]]]:
+    for block, index, _ in file.statements("clip_grad_norm_"):
+        before = block[index - 1] if index else None
+        call = _called(before) if before is not None else None
+        if call is not None and isinstance(call.func, ast.Attribute):
+            if before is not None and call.func.attr == "backward":
+                yield block[index].lineno, [file.swapped(before, block[index])]
+
+
+def _is_step(statement: ast.stmt) -> bool:
+    call = _called(statement)
+    return (
+        call is not None
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr == "step"
+        and "opt" in ast.unparse(call).lower()
+    )
+
+
+def scaler_bypassed(file: File) -> Iterator[tuple[int, list[Edit]]]:
+    for block, index, receiver in file.statements("step"):
+        call = _called(block[index])
+        if call is None or "scaler" not in receiver or len(call.args) != 1:
+            continue
+        edit = file.replaced(call, f"{ast.unparse(call.args[0])}.step()")
+        if edit:
+            yield call.lineno, [edit]
+
+
+def cleared_before_step(file: File) -> Iterator[tuple[int, list[Edit]]]:
+    """`zero_grad()` moves between backward and step."""
+    for block, index, receiver in file.statements("zero_grad"):
+        for later in block[index + 1 :]:
+            call = _called(later)
+            if call is None or not isinstance(call.func, ast.Attribute):
+                continue
+            if call.func.attr == "step" and ast.unparse(call.func.value) == receiver:
+                line = file.lines[later.lineno - 1]
+                indent = line[: len(line) - len(line.lstrip())]
+                both = f"{indent}{receiver}.zero_grad(); {line.lstrip()}"
+                yield (
+                    later.lineno,
+                    [file.without(block[index]), (later.lineno, later.lineno, [both])],
+                )
+                break
+
+
+def division_removed(file: File) -> Iterator[tuple[int, list[Edit]]]:
+    """`loss = loss / accumulation_steps`, `loss /= k`."""
+    for node in ast.walk(file.tree):
+        divisor: ast.expr | None = None
+        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Div):
+            divisor = node.value
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp):
+            if isinstance(node.value.op, ast.Div) and ast.unparse(node.targets[0]) == ast.unparse(
+                node.value.left
+            ):
+                divisor = node.value.right
+        if divisor is None or not isinstance(node, ast.stmt):
+            continue
+        named = ast.unparse(divisor).lower()
+        if "accum" in named or "grad_acc" in named or "micro" in named:
+            yield node.lineno, [file.without(node)]
+
+
+def recorded_evaluation(file: File) -> Iterator[tuple[int, list[Edit]]]:
+    """`with torch.no_grad():` around an evaluation goes."""
+    if ".eval()" not in "\n".join(file.lines):
+        return
+    for node in ast.walk(file.tree):
+        if isinstance(node, ast.With) and len(node.items) == 1:
+            text = ast.unparse(node.items[0].context_expr)
+            inside = "\n".join(ast.unparse(s) for s in node.body)
+            loops = any(isinstance(n, ast.For) for s in node.body for n in ast.walk(s))
+            if (
+                text in ("torch.no_grad()", "torch.inference_mode()")
+                and loops
+                and "model(" in inside
+            ):
+                edit = file.replaced(node.items[0].context_expr, "torch.enable_grad()")
+                if edit:
+                    yield node.lineno, [edit]
+
+
+def loss_kept(file: File) -> Iterator[tuple[int, list[Edit]]]:
+    """`total += loss.item()` keeps the graph."""
+    for node in ast.walk(file.tree):
+        if not isinstance(node, ast.AugAssign) or not isinstance(node.op, ast.Add):
+            continue
+        value = node.value
+        if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
+            held = ast.unparse(value.func.value)
+            if value.func.attr == "item" and held.rpartition(".")[2].startswith("loss"):
+                edit = file.replaced(value, held)
+                if edit and "backward" in "\n".join(file.lines):
+                    yield node.lineno, [edit]
+
+
+def eval_kept(file: File) -> Iterator[tuple[int, list[Edit]]]:
+    """`model.train()` goes where the same file evaluates."""
+    evaluated = {receiver for _, _, receiver in file.statements("eval")}
+    by_receiver: dict[str, list[ast.stmt]] = defaultdict(list)
+    for block, index, receiver in file.statements("train"):
+        if receiver in evaluated:
+            by_receiver[receiver].append(block[index])
+    for statements in by_receiver.values():
+        if "backward" in "\n".join(file.lines):
+            yield statements[0].lineno, [file.without(s) for s in statements]
+
+
+def call_without(name: str, keyword: str) -> Mutation:
+    """A keyword goes from the calls of one function."""
+
+    def mutate(file: File) -> Iterator[tuple[int, list[Edit]]]:
+        for call in file.calls:
+            if ast.unparse(call.func) not in (
+                name,
+                f"torch.nn.{name}",
+                f"nn.functional.{name[2:]}",
+            ):
+                continue
+            rest = [k for k in call.keywords if k.arg != keyword]
+            if len(rest) < len(call.keywords):
+                text = ast.unparse(ast.Call(call.func, call.args, rest))
+                edit = file.replaced(call, text)
+                if edit:
+                    yield call.lineno, [edit]
+
+    return mutate
+
+
+def plain_list(file: File) -> Iterator[tuple[int, list[Edit]]]:
+    for call in file.calls:
+        if ast.unparse(call.func) == "nn.ModuleList" and len(call.args) == 1:
+            if isinstance(call.args[0], ast.List | ast.ListComp):
+                edit = file.replaced(call, ast.unparse(call.args[0]))
+                if edit:
+                    yield call.lineno, [edit]
+
+
+def softmax_first(file: File) -> Iterator[tuple[int, list[Edit]]]:
+    """`criterion(output, target)` where criterion is CrossEntropyLoss gets probabilities."""
+    names = {
+        ast.unparse(n.targets[0])
+        for n in ast.walk(file.tree)
+        if isinstance(n, ast.Assign)
+        and isinstance(n.value, ast.Call)
+        and ast.unparse(n.value.func).endswith("nn.CrossEntropyLoss")
+    }
+    for call in file.calls:
+        if ast.unparse(call.func) in (*names, "F.cross_entropy") and len(call.args) >= 2:
+            edit = file.replaced(call.args[0], f"torch.softmax({ast.unparse(call.args[0])}, dim=1)")
+            if edit:
+                yield call.lineno, [edit]
+
+
+def from_saved(file: File) -> Iterator[tuple[int, list[Edit]]]:
+    """The optimizer is no longer restored."""
+    text = "\n".join(file.lines)
+    if "torch.save" not in text or "torch.load" not in text:
+        return
+    for block, index, receiver in file.statements("load_state_dict"):
+        if "optim" in receiver and "sched" not in receiver:
+            yield block[index].lineno, [file.without(block[index])]
+
+
+def scheduler_first(file: File) -> Iterator[tuple[int, list[Edit]]]:
+    for block, index, receiver in file.statements("step"):
+        before = block[index - 1] if index else None
+        if before is not None and "sched" in receiver and _is_step(before):
+            yield block[index].lineno, [file.swapped(before, block[index])]
+
+
+MUTATIONS: tuple[tuple[str, str, Mutation], ...] = (
+    ("FL101", "the clip moves behind the step", clip_behind_step),
+    ("FL102", "the clip moves before the backward", clip_before_backward),
+    ("FL104", "the division by the number of micro-batches is removed", division_removed),
+    ("FL105", "zero_grad moves between backward and step", cleared_before_step),
+    ("FL106", "zero_grad is removed", zero_grad_removed),
+    ("FL109", "scheduler.step moves before optimizer.step", scheduler_first),
+    ("FL201", "unscale_ is removed", removed("unscale_", "clip_grad")),
+    ("FL203", "scaler.step(optimizer) becomes optimizer.step()", scaler_bypassed),
+    ("FL204", "scaler.update() is removed", removed("update", "scaler.step")),
+    ("FL303", "set_epoch is removed", removed("set_epoch", "DistributedSampler")),
+    ("FL401", ".item() is removed from a running sum of losses", loss_kept),
+    ("FL402", "no_grad is removed from an evaluation", recorded_evaluation),
+    ("FL606", "softmax before cross entropy", softmax_first),
+    ("FL702", "the optimizer is not restored", from_saved),
+    ("FL801", "ModuleList becomes a plain list", plain_list),
+    ("FL804", "model.train() is removed", eval_kept),
+    ("FL805", "F.dropout loses training=", call_without("F.dropout", "training")),
+)
+
+
+def sites(folders: list[Path], each: int, draw: random.Random) -> Iterator[tuple[Mutant, str]]:
+    """The mutants, with the text of the file that each makes."""
+    found: dict[str, list[tuple[Mutant, str]]] = defaultdict(list)
+    for folder in folders:
+        for path in sorted(folder.rglob("*.py")):
+            for mutant, text in _mutants(folder, path):
+                found[mutant.code].append((mutant, text))
+    for code in sorted(found):
+        taken: Counter[str] = Counter()
+        chosen = 0
+        for mutant, text in draw.sample(found[code], len(found[code])):
+            if chosen < each and taken[mutant.folder] < 2:
+                taken[mutant.folder] += 1
+                chosen += 1
+                yield mutant, text
+
+
+def _mutants(folder: Path, path: Path) -> Iterator[tuple[Mutant, str]]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        file = File(text)
+    except (SyntaxError, ValueError):
+        return
+    if "torch" not in text:
+        return
+    for code, what, mutation in MUTATIONS:
+        for line, edits in mutation(file):
+            name = str(path.relative_to(folder))
+            original = file.lines[line - 1].strip()
+            yield Mutant(code, what, str(folder), name, line, original), file.apply(edits)
+
+
+def findings(folder: str, file: str, code: str, source: Path | None) -> list[int]:
+    """The lines at which `check` reports this code in this file."""
+    environment = dict(os.environ)
+    if source is not None:
+        environment["PYTHONPATH"] = str(source.resolve())
+    command = [sys.executable, *CHECK, "--select", code, file]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=False)
+    if done.returncode > 1:
+        raise SystemExit(f"{folder}/{file}: {done.stderr.decode(errors='replace')[-1000:]}")
+    told = json.loads(done.stdout)
+    return [f["line"] for f in told if f["path"] == file and f["severity"] != "info"]
+
+
+def judge(mutant: Mutant, text: str, source: Path | None) -> str:
+    """ "found", "missed", or "reported before": then the original says nothing about recall."""
+    path = Path(mutant.folder) / mutant.file
+    original = path.read_bytes()
+    if findings(mutant.folder, mutant.file, mutant.code, source):
+        return "reported before"
+    try:
+        path.write_text(text, encoding="utf-8")
+        return "found" if findings(mutant.folder, mutant.file, mutant.code, source) else "missed"
+    finally:
+        path.write_bytes(original)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("--source", type=Path, help="the src folder of another fallline")
+    parser.add_argument("--each", type=int, default=6, help="mutants of each kind")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--keep", type=Path, help="write every mutant and its result here")
+    parser.add_argument("--write", action="store_true", help="write the table into RESULTS.md")
+    args = parser.parse_args()
+    results = []
+    for mutant, text in sites(args.folders, args.each, random.Random(args.seed)):
+        results.append((mutant, judge(mutant, text, args.source)))
+        print(
+            f"{results[-1][1]:15} {mutant.code} {mutant.folder.rpartition('/')[2]} {mutant.file}:{mutant.line} {mutant.text[:70]}",
+            flush=True,
+        )
+    if args.keep is not None:
+        args.keep.write_text(
+            "".join(json.dumps({**asdict(m), "result": r}) + "\n" for m, r in results)
+        )
+    print("\n" + table(results))
+    if args.write:
+        from results import machine, write_section
+
+        body = f"`python benchmarks/mutations.py FOLDER ... --each {args.each}`, {machine()}, {len(args.folders)} public repositories\n\n"
+        write_section("Mutations of real training code", body + table(results))
+    return 0
+
+
+def table(results: list[tuple[Mutant, str]]) -> str:
+    counted = [(m, r) for m, r in results if r != "reported before"]
+    found = sum(r == "found" for _, r in counted)
+    lines = [
+        f"**{found} of {len(counted)}** mutants are found ({100 * found / max(1, len(counted)):.0f} %). "
+        f"{len(results) - len(counted)} sites were reported before the mutation and are left out.",
+        "",
+        "| rule | mutation | mutants | found |",
+        "|---|---|---|---|",
+    ]
+    for code, what, _ in MUTATIONS:
+        mine = [r for m, r in counted if m.code == code]
+        lines.append(f"| {code} | {what} | {len(mine)} | {mine.count('found')} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,163 @@
+"""Questions that are arithmetic: does it fit, how many tokens an update sees, how long it takes."""
+
+from __future__ import annotations
+
+import re
+
+from fallline.instruments.plan import GB, model_of, plan
+from fallline.triage.claim import Action
+
+__all__ = ["Sum", "reckoned"]
+
+_SIZE = re.compile(r"(?i)\b(\d+(?:\.\d+)?)\s?(b|m)\b(?!yte)(?! ?tokens)")
+_TOKENS = re.compile(r"(?i)\b(\d+(?:\.\d+)?)\s?(k|m|b|t)?(?:illion)?\s+tokens\b")
+_CARD = re.compile(r"(?i)\b(\d+)\s?gi?b\b")
+_CARDS = {"3090": 24, "4090": 24, "l4": 24, "a10": 24, "a6000": 48, "l40": 48, "h100": 80, "h200": 141, "v100": 32, "t4": 16, "2080": 11}  # fmt: skip
+_GPUS = re.compile(r"(?i)\b(\d+)\s*(?:x\s*)?(?:gpus?|ranks|cards|a100s?|h100s?)\b")
+_MEMORY = re.compile(r"(?i)\bfit|memory|\bgb\b|\bgib\b|adam states|optimizer state|vram|8.?bit")
+_BATCH = re.compile(
+    r"(?i)\b(?:per.?(?:device|gpu)|micro).?\s?batch(?:es)?(?: size)?(?: of| =|=|:)?\s*(\d+)|batch(?: size)?\s*(\d+) per (?:gpu|device)"
+)
+_ACCUMULATE = re.compile(
+    r"(?i)\baccum\w*(?:[ _](?:steps|of|over))*[ =:]*(\d+)|(\d+)\s+accumulation"
+)
+_LENGTH = re.compile(
+    r"(?i)\b(?:seq\w*|context|length)(?: len\w*)?(?: of| =|=|:)?\s*(\d+)|\b(\d+) tokens each"
+)
+_SECONDS = re.compile(
+    r"(?i)\b(\d+(?:\.\d+)?)\s?s(?:ec\w*)?\s*(?:per|/|a)\s*(?:step|update|iteration|it)\b"
+)
+_UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
+
+
+class Sum:
+    """An answer in numbers."""
+
+    def __init__(self, says: str, verdict: str | None, actions: list[Action]) -> None:
+        self.says, self.verdict, self.actions = says, verdict, actions
+
+
+def reckoned(text: str) -> Sum | None:
+    """The answer to a question that its own numbers answer; None for any other."""
+    return _updates(text) or (_memory(text) if _MEMORY.search(text) else None)
+
+
+def _first(pattern: re.Pattern[str], text: str) -> float | None:
+    match = pattern.search(text)
+    return None if match is None else float(next(group for group in match.groups() if group))
+
+
+def _updates(text: str) -> Sum | None:
+    """Tokens or samples in an update, from GPUs, micro-batch and accumulation; with a total, the steps and hours."""
+    gpus = [float(n) for n in _GPUS.findall(text)]
+    batch, accumulate = _first(_BATCH, text), _first(_ACCUMULATE, text)
+    if not gpus or batch is None or accumulate is None:
+        return None
+    length = _first(_LENGTH, text) or 1.0
+    samples = gpus[0] * batch * accumulate
+    said = f"{gpus[0]:.0f} GPUs × {batch:.0f} × {accumulate:.0f} accumulated = {samples:,.0f} sequences"
+    if length > 1:
+        said += f", {samples * length:,.0f} tokens per update"
+    budget = _TOKENS.search(text)
+    if budget and length > 1 and "each" not in text[budget.end() : budget.end() + 6]:
+        total = float(budget[1]) * _UNITS[(budget[2] or "").lower()]
+        return _schedule(said, total / (samples * length), _first(_SECONDS, text))
+    if len(gpus) > 1:
+        return _rescaled(said, samples, length, gpus, accumulate)
+    return Sum(f"{said}.", None, [])
+
+
+def _schedule(said: str, steps: float, seconds: float | None) -> Sum:
+    took = "" if seconds is None else f", {steps * seconds / 3600:.1f} h at {seconds:g} s each"
+    return Sum(
+        f"{steps:,.0f} optimizer steps{took}: {said}.",
+        None,
+        [
+            Action("Add the time for evaluation and checkpoints, and the first steps, which compile and warm up."),
+            Action(f"Set the schedule's length to {steps:,.0f} updates.", see="the learning rate ends where it should at the last token."),
+        ],
+    )  # fmt: skip
+
+
+def _rescaled(said: str, samples: float, length: float, gpus: list[float], k: float) -> Sum:
+    factor = gpus[1] / gpus[0]
+    now = samples * factor * length
+    unit = "tokens" if length > 1 else "sequences"
+    says = (
+        f"{said}. On {gpus[1]:.0f} GPUs the same settings make it {now:,.0f} {unit}, {factor:g} times as large. "
+        f"To keep training the same, change the accumulation to {k / factor:g} and leave learning rate and warm-up alone."
+    )
+    return Sum(
+        says,
+        None,
+        [
+            Action(f"Set accumulation to {k / factor:g}: the global batch, and with it the learning rate, stays right.", see="the loss over tokens is the same curve."),
+            Action(f"Raise the learning rate by about the square root, {factor**0.5:.2f} times (linearly for SGD), with a longer warm-up, and halve the number of updates.", when="you want the larger batch"),
+        ],
+    )  # fmt: skip
+
+
+def _memory(text: str) -> Sum | None:
+    sizes = [m for m in _SIZE.finditer(text) if m[2].lower() == "b" or float(m[1]) >= 50]
+    if not sizes:
+        return None
+    model = model_of(sizes[0][0])
+    low = text.lower()
+    name = f"{sizes[0][1]}{sizes[0][2].upper()}"
+    gpus = int(max([1.0, *(float(n) for n in _GPUS.findall(text))]))
+    n = model.parameters
+    if re.search(r"8.?bit", low) and "optim" in low:
+        return _eight_bit(name, n)
+    if gpus > 1 and re.search(r"fsdp|shard|zero", low):
+        return _sharded(name, n, gpus)
+    card = _card(low)
+    if card is None:
+        return None
+    full, lora = plan(model), plan(model, train="lora", checkpointing=True)
+    fits = full.total <= card * GB
+    parts = full.as_dict()
+    says = (
+        f"Full fine-tuning of {name} with AdamW needs about {16 * n / GB:.0f} GB before activations, 16 bytes a parameter: weights {parts['weights']:.0f}, gradients "
+        f"{parts['gradients']:.0f}, Adam's moments {parts['optimizer_state']:.0f} GB. {'It fits' if fits else f'It does not fit into {card:g} GB'}. "
+        f"LoRA keeps the frozen weights in bf16 ({2 * n / GB:.0f} GB) and needs about {lora.total / GB:.0f} GB with checkpointing, which {'fits' if lora.total <= card * GB else 'does not fit either'}."
+    )
+    return Sum(
+        says,
+        "yes" if fits else "no",
+        [
+            Action("See the parts for your own batch, sharding and optimizer:", code=f"fallline measure plan {name} --card {card:g} --train lora --checkpointing --tokens 4096", proof={"bash": "yes"}),
+            Action(f"QLoRA (4-bit weights) brings the weights to about {0.56 * n / GB:.0f} GB.", when="LoRA does not fit"),
+            Action("Shard weights, gradients and state over several GPUs with FSDP, or offload the optimizer.", when="you need full fine-tuning"),
+        ],
+    )  # fmt: skip
+
+
+def _eight_bit(name: str, n: float) -> Sum:
+    return Sum(
+        f"Adam keeps two float32 moments, 8 bytes a parameter: {8 * n / GB:.0f} GB for {name}. In 8 bit it is about 2 bytes, {2 * n / GB:.0f} GB, so it saves {6 * n / GB:.0f} GB; weights and gradients stay as they are.",
+        None,
+        [
+            Action("Use an 8-bit AdamW: `bitsandbytes.optim.AdamW8bit` or torchao's `AdamW8bit`, which replace `torch.optim.AdamW` one to one.", see="the loss curve stays within noise of the 32-bit one."),
+            Action("Keep embeddings and small tensors in 32 bit (both libraries do so by default)."),
+        ],
+    )  # fmt: skip
+
+
+def _sharded(name: str, n: float, gpus: int) -> Sum:
+    return Sum(
+        f"Adam's moments take 8 bytes a parameter: {8 * n / GB:.0f} GB for {name}, sharded over {gpus} GPUs {8 * n / GB / gpus:.1f} GB each. With the float32 master weights (4 bytes) it is {12 * n / GB / gpus:.1f} GB, "
+        f"and with bf16 weights and gradients {16 * n / GB / gpus:.1f} GB on each GPU, before activations.",
+        None,
+        [
+            Action("See all parts, with activations:", code=f"fallline measure plan {name} --gpus {gpus} --shard zero3 --checkpointing --tokens 4096", proof={"bash": "yes"}),
+            Action("FSDP also gathers one block's full weights at a time: add the largest block in bf16."),
+        ],
+    )  # fmt: skip
+
+
+def _card(low: str) -> float | None:
+    if (match := _CARD.search(low)) is not None:
+        return float(match[1])
+    return next(
+        (float(gb) for name, gb in _CARDS.items() if re.search(rf"\b(rtx ?)?{name}\b", low)), None
+    )

@@ -1,0 +1,80 @@
+"""Statements that are false however often they are repeated (`evals/refuted.md`), found in a sentence by the words it holds."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from fallline.triage.claim import Condition
+from fallline.triage.playbook import facts
+from fallline.triage.words import spelled, tokens
+
+__all__ = ["Refuted", "refuted", "stated_in"]
+
+_FILE = Path(__file__).parent / "evals" / "refuted.md"
+# however the rest of a sentence takes a claim back
+_DENIED = re.compile(
+    r"(?i)\b(not true|untrue|myth|misconception|false that|wrong to|incorrect to|incorrectly|contrary to|rather than|instead of believing|avoid)\b"
+)
+_TOGETHER = 150  # characters that two sentences may have to be read as one
+_NEGATIONS = frozenset({"not", "never", "no", "cannot", "nothing", "neither", "nor", "without"})
+
+
+@dataclass(slots=True)
+class Refuted:
+    """One false statement, in several wordings, and what refutes it."""
+
+    id: str
+    fact: str
+    wrong: list[Condition] = field(default_factory=list)
+    negated: list[bool] = field(default_factory=list)  # whether a wording is itself a denial
+    right: list[Condition] = field(default_factory=list)
+    so: str = ""
+
+    def stated(self, sentence: str, words: list[str]) -> bool:
+        """Whether a sentence makes the statement, and neither denies nor corrects it."""
+        low = sentence.lower()
+        if _DENIED.search(sentence) or any(r.holds(words, low) for r in self.right):
+            return False
+        denies = not _NEGATIONS.isdisjoint(words)
+        return any(
+            condition.holds(words, low) and (own or not denies)
+            for condition, own in zip(self.wrong, self.negated, strict=True)
+        )
+
+    @property
+    def measured(self) -> str:
+        """What is true, in the words of the record where there is one."""
+        fact = facts().get(self.fact)
+        return f"{self.so} Measured: {fact.says}" if fact is not None and fact.says else self.so
+
+
+@cache
+def refuted() -> tuple[Refuted, ...]:
+    found: list[Refuted] = []
+    for line in _FILE.read_text(encoding="utf-8").splitlines():
+        key, _, value = line.partition(": ")
+        if line.startswith("## "):
+            name, _, fact = line[3:].partition(" = ")
+            found.append(Refuted(name, fact))
+        elif key == "wrong":
+            found[-1].wrong.append(Condition.of(value))
+            found[-1].negated.append(not _NEGATIONS.isdisjoint(tokens(value)))
+        elif key == "right":
+            found[-1].right.append(Condition.of(value))
+        elif key == "so":
+            found[-1].so = value
+    return tuple(found)
+
+
+def stated_in(sentence: str, before: str = "") -> list[Refuted]:
+    """The false statements that a sentence makes, alone or together with the one before it (set it so. It has no downside)."""
+    words = spelled(tokens(sentence))
+    found = [claim for claim in refuted() if claim.stated(sentence, words)]
+    if not found and before and len(before) + len(sentence) <= _TOGETHER:
+        both = f"{before} {sentence}"
+        words = spelled(tokens(both))
+        found = [claim for claim in refuted() if claim.stated(both, words)]
+    return found

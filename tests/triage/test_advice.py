@@ -1,0 +1,50 @@
+"""check_advice judges meaning: good answers in words that are not ours pass, fluent wrong ones are caught with what refutes them."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.triage import behaviours
+
+from fallline.rules import rule_by_code
+from fallline.triage.claim import claims
+from fallline.triage.evaluate import grade_text
+from fallline.triage.playbook import facts
+from fallline.triage.refuted import refuted
+
+FILE = Path(__file__).parent / "questions" / "advice.toml"
+ADVICE = tomllib.loads(FILE.read_text(encoding="utf-8"))["advice"]
+
+
+@pytest.mark.parametrize("advice", [a for a in ADVICE if a["good"]], ids=lambda a: a["ask"])
+def test_good_advice_passes(advice: dict[str, Any]) -> None:
+    assert [str(c) for c in grade_text(advice["text"])] == []
+
+
+@pytest.mark.parametrize("advice", [a for a in ADVICE if not a["good"]], ids=lambda a: a["ask"])
+def test_bad_advice_is_caught(advice: dict[str, Any]) -> None:
+    complaints = grade_text(advice["text"])
+    assert complaints and all(c.backs for c in complaints)
+
+
+def test_every_refuted_statement_has_its_evidence() -> None:
+    assert len(refuted()) >= 140 and len({r.id for r in refuted()}) == len(refuted())
+    for claim in refuted():
+        assert claim.wrong and claim.so, claim.id
+        kind, _, name = claim.fact.rpartition(":")
+        known = (
+            hasattr(behaviours, name)
+            if kind == "torch"
+            else claim.fact in facts() or rule_by_code(claim.fact)
+        )
+        assert known, f"{claim.id} rests on {claim.fact}"
+
+
+def test_our_own_answers_state_nothing_refuted() -> None:
+    for claim in claims():
+        text = " ".join([claim.says, *(f"{a.do} {a.see}" for a in claim.actions)])
+        found = [str(c) for c in grade_text(text) if c.kind == "refuted"]
+        assert found == [], claim.id
