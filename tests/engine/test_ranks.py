@@ -43,7 +43,7 @@ def _run_ranks(stories: str, world: int, folder: Path, worker: Path) -> list[tup
         for rank in range(world)
     ]
     try:
-        outputs = [rank.communicate(timeout=100)[0] for rank in ranks]
+        outputs = [rank.communicate(timeout=300)[0] for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()

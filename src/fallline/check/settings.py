@@ -210,7 +210,7 @@ def _path(table: dict[str, Any], key: str, settings: Settings) -> str | None:
     value = table.get(key)
     if value is None:
         return None
-    if not isinstance(value, str) or not value or "\0" in value:
+    if not isinstance(value, str) or not 0 < len(value) < 4096 or "\0" in value:
         raise UsageError(f"{settings.file}: [tool.fallline] {key} must be a path")
     return os.path.join(settings.root, value)
 

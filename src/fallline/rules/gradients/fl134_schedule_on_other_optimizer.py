@@ -34,7 +34,7 @@ class ScheduleOnOtherOptimizer(Rule):
         if trace.hides("step") or not trace.complete:
             return
         for advance in trace.of(SchedulerStep).first_of_each():
-            step = trace.before(advance).of(Step).first or trace.after(advance).of(Step).first
+            step = trace.of(Step).where(lambda s: _in_one_function(s, advance)).first  # noqa: B023
             if step is None or step.optimizer is None or not _idle(trace, advance):
                 continue
             yield self.finding(
@@ -105,3 +105,9 @@ def _idle(trace: Trace, advance: SchedulerStep) -> bool:
     """The scheduler's own optimizer was seen to be made, and never steps."""
     made = trace.optimizer(advance.optimizer)
     return made is not None and not made.assumed and made.id not in trace.optimizers
+
+
+def _in_one_function(step: Step, advance: SchedulerStep) -> bool:
+    """The function that advances the scheduler also steps, itself or through a helper."""
+    here = (advance.at.path, advance.at.function)
+    return any((at.path, at.function) == here for at in (step.at, *step.callers))

@@ -13,7 +13,9 @@ from fallline.syntax.module import walk
 __all__ = ["AccumulationNotConfigured"]
 
 _COUNT = "gradient_accumulation_steps"
-_PLUGINS = frozenset({"gradient_accumulation_plugin", "deepspeed_plugin", "megatron_lm_plugin"})
+_PLUGINS = frozenset(
+    {"gradient_accumulation_plugin", "deepspeed_plugin", "deepspeed_plugins", "megatron_lm_plugin"}
+)
 # Other ways in which a loop decides when to step.
 _BY_HAND = frozenset({"no_sync", "sync_gradients", "_do_sync"})
 
@@ -41,6 +43,8 @@ class AccumulationNotConfigured(Rule):
     tokens = (b"Accelerator",)
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
+        if any(_sets_count(n) for n in module.all(ast.Attribute)):
+            return
         for made in module.calls("accelerate.Accelerator"):
             if any(k.arg is None or k.arg in _PLUGINS for k in made.keywords):
                 continue
@@ -126,11 +130,15 @@ for i, inputs in enumerate(loader):
 
 
 def _is_on(module: Module, call: ast.Call, made: ast.Call) -> bool:
-    """The call is a method of what this constructor made, by the name that it was given."""
-    up = module.parent(made)
-    targets = up.targets if isinstance(up, ast.Assign) else []
-    names = {module.segment(t) for t in targets if isinstance(t, ast.Name | ast.Attribute)}
-    return isinstance(call.func, ast.Attribute) and module.segment(call.func.value) in names
+    """The call is a method of what this constructor made, by the name that it was given there."""
+    match module.parent(made), call.func:
+        case ast.Assign([ast.Name(name)]), ast.Attribute(ast.Name(used)):
+            seen_there = module.scope(made) in (None, module.scope(call))
+            return name == used and seen_there
+        case ast.Assign([ast.Attribute() as target]), ast.Attribute(ast.Attribute() as used):
+            same_class = module.class_(made) is module.class_(call)
+            return module.segment(target) == module.segment(used) and same_class
+    return False
 
 
 def _steps_each_time(module: Module, made: ast.Call, count: ast.expr) -> bool:
@@ -151,3 +159,8 @@ def _decides(node: ast.AST) -> bool:
         case ast.Attribute(attr=name) if name in _BY_HAND:
             return True
     return False
+
+
+def _sets_count(node: ast.Attribute) -> bool:
+    """`accelerator.gradient_accumulation_steps = n`."""
+    return node.attr == _COUNT and isinstance(node.ctx, ast.Store)

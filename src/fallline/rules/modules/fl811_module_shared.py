@@ -14,6 +14,8 @@ from fallline.syntax import Editor, Module
 
 __all__ = ["ModuleShared"]
 
+_SHARES = re.compile(r"share|tied|tie_|reuse", re.IGNORECASE)
+
 
 _SHARED_ON_PURPOSE = re.compile(
     r"rotary|rope|pos|emb|norm|shared|tied|act|drop|teacher", re.IGNORECASE
@@ -39,7 +41,8 @@ class ModuleShared(Rule):
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         for node, layer in _repeated(module):
-            if _has_weights(module, layer) or _given(module, layer):
+            shared = _has_weights(module, layer) or _given(module, layer)
+            if shared and not _asked_for(module, node):
                 yield self.finding(
                     module.location(node),
                     "The same layer object fills every place of this list, so all of them share one set of weights. "
@@ -135,6 +138,10 @@ class Net(nn.Module):
 import copy
 from torch import nn
 
+head = nn.Linear(8, 2)
+share_heads = True
+if share_heads:
+    heads = nn.ModuleList([head] * 3)
 block = nn.Linear(8, 8)
 blocks = nn.ModuleList([copy.deepcopy(block) for _ in range(4)])
 """,
@@ -176,3 +183,9 @@ def _has_weights(module: Module, layer: ast.expr) -> bool:
         return False
     made = module.value(layer)
     return has_state(module, made) and "Dropout" not in last_name(made)
+
+
+def _asked_for(module: Module, node: ast.expr) -> bool:
+    """A test around it asks whether weights are shared: `if config.share_head:`."""
+    tests = (up.test for up in module.parents(node) if isinstance(up, ast.If))
+    return any(_SHARES.search(module.segment(test)) for test in tests)
