@@ -6,7 +6,19 @@ imports torch.
 
 from __future__ import annotations
 
+import sys
+
 from fallline._version import __version__
+
+if sys.version_info < (3, 11):  # noqa: UP036 - said here, before anything that an older Python cannot import
+    _WHY = (
+        f"fallline needs Python 3.11 or newer, and this is {sys.version.split()[0]} ({sys.executable}). "
+        "`fallline check` and `fallline report` can be installed into a newer one: they do not need your training environment."
+    )
+    if sys.argv[0] == "-m" or sys.argv[0].endswith("fallline"):
+        sys.stderr.write(f"{_WHY}\n")
+        sys.exit(2)
+    raise ImportError(_WHY)
 
 # type checkers take it for true; importing `typing` would double the start-up
 TYPE_CHECKING = False

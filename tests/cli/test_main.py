@@ -34,7 +34,7 @@ def test_no_command(fallline: Callable) -> None:
 
 
 def test_a_slip_of_the_finger_is_guessed(fallline: Callable) -> None:
-    assert "Did you mean 'check'?" in fallline("chek").err
+    assert "Did you mean `fallline check`?" in fallline("chek").err
     assert "Did you mean" not in fallline("xyz").err
 
 

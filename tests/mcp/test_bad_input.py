@@ -185,3 +185,27 @@ async def test_orders_in_code_do_not_change_the_route(call: Call) -> None:
     assert ordered["corrected"].startswith(ORDERS)
     spoken = {k: v for k, v in ordered.items() if k != "corrected"}
     assert "ignore all previous" not in str(spoken) and "/etc/passwd" not in str(spoken)
+
+
+@pytest.mark.parametrize("how", ["above", "link", "broken above"])
+async def test_settings_outside_of_the_root_are_not_opened(
+    call: Call, root: Path, how: str
+) -> None:
+    secret = '[tool.fallline]\nselect = ["FL9"]\nSECRET = "hunter2"\n'
+    outside = root.parent / "pyproject.toml"
+    outside.write_text(secret if how != "broken above" else "[tool.fallline]\nhunter2 = = 1\n")
+    if how == "link":
+        (root / "pyproject.toml").symlink_to(outside)
+    (root / "late.py").write_text(CLIPS_LATE)
+    found = await call("check_path", path="late.py")
+    assert not isinstance(found, str), found
+    assert [f["code"] for f in found["findings"]] == ["FL101"]
+
+
+async def test_what_takes_too_much_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def greedy() -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(work, "_limit_this_process", lambda: None)
+    with pytest.raises(UsageError, match="more than 4 GB of memory"):
+        work.limited(greedy)

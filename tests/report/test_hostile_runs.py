@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -13,8 +14,14 @@ from typing import Any
 import pytest
 from tests.report.conftest import make_run
 
+from fallline.conclude import findings_of
+from fallline.errors import RunError
+from fallline.report.html import page
+from fallline.report.run import summary
 from fallline.runs import read
+from fallline.runs.findings import findings_text
 from fallline.runs.read import read_run
+from fallline.show.terminal import Paint
 
 ESC = "\x1b]0;owned\x07\x1b[2J\u202e\x9b31m"
 TABLES = ("meta", "places", "updates", "layouts", "samples", "fingerprints", "findings")
@@ -44,17 +51,29 @@ def run(original: Path, project: Path) -> Path:
 
 
 def alter(run: Path, *statements: str, given: tuple[Any, ...] = ()) -> None:
-    db = sqlite3.connect(run / "rank0.sqlite")
-    for statement in statements:
-        db.execute(statement, given)
-    db.commit()
-    db.close()
+    with contextlib.closing(sqlite3.connect(run / "rank0.sqlite")) as db:
+        db.execute("pragma synchronous=off")
+        for statement in statements:
+            db.execute(statement, given)
+        db.commit()
 
 
 def no_fault_of_ours(ran: Any) -> None:
     assert ran.status in (0, 2), ran
     assert "mistake in fallline" not in ran.err and "Traceback" not in ran.err, ran.err
     assert "\x1b" not in ran.out + ran.err and "\x9b" not in ran.out + ran.err
+
+
+def survives(run: Path) -> None:
+    """All that `report` does but writing, which takes longest."""
+    try:
+        series = read_run(run)
+    except RunError as error:
+        shown = str(error)
+    else:
+        found = findings_of(series)
+        shown = summary(series, found, Paint(False)) + page(series, found) + findings_text(found)
+    assert not any(c in shown for c in "\x1b\x07\x9b\u202e")
 
 
 def cells(run: Path) -> Iterator[tuple[str, str]]:
@@ -69,7 +88,7 @@ def cells(run: Path) -> Iterator[tuple[str, str]]:
 WRONG = (None, "", "x", ESC, b"\xff\xfe", -1, 2**62, 1e308, "9" * 5000, "[" * 3000, "{}", "[1]", '{"a": []}')  # fmt: skip
 
 
-def test_every_column_can_be_forged(original: Path, run: Path, fallline: Callable) -> None:
+def test_every_column_can_be_forged(original: Path, run: Path) -> None:
     cases = 0
     for table, column in list(cells(run)):
         for wrong in WRONG:
@@ -78,7 +97,7 @@ def test_every_column_can_be_forged(original: Path, run: Path, fallline: Callabl
                 alter(run, f'update or ignore {table} set "{column}" = ?', given=(wrong,))
             except sqlite3.Error:
                 continue  # the file itself refuses it
-            no_fault_of_ours(fallline("report", run))
+            survives(run)
             cases += 1
     assert cases > 350
 
@@ -103,9 +122,7 @@ def put(value: Any, way: tuple[Any, ...], new: Any) -> None:
     value[way[-1]] = new
 
 
-def test_every_field_of_every_json_can_be_forged(
-    original: Path, run: Path, fallline: Callable
-) -> None:
+def test_every_field_of_every_json_can_be_forged(original: Path, run: Path) -> None:
     db = sqlite3.connect(original / "rank0.sqlite")
     bodies = [
         (table, column, rowid, body)
@@ -126,7 +143,7 @@ def test_every_field_of_every_json_can_be_forged(
                 shutil.copyfile(original / "rank0.sqlite", run / "rank0.sqlite")
                 text = json.dumps(forged)
                 alter(run, f"update {table} set {column}=? where rowid={rowid}", given=(text,))
-                no_fault_of_ours(fallline("report", run))
+                survives(run)
                 cases += 1
     assert cases > 250
 
@@ -141,7 +158,7 @@ def test_a_view_that_never_ends_is_not_looked_at(run: Path, fallline: Callable, 
 
 
 def test_columns_that_are_computed_are_not_looked_at(run: Path, fallline: Callable) -> None:
-    alter(run, "drop table findings", "create table findings(body text as (randomblob(9)), code)")
+    alter(run, "drop table findings", "create table findings(body text as (code), code)")
     ran = fallline("report", run)
     assert ran.status == 2 and "the table findings has no column body" in ran.err
 
@@ -164,13 +181,13 @@ def test_a_truncated_file(run: Path, fallline: Callable, size: int) -> None:
     assert ran.status == 2 and "cannot be read" in ran.err
 
 
-def test_noise_in_the_file(original: Path, run: Path, fallline: Callable) -> None:
+def test_noise_in_the_file(original: Path, run: Path) -> None:
     data = (original / "rank0.sqlite").read_bytes()
     for at in range(0, len(data), max(1, len(data) // 60)):
         spoilt = bytearray(data)
         spoilt[at : at + 40] = os.urandom(40)
         (run / "rank0.sqlite").write_bytes(spoilt)
-        no_fault_of_ours(fallline("report", run))
+        survives(run)
 
 
 @pytest.mark.parametrize("name", ["rank0.sqlite", "findings.json", "run.json"])

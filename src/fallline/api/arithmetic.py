@@ -28,26 +28,32 @@ _PADDING = re.compile(
 
 
 def combined(paper: Paper, a: Value, b: Value, op: ast.operator, node: ast.AST) -> Value:
-    if isinstance(a, Tensor) and isinstance(b, Tensor):
-        both = merged(a, b)
-        if isinstance(op, ast.Div):
-            if a.reduction == "sum":
-                if b.depth < a.depth:
-                    # a total of the whole window, made outside the loop over its micro-batches
-                    return replace(a, divided=True, divided_at=paper.place(node))
-                ragged = "ignore_index" not in paper.text(node) or filled_up(paper)
-                return replace(both, reduction="mean", ragged=ragged, graph=a.graph)
-            return both
-        if isinstance(op, ast.Add | ast.Sub):
-            return both
-        return replace(both, masked=a.masked or b.masked or _is_mask(node))
-    tensor, other = (a, b) if isinstance(a, Tensor) else (b, a)
-    assert isinstance(tensor, Tensor)
-    if isinstance(op, ast.Div) and tensor is a:
-        return divided(paper, tensor, other, node)
-    if isinstance(op, ast.Mult):
-        return _weighted(paper, tensor, other, node)
-    return replace(tensor)
+    """Two values under an arithmetic operator, at least one of them a tensor."""
+    match a, op, b:
+        case Tensor(), ast.Div(), Tensor():
+            return _ratio(paper, a, b, node)
+        case Tensor(), ast.Add() | ast.Sub(), Tensor():
+            return merged(a, b)
+        case Tensor(), _, Tensor():
+            return replace(merged(a, b), masked=a.masked or b.masked or _is_mask(node))
+        case Tensor(), ast.Div(), _:
+            return divided(paper, a, b, node)
+        case (Tensor() as tensor, ast.Mult(), by) | (by, ast.Mult(), Tensor() as tensor):
+            return _weighted(paper, tensor, by, node)
+        case (Tensor() as tensor, _, _) | (_, _, Tensor() as tensor):
+            return replace(tensor)
+    raise AssertionError("neither is a tensor")
+
+
+def _ratio(paper: Paper, a: Tensor, b: Tensor, node: ast.AST) -> Tensor:
+    """A tensor divided by one: a sum becomes a mean."""
+    if a.reduction == "sum":
+        if b.depth < a.depth:
+            # a total of the whole window, made outside the loop over its micro-batches
+            return replace(a, divided=True, divided_at=paper.place(node))
+        ragged = "ignore_index" not in paper.text(node) or filled_up(paper)
+        return replace(merged(a, b), reduction="mean", ragged=ragged, graph=a.graph)
+    return merged(a, b)
 
 
 def _is_mask(node: ast.AST) -> bool:
@@ -78,12 +84,13 @@ def divided(paper: Paper, tensor: Tensor, by: Value, node: ast.AST) -> Tensor:
 
 
 def _weighted(paper: Paper, tensor: Tensor, by: Value, node: ast.AST) -> Tensor:
-    if isinstance(by, Const) and isinstance(by.value, int | float):
-        if 0 < abs(by.value) < 1:
-            return replace(tensor, divided=True, divisor=1 / by.value, divided_at=paper.place(node))
-        return replace(tensor)
-    if isinstance(by, Unknown) and by.hint.startswith("1"):
-        return replace(tensor, divided=True, divided_by=by.hint, divided_at=paper.place(node))
+    match by:
+        case Const(int() | float() as number) if 0 < abs(number) < 1:
+            return replace(tensor, divided=True, divisor=1 / number, divided_at=paper.place(node))
+        case Const(int() | float()):
+            return replace(tensor)
+        case Unknown(hint=hint) if hint.startswith("1"):
+            return replace(tensor, divided=True, divided_by=hint, divided_at=paper.place(node))
     return replace(tensor, divided=None if not tensor.divided else True)
 
 

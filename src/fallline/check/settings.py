@@ -71,6 +71,7 @@ class Settings:
         """Whether `per-file-ignores` silences this code in this file."""
         if not self.per_file_ignores:
             return False
+        # imported here: a check that finds nothing to do shall start quickly
         from fallline.check.patterns import matches
 
         return any(
@@ -210,7 +211,7 @@ def _path(table: dict[str, Any], key: str, settings: Settings) -> str | None:
     value = table.get(key)
     if value is None:
         return None
-    if not isinstance(value, str) or not value or "\0" in value:
+    if not isinstance(value, str) or not 0 < len(value) < 4096 or "\0" in value:
         raise UsageError(f"{settings.file}: [tool.fallline] {key} must be a path")
     return os.path.join(settings.root, value)
 
@@ -222,6 +223,7 @@ def _codes(choices: Sequence[str], where: str) -> tuple[str, ...]:
     )
     if not found:
         return ()
+    # imported here: a check that finds nothing to do shall start quickly
     from fallline.rules import rule_names
 
     names = rule_names()

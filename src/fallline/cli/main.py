@@ -47,7 +47,7 @@ def _handed_over(arguments: list[str]) -> int:
         return 0
     name, rest = arguments[0], arguments[1:]
     if name not in available():
-        print(f"fallline: {printable(_unknown(name))}", file=sys.stderr)
+        print(f"fallline: {printable(_unknown(arguments))}", file=sys.stderr)
         return 2
     command = import_module(f"fallline.cli.{name}")
     parser = argparse.ArgumentParser(
@@ -87,12 +87,12 @@ def _handed_over(arguments: list[str]) -> int:
         return 2
 
 
-def _unknown(name: str) -> str:
-    from difflib import get_close_matches
+def _unknown(arguments: list[str]) -> str:
+    from fallline.cli.meant import meant  # only for those who mistyped
 
-    near = get_close_matches(name, sorted(available()), 1)
-    guess = f" Did you mean '{near[0]}'?" if near else ""
-    return f"there is no command '{name}'.{guess} `fallline --help` lists them."
+    guess = meant(arguments)
+    did = f" Did you mean `{guess}`?" if guess else ""
+    return f"there is no command '{arguments[0]}'.{did} `fallline --help` lists them."
 
 
 def entry() -> None:

@@ -74,7 +74,8 @@ def _call(module: Module, call: ast.Call, seen: frozenset[str]) -> bool:
     name = last_name(call)
     if name in _FRESH:
         return not any(k.arg == "requires_grad" for k in call.keywords)
-    if name.removesuffix("_like") in _STANDS_IN:
+    # `nn.Parameter(...)`, `nn.Linear(...)`: what a class makes may well be trained
+    if name.removesuffix("_like") in _STANDS_IN or name[:1].isupper():
         return False
     given: list[ast.AST] = [*call.args, *(k.value for k in call.keywords)]
     if not (module.resolve(call.func) or "").startswith("torch."):

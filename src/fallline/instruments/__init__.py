@@ -2,6 +2,16 @@
 
 Every instrument is a function here, a verb of `fallline measure`, and leaves model, randomness and results as they are.
 The names are imported on first use: most of what is behind them needs torch.
+
+A new instrument is one file (`samples.py` is a short one):
+
+- an `Observer` whose methods note what they hear of the run; what they compute themselves is not part of the run;
+- a dataclass with `partial`, `to_json()` and `text()`, the verdict first;
+- a function that calls `run_until(target, observer, updates=...)` and returns the dataclass.
+
+Instruments patch nothing that can be heard: `follow.py` subscribes to the taps, so a run can be watched and measured at once.
+A call that no tap publishes yet needs a new topic in taps/. `fallline measure` shows an instrument once it has a verb in
+cli/measuring/ (options) and cli/work/measuring/ (work).
 """
 
 from __future__ import annotations
@@ -25,6 +35,7 @@ if TYPE_CHECKING:
         sampler_overlap,
     )
     from fallline.instruments.same import measure_same
+    from fallline.instruments.samples import measure_samples
     from fallline.instruments.script import Observer, Script, run_until
     from fallline.instruments.timing import measure_time
 
@@ -46,6 +57,7 @@ _HOME = {
     "noise_scale_from_norms": "fallline.instruments.clip.noise",
     "lr_range_test": "fallline.instruments.clip.rates",
     "measure_same": "fallline.instruments.same",
+    "measure_samples": "fallline.instruments.samples",
     "measure_ranks": "fallline.instruments.ranks",
     "no_sync_gain": "fallline.instruments.ranks",
     "parameters_equal": "fallline.instruments.ranks",
@@ -65,6 +77,7 @@ __all__ = [
     "measure_model",
     "measure_ranks",
     "measure_same",
+    "measure_samples",
     "measure_time",
     "no_sync_gain",
     "noise_scale_from_norms",

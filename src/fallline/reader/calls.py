@@ -35,18 +35,14 @@ __all__ = ["call", "call_value"]
 
 def call(machine: Machine, node: ast.Call) -> Value:
     """The value of a call, with whatever events it makes."""
-    function = node.func
-    if isinstance(function, ast.Attribute):
-        if (
-            isinstance(function.value, ast.Call)
-            and isinstance(function.value.func, ast.Name)
-            and function.value.func.id == "super"
-        ):
-            return _super(machine, node, function.attr)
-        receiver = machine.settled(machine.evaluate(function.value))
-        if not isinstance(receiver, External | Class):
-            return _method(machine, receiver, function.attr, node)
-    target = machine.settled(machine.evaluate(function))
+    match node.func:
+        case ast.Attribute(ast.Call(func=ast.Name("super")), name):
+            return _super(machine, node, name)
+        case ast.Attribute(of, name):
+            receiver = machine.settled(machine.evaluate(of))
+            if not isinstance(receiver, External | Class):
+                return _method(machine, receiver, name, node)
+    target = machine.settled(machine.evaluate(node.func))
     return machine.call(target, _arguments(machine, node))
 
 
@@ -55,16 +51,16 @@ def _arguments(machine: Machine, node: ast.Call) -> Call:
     star = False
     machine.bounds.spend(len(node.args) // 16)
     for argument in node.args:
-        if isinstance(argument, ast.Starred):
-            inner = machine.settled(machine.evaluate(argument.value))
-            if isinstance(inner, Sequence) and not inner.open:
-                args += inner.items
-            elif isinstance(inner, Tensor):
-                args.append(inner)
-            else:
-                star = True
-        else:
+        if not isinstance(argument, ast.Starred):
             args.append(machine.evaluate(argument))
+            continue
+        match machine.settled(machine.evaluate(argument.value)):
+            case Sequence(items, open=False):
+                args += items
+            case Tensor() as tensor:
+                args.append(tensor)
+            case _:
+                star = True
     kwargs: dict[str, Value] = {}
     for keyword in node.keywords:
         value = machine.evaluate(keyword.value)
@@ -80,23 +76,22 @@ def _arguments(machine: Machine, node: ast.Call) -> Call:
 def call_value(machine: Machine, found: Value, call: Call) -> Value:
     """Call something."""
     target = machine.settled(found)
-    if isinstance(target, Function):
-        return machine.run_function(target, call.args, call.kwargs, call.node)
-    if isinstance(target, Class):
-        return construct(machine, target, call.args, call.kwargs, call.node)
-    if isinstance(target, External):
-        return _external(machine, target.name, call)
-    if isinstance(target, Thing):
-        return called(machine, target, call)
-    if isinstance(target, Bound):
-        return call_method(machine, target.of, target.name, call)
-    if isinstance(target, Partial):
-        given = Call(
-            call.node, [*target.args, *call.args], {**target.kwargs, **call.kwargs}, call.star
-        )
-        return machine.call(target.target, given)
-    if isinstance(target, Unknown):
-        return _unknown(machine, target, call)
+    match target:
+        case Function():
+            return machine.run_function(target, call.args, call.kwargs, call.node)
+        case Class():
+            return construct(machine, target, call.args, call.kwargs, call.node)
+        case External(name):
+            return _external(machine, name, call)
+        case Thing():
+            return called(machine, target, call)
+        case Bound(of, name):
+            return call_method(machine, of, name, call)
+        case Partial(inner, args, kwargs):
+            given = Call(call.node, [*args, *call.args], {**kwargs, **call.kwargs}, call.star)
+            return machine.call(inner, given)
+        case Unknown():
+            return _unknown(machine, target, call)
     return derived(call)
 
 

@@ -65,7 +65,7 @@ def read_run(folder: Path) -> Series:
             series.ranks.append(Rank(number, {"status": f"unreadable: {why}"}))
         else:
             series.ranks += found.ranks
-            series.tracks += found.tracks
+            series.tracks += [track for track in found.tracks if track.rows]
     return series
 
 
@@ -201,13 +201,13 @@ def _row(found: dict[str, Any], places: dict[int, Location]) -> UpdateRow:
         return schema.optional(check, found[name], name)
 
     parts = ("data", "forward", "backward", "step")
-    seconds = {name: known(schema.real, name) for name in parts if found[name] is not None}
+    seconds = {name: known(schema.seconds, name) for name in parts if found[name] is not None}
     return UpdateRow(
         index=_index(found["idx"]),
         optimizer=_optimizer(found["optimizer"]),
         at=places.get(found["at"]),
         loss_at=places.get(found["loss_at"]),
-        time=schema.real(found["time"], "time"),
+        time=schema.seconds(found["time"], "time"),
         loss=known(schema.real, "loss"),
         lr=known(schema.real, "lr"),
         scale=known(schema.real, "scale"),

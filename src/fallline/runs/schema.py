@@ -25,6 +25,7 @@ __all__ = [
     "meta",
     "optional",
     "real",
+    "seconds",
     "text",
 ]
 
@@ -58,6 +59,14 @@ def real(value: Any, what: str) -> float:
     if type(value) not in (int, float) or (type(value) is int and abs(value) > 2**63):
         raise Damaged(f"{what} is not a number")
     return float(value)
+
+
+def seconds(value: Any, what: str) -> float:
+    """How long something took, or when it was (since 1970)."""
+    found = real(value, what)
+    if not 0 <= found < _LATEST:
+        raise Damaged(f"{what} is not a time")
+    return found
 
 
 def optional(check: Callable[[Any, str], Any], value: Any, what: str) -> Any:
@@ -157,13 +166,6 @@ def meta(key: str, value: Any) -> Any:
     return value
 
 
-def _moment(value: Any, what: str) -> float:
-    seconds = real(value, what)
-    if not 0 <= seconds < _LATEST:
-        raise Damaged(f"{what} is not a time")
-    return seconds
-
-
 def _texts(value: Any, what: str) -> list[str]:
     if not isinstance(value, list):
         raise Damaged(f"{what} is not a list")
@@ -205,10 +207,10 @@ def _totals(value: Any, what: str) -> dict[str, Any]:
     found: dict[str, Any] = {
         name: count(value.get(name, 0), f"{name} of {what}") for name in counts
     }
-    seconds = value.get("seconds", {})
-    if not isinstance(seconds, dict):
+    parts = value.get("seconds", {})
+    if not isinstance(parts, dict):
         raise Damaged(f"seconds of {what} is not an object")
-    found["seconds"] = {text(k, what): real(v, f"seconds of {what}") for k, v in seconds.items()}
+    found["seconds"] = {text(k, what): seconds(v, f"seconds of {what}") for k, v in parts.items()}
     return found
 
 
@@ -217,7 +219,7 @@ def _ranks(value: Any, what: str) -> int:
 
 
 _KNOWN: dict[str, Callable[[Any, str], Any]] = {
-    "started": _moment, "ended": _moment, "rank": _ranks, "world": _ranks, "pid": count, "dropped": count,
+    "started": seconds, "ended": seconds, "rank": _ranks, "world": _ranks, "pid": count, "dropped": count,
     "script": text, "cwd": text, "status": text, "torch": text, "python": text, "argv": _texts, "cells": _cells,
     "observed": _observed, "judged": _findings,
 }  # fmt: skip

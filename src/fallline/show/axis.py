@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 __all__ = ["Axis"]
 
+_LARGEST = 307  # powers of ten: a loss that diverges goes to the end of what a float holds
+
 
 @dataclass(frozen=True, slots=True)
 class Axis:
@@ -26,7 +28,10 @@ class Axis:
         if log and positive:
             low, high = min(positive), max(positive)
             room = max((math.log10(high) - math.log10(low)) * 0.06, 0.03)
-            return cls(10 ** (math.log10(low) - room), 10 ** (math.log10(high) + room), True)
+            top = 10.0 ** min(math.log10(high) + room, _LARGEST)
+            return cls(10.0 ** min(math.log10(low) - room, _LARGEST - 1), top, True)
+        end = 10.0**_LARGEST
+        low, high = (max(-end, min(value, end)) for value in (low, high))
         room = (high - low) * 0.06 or abs(high) * 0.1 or 1.0
         bottom = 0.0 if from_zero and low >= 0 else low - room
         return cls(bottom, high + room, False)

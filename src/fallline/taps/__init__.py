@@ -29,7 +29,8 @@ SAMPLER_MADE, SAMPLER_EPOCH (data.py); GRADIENT_READ, GRADIENT_WRITTEN (gradient
 - Calls are published from one thread: the one that trains first (thread.py). In a forked process that is decided anew.
 - `with silence():` publishes nothing: for computations of a subscriber's own. `with replaying():` also holds steps and clearing back, and
   a backward raises `Reached` with its loss.
-- frames.py finds lines without depths: `place()` is the user's line from here outwards, `place(call.frame)` the one behind a call. It
+- A subscription that is the only one on STEP must not be stopped from a handler of STEP: torch is iterating over its hooks.
+- launch.py runs a script as `python SCRIPT` would. frames.py finds lines without depths: `place()` is the user's line from here outwards, `place(call.frame)` the one behind a call. It
   needs no torch, and neither does importing this package.
 
 A new tap: a file with a dataclass derived from `Call`, an `install(patches)` that patches torch and publishes, `Tap(install)`, and a

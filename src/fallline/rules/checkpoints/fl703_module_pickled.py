@@ -6,9 +6,12 @@ import ast
 from collections.abc import Iterator
 
 from fallline.finding import Finding, Fix, Severity
+from fallline.flow.calls import last_name
 from fallline.flow.modules import is_module, looks_like_model
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
+
+_NOT_MODULES = frozenset("load OrderedDict dict convert items get".split())
 
 
 class ModulePickled(Rule):
@@ -130,21 +133,20 @@ def _is_buffer(module: Module, where: ast.expr | None) -> bool:
     made = module.value(where) if where is not None else None
     if isinstance(made, ast.Name):
         bound = module.bindings(made.id, module.scope(made))
-        opened = module.parent(bound[0]) if len(bound) == 1 else None
-        made = opened.context_expr if isinstance(opened, ast.withitem) else made
-    return isinstance(made, ast.Call) and module.resolve(made.func) in {
-        "io.BytesIO",
-        "tempfile.TemporaryFile",
-    }
+        match module.parent(bound[0]) if len(bound) == 1 else None:
+            case ast.withitem(opened):
+                made = opened
+    name = module.resolve(made.func) if isinstance(made, ast.Call) else None
+    return name in {"io.BytesIO", "tempfile.TemporaryFile"}
 
 
 def _pickled(module: Module, what: ast.expr) -> ast.expr | None:
     """The expression that is a module as a whole: the argument itself, or a value of the dict that is saved."""
     if _is_model(module, what):
         return what
-    made = module.value(what)
-    if isinstance(made, ast.Dict):
-        return next((v for v in made.values if _is_model(module, v)), None)
+    match module.value(what):
+        case ast.Dict(values=values):
+            return next((v for v in values if _is_model(module, v)), None)
     return None
 
 
@@ -154,73 +156,50 @@ def _is_model(module: Module, node: ast.expr) -> bool:
     if not looks_like_model(node):
         return False
     # only the name says so: anything else it is ever bound to must not contradict
-    if isinstance(node, ast.Attribute):
-        cls = module.class_(node)
-        return not any(
-            _not_a_module(v)
-            for v in (module.attribute_values(cls, node.attr) if cls is not None else [])
-        )
-    assert isinstance(node, ast.Name)
-    if _used_as_dict(module, node.id):
-        return False
-    bound = module.bindings(node.id, module.scope(node)) or module.bindings(node.id, None)
-    if not bound:
-        return False
-    for target in bound:
-        up = module.parent(target)
-        if isinstance(target, ast.Name) and not isinstance(up, ast.Assign | ast.AnnAssign):
-            return False
-        if (
-            isinstance(up, ast.Assign | ast.AnnAssign)
-            and up.value is not None
-            and (_not_a_module(up.value) or _converts(module, up.value))
-        ):
-            return False
-    return True
+    match node:
+        case ast.Attribute(attr=name):
+            cls = module.class_(node)
+            values = module.attribute_values(cls, name) if cls is not None else []
+            return not any(_not_a_module(v) for v in values)
+        case ast.Name(name) if not _used_as_dict(module, name):
+            bound = module.bindings(name, module.scope(node)) or module.bindings(name, None)
+            return bool(bound) and all(_may_bind_model(module, target) for target in bound)
+    return False
+
+
+def _may_bind_model(module: Module, target: ast.AST) -> bool:
+    match target, module.parent(target):
+        case ast.arg(), _:
+            return True
+        case _, (ast.Assign(value=value) | ast.AnnAssign(value=value)):
+            return value is None or not (_not_a_module(value) or _converts(module, value))
+    return False
 
 
 def _converts(module: Module, value: ast.expr) -> bool:
     """`new = convert_weights(old)`: a checkpoint made from a checkpoint that was loaded."""
-    return isinstance(value, ast.Call) and any(
-        isinstance(given := module.value(a), ast.Call)
-        and module.resolve(given.func) in {"torch.load", "safetensors.torch.load_file"}
-        for a in value.args
-    )
+    given = [module.value(a) for a in value.args] if isinstance(value, ast.Call) else []
+    names = {module.resolve(g.func) for g in given if isinstance(g, ast.Call)}
+    return bool(names & {"torch.load", "safetensors.torch.load_file"})
 
 
 def _used_as_dict(module: Module, name: str) -> bool:
     """`model["state_dict"]` somewhere in the file: the name stands for a dict here."""
-    return any(
-        isinstance(n.value, ast.Name)
-        and n.value.id == name
-        and isinstance(n.slice, ast.Constant)
-        and isinstance(n.slice.value, str)
-        for n in module.all(ast.Subscript)
-    )
+    for node in module.all(ast.Subscript):
+        match node:
+            case ast.Subscript(ast.Name(used), ast.Constant(str())) if used == name:
+                return True
+    return False
 
 
 def _not_a_module(value: ast.expr) -> bool:
     """A state_dict, a dict or list of something, or what a load gave back."""
-    if isinstance(
-        value,
-        ast.Dict
-        | ast.List
-        | ast.DictComp
-        | ast.ListComp
-        | ast.Constant
-        | ast.Subscript
-        | ast.Tuple,
-    ):
-        return True
-    name = (
-        value.func.attr
-        if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute)
-        else ""
-    )
-    name = (
-        value.func.id if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) else name
-    )
-    return (
-        name in {"state_dict", "load", "OrderedDict", "dict", "convert", "items", "get"}
-        or "state_dict" in name
-    )
+    match value:
+        case ast.Dict() | ast.List() | ast.DictComp() | ast.ListComp() | ast.Constant():
+            return True
+        case ast.Subscript() | ast.Tuple():
+            return True
+        case ast.Call():
+            name = last_name(value)
+            return name in _NOT_MODULES or "state_dict" in name
+    return False

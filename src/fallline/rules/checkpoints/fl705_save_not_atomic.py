@@ -140,42 +140,40 @@ def _loops(module: Module, node: ast.AST) -> Iterator[ast.For | ast.While]:
 
 
 def _in_training_loop(module: Module, call: ast.Call) -> bool:
-    return any(
-        isinstance(n, ast.Call)
-        and isinstance(n.func, ast.Attribute)
-        and n.func.attr in {"backward", "step"}
-        for loop in _loops(module, call)
-        for n in ast.walk(loop)
-    )
+    steps = {id(c) for c in module.method_calls("backward", "step")}
+    return any(id(n) in steps for loop in _loops(module, call) for n in ast.walk(loop))
 
 
 def _varies(module: Module, call: ast.Call, path: ast.expr) -> bool:
     """The path holds something that is bound inside the loop, or that cannot be followed."""
-    bound = {
-        n.id
-        for loop in _loops(module, call)
-        for n in ast.walk(loop)
-        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
-    }
-    made = module.value(path)
-    parts = [*ast.walk(path), *ast.walk(made)]
-    return any(isinstance(n, ast.Name) and n.id in bound for n in parts) or any(
-        isinstance(n, ast.Call) and module.resolve(n.func) not in _JOINS and not _is_join(n)
-        for n in parts
-    )
+    bound: set[str] = set()
+    for node in (n for loop in _loops(module, call) for n in ast.walk(loop)):
+        match node:
+            case ast.Name(name, ast.Store()):
+                bound.add(name)
+    for part in [*ast.walk(path), *ast.walk(module.value(path))]:
+        match part:
+            case ast.Name(name) if name in bound:
+                return True
+            case ast.Call() if not _is_join(module, part):
+                return True
+    return False
 
 
-def _is_join(call: ast.Call) -> bool:
-    return (isinstance(call.func, ast.Name) and call.func.id in _JOINS) or (
-        isinstance(call.func, ast.Attribute) and call.func.attr in {"joinpath", "format"}
-    )
+def _is_join(module: Module, call: ast.Call) -> bool:
+    match call.func:
+        case ast.Name(name) if name in _JOINS:
+            return True
+        case ast.Attribute(attr="joinpath" | "format"):
+            return True
+    return module.resolve(call.func) in _JOINS
 
 
 def _is_path(module: Module, path: ast.expr) -> bool:
-    """A text, a join of texts, or an attribute such as args.out: not a buffer."""
-    made = module.value(path)
-    if isinstance(made, ast.Constant):
-        return isinstance(made.value, str)
-    if isinstance(made, ast.Call):
-        return module.resolve(made.func) in _JOINS
-    return isinstance(made, ast.BinOp | ast.JoinedStr)
+    """A text, or a join of texts: not a buffer."""
+    match module.value(path):
+        case ast.Constant(str()) | ast.BinOp() | ast.JoinedStr():
+            return True
+        case ast.Call(func):
+            return module.resolve(func) in _JOINS
+    return False

@@ -166,7 +166,9 @@ def _carried(trace: Trace) -> Iterator[tuple[list[Window], list[bool]]]:
     for optimizer in trace.optimizers:
         mine = [w for w in windows(trace) if w.optimizer == optimizer and w.alive]
         closed = any(w.step.closure for w in mine)
-        if len(mine) < 2 or closed or optimizer in trace.by_framework:
+        # on paper a framework that clears by itself shows it; Accelerate leaves it to the program
+        owned = trace.live and optimizer in trace.by_framework
+        if len(mine) < 2 or closed or owned:
             continue
         cleared = [e.order for e in trace.events if _may_clear(trace, e, optimizer)]
         yield mine, [not _any_between(cleared, u, v) for u, v in pairwise(mine)]

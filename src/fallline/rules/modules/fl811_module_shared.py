@@ -14,7 +14,7 @@ from fallline.syntax import Editor, Module
 
 __all__ = ["ModuleShared"]
 
-_SHARED = re.compile(r"share|tied|tie_|reuse", re.IGNORECASE)
+_SHARES = re.compile(r"share|tied|tie_|reuse", re.IGNORECASE)
 
 
 _SHARED_ON_PURPOSE = re.compile(
@@ -41,7 +41,8 @@ class ModuleShared(Rule):
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         for node, layer in _repeated(module):
-            if _has_weights(module, layer) and not _on_purpose(module, node, layer):
+            shared = _has_weights(module, layer) or _given(module, layer)
+            if shared and not _asked_for(module, node):
                 yield self.finding(
                     module.location(node),
                     "The same layer object fills every place of this list, so all of them share one set of weights. "
@@ -137,8 +138,10 @@ class Net(nn.Module):
 import copy
 from torch import nn
 
-shared_head = nn.Linear(8, 2)
-heads = nn.ModuleList([shared_head] * 3)
+head = nn.Linear(8, 2)
+share_heads = True
+if share_heads:
+    heads = nn.ModuleList([head] * 3)
 block = nn.Linear(8, 8)
 blocks = nn.ModuleList([copy.deepcopy(block) for _ in range(4)])
 """,
@@ -182,7 +185,7 @@ def _has_weights(module: Module, layer: ast.expr) -> bool:
     return has_state(module, made) and "Dropout" not in last_name(made)
 
 
-def _on_purpose(module: Module, node: ast.expr, layer: ast.expr) -> bool:
-    """The code says that the weights are shared: in the layer's name, or in a test around it."""
+def _asked_for(module: Module, node: ast.expr) -> bool:
+    """A test around it asks whether weights are shared: `if config.share_head:`."""
     tests = (up.test for up in module.parents(node) if isinstance(up, ast.If))
-    return any(_SHARED.search(module.segment(n)) for n in (layer, *tests))
+    return any(_SHARES.search(module.segment(test)) for test in tests)
