@@ -48,7 +48,7 @@ def test_wrong_choices(options, says):
 
 def test_step_without_backward():
     _, stepper = made()
-    with pytest.raises(EngineError, match="without backward"):
+    with pytest.raises(EngineError, match="without a backward"):
         stepper.step()
 
 
