@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fallline.check.discovery import shown
 from fallline.lsp import project as module
 from fallline.lsp.project import Project, Target
 from fallline.verdict.project import read_paths
@@ -143,3 +144,14 @@ def test_a_file_with_too_many_neighbours_is_read_alone(
 def test_the_server_needs_no_torch() -> None:
     ask = "import sys, fallline.lsp.server; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", ask], check=False).returncode == 0
+
+
+def test_a_stray_file_is_a_project_of_its_own(tmp_path: Path) -> None:
+    """Opened alone from a folder that nobody called a project, it must not make us read that folder: it may be a whole disk."""
+    for n in range(5):
+        (tmp_path / f"other{n}.py").write_text("import torch\nmodel.forward(x)\n")
+    file = tmp_path / "stray.py"
+    file.write_text("import torch\n")
+    project = Project(str(file))
+    project.findings({str(file): file.read_bytes()})
+    assert list(project._readings) == [shown(str(file))]

@@ -11,7 +11,7 @@ from tests.triage import behaviours
 
 from fallline.rules import rule_by_code
 from fallline.triage.claim import claims
-from fallline.triage.evaluate import grade_text
+from fallline.triage.evaluate import judge
 from fallline.triage.playbook import facts
 from fallline.triage.refuted import refuted
 
@@ -21,12 +21,12 @@ ADVICE = tomllib.loads(FILE.read_text(encoding="utf-8"))["advice"]
 
 @pytest.mark.parametrize("advice", [a for a in ADVICE if a["good"]], ids=lambda a: a["ask"])
 def test_good_advice_passes(advice: dict[str, Any]) -> None:
-    assert [str(c) for c in grade_text(advice["text"])] == []
+    assert [str(c) for c in judge(advice["text"])] == []
 
 
 @pytest.mark.parametrize("advice", [a for a in ADVICE if not a["good"]], ids=lambda a: a["ask"])
 def test_bad_advice_is_caught(advice: dict[str, Any]) -> None:
-    complaints = grade_text(advice["text"])
+    complaints = judge(advice["text"])
     assert complaints and all(c.backs for c in complaints)
 
 
@@ -46,5 +46,5 @@ def test_every_refuted_statement_has_its_evidence() -> None:
 def test_our_own_answers_state_nothing_refuted() -> None:
     for claim in claims():
         text = " ".join([claim.says, *(f"{a.do} {a.see}" for a in claim.actions)])
-        found = [str(c) for c in grade_text(text) if c.kind == "refuted"]
+        found = [str(c) for c in judge(text) if c.kind == "refuted"]
         assert found == [], claim.id

@@ -40,7 +40,7 @@ from fallline.runs.series import Series
 from fallline.runs.store import rank_files
 from fallline.specialists import SPECIALISTS
 from fallline.triage.answer import answer
-from fallline.triage.evaluate import grade_text
+from fallline.triage.evaluate import judge
 from fallline.triage.evidence import Gathered, code_in, corrected, seen_in
 from fallline.triage.playbook import playbooks
 from fallline.verdict.project import read_paths
@@ -234,7 +234,7 @@ def check_advice(text: str) -> list[ComplaintObject]:
     """What is refuted in a piece of advice, and the mistakes in its code."""
     if not bounded(text, "the advice").strip():
         raise UsageError("there is no advice: send the answer as it would be given")
-    return [ComplaintObject.of(complaint) for complaint in grade_text(text)]
+    return [ComplaintObject.of(complaint) for complaint in judge(text)]
 
 
 def _of_file(path: str, root: Root) -> Gathered:

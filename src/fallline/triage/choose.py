@@ -21,6 +21,7 @@ _LEADS = 1.0  # and the worst finding first
 _GATE, _GROUP = 0.35, 0.12  # the words a claim asks for, and each further group of them
 _LIKE = 2.2  # sounding like one of its questions
 _ROUTED = 0.15  # being of the specialist that the whole question points to
+_HEARD = 0.14  # a question that holds a claim's words must also sound a little like it
 _ALONE = 0.42  # how much a question must sound like a claim without the words it asks for
 _ENOUGH = 0.62  # the least that answers
 _SECOND = 0.8  # a second claim is worth as much of the first's score
@@ -138,6 +139,8 @@ def _scored(
         return None
     if places := [n for n, code in enumerate(codes) if code in claim.rules]:
         return score + _FOUND + (_LEADS if places[0] == 0 else 0.0), {}, False
+    if gate and like < _HEARD:
+        return None  # its words are there by accident: the question is about something else
     if not gate and (claim.when is not None or like < _ALONE) and like < 1.5 * _ALONE:
         return None
     return score, {}, False

@@ -30,7 +30,7 @@ from fallline.triage.playbook import facts
 from fallline.triage.refuted import stated_in
 from fallline.verdict.reading import read_text
 
-__all__ = ["KINDS", "Complaint", "Scenario", "grade", "grade_text", "refuted", "scenarios"]
+__all__ = ["KINDS", "Complaint", "Scenario", "grade", "grade_text", "judge", "refuted", "scenarios"]
 
 HOME = Path(__file__).parent / "evals"
 
@@ -159,7 +159,7 @@ def grade(scenario: Scenario, text: str, routes: Iterable[str] | None = None) ->
         one, two = re.search(first, text, re.I), re.search(then, text, re.I)
         if two and (one is None or one.start() > two.start()):
             found.append(Complaint(f"says {_worded(then)} before {_worded(first)}", kind="order"))
-    return found + grade_text(text)
+    return found + (judge(text) if routes is None else grade_text(text))
 
 
 def _worded(pattern: str) -> str:
@@ -174,6 +174,14 @@ def _worded(pattern: str) -> str:
 
 def grade_text(text: str) -> list[Complaint]:
     """What is wrong with an answer whatever was asked: refuted statements, and mistakes in its code."""
+    return _claims(text, refuted()) + _code(text)
+
+
+def judge(text: str) -> list[Complaint]:
+    """What is known to be wrong in advice, whoever gave it: also what refuted.md recognises by the words of a sentence.
+
+    Our own chapters quote what they refute, so they are graded by `grade_text`.
+    """
     return _refuted(text) + _code(text)
 
 
@@ -184,7 +192,8 @@ def _refuted(text: str) -> list[Complaint]:
     before = ""
     for sentence in _stated(text):
         shown = textwrap.shorten(sentence, 100)
-        if shown not in complained:
+        # the record of a measurement, by its name, is not a statement of the answer's
+        if shown not in complained and not sentence.startswith(("- `", "`")):
             for claim in stated_in(sentence, before)[:1]:
                 backs = claim.fact if claim.fact.startswith("FL") else f"fact {claim.fact}"
                 found.append(Complaint(f"says “{shown}”; {claim.measured}", backs, "refuted"))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fallline.cli.work.contestants import columns
 from fallline.errors import UsageError
-from fallline.triage.evaluate import KINDS, grade_text, scenarios
+from fallline.triage.evaluate import KINDS, judge, scenarios
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def _one(args: argparse.Namespace) -> int:
     text = raw.decode("utf-8", errors="replace")
     if not text.strip():
         raise UsageError(f"{args.answer} is empty: there is no answer to grade")
-    complaints = grade_text(text)
+    complaints = judge(text)
     if args.output_format == "json":
         print(json.dumps([{"text": c.text, "backs": c.backs} for c in complaints], indent=2))
     elif not complaints:

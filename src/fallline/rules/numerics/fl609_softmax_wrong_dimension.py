@@ -22,13 +22,13 @@ class SoftmaxWrongDimension(Rule):
     code = "FL609"
     name = "softmax-wrong-dimension"
     severity = Severity.WARNING
-    what = "A softmax runs over dimension 0, the batch, and the code next to it takes dimension 1 for the classes."
+    what = "A softmax runs over one dimension, such as the batch, and the code next to it reads the result along another."
     why = """\
 Each class is normalised over the samples of the batch, so the samples compete with each other and the probabilities of one sample do not sum to 1.
 
 The prediction for a sample then depends on which others are in its batch: training and evaluation disagree, and a batch of one always gives probability 1 for every class."""
-    instead = "Normalise over the classes: `torch.softmax(logits, dim=1)`, or `dim=-1` when they come last."
-    fix_safety = "Changes `dim=0` to `dim=1`, which the code next to it uses for the classes."
+    instead = "Normalise over what competes: `torch.softmax(logits, dim=1)`, or `dim=-1` when the classes come last."
+    fix_safety = "Changes `dim` to the dimension that the code next to it reads."
     tokens = (b"softmax", b"Softmax")
     wrong = (
         """\
@@ -57,6 +57,25 @@ class Net(nn.Module):
 probs = Net()(torch.randn(16, 8))
 print(probs.argmax(dim=1))
 """,
+        """\
+import torch
+from torch import nn
+
+
+class Mixed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mix = nn.Linear(8, 2)
+        self.left, self.right = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, tokens):
+        share = self.mix(tokens)
+        share = torch.softmax(share, dim=1)  # FL609
+        return self.left(tokens) * share[..., 0:1] + self.right(tokens) * share[..., 1:]
+
+
+Mixed()(torch.randn(2, 5, 8)).sum().backward()
+""",
     )
     right = (
         """\
@@ -83,36 +102,65 @@ print(torch.softmax(state, dim=0).argmax())
     )
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
-        for made in {id(m.call): m for m in _contradicted(module)}.values():
+        for made, right in {id(m.call): (m, d) for m, d in _contradicted(module)}.values():
+            over = module.segment(dim) if (dim := _dim(module, made.call)) is not None else "?"
             yield self.finding(
-                made.module.location(made.call),
-                f"This {made.op} runs over dimension 0, the batch, but the result is read by classes along dimension 1, so samples compete with "
-                "each other instead of classes. Use `dim=1`",
+                module.location(made.call),
+                f"This {made.op} runs over dimension {over}, but its result is read along dimension {right}, so the values that should compete with "
+                f"each other do not sum to 1. Use `dim={right}`",
+                dimension=right,
             )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
         call = module.call_at(finding.at)
         dim = _dim(module, call) if call is not None else None
-        edits: tuple[Edit, ...] = (Editor(module).replace(dim, "1"),) if dim is not None else ()
+        right = finding.evidence.get("dimension")
+        edits: tuple[Edit, ...] = (Editor(module).replace(dim, str(right)),) if dim else ()
         return Fix("Normalise over the classes", edits) if edits else None
 
 
-def _contradicted(module: Module) -> Iterator[Made]:
-    """The softmaxes over dimension 0 whose result is used as if dimension 1 held the classes."""
-    read: list[ast.expr | None] = [
-        module.argument(call, 0, "input") for call, _ in loss_calls(module, *_LOSSES)
-    ]
-    read += [
-        call.func.value
-        for call in module.method_calls(*_PICKS)
-        if module.number(operand(module, call, "dim")) == 1 and isinstance(call.func, ast.Attribute)
-    ]
-    for node in read:
-        made = made_by(module, node) if node is not None else None
-        if made is not None and made.op in _SOFTMAX and made.module is module:
-            dim = _dim(module, made.call)
-            if dim is not None and module.number(dim) == 0:
-                yield made
+def _contradicted(module: Module) -> Iterator[tuple[Made, int]]:
+    """The softmaxes over one dimension whose result is read along another, and which that is."""
+    for node in _read_by_class(module):
+        made = _softmax(module, node)
+        if made is not None and module.number(_dim(module, made.call)) == 0:
+            yield made, 1
+    for node in _parted_at_the_end(module):
+        made = _softmax(module, node)
+        if made is not None and (module.number(_dim(module, made.call)) or 0) > 0:
+            yield made, -1
+
+
+def _softmax(module: Module, node: ast.expr | None) -> Made | None:
+    made = made_by(module, node) if node is not None else None
+    return made if made is not None and made.op in _SOFTMAX and made.module is module else None
+
+
+def _read_by_class(module: Module) -> Iterator[ast.expr | None]:
+    """What goes into nll_loss, or is asked for its largest entry along dimension 1."""
+    for call, _ in loss_calls(module, *_LOSSES):
+        yield module.argument(call, 0, "input")
+    for call in module.method_calls(*_PICKS):
+        match call.func:
+            case ast.Attribute(value) if module.number(operand(module, call, "dim")) == 1:
+                yield value
+
+
+def _parted_at_the_end(module: Module) -> Iterator[ast.expr]:
+    """`weights` of `weights[..., 0:1] * a + weights[..., 1:] * b`: the last dimension holds what is mixed, and there are more before it."""
+    for node in module.all(ast.Subscript):
+        match node:
+            case ast.Subscript(
+                value,
+                ast.Tuple(
+                    [
+                        ast.Constant(v),
+                        ast.Slice(None, ast.Constant(1))
+                        | ast.Slice(ast.Constant(0), ast.Constant(1)),
+                    ]
+                ),
+            ) if v is ...:
+                yield value
 
 
 def _dim(module: Module, call: ast.Call) -> ast.expr | None:
