@@ -88,10 +88,10 @@ def test_modes_are_looked_for_in_the_whole_class(
     ("text", "severity"),
     [
         ("def run(model, x):\n    return model.forward(x)\n", "info"),
-        ("def run(model, x):\n    model.eval()\n    return model.forward(x)\n", "warning"),
+        ("def run(model, x):\n    model.eval()\n    return model.forward(x)\n", "info"),
         (
             "def run(model, x):\n    return model.forward(x)\n\nnet = torch.nn.Linear(1, 1)\nrun(net, 1)\n",
-            "warning",
+            "info",
         ),
     ],
 )

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from fallline import conclude
 from fallline.rules import rule_by_code
 from fallline.runs.update import UpdateRow
-from fallline.watcher import conclude
 from fallline.watcher.recorder import Recorder
 
 

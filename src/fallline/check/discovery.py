@@ -70,6 +70,7 @@ def _skipped(name: str) -> bool:
 def _excluded(path: str, settings: Settings) -> bool:
     if not settings.exclude:
         return False
+    # imported here: a check that finds nothing to do shall start quickly
     from fallline.check.patterns import matches
 
     return any(matches(path, pattern, settings.root) for pattern in settings.exclude)

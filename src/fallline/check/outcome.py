@@ -80,12 +80,14 @@ def check(
     outcome.failures = [failure for reading in readings for failure in reading.failures]
     if not readings and not problems and write_baseline is None:
         return outcome
+    # imported here: a check that finds nothing to do shall start quickly
     from fallline.check.sift import Sift, collect, for_people
     from fallline.check.sources import Sources
 
     sift = Sift(settings, files, baseline)
     outcome.sources = Sources(given)
     if fix:
+        # imported here: a check that finds nothing to do shall start quickly
         from fallline.check.fixing import Fixer
 
         outcome.fixer = Fixer(
@@ -96,6 +98,7 @@ def check(
         outcome.sources = Sources({**given, **outcome.fixer.state.changed})
     findings = sift.remaining(collect(readings, problems), outcome.sources)
     if write_baseline is not None:
+        # imported here: a check that finds nothing to do shall start quickly
         from fallline.check.baseline import write
 
         outcome.baseline_size = write(write_baseline, findings, outcome.sources)
@@ -109,6 +112,7 @@ def _standard_input(
 ) -> tuple[list[str], list[Problem], list[Reading]]:
     if len(paths) > 1:
         raise UsageError("`-` (standard input) cannot be checked together with other paths")
+    # imported here: a check that finds nothing to do shall start quickly
     from fallline.verdict.project import read_paths
 
     path = name or "<stdin>"

@@ -60,10 +60,12 @@ def _read(
     jobs: int,
     on_file: Callable[[], None],
 ) -> list[Reading]:
+    # imported here: a check that finds nothing to do shall start quickly
     from fallline.verdict.project import read_paths
 
     if cache_dir is None:
         return read_paths(paths, roots=[root], jobs=jobs, on_file=lambda _: on_file())
+    # imported here: a check that finds nothing to do shall start quickly
     from fallline.check.cache import Cache
 
     cache = Cache(cache_dir, root, paths)

@@ -71,6 +71,7 @@ class Settings:
         """Whether `per-file-ignores` silences this code in this file."""
         if not self.per_file_ignores:
             return False
+        # imported here: a check that finds nothing to do shall start quickly
         from fallline.check.patterns import matches
 
         return any(
@@ -222,6 +223,7 @@ def _codes(choices: Sequence[str], where: str) -> tuple[str, ...]:
     )
     if not found:
         return ()
+    # imported here: a check that finds nothing to do shall start quickly
     from fallline.rules import rule_names
 
     names = rule_names()

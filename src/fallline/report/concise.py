@@ -13,6 +13,7 @@ def render(outcome: Outcome, paint: Paint, *, explain: bool = False) -> str:
     """All findings in order of place; `[*]` marks what `--fix` can fix."""
     if not outcome.shown:
         return ""
+    # imported here: a check that finds nothing to do shall start quickly
     from fallline.report.place import where
     from fallline.report.witness import witness_lines
 

@@ -42,6 +42,7 @@ def summary(outcome: Outcome) -> str:
 
 
 def _block(finding: Finding, outcome: Outcome, paint: Paint, explain: bool) -> str:
+    # imported here: a check that finds nothing to do shall start quickly
     from fallline.report.place import lines_around, where
     from fallline.report.witness import witness_lines
     from fallline.rules import rule_by_code
@@ -117,6 +118,7 @@ def _fix(finding: Finding, source: list[str], paint: Paint) -> list[str]:
         return []
     import difflib
 
+    # imported here: a check that finds nothing to do shall start quickly
     from fallline.syntax.edits import apply
 
     unsafe = (

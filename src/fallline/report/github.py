@@ -17,6 +17,7 @@ def render(outcome: Outcome, paint: Paint, *, explain: bool = False) -> str:
     """One workflow command for one finding."""
     if not outcome.findings:
         return ""
+    # imported here: a check that finds nothing to do shall start quickly
     from fallline.report.place import where
 
     lines = []
