@@ -7,7 +7,7 @@ import random
 import sys
 import warnings
 from datetime import timedelta
-from itertools import count, pairwise
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -311,7 +311,6 @@ def saving(rank: int, world: int, folder: Path) -> None:
         )
         agree._PATIENCE = patience
     dist.barrier()
-    agree._meetings = count(100)  # the ranks have counted differently
     # A disk that is full on the rank that writes; and the save after it works.
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     for wait in (True, False):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from itertools import count
 from typing import Any, TypeVar
 
 import torch
@@ -16,7 +15,6 @@ __all__ = ["gather", "meet", "rank", "together", "world_size"]
 
 T = TypeVar("T")
 
-_meetings = count()
 _PATIENCE = 300.0  # seconds; a rank that evaluates alone may be late
 
 
@@ -64,21 +62,40 @@ def together(action: Callable[[], T], group: Any = None) -> T:
 
 def meet(what: str) -> None:
     """Wait for the other ranks, but not for ever: `if rank == 0: save_checkpoint(...)` leaves this one alone here."""
-    number = next(_meetings)
     if world_size() == 1:
         return
     store = dist.distributed_c10d._get_default_store()
-    key = f"fallline/{what}/{number}"
+    key = f"fallline/{what}/{_meetings.next()}"
     arrived = store.add(key, 1)
     if arrived == world_size():
         store.set(f"{key}/all", "1")
     try:
         store.wait([f"{key}/all"], timedelta(seconds=_patience()))
     except RuntimeError as error:
+        arrived = store.add(key, 0)
+        store.add(key, -1)  # this meeting did not take place
+        _meetings.number -= 1
         raise EngineError(
-            f"{what} was called by {store.add(key, 0)} of {world_size()} ranks: call it on every rank, not under `if rank == 0`. "
+            f"{what} was called by {arrived} of {world_size()} ranks: call it on every rank, not under `if rank == 0`. "
             "Rank 0 writes what all share, and each rank has randomness and a place in the data of its own"
         ) from error
+
+
+class _Meetings:
+    """Counts the meetings of one process group: a new one begins anew, on all its ranks."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._world: Any = None
+
+    def next(self) -> int:
+        if self._world is not dist.group.WORLD:
+            self._world, self.number = dist.group.WORLD, 0
+        self.number += 1
+        return self.number
+
+
+_meetings = _Meetings()
 
 
 def _patience() -> float:
