@@ -125,7 +125,12 @@ def test_the_code_runs(fix: Fixing, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         warnings.simplefilter("ignore")  # no CUDA here: autocast and the scaler say so
         try:
             names = world()
+            torch.save(names["model"].state_dict(), "model.pt")
             exec(compile(body, fix.title, "exec"), names)
+            if fix.title == "Load everything but the head":
+                assert names["fits"].keys() == names["model"].state_dict().keys()
+            if fix.title == "Save the model, not its wrapper":
+                assert not any(k.startswith(("module.", "_orig")) for k in torch.load("model.pt"))
         finally:
             torch.use_deterministic_algorithms(seeded)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from threading import get_ident
 from typing import Any
 
 from torch import nn
@@ -15,7 +16,7 @@ from torch.optim.optimizer import (
 
 from fallline.taps.frames import caller
 from fallline.taps.patches import Patches, Wrapped
-from fallline.taps.tap import Call, Tap, Topic, published, switch
+from fallline.taps.tap import Call, Tap, Topic, published, switch, thread
 
 __all__ = [
     "CLOSURE",
@@ -87,7 +88,7 @@ def _patch_add_param_group(patches: Patches) -> None:
 
 def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
     """A hook of torch, in front of every step; what it returns replaces the arguments."""
-    if not published():
+    if switch.silent or (thread.ident != get_ident() and thread.keeps_out()):
         return None
     closure = args[1] if len(args) > 1 else kwargs.get("closure") if kwargs else None
     call = StepCall(caller(), optimizer, callable(closure))
@@ -112,19 +113,26 @@ def _evaluated(closure: Callable[[], Any], optimizer: Optimizer) -> Callable[[],
 
 def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     """A hook of torch, behind every step."""
-    if published():
-        call = StepCall(caller(), optimizer)
-        for handler in STEP.after:
-            handler(call)
+    if switch.silent or (thread.ident != get_ident() and thread.keeps_out()):
+        return
+    call = StepCall(caller(), optimizer)
+    for handler in STEP.after:
+        handler(call)
 
 
 def _zero_grad(original: Wrapped) -> Wrapped:
     def zero_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
         if switch.replaying:
             return None
-        if not published():
+        if switch.silent or (thread.ident != get_ident() and thread.keeps_out()):
             return original(self, *args, **kwargs)
-        return ZERO_GRAD.around(ZeroGradCall(caller(), self), original, self, *args, **kwargs)
+        call = ZeroGradCall(caller(), self)
+        for handler in ZERO_GRAD.before:
+            handler(call)
+        result = original(self, *args, **kwargs)
+        for handler in ZERO_GRAD.after:
+            handler(call)
+        return result
 
     return zero_grad
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from threading import get_ident
 from typing import Any
 
 from torch.optim import lr_scheduler
 
 from fallline.taps.frames import caller
 from fallline.taps.patches import Patches, Wrapped
-from fallline.taps.tap import Call, Tap, Topic, published, switch
+from fallline.taps.tap import Call, Tap, Topic, switch, thread
 
 __all__ = ["SCHEDULER_STEP", "SchedulerStepCall"]
 
@@ -46,7 +47,7 @@ def _step(original: Wrapped) -> Wrapped:
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
         if switch.replaying:
             return None
-        if _Nested.inside or not published():
+        if _Nested.inside or switch.silent or (thread.ident != get_ident() and thread.keeps_out()):
             return original(self, *args, **kwargs)
         call = SchedulerStepCall(caller(), self, bool(args or kwargs))
         _Nested.inside = True

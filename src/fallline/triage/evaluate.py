@@ -159,7 +159,9 @@ def grade(scenario: Scenario, text: str, routes: Iterable[str] | None = None) ->
         one, two = re.search(first, text, re.I), re.search(then, text, re.I)
         if two and (one is None or one.start() > two.start()):
             found.append(Complaint(f"says {_worded(then)} before {_worded(first)}", kind="order"))
-    return found + (judge(text) if routes is None else grade_text(text))
+    said = {c.text.partition("”")[0] for c in found if c.kind == "refuted"}
+    more = judge(text) if routes is None else grade_text(text)
+    return found + [c for c in more if c.text.partition("”")[0] not in said]
 
 
 def _worded(pattern: str) -> str:
