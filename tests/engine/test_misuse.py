@@ -73,7 +73,7 @@ def test_backward_outside():
     model, stepper = made()
     with stepper.micro_batch() as micro:
         micro.backward(model(torch.ones(1, 2)).sum())
-    with pytest.raises(EngineError, match="backward outside"):
+    with pytest.raises(EngineError, match="backward was called outside"):
         micro.backward(model(torch.ones(1, 2)).sum())
 
 

@@ -78,7 +78,7 @@ def test_what_needs_a_device_says_so_and_shows_the_record(
         (("batchnorm-alone",), "Did you mean batchnorm-alone-explodes"),
         (("--list", "no-such-thing"), "no-such-thing"),
         (("FL104", "--merge", "nothing.json"), "alone"),
-        (("FL999",), "nothing called 'FL999'"),
+        (("FL999",), "no rule or fact is called 'FL999'"),
         ((), "name a rule or a fact"),
         (("FL104", "--all"), "not both"),
         (("FL104", "--jobs", "0"), "1 or more"),
