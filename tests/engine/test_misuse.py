@@ -146,7 +146,7 @@ def test_loss_of_another_model():
 def test_over_inside_over_and_two_micro_batches_for_one_batch():
     model, stepper = made(accumulate=4)
     data = [torch.ones(1, 2)] * 3
-    with pytest.raises(EngineError, match="over\\(\\) inside over"):
+    with pytest.raises(EngineError, match="over\\(\\) was called inside over"):
         for x in stepper.over(data):
             one(model, stepper, x)
             next(iter(stepper.over(data)))
