@@ -23,9 +23,9 @@ def gradients_all_zero() -> Measured:
     return Measured(
         sides={
             "wrong": {
-                "parameters moved, one class": one_class[0],
-                "parameters moved, rounded": rounded[0],
-                "accuracy, one class": one_class[1],
+                "parameters moved": one_class[0],
+                "parameters moved, behind round()": rounded[0],
+                "accuracy": one_class[1],
             },
             "right": {"parameters moved": right[0], "accuracy": right[1]},
         },
