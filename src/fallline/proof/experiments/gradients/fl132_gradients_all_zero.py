@@ -54,7 +54,7 @@ def _train(loss_of: object) -> tuple[float, float, list[float]]:
         inputs, targets = _batch(64)
         loss: Tensor = loss_of(model(inputs), targets)
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         losses.append(loss.item())
     inputs, targets = _batch(2048)

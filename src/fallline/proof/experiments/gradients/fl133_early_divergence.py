@@ -47,7 +47,7 @@ def early_divergence() -> Measured:
                 median(losses[-20:]) < 0.5 * losses[0] for losses in right
             ),
         },
-        curves={"wrong": wrong[0], "right": right[0]},
+        curves={"wrong": wrong[0][:100], "right": right[0][:100]},
         axes=("update", "loss"),
     )
 
