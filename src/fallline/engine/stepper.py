@@ -163,7 +163,7 @@ class Stepper:
         self._ownership.check_ours()
         if self._window.count == 0:
             raise EngineError(
-                "step() without backward: no micro-batch was accumulated since the last update"
+                "step() was called without a backward: no micro-batch was accumulated since the last update"
             )
         self._ownership.check_unchanged()
         if self._replicas.size > 1 and not self._window.synchronised:
@@ -411,7 +411,7 @@ class Stepper:
         if self._window.count:
             if self._replicas.keeps_gradients:
                 raise EngineError(
-                    "FSDP2 keeps an open window's gradients inside: save when stepper.updated is true"
+                    "FSDP2 holds the gradients of an unfinished window where they cannot be saved: save when stepper.updated is true"
                 )
             named = zip(self._parameters.names, self._parameters.tensors, strict=True)
             window |= {
@@ -443,7 +443,7 @@ class Stepper:
         self._micro.check_outside("load_state_dict()")
         if self._position.turn is not None:
             raise EngineError(
-                "load_state_dict() inside over(): load before the pass begins, and it will go on where it stopped"
+                "load_state_dict() inside over(): load before the pass begins, and it will continue where it stopped"
             )
         self._position.load_state_dict(state["position"])
         self._restore_counters(state)
@@ -473,7 +473,7 @@ def _listed(value: Any) -> list[Any]:
 def _check_choices(clip_norm: float | None, clip_value: float | None, nonfinite: str, reduction: str | None, optimizers: list[Any]) -> None:  # fmt: skip
     if clip_norm is not None and clip_value is not None:
         raise EngineError(
-            "clip_norm and clip_value together: which comes first changes the result; choose one"
+            "clip_norm and clip_value are both given, and their order changes the result: choose one"
         )
     if clip_norm is not None:
         check_threshold("clip_norm", clip_norm)
