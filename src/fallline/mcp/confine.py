@@ -56,7 +56,7 @@ class Root:
         if not self.holds(path):
             raise UsageError(
                 f"{_short(given)} leads out of the root {self.folder}: only what lies below it is read. "
-                "`fallline mcp --root DIR` chooses another root"
+                "`fallline mcp --root DIR` chooses a different root"
             )
         try:
             if not path.exists():
