@@ -20,9 +20,7 @@ def bounded(text: str, what: str) -> str:
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
-        raise UsageError(
-            f"{what} holds half characters (lone surrogates): it is not text"
-        ) from None
+        raise UsageError(f"{what} is not text: it contains lone surrogates") from None
     if size > LARGEST:
         raise UsageError(
             f"{what} is larger than {LARGEST // 1_000_000} MB: send only the part with the training loop"

@@ -137,7 +137,7 @@ def _track_lines(series: Series, track: Track, paint: Paint) -> list[str]:
             f"{seen.updates:,}" + (f", {seen.skipped:,} of them skipped" if seen.skipped else ""),
         ),
         ("loss", f"{number(seen.first_loss)} → {number(seen.last_loss)}"),
-        ("gradient norm", f"{number(seen.norm)} in the middle" + _clip_text(seen)),
+        ("gradient norm", f"median {number(seen.norm)}" + _clip_text(seen)),
         ("learning rate", number(seen.rate)),
     ]
     if seen.scale is not None:

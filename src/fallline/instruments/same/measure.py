@@ -297,7 +297,7 @@ def _ranks(runs: _Runs, ranks: int) -> Same:
     if found is None or runs.interrupted:
         return answer
     text = {
-        "before": "parameters that begin differently: the ranks draw from other seeds, and DDP sends round those of rank 0",
+        "before": "parameters that begin differently: the ranks have different seeds, and DDP broadcasts those of rank 0",
         "batches": f"the data: rank 0 of {ranks} reads other samples, as it should; whether all ranks together read the same, `fallline measure ranks` says",
         "losses": "the loss of rank 0 alone, which is of its own samples",
         "gradients": f"the gradient: the mean over {ranks} ranks is summed in a different order, or the ranks hold unequal numbers of samples",
