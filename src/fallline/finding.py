@@ -128,7 +128,7 @@ class Finding:
 def _text(data: dict[str, Any], name: str) -> str:
     value = data[name]
     if not isinstance(value, str):
-        raise ValueError(f"{name} is not a text")
+        raise ValueError(f"{name} is not a string")
     return value
 
 

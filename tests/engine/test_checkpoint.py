@@ -323,7 +323,7 @@ def test_more_state_by_name_and_an_average(tmp_path):
     assert int(other_ema.n_averaged) == 3
     with pytest.raises(EngineError, match="this name is taken"):
         fallline.save_checkpoint(tmp_path, stepper=stepper, also={"model": buffer})
-    with pytest.raises(EngineError, match="belong into extra"):
+    with pytest.raises(EngineError, match="belong in extra"):
         fallline.save_checkpoint(tmp_path, stepper=stepper, also={"count": 3})
 
 

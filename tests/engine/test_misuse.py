@@ -48,7 +48,7 @@ def test_wrong_choices(options, says):
 
 def test_step_without_backward():
     _, stepper = made()
-    with pytest.raises(EngineError, match="without backward"):
+    with pytest.raises(EngineError, match="without a backward"):
         stepper.step()
 
 
@@ -73,7 +73,7 @@ def test_backward_outside():
     model, stepper = made()
     with stepper.micro_batch() as micro:
         micro.backward(model(torch.ones(1, 2)).sum())
-    with pytest.raises(EngineError, match="backward outside"):
+    with pytest.raises(EngineError, match="backward was called outside"):
         micro.backward(model(torch.ones(1, 2)).sum())
 
 
@@ -146,7 +146,7 @@ def test_loss_of_another_model():
 def test_over_inside_over_and_two_micro_batches_for_one_batch():
     model, stepper = made(accumulate=4)
     data = [torch.ones(1, 2)] * 3
-    with pytest.raises(EngineError, match="over\\(\\) inside over"):
+    with pytest.raises(EngineError, match="over\\(\\) was called inside over"):
         for x in stepper.over(data):
             one(model, stepper, x)
             next(iter(stepper.over(data)))

@@ -237,7 +237,7 @@ def test_gradients_made_elsewhere_and_a_graph_that_is_kept():
         loss = model(x).square().sum()
         micro.backward(loss, retain_graph=True)
         torch.autograd.grad(loss, model.weight)
-    with pytest.raises(EngineError, match="gradients_ready outside"):
+    with pytest.raises(EngineError, match="gradients_ready was called outside"):
         micro.gradients_ready()
 
 

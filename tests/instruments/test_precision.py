@@ -280,7 +280,7 @@ def test_the_table_is_asked_from_torch_and_differs_between_devices() -> None:
     assert cpu["mse_loss"] == cuda["mse_loss"] == "float32"
     assert cuda["addcmul"] == "widest" and cuda["binary_cross_entropy"] == "refused"
     assert not torch.is_autocast_enabled("cpu") and not torch.is_autocast_enabled("cuda")
-    with pytest.raises(UsageError, match="cpu or cuda"):
+    with pytest.raises(UsageError, match="cpu and one for cuda"):
         autocast_table("tpu")
 
 

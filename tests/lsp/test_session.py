@@ -291,7 +291,7 @@ def test_a_reader_that_dies_is_replaced(start: Callable[..., Client]) -> None:
     for reader in readers:
         os.kill(reader, signal.SIGKILL)
     client.type("train.py", 2, WRONG)
-    assert "broke down" in client.notification("window/showMessage")["message"]
+    assert "crashed" in client.notification("window/showMessage")["message"]
     client.type("train.py", 3, WRONG)
     assert codes(client.diagnostics("train.py", 3)) == ["FL201"]
 

@@ -27,7 +27,7 @@ def test_stopped_while_its_process_is_being_started(
         started.append(process)
 
     monkeypatch.setattr(SpawnProcess, "start", stopped_meanwhile)
-    with pytest.raises(WorkerError, match="going down"):
+    with pytest.raises(WorkerError, match="shutting down"):
         worker.findings(str(tmp_path), {})
     (process,) = started
     process.join(300)
@@ -37,7 +37,7 @@ def test_stopped_while_its_process_is_being_started(
 def test_a_stopped_worker_refuses(tmp_path: Path) -> None:
     worker = Worker()
     worker.stop()
-    with pytest.raises(WorkerError, match="going down"):
+    with pytest.raises(WorkerError, match="shutting down"):
         worker.findings(str(tmp_path), {})
 
 

@@ -78,7 +78,7 @@ def test_what_needs_a_device_says_so_and_shows_the_record(
         (("batchnorm-alone",), "Did you mean batchnorm-alone-explodes"),
         (("--list", "no-such-thing"), "no-such-thing"),
         (("FL104", "--merge", "nothing.json"), "alone"),
-        (("FL999",), "nothing called 'FL999'"),
+        (("FL999",), "no rule or fact is called 'FL999'"),
         ((), "name a rule or a fact"),
         (("FL104", "--all"), "not both"),
         (("FL104", "--jobs", "0"), "1 or more"),
@@ -87,7 +87,7 @@ def test_what_needs_a_device_says_so_and_shows_the_record(
         (("FL104", "--seed", "-1"), "0 or more"),
         (("FL104", "--seed", "1", "--out", "docs"), "leave out --seed or --out"),
         (("FL104", "--continue"), "with --all"),
-        (("--all", "--continue", "--out", "nowhere"), "no run was stopped in nowhere"),
+        (("--all", "--continue", "--out", "nowhere"), "there is no stopped run in nowhere"),
     ],
 )
 def test_wrong_usage_is_told(fallline: Fallline, given: tuple[str, ...], told: str) -> None:
@@ -170,7 +170,7 @@ def test_where_nothing_can_be_written_nothing_is_measured(
     (project / "gpu.json").write_text(record.written([]))
     (project / "taken").write_text("a file")
     ran = fallline("prove", *given, "--out", "taken")
-    assert ran.status == 2 and "taken is no folder" in ran.err and not ran.out
+    assert ran.status == 2 and "taken is not a folder" in ran.err and not ran.out
 
 
 def test_a_part_of_the_list(fallline: Fallline) -> None:

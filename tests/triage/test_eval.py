@@ -166,8 +166,8 @@ def test_an_agent_that_fails_is_a_failed_scenario(
         (["--answer", "x.md", "--agent", "cat"], "leave out"),
         (["--skills", "x"], "give --agent"),
         (["--only", "nope"], "no scenario nope"),
-        (["--scenarios", "nowhere"], "holds no scenarios"),
-        (["--agent", "cat", "--skills", "nowhere"], "holds no router skill"),
+        (["--scenarios", "nowhere"], "there are no scenarios"),
+        (["--agent", "cat", "--skills", "nowhere"], "has no router skill"),
         (["--agent", "cat", "--timeout", "0"], "--timeout"),
     ],
 )

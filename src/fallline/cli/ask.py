@@ -1,12 +1,12 @@
-"""`fallline ask`: a question, with code and a run if there are any; measures before it prescribes."""
+"""`fallline ask`: a question, with code and a run if there are any; the answer says what to measure before what to change."""
 
 from __future__ import annotations
 
 import argparse
 
 HELP = """\
-Ask a training question. The answer says what is already known, what to measure next, which fixes apply under which
-measured condition, what to avoid and why it tempts, and how to verify.
+Ask a training question. The answer says what is known from your code and your run, what to measure next, which fix
+to choose under which condition, what to avoid and why, and how to verify. It measures nothing itself.
 
   fallline ask "my loss becomes NaN after epoch 3"
   fallline ask "is my accumulation right?" --code train.py
@@ -27,9 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help="training code the question is about (repeatable)",
+        help="the training code that the question is about (repeatable)",
     )
-    parser.add_argument("--run", metavar="DIR", help="the folder of a watched run")
+    parser.add_argument(
+        "--run", metavar="DIR", help="the folder of a run that `fallline run` watched"
+    )
     parser.add_argument(
         "--output-format",
         choices=("text", "markdown", "json"),
@@ -39,5 +41,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--more",
         action="store_true",
-        help="the whole answer, with the decision tree and what backs each statement",
+        help="print the whole answer, with the decision tree and the facts behind each statement",
     )

@@ -14,18 +14,21 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
         "start with",
         (
             ("check", "read training code and find what is wrong in it"),
-            ("run", "run a training script and watch it; says where a NaN was born"),
-            ("ask", "ask a training question; measures before it prescribes"),
+            ("run", "run a training script and watch it; names the line where a NaN was born"),
+            ("ask", "ask a training question; says what to measure before what to change"),
         ),
     ),
     (
         "measure and prove",
         (
-            ("measure", "memory, time, precision, reproducibility, ranks, clipping, modules"),
+            (
+                "measure",
+                "measure memory, time, precision, reproducibility, ranks, clipping or a model",
+            ),
             ("report", "show a watched run again, and write its HTML page"),
             ("rule", "explain a rule"),
             ("prove", "run the experiment behind a rule or a fact"),
-            ("demo", "see it work on an example"),
+            ("demo", "see it work on an example script"),
         ),
     ),
     (

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 __all__ = ["HELP", "add_arguments"]
 
 HELP = """\
-See check, run and ask at work: a script with four mistakes is read, explained and fixed; a script that goes NaN is run,
-the birth of the NaN named and removed; two questions are asked. Everything happens in a temporary folder.
+See check, run and ask at work: check finds, explains and fixes four mistakes in a script; run finds the line where a
+NaN was born, and the line is repaired; ask answers two questions. Everything happens in a temporary folder.
 
   fallline demo
   fallline demo rnn                       one of five whole training scripts, broken and repaired, read and run

@@ -9,11 +9,11 @@ if TYPE_CHECKING:
 __all__ = ["HELP", "add_arguments"]
 
 HELP = """\
-Serve diagnostics, quick fixes and hovers to an editor over standard input and output, by the Language Server Protocol.
-Open files are read as they are typed, saved or not, together with the files around them; notebooks too. Settings and
-comments that silence work as in `fallline check`. Nothing that is read is run, and nothing is written.
+Serve diagnostics, quick fixes and hovers to an editor over standard input and output, with the Language Server Protocol.
+Open files and notebooks are checked as you type, saved or not, together with the files around them. Settings and
+ignore comments work as in `fallline check`. No code is run, and nothing is written.
 
-  fallline lsp                          what an editor starts; it is not for people
+  fallline lsp                          started by an editor, not by hand
 
   vim.lsp.config('fallline', { cmd = { 'fallline', 'lsp' }, filetypes = { 'python' }, root_markers = { 'pyproject.toml', '.git' } })
   vim.lsp.enable('fallline')            Neovim 0.11 or newer; docs/editors.md has Helix, Emacs, Sublime Text and VS Code
@@ -26,5 +26,5 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--stdio",
         action="store_true",
-        help="what some editors add on their own; it changes nothing",
+        help="accepted because some editors pass it; it changes nothing",
     )

@@ -15,8 +15,8 @@ Measure before you prescribe. Each verb is one instrument; `fallline measure VER
   fallline measure time --updates 20 train.py
   fallline measure memory --output-format json --out measured train.py
 
-A script is run for a number of updates and then ended; its own output goes to the error stream. The model, the
-randomness and the results stay as they are. Ctrl-C ends the script, and what was measured until then is shown.
+The script runs for a number of updates and is then ended; its own output goes to standard error. Measuring does not
+change the model, the random numbers or the results. Ctrl-C ends the script and shows what was measured so far.
 """
 
 # Each verb is one module: fallline/cli/measuring/<verb>.py with HELP (its first line is the verb's line here),

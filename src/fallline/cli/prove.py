@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 __all__ = ["HELP", "add_arguments"]
 
 HELP = """\
-Run the experiment behind a rule or a fact: a small measurement with and without the mistake, and what must be so for
-the claim to be true. Exit status 0: proved, 1: refuted.
+Run the experiment behind a rule or a fact: a small measurement with and without the mistake, and the conditions that
+must hold for the claim to be true. Exit status 0: proved, 1: refuted.
 
   fallline prove FL201
   fallline prove clip-scaled batchnorm-alone-explodes
@@ -25,19 +25,21 @@ def add_arguments(parser: ArgumentParser) -> None:
         "name", nargs="*", metavar="NAME", help="a rule's code or name, or a fact's name"
     )
     parser.add_argument(
-        "--list", action="store_true", help="what there is to prove, or what of it NAME occurs in"
+        "--list",
+        action="store_true",
+        help="list the experiments; with NAME, only those whose name contains it",
     )
     parser.add_argument(
         "--all",
         action="store_true",
-        help="every experiment; with --out, writes evidence.md and evidence.json",
+        help="run every experiment; with --out, write evidence.md and evidence.json",
     )
     parser.add_argument(
         "--continue", dest="go_on", action="store_true",
-        help="with --all --out: keep what a stopped run has measured, and measure the rest",
+        help="with --all --out: keep the results of a run that was stopped, and run the rest",
     )  # fmt: skip
     parser.add_argument(
-        "--merge", metavar="FILE", help="take over what was measured on another machine"
+        "--merge", metavar="FILE", help="take over the results from another machine"
     )
     parser.add_argument(
         "--out",
@@ -45,14 +47,17 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="write the evidence into this folder; without it nothing is written",
     )
     parser.add_argument(
-        "--jobs", type=int, metavar="N", help="experiments at a time (default: one a core)"
+        "--jobs",
+        type=int,
+        metavar="N",
+        help="how many experiments to run at a time (default: one for each core)",
     )
     parser.add_argument(
-        "--needs", choices=("cuda",), help="only the experiments that need this device"
+        "--needs", choices=("cuda",), help="run only the experiments that need this device"
     )
     parser.add_argument(
         "--seed", type=int, default=0, metavar="N",
-        help="move every seed by N: do the claims hold with other random numbers? writes nothing",
+        help="add N to every seed, to see whether the claims hold with other random numbers; writes nothing",
     )  # fmt: skip
     parser.add_argument(
         "--output-format", choices=("text", "json"), default="text", help="text (default) or json"

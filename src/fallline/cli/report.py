@@ -8,14 +8,14 @@ from pathlib import Path
 __all__ = ["HELP", "add_arguments"]
 
 HELP = """\
-Show a run again: what was found, and how loss, gradients, learning rate, time and memory went.
+Show a run again: its findings, and the course of loss, gradients, learning rate, time and memory.
 
   fallline report fallline-runs/train-20261115-101500
   fallline report DIR --html page.html
   fallline report DIR --output-format json
 
-Writes DIR/report.html, one page that needs no network, and DIR/findings.json where the run could not write it (killed).
-Works while a run still goes on, and on a machine without torch.
+Writes DIR/report.html, one page that needs no network, and DIR/findings.json if the run was killed before it could.
+Works while the run is still going, and on a machine without torch.
 """
 
 
@@ -24,17 +24,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "folder", metavar="DIR", type=Path, help="the run folder that `fallline run` made"
     )
     parser.add_argument(
-        "--html", metavar="FILE", type=Path, help="where the page goes (default: DIR/report.html)"
+        "--html",
+        metavar="FILE",
+        type=Path,
+        help="write the page to this file (default: DIR/report.html)",
     )
     parser.add_argument(
         "--output-format",
         choices=("text", "json"),
         default="text",
-        help="what is printed (default: text)",
+        help="text (default) or json",
     )
     parser.add_argument(
         "--color",
         choices=("auto", "always", "never"),
         default="auto",
-        help="colour in the terminal",
+        help="auto (default), always or never",
     )

@@ -7,14 +7,15 @@ import argparse
 __all__ = ["HELP", "add_arguments"]
 
 HELP = """\
-Run a training script and watch it. The script is not changed: same output, same results bit for bit, same exit status.
+Run a training script and watch it. The script itself is not changed: it has the same output, the same exit status and,
+as long as no update is NaN or Inf, the same results bit for bit. --guard decides what happens to one that is.
 
   fallline run train.py --its --own arguments
   fallline run -m package.train --its --own arguments
   torchrun --nproc-per-node 2 -m fallline run train.py
 
-What was seen is in the run folder (--out), which `fallline report` shows again: findings with the line that
-causes them, the operation where the first NaN or Inf was born, and the numbers of every update.
+The run folder (--out) keeps the findings with the line that causes them, the operation where the first NaN or Inf was
+born, and the numbers of the updates. `fallline report` shows them again.
 """
 
 
@@ -34,20 +35,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--guard",
         choices=("skip", "stop", "off"),
         default="skip",
-        help="a non-finite update is not applied (skip, the default), ends the run with an error (stop), or is applied (off)",
+        help="what to do with an update that is found to be NaN or Inf: leave it out (skip, the default), end the run with an error (stop), or apply it (off)",
     )
     parser.add_argument(
         "--log",
         action="append",
         choices=("tensorboard", "wandb", "mlflow", "trackio"),
-        help="send numbers and findings there too: to the script's own run, else to a new one on this machine; may be repeated",
+        help="also log numbers and findings there: to the script's own run, or to a new local one if it has none (repeatable)",
     )
     parser.add_argument(
         "-m", dest="module", action="store_true", help="the target is a module, as in python -m"
     )
     parser.add_argument("target", metavar="SCRIPT", help="the script to run")
     parser.add_argument(
-        "arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="its own arguments"
+        "arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="the script's own arguments"
     ).required = False  # argparse would ask for them
 
 

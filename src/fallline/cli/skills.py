@@ -19,4 +19,4 @@ Writing them again brings them up to date. Skills that are not fallline's are le
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="DIR", help="the folder that holds the skills")
+    parser.add_argument("folder", metavar="DIR", help="the folder to write the skills into")

@@ -77,7 +77,7 @@ def meet(what: str) -> None:
         _meetings.number -= 1
         raise EngineError(
             f"{what} was called by {arrived} of {world_size()} ranks: call it on every rank, not under `if rank == 0`. "
-            "Rank 0 writes what all share, and each rank has randomness and a place in the data of its own"
+            "Rank 0 writes the shared state, and each rank writes its own random state and place in the data"
         ) from error
 
 

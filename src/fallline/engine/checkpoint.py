@@ -252,8 +252,8 @@ def _of_this_rank(ranks: list[Any], saved_by: int, strict: bool) -> dict[str, An
         return mine
     if strict:
         raise EngineError(
-            f"the checkpoint was saved by {saved_by} ranks and is loaded by {world_size()}, and the place in the data cannot be carried over. "
-            "It can where the order of samples does not depend on the number of ranks: use ranks.loader(...) or fallline.Order, and save when "
+            f"the checkpoint was saved by {saved_by} ranks and is loaded by {world_size()}, so the place in the data cannot be carried over. "
+            "To carry it over, use an order of samples that does not depend on the number of ranks: ranks.loader(...) or fallline.Order, and save when "
             "stepper.updated is true. strict=False restores the rest"
         )
     return None

@@ -196,9 +196,7 @@ def measure(
 def check_threshold(name: str, value: float) -> None:
     """A threshold that is NaN lets everything pass, and a negative one turns the gradient around."""
     if math.isnan(value) or value < 0:
-        raise EngineError(
-            f"{name}={value} clips nothing that makes sense: give a number of 0 or more"
-        )
+        raise EngineError(f"{name}={value} is not a threshold: give a number of 0 or more")
 
 
 def _coefficient(norm: float, max_norm: float) -> float:

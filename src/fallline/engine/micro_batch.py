@@ -68,8 +68,8 @@ class MicroBatch:
         self._ownership.check_ours()
         if self.broken:
             raise EngineError(
-                "this window's gradients are not whole (a backward failed half-way, or something changed them): "
-                "call stepper.discard() to forget the window, or stop"
+                "this window's gradients are incomplete (a backward failed half-way, or something changed them): "
+                "call stepper.discard() to drop the window, or stop"
             )
         turn = self._position.turn
         if turn is not None and turn.used:
@@ -154,7 +154,7 @@ class MicroBatch:
         turn = self._position.turn
         if turn is not None and turn.idle:
             raise EngineError(
-                "this rank has no data left while others have, and gradients_ready() cannot take part with nothing: "
+                "this rank has no data left while others have, and gradients_ready() cannot take part without any: "
                 "give all ranks the same number of batches"
             )
         self._weigh(weight, self._window._device)
@@ -175,7 +175,7 @@ class MicroBatch:
             )
         if self._state is not _FORWARD:
             raise EngineError(
-                f"{what} outside: call it inside `with stepper.micro_batch() as micro:`, together with the forward pass"
+                f"{what} was called outside of a micro_batch: call it inside `with stepper.micro_batch() as micro:`, together with the forward pass"
             )
 
     def _weigh(self, weight: float | Tensor | None, device: torch.device) -> float | Tensor:

@@ -52,7 +52,7 @@ class Ownership:
     def check_ours(self) -> None:
         if self.lost:
             raise EngineError(
-                "a newer Stepper was made for this optimizer: use that one. One optimizer has one Stepper, or each would clear the other's "
+                "a newer Stepper was made for this optimizer: use that one. With two Steppers, each would clear the other's "
                 "gradients"
             )
 
@@ -131,7 +131,7 @@ class _Hook:
         owner = self.owner()
         if owner is not None and owner.must_not_step():
             raise EngineError(
-                "optimizer.step() was called by hand, and a Stepper steps this optimizer: each gradient would be applied twice, or before its "
+                "optimizer.step() was called by hand although a Stepper steps this optimizer, so each gradient would be applied twice, or before its "
                 "window is full. Remove the call (and zero_grad() with it); for a remainder call stepper.step()"
             )
 

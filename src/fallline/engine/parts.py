@@ -205,7 +205,7 @@ def _check_groups(optimizer: Any, state: dict[str, Any], path: Path) -> None:
     options = optimizer.param_groups[0].keys() - state["param_groups"][0].keys() - {"initial_lr"}
     if options:
         raise EngineError(
-            f"{path} holds the state of another kind of optimizer: it does not know {', '.join(sorted(options))}. Nothing was loaded"
+            f"{path} holds the state of a different kind of optimizer, which has no {', '.join(sorted(options))}. Nothing was loaded"
         )
 
 
@@ -214,10 +214,10 @@ def _different_order(saved: list[str], here: list[str], path: Path) -> None:
         first = next(i for i, (a, b) in enumerate(zip(saved, here, strict=True)) if a != b)
         raise EngineError(
             f"{path}: the optimizer has its parameters in a different order (number {first} was {saved[first]} and is {here[first]}), so each "
-            "would get the momentum of another. Give them to the optimizer in the same order. Nothing was loaded"
+            "would get the momentum of a different one. Give them to the optimizer in the same order. Nothing was loaded"
         )
     raise EngineError(
-        f"{path}: the optimizer was saved with other parameters: {some(sorted(set(saved) ^ set(here)))}. Nothing was loaded"
+        f"{path}: the optimizer was saved with different parameters: {some(sorted(set(saved) ^ set(here)))}. Nothing was loaded"
     )
 
 
@@ -245,7 +245,7 @@ def _named_objects(also: Mapping[str, Any] | None) -> dict[str, Any]:
             raise EngineError(f"also={{{name!r}: ...}}: this name is taken; choose another")
         if not is_stateful(part):
             raise EngineError(
-                f"also={{{name!r}: ...}} has no state_dict and load_state_dict: plain values belong into extra={{...}}"
+                f"also={{{name!r}: ...}} has no state_dict and load_state_dict: plain values belong in extra={{...}}"
             )
     return dict(also or {})
 

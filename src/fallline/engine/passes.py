@@ -76,7 +76,7 @@ class Pass(Generic[T]):
                 yield batch
                 if position.current is not token:
                     raise EngineError(
-                        "over() inside over(): finish or break out of one pass before the next begins"
+                        "over() was called inside over(): finish one pass, or break out of it, before the next begins"
                     )
                 self._check_used(turn.used)
                 if position.went_back:
@@ -91,6 +91,6 @@ class Pass(Generic[T]):
         if self._replicas.size > 1:
             raise EngineError(
                 "a batch from over() was given no micro_batch(): on several ranks each must have exactly one. "
-                "One that has nothing to learn from takes part with weight 0: micro.backward(loss_sum, weight=0)"
+                "If there is nothing to learn from a batch, give it weight 0: micro.backward(loss_sum, weight=0)"
             )
         self._position.batches += 1

@@ -75,13 +75,13 @@ class Replicas:
             return
         if self._wrappers:
             raise EngineError(
-                f"{some([name for name, _ in loose])}: not synchronised between ranks, because DDP or FSDP2 does not hold it. "
+                f"{some([name for name, _ in loose])}: not synchronised between ranks, because it is outside of the DDP or FSDP2 model. "
                 "Wrap the whole model, after unfreezing what is to be trained"
             )
         meshes = [p.device_mesh.size() for _, p in loose if is_dtensor(p)]  # type: ignore[attr-defined]
         if max(meshes, default=1) < dist.get_world_size():
             raise EngineError(
-                f"there are {dist.get_world_size()} ranks and the model is not wrapped, so each rank would train a model of its own: "
+                f"there are {dist.get_world_size()} ranks and the model is not wrapped, so each rank would train its own model: "
                 "wrap it in DistributedDataParallel or fully_shard (ranks.wrap does it). "
                 'If every rank is meant to train alone, say so: Stepper(..., reduction="none")'
             )

@@ -109,7 +109,7 @@ class Rewind:
         """The snapshot to go back to, after a spike. Says so."""
         if len(self.history) >= self.most:
             raise EngineError(
-                f"update {update} is a spike again, after going back {self.most} times: the data is not the reason. "
+                f"update {update} spikes again after going back {self.most} times, so the data is not the reason. "
                 "Lower the learning rate, or find the operation with `fallline run`"
             )
         again = bool(self.history) and update <= self.history[-1].update

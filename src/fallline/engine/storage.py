@@ -234,5 +234,5 @@ def _checksum(file: Path) -> list[int]:
 def _damaged(path: Path) -> EngineError:
     folder = path.parent.parent if NAME.fullmatch(path.parent.name) else path.parent
     return EngineError(
-        f"{path} is damaged: its checksum does not fit, so it cannot be read. Load another checkpoint; there {there(folder)}"
+        f"{path} is damaged: its checksum does not match, so it cannot be read. Load another checkpoint; there {there(folder)}"
     )

@@ -154,7 +154,7 @@ class _FSDP(Wrapper):
         found = [_groups_of_mesh(group.mesh_info) for group in self._param_groups]
         if any(other != found[0] for other in found):
             raise EngineError(
-                "FSDP2 reduces some parameters over other ranks than the rest: the Stepper divides all gradients by one number. "
+                "FSDP2 reduces some parameters over different ranks than the rest, but the Stepper divides all gradients by one number. "
                 "Shard all of them over the same mesh"
             )
         return found[0] if found else []
@@ -245,6 +245,6 @@ def _check_hook(hook: Any, state: Any, group: Any) -> None:
         callable(c) and getattr(c, "__module__", None) not in _AVERAGING for c in inner
     ):
         raise EngineError(
-            f"DDP has a communication hook that the Stepper does not know ({getattr(hook, '__qualname__', hook)}), so it cannot tell "
+            f"DDP has a communication hook that the Stepper does not know ({getattr(hook, '__qualname__', hook)}), so it cannot know "
             f"whether gradients are summed or averaged. {_SAY}"
         )

@@ -16,7 +16,7 @@ def named_object(target: str) -> Any:
     """What stands behind `package.module:name`; the current folder is searched first, as `python -m` does."""
     module_name, _, name = target.partition(":")
     if not module_name or not name:
-        raise UsageError(f"'{target}' does not name anything: write package.module:name")
+        raise UsageError(f"'{target}' is not a name fallline can import: write package.module:name")
     folder = os.getcwd()
     if folder not in sys.path:
         sys.path.insert(0, folder)

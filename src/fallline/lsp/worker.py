@@ -69,7 +69,7 @@ class Worker:
     def _ask(self, *request: Any) -> Any:
         with self._lock:
             if self._stopped:
-                raise WorkerError("the server is going down")
+                raise WorkerError("the server is shutting down")
             connection = self._started()
             try:
                 connection.send(request)
@@ -78,7 +78,7 @@ class Worker:
                 reply = connection.recv()
             except (EOFError, OSError):
                 self._give_up()
-                raise WorkerError("the reader broke down over this project") from None
+                raise WorkerError("the reader crashed on this project") from None
         if isinstance(reply, Exception):
             raise reply
         return reply
@@ -94,7 +94,7 @@ class Worker:
             self._connection, self._process = ours, process
             if self._stopped:  # while it was being started
                 self._give_up()
-                raise WorkerError("the server is going down")
+                raise WorkerError("the server is shutting down")
         return self._connection
 
     def _give_up(self) -> None:

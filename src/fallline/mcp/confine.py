@@ -28,7 +28,7 @@ def bounded(text: str, what: str) -> str:
             f"{what} is larger than {LARGEST // 1_000_000} MB: send only the part with the training loop"
         )
     if "\0" in text:
-        raise UsageError(f"{what} holds NUL characters: it is not text")
+        raise UsageError(f"{what} is not text: it contains NUL characters")
     return text
 
 

@@ -78,7 +78,7 @@ async def _answered(seconds: float, job: Callable[[*Arguments], T], *given: *Arg
             f"not finished within {seconds:g} seconds: send less, such as one file"
         ) from None
     except anyio.BrokenWorkerProcess:
-        raise ToolError("the reader broke down over this input: send less of it") from None
+        raise ToolError("the reader crashed on this input: send a smaller one") from None
     except FalllineError as error:
         raise ToolError(str(error)) from None
 

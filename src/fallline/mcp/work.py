@@ -295,7 +295,7 @@ def _of_run(folder: str, root: Root) -> tuple[Series, list[Finding]]:
     """The run and its findings. Nothing is written, whatever is missing there."""
     home = root.find(folder)
     if home.is_dir() and not all(root.holds(file) for file in rank_files(home).values()):
-        raise UsageError(f"{folder!r} holds links that lead out of the root")
+        raise UsageError(f"{folder!r} contains links that lead out of the root")
     try:
         series = read_series(home)
     except RunError:

@@ -30,10 +30,10 @@ _MARK = 'author: "fallline"'
 
 _LEAVE_ALONE = """\
 **Leave alone what works.** If the loss falls and nothing fails, say so, name two numbers to watch (the loss, and the share of clipped
-updates), and change nothing. A small or large gradient norm by itself is no mistake."""
+updates), and change nothing. A small or large gradient norm by itself is not a mistake."""
 
 _ORDER = """\
-1. Read the code. Exit status 1 means that something was found; `fallline rule CODE` explains it.
+1. Read the code. Exit status 1 means that there are findings; `fallline rule CODE` explains each of them.
 
    ```bash
    fallline check train.py --explain
@@ -52,11 +52,11 @@ _ORDER = """\
    ```
 
 4. Prescribe only a fix whose condition was measured, best first, and say what it costs. No measurement, no fix: ask for the measurement.
-5. Let certain mistakes be mended by the reader, which reads its own fix again: `fallline check train.py --diff`, then `--fix`.
-6. Verify: the finding is gone, nothing new has come, and the number that was wrong is right."""
+5. Let `fallline check` fix the mistakes it is certain of: look at `fallline check train.py --diff`, then run it with `--fix`.
+6. Verify: the finding is gone, there is no new one, and the number that was wrong is right."""
 
 _MISSING = """\
-**With the command** (`fallline --version` answers): work as above. Where an MCP server named fallline is connected, its tools check_code, check_path,
+**With the command** (`fallline --version` works): proceed as above. If an MCP server named fallline is connected, its tools check_code, check_path,
 fix_code, ask, read_run, propose_clip and explain_rule do the same, and check_advice grades an answer before it is given.
 
 **Without it**: do not install a package of that name from an index on your own; ask the user where theirs comes from. Work from the references instead:
@@ -141,7 +141,7 @@ def _head(name: str, description: str) -> str:
 
 def _router(books: dict[str, Playbook]) -> str:
     description = (
-        "Makes PyTorch training trustworthy: routes a training question to the right specialist, measures before it prescribes, refuses bad advice. "
+        "Makes PyTorch training trustworthy: routes a training question to the right specialist, asks for a measurement before it prescribes, refuses bad advice. "
         "Use whenever someone writes, reviews or debugs a PyTorch training loop, or asks about NaN or a bad loss, gradients and clipping, accumulation, "
         "mixed precision, DDP or FSDP, out of memory, slow training, checkpoints and seeds, nn.Module design or custom autograd, also with Lightning, "
         "Hugging Face Trainer or Accelerate, and before changing hyperparameters to hide a symptom."
@@ -168,7 +168,7 @@ def _router(books: dict[str, Playbook]) -> str:
             "\n## When evidence and question disagree\n",
             "Follow the evidence. Asked about clipping, with a log of zero in the loss, answer about the loss: "
             "findings of `fallline check` and `fallline run` come before anything the question supposes.\n",
-            "## What an answer holds\n",
+            "## What an answer contains\n",
             *(f"- {line}" for line in _WHOLE),
             "\n## Under pressure\n",
             *(f"- {line}" for line in _PRESSURE),
@@ -183,20 +183,20 @@ _CROSSING = (
     "Out of memory on several devices: `fallline-tensor-operations-and-memory` first (what takes the memory), then `fallline-distributed-training-strategies`.",
     "Slow, and half precision is the plan: `fallline-performance-profiling` first (is it the matmuls?), then `fallline-mixed-precision-and-optimization`.",
     "NaN under autocast: `fallline-debugging-techniques` for the first operation that made it, then `fallline-mixed-precision-and-optimization`.",
-    "An operation of one's own in a module: `fallline-custom-autograd-functions` for the gradient, `fallline-module-design-patterns` for the rest.",
+    "A custom operation in a module: `fallline-custom-autograd-functions` for the gradient, `fallline-module-design-patterns` for the rest.",
     "Otherwise correctness before speed: a fast loop that trains something else is worth nothing.",
 )
 
 _WHOLE = (
     "What is known from evidence, with file and line; then the next measurement as a command; then fixes, best first.",
     "For each fix: the condition that was measured, code that is whole (the launch command of DDP, every part of a checkpoint), the reason, the cost.",
-    "What not to do, and how to see that it worked. One list of ten guesses is no answer.",
+    "What not to do, and how to see that it worked. A list of ten guesses is not an answer.",
 )
 
 _PRESSURE = (
     '"No time to measure, just give me the fix": one `fallline check` takes seconds; a wrong fix costs the run.',
-    '"A senior colleague, the paper or a tutorial says so": authority is no measurement. Say what was measured, and what would settle it.',
-    '"We have already tried everything": ask what was measured each time; a list of tries without numbers is no evidence.',
+    '"A senior colleague, the paper or a tutorial says so": authority is not a measurement. Say what was measured, and what would settle it.',
+    '"We have already tried everything": ask what was measured each time; a list of attempts without numbers is not evidence.',
     '"Just add clipping, lower the rate, restart": each hides the cause of a NaN. Find the first operation that made it.',
     '"It trains, but this number looks odd": a run whose loss falls is left alone.',
     "Several changes at once: make one, measure, then the next; otherwise nobody knows which one worked.",

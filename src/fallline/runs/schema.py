@@ -41,7 +41,7 @@ class Damaged(ValueError):
 
 def text(value: Any, what: str) -> str:
     if not isinstance(value, str) or len(value) > _LONGEST:
-        raise Damaged(f"{what} is not a text")
+        raise Damaged(f"{what} is not a string")
     return printable(value)
 
 
@@ -85,7 +85,7 @@ def floats(blob: Any, kind: Literal["f", "d"], what: str) -> array[float]:
 def json_of(body: Any, what: str) -> Any:
     """JSON of bounded depth, all its texts printable."""
     if not isinstance(body, str):
-        raise Damaged(f"{what} is not a text")
+        raise Damaged(f"{what} is not a string")
     try:
         return _plain(parse_json(body), what, _DEEPEST)
     except Damaged:
@@ -138,7 +138,7 @@ def _parameter(known: Mapping[str, Any]) -> ParameterInfo:
         text(known.get("dtype"), f"the type of {name}"),
     )
     if found.count > _ELEMENTS:
-        raise Damaged(f"the shape of {name} is not one of a tensor")
+        raise Damaged(f"the shape of {name} is not the shape of a tensor")
     return found
 
 

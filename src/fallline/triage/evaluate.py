@@ -97,14 +97,14 @@ def scenarios(home: Path | None = None) -> list[Scenario]:
     folder = home or HOME / "scenarios"
     paths = sorted(folder.glob("*.toml"))
     if not paths:
-        raise UsageError(f"{folder} holds no scenarios (*.toml)")
+        raise UsageError(f"there are no scenarios (*.toml) in {folder}")
     found: list[Scenario] = []
     for path in paths:
         try:
             raw = tomllib.loads(path.read_text(encoding="utf-8"))
             found += [_scenario(row) for row in raw["scenario"]]
         except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
-            raise UsageError(f"{path} is no file of scenarios: {error}") from None
+            raise UsageError(f"{path} is not a file of scenarios: {error}") from None
     return found
 
 

@@ -13,10 +13,12 @@ def add_output(parser: argparse.ArgumentParser) -> None:
         "--output-format",
         choices=("text", "json"),
         default="text",
-        help="what is printed (default: text)",
+        help="text (default) or json",
     )
     parser.add_argument(
-        "--out", metavar="DIR", help="a folder for the measurement as JSON, and its other files"
+        "--out",
+        metavar="DIR",
+        help="write the measurement as JSON, and any other files, into this folder",
     )
 
 
@@ -27,7 +29,7 @@ def add_script(parser: argparse.ArgumentParser, *, updates: int, optional: bool 
         type=count,
         default=updates,
         metavar="N",
-        help=f"end the script after so many optimizer updates (default: {updates})",
+        help=f"end the script after this many optimizer updates (default: {updates})",
     )
     add_target(parser, "SCRIPT", "the script to run", optional=optional)
 

@@ -12,12 +12,13 @@ HELP = """\
 max_norm from a run's own norms; batch size from gradient noise; a learning-rate range test
 
   fallline measure clip runs/a                          the folder of `fallline run --out runs/a train.py`
-  fallline measure clip --noise-scale train.py          how large a batch still helps, here
+  fallline measure clip --noise-scale train.py          up to which size a larger batch helps
   fallline measure clip --lr-range --updates 100 train.py
 
-The threshold is a quantile of the norms before clipping, with the share of updates that it would have clipped; too few
-norms, or no outliers, and there is none. --noise-scale trains for some updates, then holds the parameters still and compares the
-gradients of the next batches. --lr-range replaces the script's rates by growing ones and shows the loss over them.
+Proposes a quantile of the norms before clipping as threshold, with the share of updates it would have clipped; with too
+few norms, or no outliers, it proposes none. --noise-scale trains for some updates, then keeps the parameters fixed and
+compares the gradients of the next batches. --lr-range replaces the script's learning rate by a growing one and shows
+the loss at each rate.
 """
 
 NEEDS_TORCH = False  # a run folder is read without
@@ -34,29 +35,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     what = parser.add_mutually_exclusive_group()
     what.add_argument(
-        "--noise-scale", action="store_true", help="of a script: the useful batch size"
+        "--noise-scale", action="store_true", help="measure the useful batch size of a script"
     )
     what.add_argument(
-        "--lr-range", action="store_true", help="of a script: the learning-rate range test"
+        "--lr-range", action="store_true", help="run a learning-rate range test on a script"
     )
     parser.add_argument(
         "--updates",
         type=_common.count,
         metavar="N",
-        help="--noise-scale: train for so many before (default: 10); --lr-range: try so many rates (default: 100)",
+        help="with --noise-scale: updates to train first (default: 10); with --lr-range: number of rates to try (default: 100)",
     )
     parser.add_argument(
         "--gradients",
         type=_common.count,
         default=16,
         metavar="N",
-        help="--noise-scale: compare so many gradients (default: 16)",
+        help="with --noise-scale: number of gradients to compare (default: 16)",
     )
     parser.add_argument(
         "--batch-size",
         type=_common.count,
         metavar="N",
-        help="--noise-scale: samples in a batch, where they cannot be seen",
+        help="with --noise-scale: samples in a batch, if fallline cannot see them",
     )
     parser.add_argument(
         "--rates",
@@ -64,6 +65,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=(1e-6, 10.0),
         metavar=("START", "END"),
-        help="--lr-range: the smallest and the largest rate (default: 1e-06 10)",
+        help="with --lr-range: the smallest and the largest rate (default: 1e-06 10)",
     )
     _common.add_target(parser, "DIR|SCRIPT", "the run folder, or the script to run")

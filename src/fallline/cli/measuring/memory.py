@@ -9,16 +9,16 @@ from fallline.cli.measuring import _common
 __all__ = ["HELP", "add_arguments"]
 
 HELP = """\
-where the memory goes: the peak and who holds it, what grows, what each remedy saves
+where the memory goes: what holds the peak, what grows, and what each remedy saves
 
   fallline measure memory train.py --its --own arguments
   fallline measure memory --with bf16 train.py
 
 Runs the script for some updates and accounts for every tensor: parameters, gradients, optimizer state, activations by
-module, temporaries, and on CUDA what the allocator reserves beside. Names the line whose tensors outlive their update.
-Remedies are computed, and those that promise something are tried: the script is run again for three updates each, in
-a process of its own, while --try-for lasts. An out-of-memory error is explained and ends the script as ever.
-With --out on CUDA, snapshot.pickle is what torch's memory viewer reads.
+module, temporaries, and on CUDA the memory that the allocator reserves on top. Names the line whose tensors outlive
+their update. Estimates what each remedy saves, and tries the promising ones: the script runs again for three updates
+each, in its own process, until --try-for is used up. An out-of-memory error is explained, and still ends the script.
+With --out on CUDA, also writes snapshot.pickle for torch's memory viewer.
 """
 
 

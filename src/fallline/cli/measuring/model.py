@@ -9,14 +9,14 @@ from fallline.cli.measuring._common import add_output, add_script
 __all__ = ["HELP", "add_arguments"]
 
 HELP = """\
-what a model holds unregistered, its dead units, initialisation and gradient flow
+a model: unregistered parameters, dead units, initialisation and gradient flow
 
-  fallline measure model package.models:build     a function or class that gives the model (or (model, input, ...))
+  fallline measure model package.models:build     a function or class that returns the model (or (model, input, ...))
   fallline measure model train.py --its --own arguments
 
-Runs one batch, forward and backward: that of the script's update, one that the callable gives, or random numbers in the
-shape that the first layer takes. Says which parameters are not registered, shared or unused, which units are dead,
-and how signal and gradient change from layer to layer.
+Runs one batch, forward and backward: the batch of the script's update, the one that the callable returns, or random
+numbers in the shape that the first layer takes. Says which parameters are unregistered, shared or unused, which units are
+dead, and how signal and gradient change from layer to layer.
 """
 
 

@@ -9,7 +9,7 @@ __all__ = ["HELP", "NEEDS_TORCH", "add_arguments"]
 NEEDS_TORCH = False
 
 HELP = """\
-does it fit: memory for training a model of this size, by arithmetic
+does it fit: an estimate of the memory that training a model of this size takes
 
   fallline measure plan 7B --card 24
   fallline measure plan 7B --card 24 --train lora --checkpointing --tokens 4096
@@ -25,26 +25,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "model", metavar="SIZE", help="7B, 350M, a number, or a model's config.json"
     )
     parser.add_argument("--card", type=float, metavar="GB", help="memory of one GPU")
-    parser.add_argument("--gpus", type=int, default=1, metavar="N", help="how many (default: 1)")
     parser.add_argument(
-        "--train", choices=("full", "lora", "qlora"), default="full", help="default: full"
+        "--gpus", type=int, default=1, metavar="N", help="number of GPUs (default: 1)"
+    )
+    parser.add_argument(
+        "--train",
+        choices=("full", "lora", "qlora"),
+        default="full",
+        help="what to train: all weights, LoRA or QLoRA (default: full)",
     )
     parser.add_argument(
         "--optimizer",
         choices=("adamw", "adamw8bit", "sgd", "adafactor"),
         default="adamw",
-        help="default: adamw",
+        help="the optimizer (default: adamw)",
     )
     parser.add_argument(
         "--shard",
         choices=("none", "zero1", "zero2", "zero3"),
         default="none",
-        help="what the GPUs share; zero3 is FSDP (default: none)",
+        help="how to shard over the GPUs; zero3 is FSDP (default: none)",
     )
-    parser.add_argument("--checkpointing", action="store_true", help="of activations")
+    parser.add_argument("--checkpointing", action="store_true", help="use activation checkpointing")
     parser.add_argument(
-        "--tokens", type=int, default=2048, metavar="N", help="of one micro-batch (default: 2048)"
+        "--tokens",
+        type=int,
+        default=2048,
+        metavar="N",
+        help="tokens in one micro-batch (default: 2048)",
     )
     parser.add_argument(
-        "--output-format", choices=("text", "json"), default="text", help="default: text"
+        "--output-format", choices=("text", "json"), default="text", help="text (default) or json"
     )

@@ -13,11 +13,12 @@ FP16, BF16 or neither: one update of a script in every format
 
   fallline measure precision train.py --its --own arguments
   fallline measure precision --updates 50 train.py    at the 50th update
-  fallline measure precision --table                  which operations autocast runs in which type, asked from torch
+  fallline measure precision --table                  the type in which autocast runs each operation, read from torch
 
-The update's own micro-batch is run again, forward and backward, in fp32, fp16 and bf16 (autocast, and all in half), each held
-against fp64. Says the first operation that fails with module and line, the smallest change that makes it work (tried), the
-range of the numbers, gradient underflow with and without loss scaling, matrix products that do not fit tensor cores, and the speed.
+Runs the micro-batch of one update again, forward and backward, in fp32, fp16 and bf16 (under autocast, and all in half) and
+compares each with fp64. Reports the first operation that fails with its module and line, the smallest change that was tried and
+works, the range of the numbers, gradient underflow with and without loss scaling, matrix products that do not fit tensor cores,
+and the speed.
 """
 
 

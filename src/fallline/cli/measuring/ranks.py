@@ -15,9 +15,9 @@ the ranks of a torchrun job: versions, reachability, bandwidth, stragglers, seed
   torchrun --standalone --nproc-per-node 2 -m fallline measure ranks
   torchrun --standalone --nproc-per-node 2 -m fallline measure ranks train.py --its --own arguments
 
-Under torchrun every rank is asked; one that does not answer is named. With a script it is run for some updates: whether
-ranks read the same samples, draw the same random numbers and hold the same parameters, and, from the time with and without
-synchronisation, what no_sync would gain when accumulating.
+Under torchrun, asks every rank and names the ones that do not answer. Given a script, runs it for some updates and says
+whether ranks read the same samples, draw the same random numbers and hold the same parameters, and how much time no_sync
+would save when accumulating.
 """
 
 

@@ -13,11 +13,11 @@ whether a script gives the same bits twice; the first update, parameter and oper
 
   fallline measure same train.py --its --own arguments
   fallline measure same --ranks 2 train.py                    one rank against two, under torchrun
-  fallline measure same --resume="--resume last.pt" train.py  straight against stopped and resumed
+  fallline measure same --resume="--resume last.pt" train.py  uninterrupted against stopped and resumed
 
-Runs the script two times and, where they differ, again with every operation watched, then with one suspect at a time
-held still: seeds, the clock, PYTHONHASHSEED, deterministic kernels. Ends with 1 where the bits differ. The script is really run each time,
-in the current folder, with all that it writes.
+Runs the script twice and, if the results differ, again with every operation watched, then with one suspect fixed at a
+time: seeds, the clock, PYTHONHASHSEED, deterministic kernels. Exit status 1 if the bits differ. Each run is a real one,
+in the current folder: the script writes what it always writes.
 """
 
 
@@ -30,17 +30,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--resume",
         metavar="ARGS",
-        help="compare a straight run with one that is stopped and run again with these arguments added",
+        help="compare an uninterrupted run with one that is stopped and resumed with these arguments added",
     )
     parser.add_argument(
         "--stop",
         type=_common.count,
         metavar="N",
-        help="--resume: stop after so many updates (default: half of --updates)",
+        help="with --resume: stop after this many updates (default: half of --updates)",
     )
     parser.add_argument(
         "--no-pin",
         action="store_true",
-        help="do not look for the cause: two runs, whatever they show",
+        help="only compare two runs; do not look for the cause",
     )
     _common.add_script(parser, updates=20)

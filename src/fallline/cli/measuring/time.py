@@ -14,9 +14,10 @@ where the time goes: data, copies, forward, backward, communication, step, stall
   fallline measure time train.py --its --own arguments
   fallline measure time --updates 60 --out measured train.py
 
-Runs the script for some updates: a warm-up, a window by the clock, and a shorter one under torch.profiler, whose Chrome
-trace is DIR/trace.json with --out. Says in one sentence what to change, with its number, and what to measure next. Lines that
-wait for the device are named. Where the loader is waited for, other num_workers and pin_memory are tried on its own dataset.
+Runs the script for some updates: a warm-up, a timed window, and a shorter one under torch.profiler, whose Chrome trace
+--out writes to DIR/trace.json. Says in one sentence what to change, with the number behind it, and what to measure next.
+Names the lines that wait for the device. If training waits for the loader, tries other num_workers and pin_memory on the
+same dataset.
 """
 
 
@@ -27,6 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_common.seconds,
         default=20.0,
         metavar="SECONDS",
-        help="time for trying other ways to load; 0 tries none (default: 20)",
+        help="time for trying other loader settings; 0 tries none (default: 20)",
     )
     _common.add_script(parser, updates=20)

@@ -39,10 +39,10 @@ def _question(given: str) -> str:
             "the question is longer than a megabyte: ask about the part that matters, and give files with --code"
         )
     if b"\0" in raw:
-        raise UsageError("the question holds NUL bytes: it is not text")
+        raise UsageError("the question is not text: it contains NUL bytes")
     text = raw.decode("utf-8", errors="replace").strip()
     if text.count("\ufffd") > _STRAY * len(text):
-        raise UsageError("the question is not text: too much of it is no UTF-8")
+        raise UsageError("the question is not text: too much of it is not valid UTF-8")
     if not text:
         raise UsageError(
             'there is no question. Ask one: fallline ask "my loss is NaN after 200 steps"'

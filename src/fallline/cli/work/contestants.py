@@ -57,7 +57,7 @@ def _router(folder: Path) -> str:
     ]
     ours = [p for p in found if "fallline" in p.parent.name] or found
     if not ours:
-        raise UsageError(f"{folder} holds no router skill; `fallline skills {folder}` writes it")
+        raise UsageError(f"{folder} has no router skill: run `fallline skills {folder}` first")
     text = ours[0].read_text(encoding="utf-8")
     return (
         f"{text.rstrip()}\n\nThe specialists' skills are folders in {folder.resolve()}.\n\n---\n\n"

@@ -45,7 +45,9 @@ def _one(args: argparse.Namespace) -> int:
     except OSError as error:
         raise UsageError(f"{args.answer} cannot be read: {error.strerror}") from None
     if b"\0" in raw or len(raw) > _LARGEST:
-        raise UsageError(f"{args.answer} is no answer: it holds NUL bytes or more than a megabyte")
+        raise UsageError(
+            f"{args.answer} is not an answer: it contains NUL bytes, or is larger than a megabyte"
+        )
     text = raw.decode("utf-8", errors="replace")
     if not text.strip():
         raise UsageError(f"{args.answer} is empty: there is no answer to grade")

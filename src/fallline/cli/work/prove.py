@@ -136,7 +136,7 @@ def _called(given: str) -> list[str]:
         or get_close_matches(given.lower(), words, 3)
     )
     hint = f"Did you mean {' or '.join(near)}?" if near else "`fallline prove --list` shows them."
-    raise UsageError(f"there is nothing called '{given}' to prove. {hint}")
+    raise UsageError(f"no rule or fact is called '{given}'. {hint}")
 
 
 def _listed(args: Namespace) -> str:
@@ -199,13 +199,15 @@ def _measured(
 
 
 def _measured_bit_by_bit(names: list[str], args: Namespace, folder: Path) -> list[Outcome]:
-    """Minutes of measuring outlive a Ctrl-C: what is measured is kept, said, and taken over where a run goes on."""
+    """Minutes of measuring outlive a Ctrl-C: what is measured is kept, said, and taken over by a run that continues."""
     unfinished = Unfinished(folder)
     there = {}
     if args.go_on:
         there = {o.of: o for o in unfinished.of(names)}
         if not there:
-            raise UsageError(f"no run was stopped in {folder}: leave out --continue")
+            raise UsageError(
+                f"there is no stopped run in {folder} to continue: leave out --continue"
+            )
         print(f"{counted(len(there), 'experiment')} measured before the stop", file=sys.stderr)
     try:
         new = _measured([n for n in names if n not in there], args, unfinished.add)
@@ -320,11 +322,11 @@ def _need_room(folder: Path) -> None:
         place for place in (folder.absolute(), *folder.absolute().parents) if place.exists()
     )
     if not there.is_dir():
-        raise UsageError(f"{there} is no folder, and evidence is several files")
+        raise UsageError(f"{there} is not a folder, and the evidence is several files")
     try:
         tempfile.TemporaryFile(dir=there).close()
     except OSError as error:
-        raise UsageError(f"nothing can be written into {there}: {error.strerror}") from None
+        raise UsageError(f"cannot write into {there}: {error.strerror}") from None
 
 
 def _before(folder: Path) -> dict[str, Outcome]:

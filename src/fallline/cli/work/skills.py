@@ -16,7 +16,7 @@ def run(args: Namespace) -> int:
     from pathlib import Path
 
     if not args.folder:
-        raise UsageError("name the folder that shall hold the skills, such as .agents/skills")
+        raise UsageError("name the folder to write the skills into, such as .agents/skills")
     homes = write(Path(args.folder))
     print(f"Wrote {len(homes)} skills below {args.folder}:")
     print("\n".join(f"  {home.name}" for home in homes))

@@ -95,7 +95,7 @@ class Sweep:
                 f"rates from {start:g} to {end:g}: begin above 0 and end above the beginning"
             )
         if updates < LEAST:
-            raise UsageError(f"{updates} updates are too few for a curve: take {LEAST} or more")
+            raise UsageError(f"{updates} updates are too few for a curve: use {LEAST} or more")
         self.start, self.end, self.updates = start, end, updates
         self.found = RateRange([], [], [])
         self._mean, self._low = 0.0, math.inf

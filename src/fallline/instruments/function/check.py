@@ -35,7 +35,7 @@ def check_function(
         )
     unknown = sorted(set(skip) - set(CASES))
     if unknown:
-        raise UsageError(f"there is no case {', '.join(unknown)}: {', '.join(CASES)}")
+        raise UsageError(f"there is no case {', '.join(unknown)}; the cases are {', '.join(CASES)}")
     given = list(inputs) or guessed_inputs(function)
     if not floats(given):
         raise UsageError(

@@ -35,7 +35,7 @@ def measure_memory(
     if isinstance(target, str):
         target = Script(target)
     if remedy and remedy.partition("=")[0] not in REMEDIES:
-        raise UsageError(f"there is no remedy '{remedy}'; there are {', '.join(REMEDIES)}")
+        raise UsageError(f"there is no remedy '{remedy}'; the remedies are {', '.join(REMEDIES)}")
     made: list[MemoryObserver] = []
 
     def observer() -> MemoryObserver:

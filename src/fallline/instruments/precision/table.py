@@ -86,7 +86,7 @@ def autocast_table(device: str | None = None) -> AutocastTable:
     """Ask torch for this kind of device; the GPU where there is one, else the CPU."""
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if device not in _KEYS:
-        raise UsageError(f"--device {device}: the table can be asked for cpu or cuda")
+        raise UsageError(f"--device {device}: there is a table for cpu and one for cuda")
     pretended = device == "cuda" and not torch.cuda.is_available()
     names = torch._C._dispatch_get_registrations_for_dispatch_key(_KEYS[device])
     special = {n.removeprefix("aten::") for n in names if n.startswith("aten::")}
