@@ -27,7 +27,7 @@ class SchedulerBeforeOptimizer(Rule):
     )
     instead = "Step the optimizer first:\n\n```python\noptimizer.step()\nscheduler.step()\n```"
     fix_safety = (
-        "`scheduler.step()` moves behind the statement that steps the optimizer, in its own block."
+        "`scheduler.step()` moves after the statement that steps the optimizer, in its own block."
     )
     references = ("https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate",)
     tokens = (b"sched", b"lr_", b".step(")

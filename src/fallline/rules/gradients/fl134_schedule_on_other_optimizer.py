@@ -17,7 +17,7 @@ class ScheduleOnOtherOptimizer(Rule):
     code = "FL134"
     name = "schedule-on-other-optimizer"
     severity = Severity.ERROR
-    what = "Finds a learning-rate scheduler that was built on one optimizer while another one is stepped."
+    what = "Finds a learning-rate scheduler that was built on one optimizer while a different one is stepped."
     why = (
         "A scheduler changes the learning rate of the optimizer it was given. If that optimizer is replaced afterwards, the one that trains "
         "keeps its first learning rate for the whole run, without warmup and without decay, and nothing says so."
