@@ -189,7 +189,7 @@ class Origin:
         if self.calm:
             return
         probes = self._parameter_probes(name, optimizer)
-        if any(not math.isfinite(p.sum().item()) for p in probes):
+        if not all(map(math.isfinite, map(Tensor.item, map(Tensor.sum, probes)))):
             for p in (p for g in optimizer.param_groups for p in g["params"]):
                 if not bool(torch.isfinite(p.detach()).all()):
                     self._made_bad[id(p)] = (index, event.at, name)

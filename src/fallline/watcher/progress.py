@@ -28,15 +28,6 @@ class Progress:
         """The most updates that one optimizer has made; those made by hand where none steps."""
         return max(self.counts.values(), default=self.by_hand)
 
-    def stepped(self, name: str) -> int:
-        """One more step of this optimizer; its update, counted from 0."""
-        counts = self.counts
-        index = counts.get(name, 0)
-        if len(counts) > 1:
-            counts.pop(name, None)
-        counts[name] = index + 1
-        return index
-
 
 class Draft:
     """The update in progress, before its step."""
@@ -50,11 +41,8 @@ class Draft:
         """The next update begins."""
         self.losses: list[Any] = []
         self.clip: tuple[Any, float | None] = NO_CLIP
-        self.scale: Any = None  # the loss scale of its backward passes
+        self.scale: Any = (
+            None  # the loss scale of its backward passes; None where they are not scaled
+        )
         self.all_reduces = 0
         self.seconds = dict.fromkeys(SPANS, 0.0)
-
-    @property
-    def scaled(self) -> bool:
-        """The gradients come from a scaled loss."""
-        return self.scale is not None

@@ -110,13 +110,13 @@ class Session:
         forwards.subscribe(taps)
         self.backwards.subscribe(taps)
         self.updates.subscribe(taps)
+        Clips(emitter, routine, objects, draft, wrappers, guard, fuse).subscribe(taps)
         by_hand.subscribe(fuse)
         for part in (
             steps,
             scalers,
             loaders,
             owners,
-            Clips(emitter, routine, objects, draft, wrappers, guard),
             Schedulers(emitter, routine, objects, loaders),
             Modes(emitter, routine, objects, progress, log),
             Waits(emitter, progress),
