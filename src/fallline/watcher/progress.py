@@ -18,13 +18,15 @@ class Progress:
     def __init__(self) -> None:
         self.steps = 0  # of all optimizers
         self.counts: dict[str, int] = {}  # updates by optimizer; the one stepped last comes last
+        self.by_hand = 0  # updates without an optimizer
+        self.by_hand_at: Location | None = None  # the last of them
         self.micro_batches = 0  # of the last update
         self.checkpoints = 0  # calls of torch.utils.checkpoint
 
     @property
     def updates(self) -> int:
-        """The most updates that one optimizer has made."""
-        return max(self.counts.values(), default=0)
+        """The most updates that one optimizer has made; those made by hand where none steps."""
+        return max(self.counts.values(), default=self.by_hand)
 
 
 class Draft:
