@@ -32,7 +32,7 @@ def test_the_demo_reads_runs_and_asks(tmp_path: Path) -> None:
         "report.html",
         "fallline run --out repaired fit.py",
         "fallline ask",
-        "Known from the evidence",
+        "(FL601)",
         "--run broken",
     ]
     place = 0

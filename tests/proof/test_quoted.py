@@ -61,7 +61,7 @@ def test_an_answer_shows_what_was_measured() -> None:
     reply = answer("do I have to divide the loss when I accumulate gradients over micro-batches?")
     cited = reply.measured()
     assert cited and all(fact.says for fact in cited)
-    assert cited[0].says in markdown(reply)
+    assert cited[0].says in markdown(reply, more=True)
     assert "\nMeasured\n" in text(reply, more=True)
     assert reply.as_dict()["measured"][0]["name"] == cited[0].name
 
