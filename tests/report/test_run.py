@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 import time
@@ -42,6 +43,42 @@ def test_the_summary_says_what_happened(run_folder: Path, fallline: Callable[...
     ):
         assert part in ran.out
     assert (run_folder / "report.html").stat().st_size > 10_000
+
+
+def _told(rows: list[UpdateRow]) -> str:
+    series = Series(ranks=[Rank(0)])
+    for row in rows:
+        series.append(row)
+    return summary(series, [], Paint(False))
+
+
+def _clipped(index: int, *, skipped: bool = False, norm: float = 18.43) -> UpdateRow:
+    norm = math.inf if skipped else norm
+    return UpdateRow(index, loss=1.0, lr=0.1, skipped=skipped, clip_norm=norm, clip_threshold=1.0)
+
+
+def test_a_run_whose_updates_were_not_applied_did_not_train() -> None:
+    text = _told([_clipped(i, skipped=i > 0) for i in range(200)])
+    assert "updates         199 of 200 updates were not applied: the model did not train\n" in text
+    assert "gradient norm   median 18.43, clipped at 1 in 1 of 1 applied update\n" in text, (
+        "those that were not applied were not clipped either"
+    )
+
+
+def test_a_run_that_lost_two_of_three_updates_trained_on_the_others() -> None:
+    text = _told([_clipped(i, skipped=i < 2) for i in range(3)])
+    assert "updates         2 of 3 updates were not applied\n" in text
+
+
+def test_one_clipped_update_of_many_is_not_none() -> None:
+    text = _told([_clipped(i, norm=18.43 if i == 7 else 0.5) for i in range(400)])
+    assert "clipped at 1 in 1 of 400 applied updates\n" in text
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    text = _told([UpdateRow(i, "updates by hand", loss=1.0 + i) for i in range(60)])
+    rows = text.split("updates by hand\n")[1].split("\n\n")[0].splitlines()
+    assert [row.split("  ")[2] for row in rows] == ["updates", "loss"] and "–" not in text
 
 
 def test_a_search_over_settings_does_not_flood_the_terminal_or_the_page() -> None:

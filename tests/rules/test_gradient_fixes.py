@@ -128,6 +128,12 @@ def test_clearing_moves_behind_the_step() -> None:
     )
 
 
+def test_clearing_stays_where_the_step_comes_before_its_backward() -> None:
+    """`step(); zero_grad(); loss.backward()` would change the parameters inside the graph: torch raises."""
+    body = "opt.zero_grad()  # <\nopt.step()\nloss.backward()"
+    assert fixed("FL105", body, step="opt.step", backward="loss.backward") is None
+
+
 def test_clearing_outside_the_boundary_moves_into_it() -> None:
     body = "loss.backward()\nif (i + 1) % 4 == 0:\n    opt.step()\nopt.zero_grad()  # <"
     assert fixed("FL105", body, step="opt.step") == (

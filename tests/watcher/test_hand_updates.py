@@ -128,3 +128,40 @@ def test_a_run_without_an_optimizer_is_reported(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert "updates by hand\n    updates         7\n    loss            4 → " in done.stderr
     assert (tmp_path / "run" / "findings.json").read_text() == "[]\n"
+
+
+def _overflows(model: nn.Module, at: int) -> None:
+    """One update is far too large."""
+    for index in range(at + 3):
+        model(torch.ones(8, 4)).abs().mean().backward()
+        with torch.no_grad():
+            for p in model.parameters():
+                p -= (1e39 if index == at else RATE) * p.grad
+                p.grad.zero_()
+
+
+def test_a_parameter_that_an_update_by_hand_spoils_is_named_with_that_update(
+    tmp_path: Path,
+) -> None:
+    with fallline.watch(out=tmp_path / "run") as watch:
+        _overflows(nn.Linear(4, 1), 12)
+    (found,) = [f for f in watch.findings if f.code == "FL622"]
+    assert found.evidence["step"] == 12 and "since update 12" in found.message
+    assert "p.grad" in Path(__file__).read_text().splitlines()[found.at.line - 1]
+
+
+def test_a_loss_that_overflows_is_reported_at_its_update(tmp_path: Path) -> None:
+    losses = []
+    with fallline.watch(out=tmp_path / "run") as watch:
+        w = torch.ones(4, requires_grad=True)
+        for _ in range(20):
+            loss = (w**2).sum()
+            losses.append(loss.item())
+            loss.backward()
+            with torch.no_grad():
+                w -= 1000.0 * w.grad
+                w.grad.zero_()
+    (found,) = [f for f in watch.findings if f.code == "FL620"]
+    first = losses.index(float("inf"))
+    assert first > 2 and found.evidence["step"] == first
+    assert f"at update {first}" in found.message

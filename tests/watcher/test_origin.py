@@ -53,6 +53,11 @@ def test_a_bad_input_is_named_with_its_index(runs: Path) -> None:
     assert evidence["tensor"] == "x"
 
 
+def test_the_index_is_that_of_the_tensor_that_is_named(runs: Path) -> None:
+    evidence = birth(runs, "nan_input_slice")["evidence"]
+    assert (evidence["tensor"], evidence["index"]) == ("xb", [3, 2])
+
+
 def test_the_learning_rate_that_exploded_is_named(runs: Path) -> None:
     assert birth(runs, "lr_explosion")["evidence"]["learning_rate"] == {
         "update": 4,

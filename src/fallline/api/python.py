@@ -80,15 +80,23 @@ def _through(paper: Paper, call: Call, name: str) -> Value:
     return value
 
 
+def _gives_batches(value: Thing) -> bool:
+    """A loader; a data set that a loop goes over itself; an object of the project that can be gone over."""
+    if value.kind == "object" and value.cls is not None:
+        made = value.cls[1].body
+        return any(isinstance(d, ast.FunctionDef) and d.name == "__iter__" for d in made)
+    return value.kind == "loader" or bool(value.facts.get("gone_over"))
+
+
 def _len(paper: Paper, call: Call) -> Value:
     value = paper.settled(call.args[0]) if call.args else Unknown()
     if isinstance(value, Sequence) and not value.open:
         return Const(len(value.items))
-    if isinstance(value, Thing) and value.kind == "loader":
-        return Const(paper.batches(value))
+    if isinstance(value, Thing) and _gives_batches(value):
+        return Const(paper.batches(value), batches=True)
     if isinstance(value, Unknown) and paper.as_kind(value, "loader") is not None:
         assert value.became is not None
-        return Const(paper.batches(value.became))
+        return Const(paper.batches(value.became), batches=True)
     return Unknown(paper.text(call.node))
 
 

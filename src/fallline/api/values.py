@@ -48,6 +48,7 @@ class Const(Value):
 
     value: Any
     varying: bool = False
+    batches: bool = False  # as many as a loader gives in this execution: not a literal that shrinks
 
     @property
     def number(self) -> float | None:

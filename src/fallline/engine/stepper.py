@@ -20,7 +20,8 @@ from fallline.engine.clipping import (
     clip_by_value,
     measure,
 )
-from fallline.engine.gradients import Parameters, Per, layer_of, some
+from fallline.engine.collect import collect
+from fallline.engine.gradients import Parameters, Per
 from fallline.engine.ledger import Ledger
 from fallline.engine.micro_batch import MicroBatch
 from fallline.engine.noise import Noise
@@ -399,53 +400,7 @@ class Stepper:
             self._ownership.parameters = self._parameters
 
     def _collect(self) -> Parameters:
-        """Every optimizer's parameters, each once, named as in the model."""
-        names: dict[int, tuple[str, Tensor]] = {}
-        for number, model in enumerate(self.models):
-            prefix = f"{number}." if len(self.models) > 1 else ""
-            for name, parameter in model.named_parameters():
-                names.setdefault(id(parameter), (prefix + name, parameter))
-        held = [
-            (f"{n}.{m}", p)
-            for n, o in enumerate(self.optimizers)
-            for m, g in enumerate(o.param_groups)
-            for p in g["params"]
-        ]
-        if not held:
-            raise EngineError("the optimizer holds no parameters")
-        ids = [id(p) for _, p in held]
-        if len(set(ids)) != len(ids):
-            raise EngineError(
-                "a parameter belongs to two optimizers, or is twice in one: each update would step it twice"
-            )
-        left_out = {key: named for key, named in names.items() if key not in set(ids)}
-        missing = [name for name, p in left_out.values() if p.requires_grad]
-        if missing:
-            raise EngineError(
-                f"{some(missing)} belong{'s' if len(missing) == 1 else ''} to no optimizer and would never be trained: "
-                "add to an optimizer (optimizer.add_param_group), or freeze with requires_grad_(False)"
-            )
-        foreign = [p for _, p in held if id(p) not in names]
-        if foreign and self._replicas.size > 1:
-            raise EngineError(
-                f"the optimizer holds {len(foreign)} parameters that are not in the model: no rank would synchronise them"
-            )
-        labels = [
-            names[id(p)][0] if id(p) in names else f"parameter {i}" for i, (_, p) in enumerate(held)
-        ]
-        self._replicas.check_covered(zip(labels, (p for _, p in held), strict=True))
-        groups = None
-        if self.clip_per == "group":
-            groups = [group for group, _ in held]
-        elif self.clip_per == "layer":
-            groups = list(map(layer_of, labels))
-        elif self.clip_per != "all":
-            raise EngineError(
-                f'clip_per={self.clip_per!r} is not known: use "all", "group" or "layer"'
-            )
-        parameters = Parameters(labels, [p for _, p in held], groups)
-        parameters.frozen = [p for _, p in left_out.values()]
-        return parameters
+        return collect(self.models, self.optimizers, self._replicas, self.clip_per)
 
     # -- saving -----------------------------------------------------------------------------------------------------
 
@@ -488,7 +443,7 @@ class Stepper:
         self._micro.check_outside("load_state_dict()")
         if self._position.turn is not None:
             raise EngineError(
-                "load_state_dict() inside over(): load before the pass begins, and it will continue where it stopped"
+                "load_state_dict() was called inside over(): load before the pass begins, and it will continue where it stopped"
             )
         self._position.load_state_dict(state["position"])
         self._restore_counters(state)

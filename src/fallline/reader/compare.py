@@ -128,8 +128,7 @@ def _both_known(machine: Machine, op: ast.cmpop, left: Const, right: Const) -> b
     machine.counts.compared += is_number(left) or is_number(right)
     if isinstance(a, int) and isinstance(b, int) and left.varying != right.varying:
         # a counter against a literal: literals shrink as they do in loops and modulo
-        small = machine.counts.small
-        a, b = (a, small(b)) if left.varying else (small(a), b)
+        a, b = machine.counts.on_paper(left), machine.counts.on_paper(right)
     try:
         match op:
             case ast.Is() | ast.IsNot():
@@ -212,10 +211,17 @@ def _size(asked: Comparison) -> Answer | None:
     for pair in asked.sides():
         match pair:
             case Unknown(hint=hint), Const(int(number), varying=True) if SIZED.search(hint):
-                size = asked.machine.settings.count(hint, usual=SIZE)
+                size = _length(asked.machine, hint)
                 first = pair[0] is asked.left
                 return bool(order(size, number) if first else order(number, size)), True
     return None
+
+
+def _length(machine: Machine, hint: str) -> int:
+    """In a loop over the data a length that a counter is compared with, `len(dataset) // batch_size`, is that of the data."""
+    if hint.startswith("len(") and machine.loops.kinds[-1:] == ["data"]:
+        return machine.loops.length
+    return machine.settings.count(hint, usual=SIZE)
 
 
 def _open(asked: Comparison) -> Answer:

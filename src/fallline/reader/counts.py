@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from fallline.api.values import Const
+
 __all__ = ["COUNTED", "SIZE", "SIZED", "Counts", "small"]
 
 # Names of unknown whole numbers that a window can be made of.
@@ -33,6 +35,11 @@ class Counts:
     # unknown counts that a loop goes up to, and how far it goes
     ranges: dict[str, int] = field(default_factory=dict)
     compared: int = 0  # tests decided by known numbers
+
+    def on_paper(self, count: Const) -> int:
+        """A count that a counter is compared with: literals shrink as they do in loops; counters and data lengths do not."""
+        number: int = count.value
+        return number if count.varying or count.batches else self.small(number)
 
     def small(self, number: int) -> int:
         """A large literal count as it is executed on paper; the last of a shrunk window stays its last."""

@@ -51,9 +51,11 @@ def joined(a: Sequence, b: Sequence, born: int) -> Sequence:
 def _arithmetic(machine: Machine, a: Const, b: Const, op: ast.operator) -> Value:
     left, right = a.value, b.value
     if isinstance(op, ast.Mod) and isinstance(left, int) and isinstance(right, int) and a.varying:
-        right = machine.counts.small(right)
+        right = machine.counts.on_paper(b)
     found = computed(op, left, right)
-    return Unknown() if found is UNKNOWN else Const(found, a.varying or b.varying)
+    # `len(loader) - 1` is still a place in the data
+    batches = isinstance(op, ast.Add | ast.Sub) and (a.batches or b.batches)
+    return Unknown() if found is UNKNOWN else Const(found, a.varying or b.varying, batches)
 
 
 def _with_unknown(machine: Machine, a: Value, b: Value, op: ast.operator, node: ast.AST) -> Value:

@@ -106,6 +106,7 @@ def _thing(machine: Machine, value: Thing, node: ast.For | ast.AsyncFor | None) 
         # for layer in model: parts of the same parameters
         return Stream("items", lambda i: value, 1)
     if value.kind == "dataset":
+        facts["gone_over"] = True
         return Stream("data", lambda i: Tensor(False), batches(machine, value), value)
     if value.kind == "object" and value.cls is not None:
         value.kind = "loader"  # an object of the project that is gone over gives batches

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from fallline.replay.capture import Capture, Gone, take
 from fallline.replay.kept import nothing_changed
 from fallline.replay.modules import unwrap, wrapper_of
+from fallline.replay.named import NamedTensors
 from fallline.replay.once import streams_kept
 from fallline.replay.randomness import restore, state_now
 from fallline.replay.region import Spot, region
@@ -49,7 +50,7 @@ class Replay:
     run: Callable[[], Any] | None
     way: str = ""
     missing: str = ""
-    names: dict[int, str] = field(default_factory=dict)
+    names: NamedTensors = field(default_factory=NamedTensors)
 
 
 def prepare(capture: Capture) -> Replay:
@@ -69,14 +70,16 @@ def prepare(capture: Capture) -> Replay:
         found = region(frame.f_code.co_filename, first, last, spots, names, outside=outside)
         if found.code is not None:
             scope = {**frame.f_globals, **{k: _copied(v) for k, v in names.items()}}
-            return Replay(lambda: _execute(found, scope), "statements", names=_named(names))
+            return Replay(lambda: _execute(found, scope), "statements", names=NamedTensors(names))
         why = found.missing
     if capture.function is not None:
         code, args = capture.function
         method = getattr(args[0], code.co_name, None) if args else None
         if callable(method):
             return Replay(
-                lambda: _loss_of(method(*args[1:])), "function", names=_named({"batch": args[1:]})
+                lambda: _loss_of(method(*args[1:])),
+                "function",
+                names=NamedTensors({"batch": args[1:]}),
             )
     return Replay(
         lambda: _call_models(capture),
@@ -107,7 +110,9 @@ def prepare_crashed(capture: Capture, frames: list[tuple[FrameType, int]]) -> Re
             return Replay(None, missing=found.missing)
         scope = {**frame.f_globals, **{k: _copied(v) for k, v in names.items()}}
         return Replay(
-            functools.partial(_execute, found, scope, wanted), "statements", names=_named(names)
+            functools.partial(_execute, found, scope, wanted),
+            "statements",
+            names=NamedTensors(names),
         )
     return Replay(None, missing="no loss that is not finite is in sight")
 
@@ -192,9 +197,9 @@ def _copied(value: Any) -> Any:
     return value.copy() if type(value) in (list, dict, set) else value
 
 
-def arguments(capture: Capture) -> dict[int, str]:
-    """Storage → the argument of a model's forward pass, for tensors that the user gave no name."""
-    found: dict[int, str] = {}
+def arguments(capture: Capture) -> NamedTensors:
+    """The arguments of the models' forward passes, for tensors that the user gave no name."""
+    found = NamedTensors()
     for call in capture.calls:
         module = call.module()
         with contextlib.suppress(Gone, TypeError, ValueError):
@@ -202,29 +207,7 @@ def arguments(capture: Capture) -> dict[int, str]:
             bound = inspect.signature(model.forward).bind_partial(  # type: ignore[union-attr]
                 *take(call.args), **take(call.kwargs)
             )
-            for name, value in bound.arguments.items():
-                for key, text in _named({name: value}).items():
-                    found.setdefault(key, f"{text} of {type(model).__name__}.forward")
-    return found
-
-
-def _named(values: dict[str, Any]) -> dict[int, str]:
-    """Storage → what the user calls the tensor."""
-    found: dict[int, str] = {}
-
-    def note(name: str, value: Any, depth: int = 0) -> None:
-        if isinstance(value, Tensor):
-            with contextlib.suppress(RuntimeError, NotImplementedError):
-                found.setdefault(value.untyped_storage().data_ptr(), name)
-        elif depth < 3 and isinstance(value, list | tuple):
-            for i, item in enumerate(value[:16]):
-                note(f"{name}[{i}]", item, depth + 1)
-        elif depth < 3 and isinstance(value, dict):
-            for key, item in list(value.items())[:32]:
-                note(f"{name}[{key!r}]", item, depth + 1)
-
-    for name, value in values.items():
-        note(name, value)
+            found |= NamedTensors(bound.arguments).called(f"{{}} of {type(model).__name__}.forward")
     return found
 
 

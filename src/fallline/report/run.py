@@ -22,6 +22,7 @@ __all__ = [
 ]
 
 JUDGED = 50  # updates: with fewer, most rules about numbers have too little to judge
+HOPELESS = 0.9  # of the updates were not applied: what the others did is not training
 SHOWN = 4  # optimizers with all their numbers; a search over settings makes hundreds
 
 
@@ -35,7 +36,8 @@ class Overview:
     last_loss: float | None
     norm: float | None  # median
     threshold: float | None
-    clipped: float | None  # share of the updates that were clipped
+    clipped: float | None  # share of the updates below that were clipped
+    clips: int  # updates that were applied, and their norm compared with a threshold
     rate: float | None
     scale: float | None
     update_seconds: float | None  # median
@@ -65,6 +67,7 @@ def overview(series: Series, track: Track | None) -> Overview:
             (r.clip_threshold for r in reversed(rows) if r.clip_threshold is not None), None
         ),
         clipped=totals.get("clipped", 0) / clips if clips else None,
+        clips=clips,
         rate=rows[-1].lr if rows else None,
         scale=next((r.scale for r in reversed(rows) if r.scale is not None), None),
         update_seconds=seconds[len(seconds) // 2] if seconds else None,
@@ -131,21 +134,21 @@ def _longest(series: Series) -> Track | None:
 
 def _track_lines(series: Series, track: Track, paint: Paint) -> list[str]:
     seen = overview(series, track)
-    rows = [
+    losses = f"{number(seen.first_loss)} → {number(seen.last_loss)}"
+    known = (
+        ("updates", seen.updates, _updates_text(seen)),
+        ("loss", seen.first_loss, losses),
+        ("gradient norm", seen.norm, f"median {number(seen.norm)}{_clip_text(seen)}"),
+        ("learning rate", seen.rate, number(seen.rate)),
+        ("loss scale", seen.scale, number(seen.scale)),
         (
-            "updates",
-            f"{seen.updates:,}" + (f", {seen.skipped:,} of them skipped" if seen.skipped else ""),
+            "time per update",
+            seen.update_seconds,
+            seconds_text(seen.update_seconds) + _shares(track),
         ),
-        ("loss", f"{number(seen.first_loss)} → {number(seen.last_loss)}"),
-        ("gradient norm", f"{number(seen.norm)} in the middle" + _clip_text(seen)),
-        ("learning rate", number(seen.rate)),
-    ]
-    if seen.scale is not None:
-        rows.append(("loss scale", number(seen.scale)))
-    rows += [
-        ("time per update", seconds_text(seen.update_seconds) + _shares(track)),
-        ("memory", bytes_text(seen.memory)),
-    ]
+        ("memory", seen.memory, bytes_text(seen.memory)),
+    )
+    rows = [(label, text) for label, value, text in known if value is not None]
     name = f"{track.optimizer} ({track.type})" if track.type else track.optimizer
     return [
         f"  {paint(name, 'bold')}",
@@ -153,11 +156,21 @@ def _track_lines(series: Series, track: Track, paint: Paint) -> list[str]:
     ]
 
 
+def _updates_text(seen: Overview) -> str:
+    if seen.skipped * 2 <= seen.updates:
+        return f"{seen.updates:,}" + (f", {seen.skipped:,} of them skipped" if seen.skipped else "")
+    lost = ": the model did not train" if seen.skipped >= HOPELESS * seen.updates else ""
+    return f"{seen.skipped:,} of {counted(seen.updates, 'update')} were not applied{lost}"
+
+
 def _clip_text(seen: Overview) -> str:
     # clipping at infinity measures the norm, and does nothing else: the Hugging Face Trainer's max_grad_norm=0
     if seen.clipped is None or seen.threshold is None or math.isinf(seen.threshold):
         return ""
-    return f", clipped at {number(seen.threshold)} in {seen.clipped:.0%} of the updates"
+    often = f"{seen.clipped:.0%} of the updates"
+    if seen.clips < JUDGED or 0 < seen.clipped < 0.005:  # too few for a percentage
+        often = f"{round(seen.clipped * seen.clips):,} of {counted(seen.clips, 'applied update')}"
+    return f", clipped at {number(seen.threshold)} in {often}"
 
 
 def _shares(track: Track) -> str:

@@ -76,7 +76,8 @@ class Track:
         totals = self.totals
         totals["updates"] = totals.get("updates", 0) + 1
         totals["skipped"] = totals.get("skipped", 0) + row.skipped
-        if row.clip_norm is not None and row.clip_threshold is not None:
+        # the norm of an update that was not applied is not finite: it says nothing about clipping
+        if not row.skipped and row.clip_norm is not None and row.clip_threshold is not None:
             totals["clips"] = totals.get("clips", 0) + 1
             totals["clipped"] = totals.get("clipped", 0) + (row.clip_norm > row.clip_threshold)
         if row.sample is not None:

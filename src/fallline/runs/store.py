@@ -226,7 +226,8 @@ class Store:
         )
         totals["updates"] += 1
         totals["skipped"] += row.skipped
-        if row.clip_norm is not None and row.clip_threshold is not None:
+        # the norm of an update that was not applied is not finite: it says nothing about clipping
+        if not row.skipped and row.clip_norm is not None and row.clip_threshold is not None:
             totals["clips"] += 1
             totals["clipped"] += row.clip_norm > row.clip_threshold
         for name, value in row.seconds.items():

@@ -5,13 +5,16 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from sys import _getframe
+from threading import get_ident
+from types import FrameType
 from typing import Any
 
 from torch import Tensor, nn
 
-from fallline.taps.frames import caller
+from fallline.taps.frames import between, caller
 from fallline.taps.patches import Patches, Wrapped
-from fallline.taps.tap import Call, Tap, Topic, published
+from fallline.taps.tap import Call, Tap, Topic, new, switch, thread
 
 __all__ = ["CLIP", "ClipCall", "tap_clip"]
 
@@ -73,10 +76,17 @@ def tap_clip(
 
     def make(original: Wrapped) -> Wrapped:
         def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
-            if _Nested.inside or not published() or (kwargs and skipped(kwargs)):
+            if _Nested.inside or switch.silent or (kwargs and skipped(kwargs)):
+                return original(parameters, *args, **kwargs)
+            if thread.ident != get_ident() and thread.keeps_out():
                 return original(parameters, *args, **kwargs)
             parameters, held = tensors(parameters)
-            call = ClipCall(caller(), held, how, args[0] if args else kwargs.get(threshold))
+            here: FrameType | None = _getframe(1)
+            while here is not None and between[here.f_code.co_filename]:
+                here = here.f_back
+            call = new(ClipCall)
+            call.frame, call.parameters, call.how = here or caller(), held, how
+            call.threshold, call.result = args[0] if args else kwargs.get(threshold), None
             for handler in CLIP.before:
                 handler(call)
             _Nested.inside = True

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from sys import _getframe
+from threading import get_ident
+from types import FrameType
 from typing import Any
 
 from torch.utils.data import DataLoader, DistributedSampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from fallline.taps.frames import caller
+from fallline.taps.frames import between, caller
 from fallline.taps.patches import Patches, Wrapped
-from fallline.taps.tap import Call, Tap, Topic, published
+from fallline.taps.tap import Call, Tap, Topic, new, published, switch, thread
 
 __all__ = [
     "BATCH",
@@ -110,9 +113,13 @@ def _iter(original: Wrapped) -> Wrapped:
 
 def _next(original: Wrapped) -> Wrapped:
     def __next__(self: Any) -> Any:
-        if not published():
+        if switch.silent or (thread.ident != get_ident() and thread.keeps_out()):
             return original(self)
-        call = BatchCall(caller(), self)
+        here: FrameType | None = _getframe(1)
+        while here is not None and between[here.f_code.co_filename]:
+            here = here.f_back
+        call = new(BatchCall)
+        call.frame, call.iterator, call.batch = here or caller(), self, None
         for handler in BATCH.before:
             handler(call)
         try:

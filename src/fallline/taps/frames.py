@@ -20,6 +20,7 @@ from fallline.location import Location
 
 __all__ = [
     "Place",
+    "between",
     "caller",
     "cells",
     "claim",
@@ -112,7 +113,7 @@ class _Frames:
 
     def __init__(self) -> None:
         self.cells: dict[str, str] = {}  # the source of the notebook's cells that were met
-        self._between = _Between()
+        self.between = _Between()
         self._taps = _Taps()
         self._user: dict[str, bool] = {}
         self._claimed: list[str] = []
@@ -219,7 +220,7 @@ class _Frames:
 
     def caller(self) -> FrameType:
         """The frame that calls torch: the innermost that is neither torch's nor ours (the engine counts as a framework)."""
-        between = self._between
+        between = self.between
         here: FrameType | None = sys._getframe()
         while here is not None and between[here.f_code.co_filename]:
             here = here.f_back
@@ -299,6 +300,7 @@ def from_torch() -> bool:
 
 
 _frames = _Frames()  # of this process
+between = _frames.between
 cells = _frames.cells
 caller = _frames.caller
 claim = _frames.claim

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass
+from sys import _getframe
 from threading import get_ident
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.modules import module as global_hooks
 
-from fallline.taps.frames import caller
+from fallline.taps.frames import between, caller
 from fallline.taps.patches import Patches, Wrapped
-from fallline.taps.tap import Call, Tap, Topic, published, switch, thread
+from fallline.taps.tap import Call, Tap, Topic, new, published, switch, thread
 
 __all__ = [
     "FORWARD",
@@ -104,17 +106,15 @@ class _Hollow:
     """Which modules hold no parameters, such as losses. What they call may be a model."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[weakref.ref[nn.Module], bool]] = {}
+        self.known: dict[int, tuple[weakref.ref[nn.Module], bool]] = {}
 
-    def __contains__(self, module: nn.Module) -> bool:
-        known = self._known.get(id(module))
-        if known is not None and known[0]() is module:
-            return known[1]
-        if len(self._known) > _MOST:
-            self._known.clear()
+    def meet(self, module: nn.Module) -> tuple[weakref.ref[nn.Module], bool]:
+        """A module that is not known yet."""
+        if len(self.known) > _MOST:
+            self.known.clear()
         hollow = next(module.parameters(), None) is None
-        self._known[id(module)] = (weakref.ref(module), hollow)
-        return hollow
+        self.known[id(module)] = met = (weakref.ref(module), hollow)
+        return met
 
 
 _hollow = _Hollow()
@@ -143,9 +143,17 @@ def _model(original: Wrapped) -> Wrapped:
 
 
 def _forward(original: Wrapped, module: nn.Module, args: Any, kwargs: Any) -> Any:
-    if module in _hollow or (thread.ident != get_ident() and thread.keeps_out()):
+    known = _hollow.known.get(id(module))
+    if known is None or known[0]() is not module:
+        known = _hollow.meet(module)
+    if known[1] or (thread.ident != get_ident() and thread.keeps_out()):
         return original(module, *args, **kwargs)
-    call = ForwardCall(caller(), module, args, kwargs)
+    here: FrameType | None = _getframe(1)
+    while here is not None and between[here.f_code.co_filename]:
+        here = here.f_back
+    call = new(ForwardCall)
+    call.frame, call.module = here or caller(), module
+    call.args, call.kwargs, call.output = args, kwargs, None
     switch.inside = True
     try:
         for handler in FORWARD.before:

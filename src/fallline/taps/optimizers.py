@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from sys import _getframe
 from threading import get_ident
+from types import FrameType
 from typing import Any
 
 from torch import nn
@@ -14,9 +16,9 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from fallline.taps.frames import caller
+from fallline.taps.frames import between, caller
 from fallline.taps.patches import Patches, Wrapped
-from fallline.taps.tap import Call, Tap, Topic, published, switch, thread
+from fallline.taps.tap import Call, Tap, Topic, new, published, switch, thread
 
 __all__ = [
     "CLOSURE",
@@ -91,7 +93,11 @@ def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
     if switch.silent or (thread.ident != get_ident() and thread.keeps_out()):
         return None
     closure = args[1] if len(args) > 1 else kwargs.get("closure") if kwargs else None
-    call = StepCall(caller(), optimizer, callable(closure))
+    here: FrameType | None = _getframe(1)
+    while here is not None and between[here.f_code.co_filename]:
+        here = here.f_back
+    call = new(StepCall)
+    call.frame, call.optimizer, call.closure = here or caller(), optimizer, callable(closure)
     for handler in STEP.before:
         handler(call)
     if closure is None or not callable(closure) or not CLOSURE.heard:
@@ -115,7 +121,11 @@ def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     """A hook of torch, behind every step."""
     if switch.silent or (thread.ident != get_ident() and thread.keeps_out()):
         return
-    call = StepCall(caller(), optimizer)
+    here: FrameType | None = _getframe(1)
+    while here is not None and between[here.f_code.co_filename]:
+        here = here.f_back
+    call = new(StepCall)
+    call.frame, call.optimizer, call.closure = here or caller(), optimizer, False
     for handler in STEP.after:
         handler(call)
 
@@ -126,7 +136,11 @@ def _zero_grad(original: Wrapped) -> Wrapped:
             return None
         if switch.silent or (thread.ident != get_ident() and thread.keeps_out()):
             return original(self, *args, **kwargs)
-        call = ZeroGradCall(caller(), self)
+        here: FrameType | None = _getframe(1)
+        while here is not None and between[here.f_code.co_filename]:
+            here = here.f_back
+        call = new(ZeroGradCall)
+        call.frame, call.owner = here or caller(), self
         for handler in ZERO_GRAD.before:
             handler(call)
         result = original(self, *args, **kwargs)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from sys import _getframe
+from threading import get_ident
+from types import FrameType
 from typing import Any
 
 import torch
 
-from fallline.taps.frames import caller
+from fallline.taps.frames import between, caller
 from fallline.taps.patches import Patches, Wrapped
-from fallline.taps.tap import Call, Tap, Topic, published, switch
+from fallline.taps.tap import Call, Tap, Topic, new, published, switch, thread
 
 __all__ = [
     "SCALE",
@@ -66,10 +69,19 @@ def _install(patches: Patches) -> None:
 def _scale(original: Wrapped) -> Wrapped:
     def scale(self: Any, outputs: Any) -> Any:
         scaled = original(self, outputs)
-        if self._enabled and published():
-            call = ScaleCall(caller(), self, outputs)
-            for handler in SCALE.after:
-                handler(call)
+        if (
+            not self._enabled
+            or switch.silent
+            or (thread.ident != get_ident() and thread.keeps_out())
+        ):
+            return scaled
+        here: FrameType | None = _getframe(1)
+        while here is not None and between[here.f_code.co_filename]:
+            here = here.f_back
+        call = new(ScaleCall)
+        call.frame, call.scaler, call.outputs = here or caller(), self, outputs
+        for handler in SCALE.after:
+            handler(call)
         return scaled
 
     return scale
@@ -94,9 +106,18 @@ def _step(original: Wrapped) -> Wrapped:
     def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         if switch.replaying:
             return None
-        if not self._enabled or not published():
+        if (
+            not self._enabled
+            or switch.silent
+            or (thread.ident != get_ident() and thread.keeps_out())
+        ):
             return original(self, optimizer, *args, **kwargs)
-        call = ScalerStepCall(caller(), self, optimizer)
+        here: FrameType | None = _getframe(1)
+        while here is not None and between[here.f_code.co_filename]:
+            here = here.f_back
+        call = new(ScalerStepCall)
+        call.frame, call.scaler = here or caller(), self
+        call.optimizer, call.raised = optimizer, False
         for handler in SCALER_STEP.before:
             handler(call)
         outer, _Stepping.inside = _Stepping.inside, True
@@ -117,11 +138,23 @@ def _update(original: Wrapped) -> Wrapped:
     def update(self: Any, *args: Any, **kwargs: Any) -> Any:
         if switch.replaying:
             return None
-        if not self._enabled or not published():
+        if (
+            not self._enabled
+            or switch.silent
+            or (thread.ident != get_ident() and thread.keeps_out())
+        ):
             return original(self, *args, **kwargs)
-        return SCALER_UPDATE.around(
-            ScalerUpdateCall(caller(), self), original, self, *args, **kwargs
-        )
+        here: FrameType | None = _getframe(1)
+        while here is not None and between[here.f_code.co_filename]:
+            here = here.f_back
+        call = new(ScalerUpdateCall)
+        call.frame, call.scaler = here or caller(), self
+        for handler in SCALER_UPDATE.before:
+            handler(call)
+        result = original(self, *args, **kwargs)
+        for handler in SCALER_UPDATE.after:
+            handler(call)
+        return result
 
     return update
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from sys import _getframe
 from threading import get_ident
+from types import FrameType
 from typing import Any
 
 from torch.optim import lr_scheduler
 
-from fallline.taps.frames import caller
+from fallline.taps.frames import between, caller
 from fallline.taps.patches import Patches, Wrapped
-from fallline.taps.tap import Call, Tap, Topic, switch, thread
+from fallline.taps.tap import Call, Tap, Topic, new, switch, thread
 
 __all__ = ["SCHEDULER_STEP", "SchedulerStepCall"]
 
@@ -49,7 +51,12 @@ def _step(original: Wrapped) -> Wrapped:
             return None
         if _Nested.inside or switch.silent or (thread.ident != get_ident() and thread.keeps_out()):
             return original(self, *args, **kwargs)
-        call = SchedulerStepCall(caller(), self, bool(args or kwargs))
+        here: FrameType | None = _getframe(1)
+        while here is not None and between[here.f_code.co_filename]:
+            here = here.f_back
+        call = new(SchedulerStepCall)
+        call.frame, call.scheduler = here or caller(), self
+        call.explicit = bool(args or kwargs)
         _Nested.inside = True
         try:
             return SCHEDULER_STEP.around(call, original, self, *args, **kwargs)

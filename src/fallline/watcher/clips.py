@@ -35,6 +35,7 @@ class Clips:
         draft: Draft,
         wrappers: Wrappers,
         guard: Guard,
+        fuse: Fuse,
     ) -> None:
         self._emitter = emitter
         self._routine = routine
@@ -42,18 +43,28 @@ class Clips:
         self._draft = draft
         self._wrappers = wrappers
         self._guard = guard
+        self._fuse = fuse
         self._event: Clip | None = None  # of the call in progress
 
-    def subscribe(self, taps: Subscription, fuse: Fuse) -> None:
-        taps.before(CLIP, fuse.guarded(self._begins))
-        taps.after(CLIP, fuse.guarded(self._ends))
+    def subscribe(self, taps: Subscription) -> None:
+        taps.before(CLIP, self._begins)
+        taps.after(CLIP, self._fuse.guarded(self._ends))
 
     def _begins(self, call: ClipCall) -> None:
         self._event = None
-        again = self._routine.expected("clip", None, call.frame, call.how)
-        if isinstance(again, Clip):
-            self._event = again
+        if self._fuse.off:
             return
+        routine, frame = self._routine, call.frame
+        key = ("clip", call.how, id(frame.f_code), frame.f_lasti)
+        if routine.resting and routine.keys[routine.at] == key:
+            again = routine.events[routine.at]
+            routine.at += 1
+            self._event = again if isinstance(again, Clip) else None
+        else:
+            self._fuse.safely(self._record, call, key)
+
+    def _record(self, call: ClipCall, key: tuple[Any, ...]) -> None:
+        self._routine.differs(key)
         listed = [call.parameters] if isinstance(call.parameters, Tensor) else list(call.parameters)
         at, callers = spot(call.place)
         self._event = self._emitter.emit(

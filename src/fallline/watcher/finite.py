@@ -94,15 +94,16 @@ class Plan:
             norms.append(norm_of(group))
         for pick, part in self._stacks:
             torch.cat(pick(gradients), out=part)
-        norms += (torch.linalg.vector_norm(b, dtype=_wide(b)) for b in self._buffers)
-        return math.hypot(*(n.item() for n in norms))
+        norms += map(_norm, self._buffers)
+        return math.hypot(*map(Tensor.item, norms))
 
 
 def norm_of(group: list[Tensor]) -> Tensor:
     """Of tensors of one type on one device; not finite where one of them is not. Nothing waits."""
     if has_kernel(group[0]):
         return moments_of(group)[:, SQUARES].sum().sqrt()
-    each = torch._foreach_norm(group, 2, dtype=_wide(group[0]))
+    wide = torch.promote_types(group[0].dtype, torch.float32)
+    each = torch._foreach_norm(group, 2, dtype=wide)
     total: Tensor = torch.linalg.vector_norm(torch.stack(each))
     return total
 
@@ -111,7 +112,7 @@ def _one_by_one(gradients: list[Tensor]) -> tuple[bool, float | None]:
     """Sparse, complex or distributed tensors."""
     norms = []
     for value in (v for g in gradients if (v := _values(g)).numel()):
-        norm = float(torch.linalg.vector_norm(value, dtype=_wide(value)))
+        norm = float(_norm(value))
         if not math.isfinite(norm) and not bool(torch.isfinite(value).all()):
             return False, None
         norms.append(norm)
@@ -119,8 +120,10 @@ def _one_by_one(gradients: list[Tensor]) -> tuple[bool, float | None]:
     return True, total if math.isfinite(total) else None
 
 
-def _wide(tensor: Tensor) -> torch.dtype:
-    return torch.promote_types(tensor.dtype, torch.float32)
+def _norm(tensor: Tensor) -> Tensor:
+    wide = torch.promote_types(tensor.dtype, torch.float32)
+    norm: Tensor = torch.linalg.vector_norm(tensor, dtype=wide)
+    return norm
 
 
 def _values(gradient: Tensor) -> Tensor:

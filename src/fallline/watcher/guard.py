@@ -84,7 +84,11 @@ class Guard:
             return
         self._measured = (norm, number)
         # with a scaler an overflow is expected, and the scaler skips the step
-        if norm.device.type == "cpu" and not self._draft.scaled and not bool(torch.isfinite(norm)):
+        if (
+            norm.device.type == "cpu"
+            and self._draft.scale is None
+            and not bool(torch.isfinite(norm))
+        ):
             self._origin.clip_spread(event, float(norm))
 
     def check(self, optimizer: torch.optim.Optimizer, index: int, held: int) -> None:
@@ -179,10 +183,11 @@ class Guard:
     def _rests(self, plan: Plan) -> int:
         """All gradients were looked at: before how many steps from now on a few have to do."""
         now, steps = time.perf_counter(), self._rested + 1
-        left = left_for_looks(self._budget, (now - self._last) / steps)
+        update = (now - self._last) / steps  # how long one takes
         self._last, self._rested = now, 0
         if plan.elements <= ALWAYS_BELOW and plan.count <= ALWAYS_TENSORS:
             return 0
+        left = left_for_looks(self._budget, update)
         if plan.looks < FIRST or not plan.few or plan.seconds <= ALWAYS_WITHIN * left:
             return 0
         return min(int(plan.seconds / max(SHARE * left, FLOOR_SECONDS)), MOST_RESTS)

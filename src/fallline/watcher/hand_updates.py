@@ -21,6 +21,7 @@ from fallline.taps.backward import BACKWARD, BackwardCall
 from fallline.taps.gradients import GRADIENT_READ, GradientRead, gradient_of
 from fallline.taps.optimizers import OPTIMIZER_MADE
 from fallline.taps.tap import Subscription
+from fallline.watcher.progress import Progress
 from fallline.watcher.recorder import Recorder, as_it_is
 
 __all__ = ["BY_HAND", "HandUpdates"]
@@ -42,8 +43,10 @@ class _Before:
 class HandUpdates:
     """Listens until an optimizer is made. `safely` runs a handler so that its failure does not reach the program."""
 
-    def __init__(self, open: Callable[[], Recorder], safely: Callable[..., Any]) -> None:
-        self.count = 0
+    def __init__(
+        self, open: Callable[[], Recorder], progress: Progress, safely: Callable[..., Any]
+    ) -> None:
+        self._progress = progress
         self._open = open
         self._before: dict[int, _Before] = {}
         self._at: Location | None = None
@@ -59,7 +62,9 @@ class HandUpdates:
         self._taps.before(BACKWARD, lambda call: safely(self._backward, call))
         self._taps.before(GRADIENT_READ, lambda call: safely(self._read, call))
 
-    def start(self) -> None:
+    def start(self, rebind: bool) -> None:
+        """To be started before those who ask how many updates there were when a backward begins."""
+        self._taps.rebind = rebind
         self._taps.start()
 
     def stop(self) -> None:
@@ -68,11 +73,11 @@ class HandUpdates:
 
     def finish(self) -> None:
         """The program is over: the last update has no backward behind it."""
-        self._settle()
+        self.settle()
         self.stop()
 
     def _backward(self, call: BackwardCall) -> None:
-        self._settle()
+        self.settle()
         if isinstance(call.loss, Tensor) and call.loss.numel() == 1:
             self._losses.append(as_it_is(call.loss))
             place = call.place
@@ -91,8 +96,8 @@ class HandUpdates:
     def _trusts(self, tensor: Tensor) -> bool:
         return self._compared >= TRUSTED and not tensor.is_cpu
 
-    def _settle(self) -> None:
-        """A new backward begins: was there an update since the last one?"""
+    def settle(self) -> None:
+        """A new backward begins, or the program is over: was there an update since the last one?"""
         if self._before and any(map(self._changed, self._before.values())):
             self._record()
         self._before.clear()
@@ -111,11 +116,11 @@ class HandUpdates:
         return changed
 
     def _record(self) -> None:
-        recorder = self._open()
+        recorder, progress = self._open(), self._progress
         losses, self._losses = self._losses, []
         recorder.update(
             UpdateRow(
-                self.count,
+                progress.by_hand,
                 BY_HAND,
                 self._at,
                 self._loss_at,
@@ -123,7 +128,8 @@ class HandUpdates:
                 micro_batches=max(1, len(losses)),
             )
         )
-        self.count += 1
+        progress.by_hand += 1
+        progress.by_hand_at = self._at
         self._lines.add(self._at)
 
 

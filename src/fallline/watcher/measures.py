@@ -23,23 +23,15 @@ class Measures:
         self._objects = objects
         self._scalers = scalers
         self._recording = recording
-        self._known: dict[str, tuple[int, Numbers]] = {}  # by optimizer: its parameter set
-
-    def get(self, name: str) -> Numbers | None:
-        """Of the optimizer of this name, where it was met."""
-        known = self._known.get(name)
-        return known[1] if known is not None else None
-
-    @property
-    def all(self) -> list[Numbers]:
-        return [numbers for _, numbers in self._known.values()]
+        self.numbers: dict[str, Numbers] = {}  # by optimizer
+        self._held: dict[str, int] = {}  # its parameter set
 
     def of(self, name: str, optimizer: torch.optim.Optimizer) -> Numbers:
         held = self._objects.optimizer_sets[name]
-        known = self._known.get(name)
-        if known is None or known[0] != held:
+        numbers = self.numbers.get(name)
+        if numbers is None or self._held[name] != held:
             named = self._named(optimizer)
-            if known is None:
+            if numbers is None:
                 half = self._scalers.any or autocast_dtype("cpu") == "float16"
                 recording = self._recording
                 numbers = Numbers(
@@ -50,10 +42,9 @@ class Measures:
                 )
                 self._describe(name, optimizer)
             else:
-                numbers = known[1]
                 numbers.refresh(named)
-            self._known[name] = known = (held, numbers)
-        return known[1]
+            self.numbers[name], self._held[name] = numbers, held
+        return numbers
 
     def _named(self, optimizer: torch.optim.Optimizer) -> list[tuple[ParameterInfo, Tensor]]:
         known: dict[int, ParameterInfo] = {}

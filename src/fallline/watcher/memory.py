@@ -20,7 +20,7 @@ class LiveGraphs:
 
     def __init__(self) -> None:
         self.anchor = object()
-        self._others = sys.getrefcount(self.anchor)
+        self.others = sys.getrefcount(self.anchor)
 
     def note(self, tensor: Any) -> None:
         """Remember the graph that this tensor ends."""
@@ -32,7 +32,7 @@ class LiveGraphs:
     @property
     def alive(self) -> int:
         """How many of them there are now."""
-        return sys.getrefcount(self.anchor) - self._others
+        return sys.getrefcount(self.anchor) - self.others
 
 
 def live_bytes() -> int | None:

@@ -189,7 +189,7 @@ class Origin:
         if self.calm:
             return
         probes = self._parameter_probes(name, optimizer)
-        if any(not math.isfinite(p.sum().item()) for p in probes):
+        if not all(map(math.isfinite, map(Tensor.item, map(Tensor.sum, probes)))):
             for p in (p for g in optimizer.param_groups for p in g["params"]):
                 if not bool(torch.isfinite(p.detach()).all()):
                     self._made_bad[id(p)] = (index, event.at, name)
@@ -396,6 +396,8 @@ class Origin:
         steps = self._progress.updates
         if made is not None:
             facts |= {"step": made[0], "at": made[1], "op": "step", "optimizer": made[2]}
+        elif self._last_step is None and self._progress.by_hand:
+            facts |= {"step": steps - 1, "at": self._progress.by_hand_at, "op": "update by hand"}
         elif steps == 0 or self._last_step is None:
             facts |= {"step": 0, "op": "init", "note": "it was there before the first update"}
         else:
@@ -452,7 +454,7 @@ class Origin:
     def _forward_story(self, replay: Replay) -> tuple[Story | None, str, str]:
         if replay.run is None or self.capture is None:
             return None, "", replay.missing
-        trace = ForwardTrace(arguments(self.capture) | replay.names)
+        trace = ForwardTrace(replay.names | arguments(self.capture))
         try:
             with as_it_was(self.capture, trace.same):
                 trace.modules = self._modules(self.capture)  # with the buffers of the replay

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as global_hooks
 
 from fallline.replay.modules import Modules
+from fallline.replay.named import NamedTensors
 from fallline.replay.tensors import tensors_in
 from fallline.watcher.origin_trace import ForwardTrace, Story, is_finite
 
@@ -56,7 +57,7 @@ class Hooks:
         def watched(*args: Any) -> Any:
             if self.found is not None or not all(map(is_finite, tensors_in(args))):
                 return hook(*args)
-            trace = ForwardTrace({}, self.modules)
+            trace = ForwardTrace(NamedTensors(), self.modules)
             with trace:
                 result = hook(*args)
             # it may also have changed what it was given

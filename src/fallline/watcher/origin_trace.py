@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fallline.location import Location
 from fallline.replay.modules import Modules
+from fallline.replay.named import NamedTensors
 from fallline.replay.tensors import flat, keep_spelling, plain_base, plain_name, storage, tensors_in
 from fallline.taps.frames import is_user_file, place, shown_path
 
@@ -70,10 +71,10 @@ class Story:
 class ForwardTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Looks at the result of every operation and keeps each non-finite tensor's story."""
 
-    def __init__(self, inputs: dict[int, str], modules: Modules | None = None) -> None:
+    def __init__(self, inputs: NamedTensors, modules: Modules | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.modules = modules or Modules(())
-        self.inputs = inputs  # storage → what the user calls it
+        self.inputs = inputs
         self.stories: dict[int, Story | None] = {}
         self._count = 0
 
@@ -102,7 +103,10 @@ class ForwardTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self.stories[key]
         found = None
         if key and not bool(torch.isfinite(tensor).all()):
-            kind, name = self.modules.tensors.get(key, ("input", self.inputs.get(key, "")))
+            index = first_bad(tensor)
+            kind, name = self.modules.tensors.get(key, ("input", None))
+            if kind == "input":
+                name, index = self.inputs.find(tensor, index)
             meant = (
                 kind != "parameter"
                 and not bool(torch.isnan(tensor).any())
@@ -115,7 +119,7 @@ class ForwardTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 meant=meant,
                 leaf=kind,
                 name=name or None,
-                index=first_bad(tensor),
+                index=index,
                 result=describe(tensor),
             )
         self.stories[key] = found

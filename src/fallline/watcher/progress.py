@@ -18,22 +18,15 @@ class Progress:
     def __init__(self) -> None:
         self.steps = 0  # of all optimizers
         self.counts: dict[str, int] = {}  # updates by optimizer; the one stepped last comes last
+        self.by_hand = 0  # updates without an optimizer
+        self.by_hand_at: Location | None = None  # the last of them
         self.micro_batches = 0  # of the last update
         self.checkpoints = 0  # calls of torch.utils.checkpoint
 
     @property
     def updates(self) -> int:
-        """The most updates that one optimizer has made."""
-        return max(self.counts.values(), default=0)
-
-    def stepped(self, name: str) -> int:
-        """One more step of this optimizer; its update, counted from 0."""
-        counts = self.counts
-        index = counts.get(name, 0)
-        if len(counts) > 1:
-            counts.pop(name, None)
-        counts[name] = index + 1
-        return index
+        """The most updates that one optimizer has made; those made by hand where none steps."""
+        return max(self.counts.values(), default=self.by_hand)
 
 
 class Draft:
@@ -48,11 +41,8 @@ class Draft:
         """The next update begins."""
         self.losses: list[Any] = []
         self.clip: tuple[Any, float | None] = NO_CLIP
-        self.scale: Any = None  # the loss scale of its backward passes
+        self.scale: Any = (
+            None  # the loss scale of its backward passes; None where they are not scaled
+        )
         self.all_reduces = 0
         self.seconds = dict.fromkeys(SPANS, 0.0)
-
-    @property
-    def scaled(self) -> bool:
-        """The gradients come from a scaled loss."""
-        return self.scale is not None

@@ -9,10 +9,14 @@ divisor, are looked at in one update of 256.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from operator import attrgetter
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 from fallline.events import Backward, Clip, Event, Forward, Step
+from fallline.taps.tap import Call
+from fallline.watcher.fuse import Fuse
 from fallline.watcher.log import KEPT_UPDATES, EventLog
 from fallline.watcher.window import Window
 
@@ -22,6 +26,7 @@ OFTEN = 32  # times that an update was recorded in full
 IN_FULL = 256  # then every so many are
 MOST = 256  # ways that updates of one program go
 
+C = TypeVar("C", bound=Call)
 Key = tuple[Any, ...]
 _NONE: Key = ()
 
@@ -51,6 +56,28 @@ class Routine:
             return self.events[self.at - 1]
         self.differs(key)
         return None
+
+    def unless_expected(
+        self, kind: str, thing: str, record: Callable[[C], None], fuse: Fuse
+    ) -> Callable[[C], None]:
+        """The handler of a tap whose calls are only compared while all goes as before. `thing`: the call's attribute that counts."""
+        thing_of = attrgetter(thing)
+
+        def differs(key: Key, call: C) -> None:
+            self.differs(key)
+            record(call)
+
+        def compare(call: C) -> None:
+            if fuse.off:
+                return
+            frame = call.frame
+            key = (kind, id(thing_of(call)), id(frame.f_code), frame.f_lasti, None)
+            if self.resting and self.keys[self.at] == key:
+                self.at += 1
+            else:
+                fuse.safely(differs, key, call)
+
+        return compare
 
     def differs(self, key: Key) -> None:
         """This call has to be recorded."""

@@ -36,14 +36,16 @@ class Scalers:
         self._objects = objects
         self._draft = draft
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._last: weakref.ref[Any] | None = None  # that has scaled a loss
         self.any = False
         self.stepping: Any = None  # the scaler that is stepping an optimizer now
         self.unscaled: Any = None  # the loss that was scaled last, before that
 
     def subscribe(self, taps: Subscription, fuse: Fuse) -> None:
         taps.after(SCALE, fuse.guarded(self._scaled))
-        taps.before(UNSCALE, fuse.guarded(self._unscale))
-        taps.before(SCALER_UPDATE, fuse.guarded(self._update))
+        unless_expected = self._routine.unless_expected
+        taps.before(UNSCALE, unless_expected("unscale", "scaler", self._unscale, fuse))
+        taps.before(SCALER_UPDATE, unless_expected("scaler_update", "scaler", self._update, fuse))
 
     @property
     def scales(self) -> list[Tensor]:
@@ -64,16 +66,16 @@ class Scalers:
         return float(scale) if on_cpu else None
 
     def _scaled(self, call: ScaleCall) -> None:
-        self._known.add(call.scaler)
-        self.any = True
-        self.name(call.scaler)
-        self._draft.scale = call.scaler._scale
+        scaler = call.scaler
+        if self._last is None or self._last() is not scaler:
+            self._known.add(scaler)
+            self.any, self._last = True, weakref.ref(scaler)
+            self.name(scaler)
+        self._draft.scale = scaler._scale
         if isinstance(call.outputs, Tensor):
             self.unscaled = call.outputs.detach()
 
     def _unscale(self, call: UnscaleCall) -> None:
-        if self._routine.expected("unscale", call.scaler, call.frame):
-            return
         at, callers = spot(call.place)
         held = self._objects.optimizer(inner_of(call.optimizer))
         self._emitter.emit(
@@ -81,6 +83,5 @@ class Scalers:
         )
 
     def _update(self, call: ScalerUpdateCall) -> None:
-        if not self._routine.expected("scaler_update", call.scaler, call.frame):
-            at, callers = spot(call.place)
-            self._emitter.emit(ScalerUpdate(at, callers=callers, scaler=self.name(call.scaler)))
+        at, callers = spot(call.place)
+        self._emitter.emit(ScalerUpdate(at, callers=callers, scaler=self.name(call.scaler)))

@@ -27,12 +27,11 @@ class Schedulers:
         self._loaders = loaders
 
     def subscribe(self, taps: Subscription, fuse: Fuse) -> None:
-        taps.before(SCHEDULER_STEP, fuse.guarded(self._step))
+        step = self._routine.unless_expected("scheduler_step", "scheduler", self._step, fuse)
+        taps.before(SCHEDULER_STEP, step)
 
     def _step(self, call: SchedulerStepCall) -> None:
         scheduler, objects = call.scheduler, self._objects
-        if self._routine.expected("scheduler_step", scheduler, call.frame):
-            return
         name = objects.name("scheduler", scheduler, type=type(scheduler).__name__)
         optimizer = getattr(scheduler, "optimizer", None)
         held = objects.optimizer(inner_of(optimizer)) if optimizer is not None else None

@@ -85,7 +85,7 @@ class Session:
         kept = KeptGraphs(emitter, progress)
         self.owners = owners = Owners(emitter, objects, progress, observed)
         self.by_hand = by_hand = ByHand(emitter, objects, taps)
-        self.hand_updates = hand_updates = HandUpdates(recording.open, fuse.safely)
+        self.hand_updates = hand_updates = HandUpdates(recording.open, progress, fuse.safely)
         reach = Reach(emitter, objects, window, owners)
         steps = Steps(emitter, routine, objects, scalers)
         loaders = Loaders(emitter, routine, objects, draft, kept)
@@ -110,13 +110,13 @@ class Session:
         forwards.subscribe(taps)
         self.backwards.subscribe(taps)
         self.updates.subscribe(taps)
+        Clips(emitter, routine, objects, draft, wrappers, guard, fuse).subscribe(taps)
         by_hand.subscribe(fuse)
         for part in (
             steps,
             scalers,
             loaders,
             owners,
-            Clips(emitter, routine, objects, draft, wrappers, guard),
             Schedulers(emitter, routine, objects, loaders),
             Modes(emitter, routine, objects, progress, log),
             Waits(emitter, progress),
@@ -129,8 +129,8 @@ class Session:
         """Listen from here on. `rebind`: also to functions that a module has already imported by name."""
         self._rebind = rebind
         self.taps.rebind = rebind
+        self.hand_updates.start(rebind)
         self.taps.start()
-        self.hand_updates.start()
         self._engine = Patches(rebind=rebind)
         tap_engine(self._engine)
         os.register_at_fork(after_in_child=self._forked)
@@ -177,6 +177,7 @@ class Session:
     def crashed(self, trace: TracebackType | None) -> None:
         """The program raised, and its frames are still there: perhaps it saw a NaN itself."""
         if not self.fuse.off:
+            self.fuse.safely(self.hand_updates.settle)
             self.fuse.safely(self.origin.crashed, trace)
 
     def weigh_next(self) -> None:

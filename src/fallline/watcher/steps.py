@@ -34,7 +34,9 @@ class Steps:
 
     def subscribe(self, taps: Subscription, fuse: Fuse) -> None:
         taps.after(OPTIMIZER_MADE, fuse.guarded(self._made))
-        taps.before(ZERO_GRAD, fuse.guarded(self._zero_grad))
+        taps.before(
+            ZERO_GRAD, self._routine.unless_expected("zero_grad", "owner", self._zero_grad, fuse)
+        )
 
     def named(self, optimizer: torch.optim.Optimizer) -> tuple[str, int]:
         """The name of an optimizer, and its set of parameters."""
@@ -70,8 +72,6 @@ class Steps:
 
     def _zero_grad(self, call: ZeroGradCall) -> None:
         owner, objects = call.owner, self._objects
-        if self._routine.expected("zero_grad", owner, call.frame):
-            return
         at, callers = spot(call.place)
         event = ZeroGrad(at, callers=callers)
         if isinstance(owner, nn.Module):

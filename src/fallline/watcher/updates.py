@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from sys import getrefcount
 from time import perf_counter as now
 from time import time
 from typing import Any
@@ -222,7 +223,11 @@ class Updates:
         event = again or self._steps.record(optimizer, call.place, skipped, self._closure.given)
         routine.stepped(progress.steps)
         name = event.optimizer or ""
-        index = progress.stepped(name)
+        counts = progress.counts
+        index = counts.get(name, 0)
+        if len(counts) > 1:
+            counts.pop(name, None)
+        counts[name] = index + 1
         rate = learning_rate(optimizer)
         last, last_rate = self._last_step
         calm = self._origin.calm and guard.norm is None
@@ -235,7 +240,7 @@ class Updates:
         progress.micro_batches = max(1, len(losses))
         loss = losses[0] if len(losses) == 1 else mean_of(losses)
         (norm, threshold), scale, flag = draft.clip, draft.scale, guard.flag
-        recording = self._recording
+        recording, graphs = self._recording, self._graphs
         fields = (
             index,
             name,
@@ -251,12 +256,12 @@ class Updates:
             guard.norm,
             draft.seconds,
             self._memory,
-            self._graphs.alive,
+            getrefcount(graphs.anchor) - graphs.others,  # graphs.alive
             progress.micro_batches,
             draft.all_reduces if recording.world > 1 else None,
         )
         recorder = recording.recorder or recording.open()
-        numbers = self._measures.get(name)
+        numbers = self._measures.numbers.get(name)
         if numbers is None or not numbers.waits:
             recorder.note(fields)
         else:
@@ -287,7 +292,7 @@ def mean_of(losses: list[Any]) -> Any:
     """Of a window's losses, on the device where they are."""
     if len(losses) <= 1:
         return losses[0] if losses else None
-    if all(isinstance(loss, float) for loss in losses):
+    if set(map(type, losses)) == {float}:
         return sum(losses) / len(losses)
     if any(not isinstance(x, Tensor) or x.device != losses[0].device for x in losses):
         return losses[-1]

@@ -128,7 +128,7 @@ def train(path, train_dataloader, accelerator, update, gradient_accumulation_ste
             yield self.finding(
                 module.location(node),
                 "The loader that skips batches replaces the whole one, so every later epoch skips the same batches. "
-                "Give it another name, and use it in the resumed epoch only",
+                "Give it a different name, and use it in the resumed epoch only",
             )
         for place, instead in [*_updates_as_batches(module), *_compared(module)]:
             yield self.finding(

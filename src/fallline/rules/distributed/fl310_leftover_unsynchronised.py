@@ -19,7 +19,7 @@ The last micro-batches before the step ran under `no_sync()`, so their gradients
 
 It happens at the end of the data, where the window is not full and the micro-batch that would synchronise never comes."""
     why = """\
-Each rank steps with its own gradients, and from then on their parameters differ, and a later synchronised step does not bring them together again."""
+Each rank steps with its own gradients, so from then on their parameters differ. A later synchronised step does not bring them together again."""
     instead = """\
 Let the last micro-batch before every step synchronise, also the last one of the epoch.
 

@@ -21,7 +21,7 @@ class ClipPartial(Rule):
     what = "Finds gradient clipping that runs on every micro-batch of an accumulation, on a sum that is not complete yet."
     why = (
         "Each call shrinks the sum so far, so early micro-batches count less than late ones. Where the clip takes effect, the update "
-        "has a different direction from one that is clipped once. It is harmless only where it never takes effect."
+        "has a different direction from one that is clipped once. It is harmless only if it never takes effect."
     )
     instead = (
         "Clip once, on the complete sum, right before the step:\n\n"

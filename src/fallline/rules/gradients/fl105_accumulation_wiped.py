@@ -70,8 +70,11 @@ class AccumulationWiped(Rule):
     def fix(self, finding: Finding, module: Module) -> Fix | None:
         clear = lone_statement(module, finding.at)
         step = lone_statement(module, finding.related.get("step"))
+        lost = finding.related.get("backward")
         if clear is None or step is None:
             return None
+        if lost is not None and lost.path == module.path and lost.line > step.lineno:
+            return None  # the step itself is in the wrong place, before its backward
         edits = move_to(module, clear, step, before=False)
         return Fix("Clear the gradients after the step", edits) if edits else None
 

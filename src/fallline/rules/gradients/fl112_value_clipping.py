@@ -16,7 +16,7 @@ class ValueClipping(Rule):
     code = "FL112"
     name = "value-clipping"
     severity = Severity.INFO
-    what = "Finds `clip_grad_value_`, which cuts every gradient element off on its own."
+    what = "Finds `clip_grad_value_`, which clips every gradient element separately."
     why = (
         "Cutting elements off changes the direction of the update; clipping by norm "
         "shortens it and keeps the direction. At the same limit value clipping is also the looser of the two: no element is smaller after it."
@@ -30,7 +30,7 @@ class ValueClipping(Rule):
             if clip.how == "value" and not clip.measures_only:
                 yield self.finding(
                     clip,
-                    "clip_grad_value_ cuts off each element on its own, which changes the direction of the update. "
+                    "clip_grad_value_ clips each element separately, which changes the direction of the update. "
                     "Use clip_grad_norm_: it keeps the direction.",
                 )
 

@@ -40,7 +40,7 @@ class UnclippedRecurrent(Rule):
         "One spike is enough to undo an SGD run. Many Transformer recipes clip, though not all of them."
     )
     instead = (
-        "Log the norms; where they spike, clip:\n\n"
+        "Log the norms; if they spike, clip:\n\n"
         "```python\nnorm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)\n```"
     )
     facts = ("recurrence-multiplies", "spikes-sgd-against-adam")
@@ -54,7 +54,7 @@ class UnclippedRecurrent(Rule):
         kind = str(module.resolve(first.func)).rpartition(".")[2]
         yield self.finding(
             module.location(first),
-            f"{kind} is trained from scratch and no gradient is clipped in this file. Watch the gradient norms; where they spike, clip them "
+            f"{kind} is trained from scratch and no gradient is clipped in this file. Watch the gradient norms; if they spike, clip them "
             "between backward() and step().",
         )
 

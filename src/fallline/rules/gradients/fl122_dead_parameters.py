@@ -24,8 +24,8 @@ class DeadParameters(Rule):
         "Frozen parameters, rarely chosen experts and biases that cancel by structure are not reported."
     )
     instead = (
-        "Call the layer in forward, remove the `.detach()` or `no_grad` that cuts it off, set `requires_grad_(False)` when it is "
-        "meant to rest, or lower the learning rate when its units died."
+        "Call the layer in forward, remove the `.detach()` or `no_grad` that cuts it off, set `requires_grad_(False)` if it is "
+        "meant to stay fixed, or lower the learning rate if its units died."
     )
     wrong = (
         """\

@@ -23,7 +23,7 @@ class OverClipping(Rule):
     why = (
         "Every step then has the same size, threshold times learning rate: the threshold is the learning rate in disguise, and the "
         "length of the gradient, which should shrink as training converges, is thrown away.\n"
-        "Adam and its kin divide the length out anyway; for them this is only worth knowing."
+        "Adam and similar optimizers divide the length out anyway; for them this is only a note."
     )
     instead = "Raise `max_norm` to about the 90th percentile of the norms in the evidence, so that clipping catches outliers only."
     facts = ("over-clipping-by-optimizer", "threshold-from-quantiles")

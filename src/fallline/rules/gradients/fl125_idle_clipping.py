@@ -71,7 +71,7 @@ for update in range(240):
             threshold = measured[-1][1]
             yield self.finding(
                 track.at,
-                f"Clipping took no effect in {len(measured)} updates: the largest norm, {max(norms):.3g}, is below the threshold {threshold:g}. Lower it to catch spikes, or remove the clip.",
+                f"Clipping had no effect in {len(measured)} updates: the largest norm, {max(norms):.3g}, is below the threshold {threshold:g}. Lower it to catch spikes, or remove the clip.",
                 step=track.rows[-1].index,
                 max_norm=threshold,
                 largest_norm=max(norms),

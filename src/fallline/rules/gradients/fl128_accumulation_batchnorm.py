@@ -22,7 +22,7 @@ class AccumulationBatchNorm(Rule):
     severity = Severity.INFO
     what = "Notes accumulation in a model with BatchNorm, or with a loss that compares the samples of a batch with each other."
     why = (
-        "Accumulating k micro-batches is the big batch only for what looks at one sample at a time. BatchNorm normalises with each micro-batch's own "
+        "Accumulating k micro-batches equals one big batch only if every operation looks at one sample at a time. BatchNorm normalises with each micro-batch's own "
         "statistics and updates its running statistics k times; "
         "a contrastive loss sees fewer negatives."
     )

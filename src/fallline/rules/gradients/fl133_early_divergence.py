@@ -21,7 +21,7 @@ class EarlyDivergence(Rule):
         "The learning rate is far too large: an update jumps over the valley instead of going down into it, the next one jumps further. What "
         "comes later (dead units, saturated outputs, a NaN) follows from this, and advice about those does not help."
     )
-    instead = "Lower the learning rate by a factor of 10 to 100. `fallline measure clip --lr-range train.py` shows which rates the loss bears."
+    instead = "Lower the learning rate by a factor of 10 to 100. `fallline measure clip --lr-range train.py` shows which rates the loss tolerates."
     wrong = (
         """\
 import torch

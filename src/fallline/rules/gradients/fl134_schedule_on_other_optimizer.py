@@ -17,7 +17,7 @@ class ScheduleOnOtherOptimizer(Rule):
     code = "FL134"
     name = "schedule-on-other-optimizer"
     severity = Severity.ERROR
-    what = "Finds a learning-rate scheduler that was built on one optimizer while another one is stepped."
+    what = "Finds a learning-rate scheduler that was built on one optimizer while a different one is stepped."
     why = (
         "A scheduler changes the learning rate of the optimizer it was given. If that optimizer is replaced afterwards, the one that trains "
         "keeps its first learning rate for the whole run, without warmup and without decay, and nothing says so."
@@ -39,8 +39,8 @@ class ScheduleOnOtherOptimizer(Rule):
                 continue
             yield self.finding(
                 advance,
-                f"This scheduler was built on an optimizer that never steps; the step at {step.at.near(advance.at)} is that of a different one, "
-                "whose learning rate therefore never changes. Build the scheduler on the optimizer that steps.",
+                f"This scheduler was built on an optimizer that never steps. The one that steps at {step.at.near(advance.at)} is a different optimizer, "
+                "so its learning rate never changes. Build the scheduler on that one.",
                 related={"step": step.at},
             )
 

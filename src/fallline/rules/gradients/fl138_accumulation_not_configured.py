@@ -53,7 +53,7 @@ class AccumulationNotConfigured(Rule):
             if count is None and uses:
                 yield self.finding(
                     module.location(uses[0]),
-                    "accumulate() uses the Accelerator's gradient_accumulation_steps, which is not set and so 1: the optimizer steps on every micro-batch. "
+                    "accumulate() uses the Accelerator's gradient_accumulation_steps, which is not set and defaults to 1: the optimizer steps on every micro-batch. "
                     f"Pass {_COUNT} to Accelerator (or set ACCELERATE_GRADIENT_ACCUMULATION_STEPS).",
                 )
             elif count is not None and not uses and _steps_each_time(module, made, count):

@@ -150,7 +150,7 @@ for epoch in range(2):
                 sure = trace.live or (_keeper(keep) in grows and _has_graph(trace, keep))
                 yield self.finding(
                     keep,
-                    f"A tensor {how} and never reaches a backward, so memory grows with every iteration. Keep .detach() or .item() of it.",
+                    f"A tensor {how} and never reaches a backward, so memory grows with every iteration. Keep its .detach() or .item() instead.",
                     severity=None if sure else Severity.INFO,
                 )
 

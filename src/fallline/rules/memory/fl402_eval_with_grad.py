@@ -27,7 +27,7 @@ class EvalWithGrad(Rule):
     severity = Severity.WARNING
     yields_to = ("FL401",)
     yields_within = "function"
-    what = "A model in eval mode is called while autograd records, and nothing is ever derived from the result."
+    what = "A model in eval mode is called while autograd records, and no backward uses the result."
     why = (
         "`model.eval()` changes dropout and BatchNorm; it does not stop autograd. Without `torch.no_grad()` every activation of the evaluation is "
         "kept for a backward that never comes: more memory for nothing, and out of memory at batch sizes that would fit."

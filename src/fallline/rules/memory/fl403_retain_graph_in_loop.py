@@ -19,7 +19,7 @@ class RetainGraphInLoop(Rule):
     what = "`backward(retain_graph=True)` runs on every iteration, and no second backward uses the graph."
     why = (
         "The graph and its saved activations stay alive until the loss is overwritten, so two graphs live at once at the peak. Often the flag was added to "
-        'silence "backward through the graph a second time": then state is carried from one iteration to the next and wants a `detach()`.'
+        'silence "backward through the graph a second time": then state is carried from one iteration to the next and needs a `detach()`.'
     )
     instead = "Call `backward()` without it, and detach the tensors that you carry over to the next iteration."
     fix_safety = (

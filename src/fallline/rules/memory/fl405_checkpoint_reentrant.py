@@ -18,7 +18,7 @@ class CheckpointReentrant(Rule):
     what = "`torch.utils.checkpoint.checkpoint` is called without `use_reentrant`, which still means the old reentrant kind."
     why = (
         "The reentrant kind gives no gradients when no input of the block requires one (frozen embeddings, the first block), takes no keyword arguments, and "
-        "cannot be walked by `torch.autograd.grad`. torch warns on every call, and has announced that leaving it out will raise."
+        "does not work with `torch.autograd.grad`. torch warns on every call, and has announced that leaving it out will raise."
     )
     instead = "`checkpoint(block, x, use_reentrant=False)`."
     fix_safety = (
@@ -87,7 +87,7 @@ def save(model):
             if call.args and not any(k.arg in {None, "use_reentrant"} for k in call.keywords):
                 yield self.finding(
                     module.location(call),
-                    "checkpoint() without use_reentrant is the old reentrant kind, which gives no gradients when no input requires one. Pass use_reentrant=False.",
+                    "checkpoint() without use_reentrant uses the old reentrant variant, which gives no gradients if no input requires one. Pass use_reentrant=False.",
                 )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:

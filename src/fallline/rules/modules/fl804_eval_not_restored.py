@@ -1,4 +1,4 @@
-"""FL804 eval-not-restored: training goes on in eval mode."""
+"""FL804 eval-not-restored: training continues in eval mode."""
 
 from __future__ import annotations
 
@@ -230,9 +230,9 @@ for epoch in range(2):
         has_mode = model.has_mode if model is not None else None
         return self.finding(
             mode,
-            "eval() is still in force when training continues, so dropout is off and BatchNorm is frozen from here on. Call train() before the next update."
+            "eval() is still in effect when training continues, so dropout is off and BatchNorm is frozen from here on. Call train() before the next update."
             if has_mode is not False
-            else "eval() is still in force when training continues. This model has neither dropout nor BatchNorm; with the first of them it would matter. "
+            else "eval() is still in effect when training continues. This model has neither dropout nor BatchNorm, so it does no harm yet. "
             "Call train() before the next update.",
             severity=Severity.INFO
             if has_mode is False

@@ -16,7 +16,7 @@ class Unreadable(Rule):
     why = (
         "Nothing in it was checked, so silence about it would mean nothing.\n"
         "The other files are still read, and so are the other cells of a notebook: there a cell that is not Python is a note, and so is "
-        "course material that stops at a blank to fill in (`x = <YOUR CODE>`). Python parses the file as the Python that runs fallline does: code for a "
+        "course material that stops at a blank to fill in (`x = <YOUR CODE>`). The file is parsed by the Python that runs fallline, so code for a "
         "newer version needs a newer interpreter."
     )
     instead = "Correct the syntax or the encoding, or leave the file out with `exclude` in `[tool.fallline]`."

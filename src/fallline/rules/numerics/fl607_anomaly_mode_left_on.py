@@ -24,9 +24,7 @@ class AnomalyModeLeftOn(Rule):
     code = "FL607"
     name = "anomaly-mode-left-on"
     severity = Severity.WARNING
-    what = (
-        "Looks for training under torch.autograd.detect_anomaly or after set_detect_anomaly(True)."
-    )
+    what = "Finds training under torch.autograd.detect_anomaly or after set_detect_anomaly(True)."
     why = """\
 Every forward operation records a Python stack trace and every backward operation checks its result for NaN: a small network trains several times slower.
 

@@ -194,7 +194,7 @@ except ImportError:
         for handler in _swallowing(module):
             yield self.finding(
                 module.source.location(handler.type or handler, module.qualname(handler)),
-                "This except drops every error of backward, a non-finite loss included, so nobody learns why updates go missing. "
+                "This except drops every error of backward, a non-finite loss included, so nothing shows why updates are missing. "
                 "Catch only what you expect, and log it",
             )
 

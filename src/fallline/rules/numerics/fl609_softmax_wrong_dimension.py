@@ -22,7 +22,7 @@ class SoftmaxWrongDimension(Rule):
     code = "FL609"
     name = "softmax-wrong-dimension"
     severity = Severity.WARNING
-    what = "A softmax runs over one dimension, such as the batch, and the code next to it reads the result along another."
+    what = "A softmax runs over one dimension, such as the batch, and the code next to it reads the result along a different one."
     why = """\
 Each class is normalised over the samples of the batch, so the samples compete with each other and the probabilities of one sample do not sum to 1.
 

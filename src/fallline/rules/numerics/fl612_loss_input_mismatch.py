@@ -28,7 +28,7 @@ class LossInputMismatch(Rule):
     code = "FL612"
     name = "loss-input-mismatch"
     severity = Severity.ERROR
-    what = "A loss expects logits, log-probabilities or probabilities and is given another of them."
+    what = "A loss expects logits, log-probabilities or probabilities and gets a different one of these."
     why = """\
 The number is still a number, so training runs, but it does not minimise the error that was meant.
 

@@ -17,7 +17,7 @@ class LossNonfinite(Rule):
     yields_to = ("FL623",)
     what = "The loss was NaN or Inf before its backward; the finding names the first operation whose result was not finite."
     why = (
-        "One step on a loss of NaN or of log(0) destroys the model: all parameters that it reaches become NaN. Where a square overflowed, "
+        "One step on a loss of NaN or of log(0) destroys the model: all parameters that it reaches become NaN. If a square overflowed, "
         "the gradient is still finite, and the step throws them far away instead. Lowering the learning rate or clipping hides the "
         "operation that caused it and does not change it."
     )

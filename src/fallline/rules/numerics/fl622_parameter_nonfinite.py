@@ -19,8 +19,8 @@ class ParameterNonfinite(Rule):
     why = "The loss, the data and the code of the forward pass are then innocent: whatever is computed with that parameter is NaN, for ever."
     instead = (
         "Go back to a checkpoint from before the named update, and look at what it applied: its learning rate, its gradient norm, its "
-        "loss scale. `fallline run` keeps non-finite gradients out of the model; a finite gradient times a huge learning rate it cannot. "
-        "Where no step made it, look at what writes parameters by hand: an average copied into the model, decay or clipping of weights, a "
+        "loss scale. `fallline run` holds back non-finite gradients that its guard sees, but not a finite gradient times a huge learning rate. "
+        "If no step made it, look at what writes parameters by hand: an average copied into the model, decay or clipping of weights, a "
         "checkpoint that was loaded."
     )
 
@@ -39,7 +39,7 @@ class ParameterNonfinite(Rule):
             else ""
         )
         if entry.get("op") == "init":
-            return f"{name} is not finite and was not before the first update: it was made or loaded so."
+            return f"{name} was not finite even before the first update: it was created or loaded that way."
         if entry.get("between"):
             return f"{_between(name, entry)}{cause}"
         if "eps" in entry:

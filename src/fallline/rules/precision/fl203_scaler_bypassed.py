@@ -21,7 +21,7 @@ class ScalerBypassed(Rule):
 
 `scaler.step` divides the gradients by the scale where `unscale_` has not done it yet, and leaves the step out when one of them is not finite."""
     why = """\
-Without `unscale_` the gradients are 65536 times too large, and SGD takes steps that much too long; with it, nothing skips an overflow any more.
+Without `unscale_` the gradients are 65536 times too large, and SGD takes steps that much too long; with it, an update that overflowed is no longer skipped.
 
 The scaler provokes overflows on purpose to find the largest scale that works. One infinite gradient that is stepped puts an infinity (SGD) or a NaN (Adam) into the parameters, and the next forward pass spreads the NaN to all of them."""
     instead = """\
@@ -51,7 +51,7 @@ scaler.update()
         related = {"backward": backward.at, **({"update": update.at} if update is not None else {})}
         return self.finding(
             step,
-            f"optimizer.step() goes past the scaler that scaled the loss: {_harm(scale, trace.type_of(step.optimizer))}. "
+            f"optimizer.step() bypasses the scaler that scaled the loss: {_harm(scale, trace.type_of(step.optimizer))}. "
             "Use scaler.step(optimizer).",
             related=related,
         )

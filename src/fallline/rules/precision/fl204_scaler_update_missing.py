@@ -26,7 +26,7 @@ class ScalerUpdateMissing(Rule):
     name = "scaler-update-missing"
     severity = Severity.ERROR
     what = """\
-`scaler.step(optimizer)` is not followed by `scaler.update()` before the same optimizer comes round again.
+`scaler.step(optimizer)` is not followed by `scaler.update()` before the same optimizer is used again.
 
 One `update()` after all the steps of an iteration is enough, also with several optimizers."""
     why = """\

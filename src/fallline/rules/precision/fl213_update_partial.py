@@ -34,7 +34,7 @@ class UpdatePartial(Rule):
     why = """\
 With no `step` or `unscale_` since the last update torch raises `AssertionError: No inf checks were recorded prior to update.`
 
-Where it does not raise, the scale may change in the middle of the window, so that micro-batches with different scales are added."""
+If it does not raise, the scale may change in the middle of the window, so that micro-batches with different scales are added."""
     instead = """\
 Update the scaler once for each window, after the step.
 
