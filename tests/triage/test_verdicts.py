@@ -148,6 +148,14 @@ def test_a_claim_decides_only_what_it_answers(question: str, verdict: str | None
     assert verdict is not None or not re.match(r"(?:Yes|No)\b", reply.answer)
 
 
+@pytest.mark.parametrize(
+    "question", ["is my accumulation right?", "are my gradients clipped right?"]
+)
+def test_without_the_code_nothing_is_judged(question: str) -> None:
+    reply = answer(question).reply
+    assert reply.verdict is None and reply.clarify and "--code" in reply.actions[0].code
+
+
 def test_every_wording_hears_its_own_verdict() -> None:
     for claim in claims():
         for wording, verdict in claim.own.items():

@@ -11,7 +11,7 @@ from fallline.triage.playbook import Statement
 from fallline.triage.shape import Shape
 from fallline.triage.words import root, tokens
 
-__all__ = ["answers", "asked_first", "clean", "nothing_about"]
+__all__ = ["answers", "asked_first", "clean", "nothing_about", "only_code_tells"]
 
 # what people ask about: a word of the question, what to call it, and what its code holds
 _TOPICS = (
@@ -25,6 +25,7 @@ _TOPICS = (
     ("softmax", "softmax", "softmax"),
     ("dropout", "dropout", "dropout"),
 )
+_SHORT = 9  # words in which no code can be described
 _SAME = 5  # letters that make two roots the same word: accumulate, accumulation
 _GENERAL = frozenset(
     "a an the is are am was be do does did i my me we our you your it its this that there to of in on at for from and or but if so as by with have has had "
@@ -69,6 +70,11 @@ def answers(question: str, knows: Sequence[Statement]) -> bool:
     """Whether the statements speak of most of what a question names."""
     keys = _keys(question)
     return not keys or 2 * len(keys & _keys(" ".join(s.text for s in knows))) > len(keys)
+
+
+def only_code_tells(prose: str, shape: Shape) -> bool:
+    """Whether a short question asks for a judgement on code and describes none of it."""
+    return shape.mine and bool(_topics(prose)) and len(tokens(prose)) <= _SHORT
 
 
 def nothing_about(prose: str, name: str) -> str:

@@ -11,7 +11,7 @@ from fallline.triage.arithmetic import reckoned
 from fallline.triage.choose import Chosen, choose
 from fallline.triage.claim import Action, Claim
 from fallline.triage.evidence import Gathered
-from fallline.triage.judge import answers, asked_first, clean, nothing_about
+from fallline.triage.judge import answers, asked_first, clean, nothing_about, only_code_tells
 from fallline.triage.playbook import Case
 from fallline.triage.recognise import Question
 from fallline.triage.shape import Shape
@@ -27,6 +27,10 @@ NOT_OURS = (
 )
 ASK_BACK = "What do you see: an error message, a loss that is NaN, flat or rising, a run that is slow, or one that runs out of memory?"
 NARROW = "What goes wrong, or what do you want to achieve with it?"
+SHOW_CODE = "Can you paste the loop, or name the file that it is in?"
+READ = Action(
+    "Ask again with the file:", code='fallline ask "..." --code train.py', proof={"bash": "yes"}
+)
 SHOW = Action(
     "Paste the message or the loop, or let fallline look:",
     code="fallline check train.py     # reads the code\nfallline run train.py       # watches the run and names what goes wrong",
@@ -78,6 +82,8 @@ def compose(
         return _from_findings(question, evidence, shape, chosen, fit, run)
     if shape.mine and evidence.read and not told:
         return _clean_code(question.prose, evidence, shape)
+    if not (told or run or evidence.findings) and only_code_tells(question.prose, shape):
+        return Reply(f"Only the code can tell. {SHOW_CODE}", None, [READ], SHOW_CODE)
     if healthy and not told:
         return _healthy(chosen, fit)
     if not told and (sum_ := reckoned(question.text)) is not None:
