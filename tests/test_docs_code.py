@@ -88,7 +88,7 @@ def test_what_we_show_as_right_is_right(page: Path) -> None:
 def test_a_rules_example_has_the_mistake_and_the_rest_has_not(page: Path) -> None:
     code = page.name[:5]
     text = page.read_text(encoding="utf-8")
-    seen_by_reader = "seen by the watcher" not in text
+    seen_by_reader = "seen by `fallline run`" not in text
     wrong, _, right = text.partition("## Use instead")
     for match in BLOCK.finditer(wrong):
         codes = [finding.code for finding in read_text(textwrap.dedent(match[2]), "block.py")]

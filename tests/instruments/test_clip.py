@@ -120,7 +120,7 @@ def test_norms_after_clipping_are_no_evidence(tmp_path: Path) -> None:
     )
     clip = propose_clip(folder).clips[0]
     assert clip.max_norm is None
-    assert "does not tell the norm before" in clip.verdict
+    assert "does not show the norm before" in clip.verdict
 
 
 def test_skipped_updates_do_not_count(tmp_path: Path) -> None:

@@ -293,7 +293,7 @@ def test_a_logger_that_fails_is_switched_off_and_says_so_once(tmp_path: Path, ca
     train(tmp_path, broken, fine)
     said = capfd.readouterr().err
     assert said.count("fallline: logging to Recorded failed (ConnectionError: no network)") == 1
-    assert "training goes on" in said
+    assert "training continues" in said
     assert len(fine.rows) == 6
 
 

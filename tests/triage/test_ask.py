@@ -232,7 +232,7 @@ def test_a_run_in_which_nothing_was_watched_is_no_evidence(
         (tmp_path / "findings.json").write_text("[]")
     status, out, err = ask(capsys, question, "--run", str(tmp_path))
     assert status == 2 and not out
-    assert "holds no update" in err and len(err.splitlines()) == 1
+    assert "has no update" in err and len(err.splitlines()) == 1
 
 
 def test_a_run_that_was_watched_is_not_to_be_watched_first(

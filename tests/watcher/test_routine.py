@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import statistics
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 import torch
@@ -235,3 +240,24 @@ def test_parameters_added_late_are_watched(tmp_path: Path) -> None:
     assert (
         len(session.objects.members(steps[-1])) == 6 and len(session.objects.members(steps[0])) == 4
     )
+
+
+def test_a_well_known_update_takes_few_calls_of_ours(tmp_path: Path) -> None:
+    ours = os.path.dirname(os.path.abspath(fallline.__file__)) + os.sep
+    calls: list[int] = [0]
+
+    def count(frame: FrameType, event: str, value: Any) -> None:
+        calls[-1] += event == "call" and frame.f_code.co_filename.startswith(ours)
+
+    def differs(number: int, loop: Loop) -> None:
+        calls.append(0)
+        if number == LATE:
+            sys.setprofile(count)
+
+    try:
+        session, _ = watched(tmp_path, lambda: Loop().train(LATE + 50, differs))
+    finally:
+        sys.setprofile(None)
+    assert session.routine.resting
+    # what is sampled now and then comes on top; half of the updates make no more calls than this
+    assert 0 < statistics.median(calls[LATE + 2 : LATE + 50]) <= 54

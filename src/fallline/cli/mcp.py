@@ -27,7 +27,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="DIR",
         type=Path,
         default=Path("."),
-        help="the folder below which files may be read (default: this one)",
+        help="read only files below this folder (default: the current one)",
     )
     parser.add_argument(
         "--http", action="store_true", help="serve streamable HTTP on the loopback interface"

@@ -60,7 +60,7 @@ class MicroBatch:
     def check_outside(self, what: str) -> None:
         if self._state is not _OUTSIDE:
             raise EngineError(
-                f"{what} inside a micro_batch: leave the `with stepper.micro_batch()` block first"
+                f"{what} was called inside a micro_batch: leave the `with stepper.micro_batch()` block first"
             )
 
     def __enter__(self) -> MicroBatch:

@@ -17,9 +17,9 @@ from fallline.errors import EngineError
 __all__ = ["Ownership", "unwrapped"]
 
 _CHANGED = (
-    "the gradients of an open window were changed from outside: by zero_grad(), by a clip of your own, or by the backward pass of "
-    "another loss. Remove that call: the Stepper clears gradients when a window begins and clips when it ends, and a model that only "
-    "passes another loss's gradient on is frozen with requires_grad_(False) meanwhile. Then stepper.discard() begins a new window. "
+    "the gradients of an open window were changed from outside: by zero_grad(), by your own clipping, or by the backward pass of "
+    "a different loss. Remove that call: the Stepper clears gradients when a window begins and clips when it ends, and a model that only "
+    "passes on the gradient of a different loss should be frozen with requires_grad_(False) meanwhile. Then stepper.discard() begins a new window. "
     "To change gradients on purpose, use parameter.register_hook(...)"
 )
 

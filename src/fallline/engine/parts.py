@@ -242,7 +242,7 @@ def _named_objects(also: Mapping[str, Any] | None) -> dict[str, Any]:
     taken = {"model", "optimizer", "scheduler", "scaler", "loader", "stepper", "rng", "ema"}
     for name, part in (also or {}).items():
         if name in taken:
-            raise EngineError(f"also={{{name!r}: ...}}: this name is taken; choose another")
+            raise EngineError(f"also={{{name!r}: ...}}: this name is taken; choose a different one")
         if not is_stateful(part):
             raise EngineError(
                 f"also={{{name!r}: ...}} has no state_dict and load_state_dict: plain values belong in extra={{...}}"

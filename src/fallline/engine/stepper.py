@@ -443,7 +443,7 @@ class Stepper:
         self._micro.check_outside("load_state_dict()")
         if self._position.turn is not None:
             raise EngineError(
-                "load_state_dict() inside over(): load before the pass begins, and it will continue where it stopped"
+                "load_state_dict() was called inside over(): load before the pass begins, and it will continue where it stopped"
             )
         self._position.load_state_dict(state["position"])
         self._restore_counters(state)

@@ -57,7 +57,7 @@ def turns(
                 position.held = next(iterator, _END)
                 if position.held is _END:
                     raise EngineError(
-                        f"the loader of rank {replicas.rank} ended before its len(): the ranks agreed on updates by that length"
+                        f"the loader of rank {replicas.rank} ended before its len(), from which the ranks had computed the number of updates"
                     )
             yield Turn(position.held, last, idle, total, final=to_come <= 0)
 

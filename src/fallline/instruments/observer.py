@@ -89,9 +89,9 @@ class NothingMeasured(UsageError):
             text = f"the script failed after {did}, {before}: there is nothing to measure"
         elif ran.updates == 0:
             text = (
-                "the script came to its end without an update (no optimizer's step() was seen): there is nothing to measure. "
+                "the script ended without an update (no optimizer's step() was seen): there is nothing to measure. "
                 "Name the script that trains, with the arguments that make it train"
             )
         else:
-            text = f"the script came to its end after {did}, {before}: choose fewer --updates, or let it train longer"
+            text = f"the script ended after {did}, {before}: choose fewer --updates, or let it train longer"
         super().__init__(text)

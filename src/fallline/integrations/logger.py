@@ -209,7 +209,7 @@ class LogThread:
             except Exception as error:
                 self._loggers.remove(logger)
                 print(
-                    f"fallline: logging to {type(logger).__name__} failed ({type(error).__name__}: {error}) and is off; "
-                    "training goes on",
+                    f"fallline: logging to {type(logger).__name__} failed ({type(error).__name__}: {error}) and is switched off; "
+                    "training continues",
                     file=sys.stderr,
                 )

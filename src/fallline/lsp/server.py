@@ -263,8 +263,8 @@ class Server(LanguageServer):
             self.window_show_message(
                 types.ShowMessageParams(
                     types.MessageType.Info,
-                    "fallline: this fix does not hold here: read again, its finding is still there "
-                    "or another one has appeared. Nothing was changed.",
+                    "fallline: this fix does not help here: its finding is still there, "
+                    "or a new one has appeared. Nothing was changed.",
                 )
             )
         return action

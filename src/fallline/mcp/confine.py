@@ -20,9 +20,7 @@ def bounded(text: str, what: str) -> str:
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
-        raise UsageError(
-            f"{what} holds half characters (lone surrogates): it is not text"
-        ) from None
+        raise UsageError(f"{what} is not text: it contains lone surrogates") from None
     if size > LARGEST:
         raise UsageError(
             f"{what} is larger than {LARGEST // 1_000_000} MB: send only the part with the training loop"
@@ -56,7 +54,7 @@ class Root:
         if not self.holds(path):
             raise UsageError(
                 f"{_short(given)} leads out of the root {self.folder}: only what lies below it is read. "
-                "`fallline mcp --root DIR` chooses another root"
+                "`fallline mcp --root DIR` chooses a different root"
             )
         try:
             if not path.exists():

@@ -74,7 +74,7 @@ def region(
         return Region(None, missing="the source file has changed")
     block = _common_block(tree, first, last)
     if block is None:
-        return Region(None, missing="the model call and the backward do not stand in one block")
+        return Region(None, missing="the model call and the backward are not in one block")
     chosen = [s for s in block if _begin(s) <= last and _end(s) >= first]
     for node in (n for s in chosen for n in ast.walk(s)):
         if isinstance(node, ast.Yield | ast.YieldFrom | ast.Await | ast.AsyncFor | ast.AsyncWith):

@@ -124,7 +124,7 @@ def _fix(finding: Finding, source: list[str], paint: Paint) -> list[str]:
     unsafe = (
         ""
         if finding.fix.safe
-        else paint(" (can change what is meant: made by --unsafe-fixes only)", "dim")
+        else paint(" (may change what the code means: applied only with --unsafe-fixes)", "dim")
     )
     head = [f"{paint('fix:', 'cyan')} {finding.fix.title}{unsafe}"]
     here = [edit for edit in finding.fix.edits if edit.path in (None, finding.at.path)]

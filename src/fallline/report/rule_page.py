@@ -11,9 +11,9 @@ from fallline.specialists import SPECIALISTS
 __all__ = ["evidence", "index", "page", "page_name"]
 
 _SEEN = {
-    "reader": "the reader (`fallline check`)",
-    "watcher": "the watcher (`fallline run`)",
-    "both": "both, `fallline check` and `fallline run`",
+    "reader": "`fallline check`",
+    "watcher": "`fallline run`",
+    "both": "`fallline check` and `fallline run`",
 }
 
 

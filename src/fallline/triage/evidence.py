@@ -154,10 +154,10 @@ def _of_run(folder: Path) -> list[Finding]:
 
 
 def seen_in(series: Series, found: list[Finding], folder: str) -> list[Finding]:
-    """These findings, unless there are none because the run holds no update."""
+    """These findings, unless there are none because the run has no update."""
     if found or any(track.rows for track in series.tracks):
         return found
     raise RunError(
-        f"the run in {folder} holds no update: no optimizer stepped while it was watched, so it says nothing about the question. "
-        "Watch one that trains: `fallline run train.py`"
+        f"the run in {folder} has no update: no optimizer stepped while it was watched, so it says nothing about the question. "
+        "Watch a run that trains: `fallline run train.py`"
     )

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="remedy",
         default="",
         metavar="REMEDY",
-        help="measure with this in place: micro-batch, checkpoint=PATH, bf16, set_to_none, no-foreach or fused",
+        help="measure with this remedy applied: micro-batch, checkpoint=PATH, bf16, set_to_none, no-foreach or fused",
     )
     parser.add_argument(
         "--try-for",

@@ -29,7 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="print which operations run in which type under autocast here; needs no script",
     )
     parser.add_argument(
-        "--device", metavar="KIND", help="with --table: cpu or cuda (default: the one at hand)"
+        "--device",
+        metavar="KIND",
+        help="with --table: cpu or cuda (default: the one this machine has)",
     )
     parser.add_argument("--no-timing", action="store_true", help="leave the speed out")
     add_output(parser)

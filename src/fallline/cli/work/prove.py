@@ -156,7 +156,7 @@ def _listed(args: Namespace) -> str:
         )
     if not rows:
         raise UsageError(
-            f"nothing to prove is called anything with '{' or '.join(args.name)}'; `fallline prove --list` shows all"
+            f"no experiment has '{' or '.join(args.name)}' in its name; `fallline prove --list` shows all of them"
         )
     if args.output_format == "json":
         return json.dumps(rows, indent=2, ensure_ascii=False)

@@ -207,7 +207,7 @@ def gradient_noise_scale(
         rng.restore(random)
     if size is None:
         raise UsageError(
-            "the number of samples in a batch could not be seen: say batch_size=, and give two batches or more"
+            "the number of samples in a batch could not be seen: pass batch_size=, and give two batches or more"
         )
     return gradients.estimate(size)
 

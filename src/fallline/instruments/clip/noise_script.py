@@ -135,7 +135,7 @@ def noise_scale_of_script(
     size = batch_size or holding.samples
     if size is None:
         raise UsageError(
-            "the number of samples in a batch could not be seen (no DataLoader, no tensor given to the model): say --batch-size"
+            "the number of samples in a batch could not be seen (no DataLoader, no tensor given to the model): pass --batch-size"
         )
     found = holding.gradients.estimate(size * holding.world)
     found.update = updates

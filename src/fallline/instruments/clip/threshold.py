@@ -122,7 +122,7 @@ def _of_track(track: Track, quantile: float) -> Clip:
         clip.clipped_now = int(track.totals.get("clipped", 0)) / clips
     if not before and any(r.clip_threshold is not None for r in rows):
         clip.verdict = (
-            "no proposal: the run clipped in a way that does not tell the norm before (by value, or by code of its own), and norms "
+            "no proposal: the run clipped in a way that does not show the norm before (by value, or with its own code), and norms "
             "after clipping say nothing about the threshold. Run it once without."
         )
         return clip

@@ -410,7 +410,7 @@ def in_place(check: Check) -> Iterator[Case]:
     silent = [check.names[i] for i in witness.changed if i not in witness.dirty]
     yield Case(
         "in-place changes", not silent,
-        f"forward changes {', '.join(silent)} in place and does not say so: autograd goes on with what it saved before" if silent else "",
+        f"forward changes {', '.join(silent)} in place and does not say so: autograd continues with what it saved before" if silent else "",
         "ctx.mark_dirty(x) and return x itself; or work on x.clone()",
     )  # fmt: skip
 

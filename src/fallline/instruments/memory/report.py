@@ -151,9 +151,7 @@ def _as_text(memory: Memory) -> str:
     if memory.partial:
         lines.append(f"  partial: the script ended after {_count(memory.updates, 'update')}.")
     elif not memory.updates:
-        lines.append(
-            "  the script came to its end without an update (no optimizer's step() was seen)."
-        )
+        lines.append("  the script ended without an update (no optimizer's step() was seen).")
     if memory.before > memory.peak:
         lines.append(
             f"  before training it was higher: {human_bytes(memory.before)}, in the script's setup."

@@ -98,7 +98,7 @@ class ModelReport:
         ]
         if called:
             found.append(
-                f"the loss does not depend on {_some(called)}: a detach, no_grad, or an output that is not used stands in between"
+                f"the loss does not depend on {_some(called)}: a detach, no_grad, or an output that is not used is in between"
             )
         if flow.zero_gradient:
             found.append(

@@ -65,7 +65,7 @@ class AutocastTable:
         }
 
     def text(self) -> str:
-        how = ", asked with tensors without memory: no such device here" if self.pretended else ""
+        how = ", tested with meta tensors: there is no such device here" if self.pretended else ""
         lines = [
             f"autocast on {self.device}, torch {torch.__version__}{how}: "
             f"{self.special} operations are treated specially, every other runs as it is given",

@@ -39,7 +39,7 @@ def decide(
         where = f" at {plain.raised_at}" if plain.raised_at else ""
         return Verdict(
             "fp32",
-            f"not decided: the code fixes the types itself and cannot be run in another ({plain.raised}{where}). Take its own casts out and measure again",
+            f"not decided: the code fixes the types itself and cannot run in a different one ({plain.raised}{where}). Take its own casts out and measure again",
         )
     halves: tuple[str, ...] = ("bf16 autocast", "fp16 autocast")
     working = [n for n in halves if n in outcomes and outcomes[n].works]

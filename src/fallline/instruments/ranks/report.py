@@ -82,9 +82,7 @@ class Ranks:
         if self.silent:
             return self.silent
         if self.world == 1:
-            return (
-                "alone: there is nobody to talk to. Under torchrun (below) the ranks are measured."
-            )
+            return "alone: there are no other ranks to measure. Run it under torchrun (below)."
         count = len(self.problems)
         if count:
             return f"{self.world} ranks answer, and {count} thing{'s are' if count > 1 else ' is'} wrong"

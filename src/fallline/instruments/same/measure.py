@@ -297,10 +297,10 @@ def _ranks(runs: _Runs, ranks: int) -> Same:
     if found is None or runs.interrupted:
         return answer
     text = {
-        "before": "parameters that begin differently: the ranks draw from other seeds, and DDP sends round those of rank 0",
+        "before": "parameters that begin differently: the ranks have different seeds, and DDP broadcasts those of rank 0",
         "batches": f"the data: rank 0 of {ranks} reads other samples, as it should; whether all ranks together read the same, `fallline measure ranks` says",
         "losses": "the loss of rank 0 alone, which is of its own samples",
-        "gradients": f"the gradient: the mean over {ranks} ranks is summed in another order, or the ranks hold unequal numbers of samples",
+        "gradients": f"the gradient: the mean over {ranks} ranks is summed in a different order, or the ranks hold unequal numbers of samples",
     }.get(found.stage, "what the ranks do differently")
     answer.operation = first_operation(a.rows, b.rows, from_forward=True)
     answer.cause = Cause("world", text, "", False)
@@ -329,7 +329,7 @@ def _resumed(runs: _Runs, resume: tuple[str, ...], stop: int | None) -> Same:
         if begins is not None:
             answer.status = b.status  # it can be compared: nothing is as it was
             answer.notes = [
-                "the resumed run begins with parameters that the straight one never had: the model was not restored, or from another run"
+                "the resumed run begins with parameters that the straight one never had: the model was not restored, or from a different run"
             ]
             answer.cause = _lost(["the model"])
         return answer

@@ -87,12 +87,12 @@ class Same:
         assert op is not None
         inputs = "data, which no operation made" if self.compared == "twice" else "inputs"
         what = {
-            "kernel": "gave other results for the same inputs",
-            "random": "drew other random numbers",
-            "number": f"got another number from Python: {op.detail}",
-            "data": f"got other {inputs}{': ' + op.detail if op.detail else ''}",
-            "unwritten": "read memory that nobody had written (torch.empty)",
-            "order": f"came in another order: the other run did {op.detail} here",
+            "kernel": "gave different results for the same inputs",
+            "random": "drew different random numbers",
+            "number": f"got a different number from Python: {op.detail}",
+            "data": f"got different {inputs}{': ' + op.detail if op.detail else ''}",
+            "unwritten": "read uninitialised memory (torch.empty)",
+            "order": f"came in a different order: the other run did {op.detail} here",
             "path": f"ran in one run only: the other did {op.detail} here",
         }[op.kind]
         return [

@@ -21,7 +21,7 @@ __all__ = ["MEANS", "SOURCES", "Draws", "environment", "pin", "pin_kernels"]
 MEANS = {
     "python": ("Python's random, which is not seeded", "random.seed(0) (or fallline.seed_everything(0))"),
     "numpy": ("numpy's random, which is not seeded", "numpy.random.seed(0), and default_rng(0) (or fallline.seed_everything(0))"),
-    "torch": ("torch's generator, which starts from another seed", "torch.manual_seed(0), and no torch.seed()"),
+    "torch": ("torch's generator, which starts from a different seed", "torch.manual_seed(0), and no torch.seed()"),
     "hash": ("the order of a set, which changes with PYTHONHASHSEED", "sorted(...) around the set, or a dict, which keeps its order"),
     "clock": ("the clock", "a step counter instead of the time"),
     "entropy": ("the operating system's randomness (os.urandom, uuid, secrets)", "a seeded generator instead"),

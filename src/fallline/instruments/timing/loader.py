@@ -73,7 +73,7 @@ def try_loader(
     """Try some ways to load for about `seconds`; `compute` is how long an update takes beside waiting for data."""
     found = Loading(loader.num_workers, loader.pin_memory, loader.batch_size)
     if isinstance(loader.dataset, IterableDataset):
-        found.problem = "an IterableDataset goes on where it is; it is not tried"
+        found.problem = "an IterableDataset cannot start over, so it is not tried"
         return found
     counts = _counts(loader)
     state = rng.capture()

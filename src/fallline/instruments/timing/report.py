@@ -204,7 +204,7 @@ def _input(timing: Timing, share: float) -> Verdict:
         if best is not now and (best.wait or 0.0) < 0.9 * (now.wait or 0.0):
             after = f"{_way(best)} in the DataLoader ({_waits(best)} instead of {_waits(now)}, measured), then fallline measure time again"
         else:
-            after = f"no number of workers tried waits less than now ({_waits(now)}): {after}"
+            after = f"none of the numbers of workers that were tried waits less than now ({_waits(now)}): {after}"
     return Verdict("input", share, text, after)
 
 

@@ -22,8 +22,8 @@ class SchedulerBeforeOptimizer(Rule):
     yields_to = ("FL108",)
     what = "Finds loops that advance the learning-rate scheduler before the optimizer has stepped."
     why = (
-        "Since PyTorch 1.1 a scheduler sets the first learning rate when it is made, and each `step()` moves on to the next one. Advanced "
-        "before the optimizer, the first value is skipped and the whole schedule is one step early. torch warns once, and only for the first step."
+        "Since PyTorch 1.1 a scheduler sets the first learning rate when it is made, and each `step()` moves on to the next one. If it "
+        "advances before the optimizer, the first value is skipped and the whole schedule is one step early. torch warns once, and only for the first step."
     )
     instead = "Step the optimizer first:\n\n```python\noptimizer.step()\nscheduler.step()\n```"
     fix_safety = (

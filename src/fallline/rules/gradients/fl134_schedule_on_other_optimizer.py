@@ -39,8 +39,8 @@ class ScheduleOnOtherOptimizer(Rule):
                 continue
             yield self.finding(
                 advance,
-                f"This scheduler was built on an optimizer that never steps; the step at {step.at.near(advance.at)} is that of a different one, "
-                "whose learning rate therefore never changes. Build the scheduler on the optimizer that steps.",
+                f"This scheduler was built on an optimizer that never steps. The one that steps at {step.at.near(advance.at)} is a different optimizer, "
+                "so its learning rate never changes. Build the scheduler on that one.",
                 related={"step": step.at},
             )
 

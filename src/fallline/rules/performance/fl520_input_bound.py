@@ -17,7 +17,7 @@ class InputBound(Rule):
     name = "input-bound"
     severity = Severity.WARNING
     what = "More than half of the time between updates is spent waiting for the data loader."
-    why = "The model is idle while it waits. A faster device or a smaller model shortens only the other part of the time (measured: where reading is 4 times the work of a step, a device twice as fast saves less than a quarter)."
+    why = "The model is idle while it waits. A faster device or a smaller model shortens only the other part of the time (measured: if reading takes 4 times as long as a step, a device twice as fast saves less than a quarter)."
     instead = "Give the loader workers (`num_workers`, `persistent_workers=True`, `pin_memory=True`), cache or pre-process the data, or move augmentation to the device."
     wrong = (
         """\
