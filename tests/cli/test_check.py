@@ -93,6 +93,12 @@ def test_a_missing_path_is_a_finding(project: Path, fallline: Callable) -> None:
     ]
 
 
+def test_a_missing_path_has_no_code_to_show(project: Path, fallline: Callable) -> None:
+    ran = fallline("check", "nope.py")
+    assert ran.status == 1
+    assert "No such file" in ran.out and "|" not in ran.out and "^" not in ran.out
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -363,3 +363,37 @@ for epoch in range(2):
         optimizer.step()
 """
     assert [(f.code, f.at.line) for f in read_text(text)] == [("FL128", 13)]
+
+
+LOOPS = """
+import torch
+from torch import nn
+
+model, other = nn.Linear(4, 1), nn.Linear(4, 1)
+optimizer = torch.optim.SGD({held}.parameters(), lr=0.1)
+for step in range(200):
+    {clear}
+    loss = model(torch.randn(8, 4)).square().mean()
+    loss.backward()
+    {after}
+"""
+
+
+@pytest.mark.parametrize(
+    ("held", "clear", "after", "expected"),
+    [
+        ("model", "optimizer.zero_grad()", "print(loss.item())", {"FL118"}),
+        ("model", "optimizer.zero_grad()", "optimizer.step()", set()),
+        ("model", "optimizer.zero_grad()", "print(model.weight.grad.norm())", set()),
+        ("model", "optimizer.zero_grad()", "seen = model.weight.grad", set()),
+        ("model", "optimizer.zero_grad()", "break", set()),  # one backward is an example
+        ("other", "optimizer.zero_grad()", "pass", set()),
+        ("model", "model.zero_grad()", "pass", set()),  # how long does a backward take?
+        ("model", "pass", "pass", set()),
+    ],
+)
+def test_a_loop_without_a_loader_trains_where_an_optimizer_clears(
+    held: str, clear: str, after: str, expected: set[str]
+) -> None:
+    text = LOOPS.format(held=held, clear=clear, after=after)
+    assert {f.code for f in read_text(text, "train.py") if f.code == "FL118"} == expected

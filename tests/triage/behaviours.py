@@ -584,6 +584,22 @@ def no_grad_keeps_dropout() -> None:
         assert (nn.Dropout(0.5)(torch.ones(100)) == 0).any()
 
 
+def eval_switches_dropout_off() -> None:
+    torch.manual_seed(0)
+    x = torch.ones(100)
+    assert torch.equal(nn.Dropout(0.5).eval()(x), x)
+    assert (F.dropout(x, 0.5) == 0).any()
+
+
+def a_second_step_applies_the_gradient_again() -> None:
+    weight = nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    weight.sum().backward()
+    optimizer.step()
+    optimizer.step()
+    assert weight.item() == pytest.approx(-0.2)
+
+
 def no_inf_checks() -> None:
     scaler, model = torch.amp.GradScaler("cpu"), nn.Linear(2, 1)
     scaler.scale(torch.ones(1))

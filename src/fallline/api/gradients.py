@@ -238,6 +238,7 @@ def read(paper: Paper, sets: frozenset[str], what: Use, node: ast.AST) -> None:
     for event in reversed(paper.events[-6:]):
         if (
             isinstance(event, GradRead)
+            and event.what is not None
             and event.at.line == place.line
             and event.at.path == place.path
         ):

@@ -248,7 +248,8 @@ def _of_file(path: str, root: Root) -> Gathered:
     except OSError as error:
         raise UsageError(f"{path!r} cannot be read ({error.strerror})") from None
     if file.suffix == ".ipynb":  # its fixes are edits of cells, not of this text
-        return Gathered(read_text(data, str(file)))
+        text = data.decode("utf-8", errors="replace")
+        return Gathered(read_text(data, str(file)), read={str(file): text})
     found = corrected(data.decode("utf-8", errors="replace"), str(file))
     found.findings = [f for f in found.findings if root.holds(f.at.path)]
     return found

@@ -22,6 +22,7 @@ from fallline.api.values import (
     Unknown,
     Value,
 )
+from fallline.events import GradRead
 from fallline.reader.assign import assign_to
 from fallline.reader.machine import Machine
 from fallline.reader.names import defined
@@ -41,7 +42,10 @@ def _name(machine: Machine, node: ast.Name) -> Value:
 
 
 def _attribute(machine: Machine, node: ast.Attribute) -> Value:
-    return attribute(machine, machine.evaluate(node.value), node.attr, node)
+    value = machine.evaluate(node.value)
+    if node.attr == "grad" and not isinstance(value, External):  # torch.autograd.grad is a function
+        machine.emit(GradRead(machine.place(node)))  # for what, whoever uses it says
+    return attribute(machine, value, node.attr, node)
 
 
 def attribute(machine: Machine, found: Value, name: str, node: ast.AST) -> Value:

@@ -18,14 +18,15 @@ _CLAUSE = re.compile(r"[a-z`]")  # what to see is the end of a sentence, or a se
 
 def text(answer: Answer, more: bool = False) -> str:
     """For a terminal: the answer and what to do, or with `more` the whole chapter after it."""
-    short = brief(answer)
+    short = brief(answer, len(answer.reply.actions) * _MOST_LINES if more else _MOST_LINES)
     if not more or not answer.reply.ours:
         return short
     return "\n\n".join(part for part in (short, _chapter(answer)) if part)
 
 
-def brief(answer: Answer) -> str:
+def brief(answer: Answer, most: int = _MOST_LINES) -> str:
     """The answer in at most 25 lines: whatever does not fit is left to --more."""
+    most = max(most, _MOST_LINES)
     reply = answer.reply
     lines = _wrapped(reply.answer, "").splitlines()
     for number, action in enumerate(reply.actions, 1):
@@ -34,9 +35,9 @@ def brief(answer: Answer) -> str:
             if action.code or number == 1
             else _action(number, action)
         )
-        if len(lines) + len(block) > _MOST_LINES - _FOOT:
+        if len(lines) + len(block) > most - _FOOT:
             block = [""] * (number == 1) + _action(number, action, code=False)
-        if len(lines) + len(block) > _MOST_LINES - _FOOT:
+        if len(lines) + len(block) > most - _FOOT:
             break
         lines += block
     if reply.clarify and reply.clarify not in reply.says:
@@ -46,11 +47,14 @@ def brief(answer: Answer) -> str:
             "",
             "--more: what to measure, every fix with its condition, and what backs each statement.",
         ]
-    return "\n".join(lines[:_MOST_LINES]).rstrip()
+    return "\n".join(lines[:most]).rstrip()
 
 
 def _action(number: int, action: Action, code: bool = True) -> list[str]:
-    lines = _wrapped(_worded(action), f"{number}. ", "   ").splitlines()
+    words = _worded(action)
+    if not code and action.code:  # nothing follows the colon here
+        words = words.removesuffix(":").removesuffix(".") + " (the code: --more)."
+    lines = _wrapped(words, f"{number}. ", "   ").splitlines()
     if code and action.code:
         lines += textwrap.indent(action.code.rstrip(), "       ").splitlines()
     if action.see:
@@ -67,7 +71,7 @@ def _worded(action: Action) -> str:
 
 
 def _seen(action: Action) -> str:
-    return f"It worked if {action.see}" if _CLAUSE.match(action.see) else action.see
+    return f"To check: {action.see}" if _CLAUSE.match(action.see) else action.see
 
 
 def _chapter(answer: Answer) -> str:

@@ -80,8 +80,8 @@ def _sentence(text: str) -> str:
 
 def _excerpt(finding: Finding, source: list[str], gutter: int, paint: Paint) -> list[str]:
     first, end = finding.at.line, finding.at.end_line or finding.at.line
-    if not 0 < first <= len(source):
-        return []
+    if not 0 < first <= len(source) or not any(map(str.strip, source)):
+        return []  # a file that is not there, or empty
     bar = paint("|", "blue")
     rows = [f"{' ' * gutter} {bar}"]
     for number in range(max(1, first - _AROUND), min(end + _AROUND, len(source)) + 1):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from fallline.instruments.plan import GB, model_of, plan
+from fallline.instruments.plan import GB, Model, model_of, plan
 from fallline.triage.claim import Action
 
 __all__ = ["Sum", "reckoned"]
@@ -14,7 +14,9 @@ _TOKENS = re.compile(r"(?i)\b(\d+(?:\.\d+)?)\s?(k|m|b|t)?(?:illion)?\s+tokens\b"
 _CARD = re.compile(r"(?i)\b(\d+)\s?gi?b\b")
 _CARDS = {"3090": 24, "4090": 24, "l4": 24, "a10": 24, "a6000": 48, "l40": 48, "h100": 80, "h200": 141, "v100": 32, "t4": 16, "2080": 11}  # fmt: skip
 _GPUS = re.compile(r"(?i)\b(\d+)\s*(?:x\s*)?(?:gpus?|ranks|cards|a100s?|h100s?)\b")
-_MEMORY = re.compile(r"(?i)\bfit|memory|\bgb\b|\bgib\b|adam states|optimizer state|vram|8.?bit")
+_MEMORY = re.compile(
+    r"(?i)\bfit|memory|\bgi?b\b|\d\s?gi?b\b|fine.?tun|adam states|optimizer state|vram|8.?bit"
+)
 _BATCH = re.compile(
     r"(?i)\b(?:per.?(?:device|gpu)|micro).?\s?batch(?:es)?(?: size)?(?: of| =|=|:)?\s*(\d+)|batch(?: size)?\s*(\d+) per (?:gpu|device)"
 )
@@ -27,6 +29,7 @@ _LENGTH = re.compile(
 _SECONDS = re.compile(
     r"(?i)\b(\d+(?:\.\d+)?)\s?s(?:ec\w*)?\s*(?:per|/|a)\s*(?:step|update|iteration|it)\b"
 )
+_PLANNED = 2048  # tokens in a micro-batch that `measure plan` takes unless told
 _UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 
 
@@ -111,21 +114,84 @@ def _memory(text: str) -> Sum | None:
     if gpus > 1 and re.search(r"fsdp|shard|zero", low):
         return _sharded(name, n, gpus)
     card = _card(low)
+    tokens = int(_first(_LENGTH, text) or _PLANNED)
     if card is None:
         return None
-    full, lora = plan(model), plan(model, train="lora", checkpointing=True)
-    fits = full.total <= card * GB
-    parts = full.as_dict()
+    match _purpose(low):
+        case "inference":
+            return _inference(name, n, card, low)
+        case "qlora":
+            return _adapted(name, model, card, "qlora", tokens)
+        case "lora":
+            return _adapted(name, model, card, "lora", tokens)
+        case purpose:
+            return _trained(name, model, card, full=purpose == "full", tokens=tokens)
+
+
+def _purpose(low: str) -> str:
+    """What is to be done with the model, as far as the question says: inference, qlora, lora, full, or nothing."""
+    if re.search(r"\bfull(?:y)?\b", low):
+        return "full"
+    if re.search(r"\binference\b|\bserv(?:e|ing)\b|\bgenerat\w+|\bdeploy\w*|\bchat\b", low):
+        return "inference"
+    if re.search(r"\bqlora\b|\b4.?bit\b", low):
+        return "qlora"
+    if re.search(r"\blora\b|\bpeft\b|\badapters?\b", low):
+        return "lora"
+    return "full" if re.search(r"\badamw?\b|\bpre.?train\w*|from scratch", low) else ""
+
+
+def _inference(name: str, n: float, card: float, low: str) -> Sum:
+    bits = next((b for b in (4, 8) if re.search(rf"\b(?:int)?{b}.?bit\b|\bint{b}\b", low)), 16)
+    size = n * (0.56 if bits == 4 else bits / 8) / GB
+    fits = size + 1 <= card
+    return Sum(
+        f"For inference, {name} needs {size:.1f} GB for its weights in {bits} bit, 1 GB for CUDA itself, and the key-value cache, which grows with batch and context. "
+        f"The weights {'fit' if fits else 'do not fit'} into {card:g} GB{f' and leave {card - size - 1:.0f} GB for the cache' if fits else ''}.",
+        "yes" if fits else "no",
+        [],
+    )
+
+
+def _adapted(name: str, model: Model, card: float, train: str, tokens: int) -> Sum:
+    """LoRA or QLoRA: the number that the command below prints."""
+    planned = plan(model, tokens=tokens, train=train, checkpointing=True)
+    fits = planned.total <= card * GB
+    called = {"lora": "LoRA", "qlora": "QLoRA"}[train]
+    frozen = "bf16" if train == "lora" else "4 bit"
+    return Sum(
+        f"{called} on {name} keeps the frozen weights in {frozen} and needs about {planned.as_dict()['total']:.1f} GB with checkpointing, at {tokens} tokens in a micro-batch. "
+        f"It {'fits' if fits else 'does not fit'} into {card:g} GB.",
+        "yes" if fits else "no",
+        [_command(name, card, train, tokens)],
+    )
+
+
+def _command(name: str, card: float, train: str, tokens: int) -> Action:
+    return Action(
+        "See the parts, and how they change with your own tokens, sharding and optimizer:",
+        code=f"fallline measure plan {name} --card {card:g} --train {train} --checkpointing --tokens {tokens}",
+        proof={"bash": "yes"},
+    )
+
+
+def _trained(name: str, model: Model, card: float, full: bool, tokens: int) -> Sum:
+    whole, lora = (
+        plan(model, tokens=tokens, train=train, checkpointing=True) for train in ("full", "lora")
+    )
+    n, fits = model.parameters, whole.total <= card * GB
+    parts = whole.as_dict()
     says = (
         f"Full fine-tuning of {name} with AdamW needs about {16 * n / GB:.0f} GB before activations, 16 bytes a parameter: weights {parts['weights']:.0f}, gradients "
         f"{parts['gradients']:.0f}, Adam's moments {parts['optimizer_state']:.0f} GB. {'It fits' if fits else f'It does not fit into {card:g} GB'}. "
-        f"LoRA keeps the frozen weights in bf16 ({2 * n / GB:.0f} GB) and needs about {lora.total / GB:.0f} GB with checkpointing, which {'fits' if lora.total <= card * GB else 'does not fit either'}."
+        f"LoRA keeps the frozen weights in bf16 ({2 * n / GB:.0f} GB) and needs about {lora.as_dict()['total']:.1f} GB with checkpointing, which {'fits' if lora.total <= card * GB else 'does not fit either'}."
     )
+    verdict = ("yes" if fits else "no") if full else "yes" if fits else "depends"
     return Sum(
         says,
-        "yes" if fits else "no",
+        verdict,
         [
-            Action("See the parts for your own batch, sharding and optimizer:", code=f"fallline measure plan {name} --card {card:g} --train lora --checkpointing --tokens 4096", proof={"bash": "yes"}),
+            _command(name, card, "lora", tokens),
             Action(f"QLoRA (4-bit weights) brings the weights to about {0.56 * n / GB:.0f} GB.", when="LoRA does not fit"),
             Action("Shard weights, gradients and state over several GPUs with FSDP, or offload the optimizer.", when="you need full fine-tuning"),
         ],
@@ -149,7 +215,7 @@ def _sharded(name: str, n: float, gpus: int) -> Sum:
         f"and with bf16 weights and gradients {16 * n / GB / gpus:.1f} GB on each GPU, before activations.",
         None,
         [
-            Action("See all parts, with activations:", code=f"fallline measure plan {name} --gpus {gpus} --shard zero3 --checkpointing --tokens 4096", proof={"bash": "yes"}),
+            Action("See all parts, with activations:", code=f"fallline measure plan {name} --gpus {gpus} --shard zero3 --checkpointing", proof={"bash": "yes"}),
             Action("FSDP also gathers one block's full weights at a time: add the largest block in bf16."),
         ],
     )  # fmt: skip

@@ -9,7 +9,8 @@
     message: unscale_() has already {…}       a pasted message; {name} is read from it, {…} is skipped
     reads: fragmented                         what the numbers of the message must show (messages.py)
     rules: FL201                              findings that lead here
-    verdict: no                               to the question as asked above; `no, turns` changes sides when it is asked the other way round
+    verdict: no                               to the wordings above that want a yes or a no, and to questions that ask the same; `no, turns`: to "is it right?"
+    yes: must I unscale before I clip?        a wording with a verdict of its own (`yes:`, `no:`)
     clarify: Do you use ...?                  what to ask back when the question is too vague
     backs: clip-scaled-freezes-sgd            rules, facts, or a behaviour of torch that a test executes (`torch:NAME`)
     > The answer, in one to three sentences.
@@ -96,9 +97,14 @@ class Claim:
     rules: tuple[str, ...] = ()
     verdict: str | None = None
     turns: bool = False
+    own: dict[str, str] = field(default_factory=dict)  # wordings with a verdict of their own
     clarify: str = ""
     backs: tuple[str, ...] = ()
     actions: list[Action] = field(default_factory=list)
+
+    def wordings(self, verdict: str) -> tuple[str, ...]:
+        """The wordings of its question to which this verdict is given."""
+        return tuple(a for a in self.asks if self.own.get(a, self.verdict) == verdict)
 
 
 @cache
@@ -173,6 +179,9 @@ class _Page:
         match key:
             case "ask":
                 claim.asks.append(value)
+            case "yes" | "no":
+                claim.asks.append(value)
+                claim.own[value] = key
             case "message":
                 claim.messages.append(value)
             case "reads":

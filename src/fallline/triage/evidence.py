@@ -44,6 +44,7 @@ class Gathered:
     corrected: str | None = None
     diff: str = ""  # the lines that the fixes change
     remaining: list[Finding] = field(default_factory=list)
+    read: dict[str, str] = field(default_factory=dict)  # the code that was read, by its name
 
     @property
     def serious(self) -> list[Finding]:
@@ -52,8 +53,21 @@ class Gathered:
             (f for f in self.findings if f.severity != "info"), key=lambda f: f.severity.rank
         )
 
+    @property
+    def name(self) -> str:
+        """What the code that was read is called in a sentence."""
+        names = [Path(path).name for path in self.read if path[:1] != "<"]
+        return ", ".join(names) or "this code"
+
+    @property
+    def repaired(self) -> set[str]:
+        """The rules whose findings the changes in `diff` remove."""
+        left = {f.code for f in self.remaining}
+        return {f.code for f in self.serious if f.code not in left} if self.diff else set()
+
     def add(self, other: Gathered) -> None:
         self.findings += other.findings
+        self.read |= other.read
         if self.corrected is None:
             self.corrected, self.diff, self.remaining = other.corrected, other.diff, other.remaining
 
@@ -85,7 +99,7 @@ def corrected(text: str, path: str) -> Gathered:
     fixer = Fixer(readings, lambda finding, sources: finding.severity != "info", ".", given, True)
     fixer.run()
     lines = head.count("\n")
-    gathered = Gathered([_moved(f, lines) for f in found])
+    gathered = Gathered([_moved(f, lines) for f in found], read={path: text})
     if (changed := fixer.state.changed.get(path)) is not None:
         gathered.corrected = changed.decode().removeprefix(head)
         gathered.diff = _changes(text, gathered.corrected)

@@ -9,25 +9,28 @@ from dataclasses import dataclass, field, replace
 from fallline.finding import Finding
 from fallline.triage.arithmetic import reckoned
 from fallline.triage.choose import Chosen, choose
-from fallline.triage.claim import Action
+from fallline.triage.claim import Action, Claim
 from fallline.triage.evidence import Gathered
+from fallline.triage.judge import answers, asked_first, clean, nothing_about, only_code_tells
 from fallline.triage.playbook import Case
 from fallline.triage.recognise import Question
 from fallline.triage.shape import Shape
-from fallline.triage.words import foreign, other_framework, spelled, tokens
+from fallline.triage.words import foreign, other_framework, spelled, tokens, vague
 
 __all__ = ["Reply", "compose"]
 
 _MOST = 3
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`])")
 _FENCE = re.compile(r"```(?:python)?\n(.*?)```", re.S)
-_JUDGE = re.compile(
-    r"(?i)\b(?:is|are|does|do|anything|what|review|check)\b[^.?!\n]{0,60}\b(?:ok|okay|right|correct|wrong|fine|good|look|place|normal|this|review|problem)\b|^\W*review\b"
-)
 NOT_OURS = (
     "This does not look like a question about PyTorch training, and fallline knows nothing else."
 )
 ASK_BACK = "What do you see: an error message, a loss that is NaN, flat or rising, a run that is slow, or one that runs out of memory?"
+NARROW = "What goes wrong, or what do you want to achieve with it?"
+SHOW_CODE = "Can you paste the loop, or name the file that it is in?"
+READ = Action(
+    "Ask again with the file:", code='fallline ask "..." --code train.py', proof={"bash": "yes"}
+)
 SHOW = Action(
     "Paste the message or the loop, or let fallline look:",
     code="fallline check train.py     # reads the code\nfallline run train.py       # watches the run and names what goes wrong",
@@ -71,10 +74,16 @@ def compose(
     fit = _Fit(words, question.text.lower())
     told = bool(chosen and chosen[0].told)
     strange = other_framework(question.text) or (not cases and not told and foreign(question.text))
-    if strange and not evidence.findings and not run:
+    if strange and not evidence.read and not evidence.findings and not run:
+        if vague(words):
+            return Reply(ASK_BACK, None, [SHOW], ASK_BACK)
         return Reply(NOT_OURS, ours=False)
     if evidence.serious and not told:
-        return _from_findings(question, evidence, shape, chosen, fit)
+        return _from_findings(question, evidence, shape, chosen, fit, run)
+    if shape.mine and evidence.read and not told:
+        return _clean_code(question.prose, evidence, shape)
+    if not (told or run or evidence.findings) and only_code_tells(question.prose, shape):
+        return Reply(f"Only the code can tell. {SHOW_CODE}", None, [READ], SHOW_CODE)
     if healthy and not told:
         return _healthy(chosen, fit)
     if not told and (sum_ := reckoned(question.text)) is not None:
@@ -85,8 +94,6 @@ def compose(
         return _clean_run(run)
     if not cases and not evidence.findings:
         return Reply(ASK_BACK, None, [SHOW], ASK_BACK)
-    if question.code and _JUDGE.search(question.prose):
-        return _clean_code(shape, cases, fit)
     return _from_case(cases, shape, text)
 
 
@@ -122,12 +129,22 @@ def _from_claims(chosen: list[Chosen], shape: Shape, fit: _Fit, run: str) -> Rep
         actions = [_looked_up(a, run) for a in actions]
     return Reply(
         _short(says),
-        shape.verdict(first.claim.verdict, first.claim.turns),
+        _verdict(shape, first.claim),
         actions,
         first.claim.clarify or None,
         [c.claim.id for c in chosen],
         tuple(dict.fromkeys(name for c in chosen for name in c.claim.backs)),
     )
+
+
+def _verdict(shape: Shape, claim: Claim) -> str | None:
+    """Yes or no, where the question asks what the claim answers; nothing where that is not certain."""
+    heard = {
+        said
+        for own in ("yes", "no", "depends")
+        if (said := shape.verdict(own, claim.turns, claim.wordings(own))) is not None
+    }
+    return heard.pop() if len(heard) == 1 else None
 
 
 def _looked_up(action: Action, run: str) -> Action:
@@ -142,24 +159,33 @@ def _short(says: str) -> str:
 
 
 def _from_findings(
-    question: Question, evidence: Gathered, shape: Shape, chosen: list[Chosen], fit: _Fit
+    question: Question,
+    evidence: Gathered,
+    shape: Shape,
+    chosen: list[Chosen],
+    fit: _Fit,
+    run: str,
 ) -> Reply:
-    """The mistakes that are there, worst first, and what to write instead."""
-    found = evidence.serious
+    """The mistakes that are there, those asked about first, then the worst, and what to write instead."""
+    found, about = asked_first(question.prose, evidence.serious, shape)
     worst = found[0]
     says = f"Line {worst.at.line}: {worst.message} ({worst.code})"
-    extra = [c for c in chosen if worst.code in c.claim.rules]
+    # what a watched run has shown needs no general advice beside it
+    extra = [] if run else [c for c in chosen if worst.code in c.claim.rules]
     if extra:
         says = f"{says} {_SENTENCE.split(_filled(extra[0].claim.says, extra[0].read))[0]}"
-    verdict = None
-    if shape.decides:
-        verdict = shape.verdict(extra[0].claim.verdict, extra[0].claim.turns) if extra else None
-        verdict = verdict or ("yes" if shape.turned else "no")
-    actions = [_instead(worst, evidence)]
+    verdict = shape.judged(wrong=True)
+    if not about:
+        says, verdict = (
+            f"{nothing_about(question.prose, evidence.name)} But {says[:1].lower()}{says[1:]}",
+            None,
+        )
+    elif extra and not shape.mine:
+        verdict = _verdict(shape, extra[0].claim)
+    actions = [_instead(worst, evidence, run)]
     actions += [_other(f) for f in _distinct(found[1:], worst.code)][: _MOST - 1]
-    if evidence.diff:
-        actions[0].see = _left(evidence.remaining)
-    if extra and len(actions) < _MOST:
+    _with_changes(actions, [worst, *_distinct(found[1:], worst.code)], evidence)
+    if extra and len(actions) < _MOST and worst.code not in evidence.repaired:
         actions += fit.of(extra[0].claim.actions)
     backs = tuple(
         dict.fromkeys([*(f.code for f in found), *(extra[0].claim.backs if extra else ())])
@@ -167,12 +193,24 @@ def _from_findings(
     return Reply(says, verdict, actions[:_MOST], None, [c.claim.id for c in extra], backs)
 
 
+def _with_changes(actions: list[Action], found: list[Finding], evidence: Gathered) -> None:
+    """The reader's own changes, under the first mistake that they repair; and what they leave."""
+    repaired = evidence.repaired
+    for action, finding in zip(actions, found, strict=False):
+        if finding.code in repaired:
+            action.code, action.proof = evidence.diff, {"diff": "yes"}
+            also = sorted(repaired - {finding.code})
+            action.see = f"The changes also repair {', '.join(also)}. " if also else ""
+            action.see += _left(evidence.remaining)
+            return
+
+
 def _distinct(found: Sequence[Finding], first: str) -> list[Finding]:
     """One finding of each rule: the same mistake twice is one thing to mend."""
     return list({f.code: f for f in reversed(found) if f.code != first}.values())[::-1]
 
 
-def _instead(finding: Finding, evidence: Gathered) -> Action:
+def _instead(finding: Finding, evidence: Gathered, run: str) -> Action:
     from fallline.rules import (
         rule_by_code,  # only where there is a finding: all rules take a while to load
     )
@@ -181,11 +219,13 @@ def _instead(finding: Finding, evidence: Gathered) -> Action:
     advice = rule.instead if rule is not None else ""
     code = _FENCE.search(advice)
     words = " ".join(_FENCE.sub(" ", advice).split()).split(" - ")[0].rstrip(": ")
-    first = _SENTENCE.split(words)[0].rstrip(":")
+    if op := finding.evidence.get("op"):
+        words = words.replace("the named operation", f"`{op}` in line {finding.at.line}")
+    # of a watched run the whole remedy: its first sentence often only points to the operation
+    first = words if run else _SENTENCE.split(words)[0].rstrip(":")
     return Action(
         first + ("" if first.endswith((".", ")")) else "."),
-        code=evidence.diff or (code[1].rstrip() if code else ""),
-        proof={"diff": "yes"} if evidence.diff else {},
+        code=code[1].rstrip() if code else "",
     )
 
 
@@ -195,9 +235,9 @@ def _other(finding: Finding) -> Action:
 
 def _left(remaining: Sequence[Finding]) -> str:
     if not remaining:
-        return "read again with these changes, the code has no findings left."
-    rest = ", ".join(f"{f.code} at line {f.at.line}" for f in remaining[:_MOST])
-    return f"read again with these changes, {rest} remain."
+        return "Read again with these changes, the code has no findings left."
+    rest = ", ".join(f"{f.code} (line {f.at.line})" for f in remaining[:_MOST])
+    return f"These changes do not repair {rest}."
 
 
 def _healthy(chosen: list[Chosen], fit: _Fit) -> Reply:
@@ -220,18 +260,33 @@ def _clean_run(run: str) -> Reply:
     )
 
 
-def _clean_code(shape: Shape, cases: Sequence[Case], fit: _Fit) -> Reply:
-    return Reply(
-        "fallline finds no mistake in this code. What it cannot see in it, a watched run shows.",
-        "yes" if shape.decides and not shape.turned else "no" if shape.decides else None,
-        [
-            Action(
-                "Watch the run:",
-                code="fallline run train.py",
-                see="it names the first number that goes wrong, with its line.",
-            )
-        ],
+def _not_known(case: Case) -> Reply:
+    """A yes/no question that nothing here answers gets no lecture on something near it."""
+    measure = case.measure[0]
+    look = Action(
+        "What can be found out about it:",
+        code=measure.run,
+        proof={"bash": "yes"} if measure.run.startswith("fallline") else {},
+        see=f"It shows: {_small(measure.tells)}",
     )
+    return Reply(
+        f"fallline has no measured answer to this question. {NARROW}", None, [look], NARROW
+    )
+
+
+def _small(text: str) -> str:
+    return text[:1].lower() + text[1:] if text[1:2].islower() else text
+
+
+def _clean_code(prose: str, evidence: Gathered, shape: Shape) -> Reply:
+    """Nothing was found in the code: say so of what was asked, and prescribe nothing."""
+    says, there = clean(prose, evidence)
+    watch = Action(
+        "What the code alone does not show, a watched run does:",
+        code=f"fallline run {evidence.name if evidence.name.endswith('.py') else 'train.py'}",
+        proof={"bash": "yes"},
+    )
+    return Reply(says, shape.judged(wrong=False) if there else None, [watch])
 
 
 def _from_case(cases: Sequence[Case], shape: Shape, text: str) -> Reply:
@@ -243,12 +298,15 @@ def _from_case(cases: Sequence[Case], shape: Shape, text: str) -> Reply:
         return len({word[:5] for word in tokens(said) if len(word) > 3} & asked)
 
     knows = sorted(case.knows, key=lambda s: -near(s.text))[:2]
+    asks = shape.either or (shape.decides and shape.kind != "said")
+    if asks and not shape.mine and not answers(text, knows):
+        return _not_known(case)
     measure = case.measure[0]
     actions = [
         Action(
             "Measure first:" if "\n" in measure.run else f"Measure first: `{measure.run}`",
             code=measure.run if "\n" in measure.run else "",
-            see=measure.tells,
+            see=f"It shows: {_small(measure.tells)}",
         )
     ]
     fixes = sorted(case.fix, key=lambda f: -near(f"{f.title} {f.when}"))[: _MOST - 1]

@@ -25,6 +25,7 @@ __all__ = [
     "scope",
     "spelled",
     "tokens",
+    "vague",
 ]
 
 _HOME = Path(__file__).parent / "words.toml"
@@ -45,6 +46,8 @@ _SHORTEST = 6  # shorter words are not corrected: too many neighbours
 _NAMED = 1.5  # a specialist is named by one name, or by two signs
 _STRANGE = 0.5  # a question with fewer known words than this share is not ours
 _TORCH = frozenset({"torch", "pytorch", "nn", "lightning"})
+# a complaint that names nothing: what is missing is the question, not that it is ours
+_COMPLAINT = frozenset("it this that thing my the a i is am are was does do did not no any work works working run runs running help me please pls broken fail fails failed wrong bad stuck error errors problem issue bug why what how to fix get got going go something anything still just help can you code script train training model again now at all look looks right correct ok okay fine good".split())  # fmt: skip
 _YIELDING = 0.75  # what is left of a specialist's words beside the one it yields to
 
 
@@ -312,6 +315,11 @@ def foreign(text: str) -> bool:
     telling = [w for w in set(words) if len(w) > 2 and not w[0].isdigit()]
     known = [ours for w in telling if (ours := familiar(w)) is not None]
     return bool(known) and sum(known) < _STRANGE * len(known)
+
+
+def vague(words: list[str]) -> bool:
+    """Whether a question is only a complaint: it doesn't work."""
+    return bool(words) and _COMPLAINT.issuperset(words)
 
 
 def other_framework(text: str) -> bool:

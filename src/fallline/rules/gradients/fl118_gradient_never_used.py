@@ -65,6 +65,15 @@ def train(model, loader, epochs):
 
 train(model, loader, 2)
 """,
+        # batches are made in the loop: no loader
+        SETUP
+        + """
+for step in range(20):
+    x, y = torch.randn(4, 8), torch.randn(4, 1)
+    optimizer.zero_grad()
+    loss = loss_fn(model(x), y)
+    loss.backward()  # FL118
+""",
     )
     right = (
         SETUP
@@ -126,5 +135,14 @@ def _whole_program(trace: Trace, backward: Backward) -> bool:
     """The loop around this backward and the making of what it trains were seen: nobody else could step."""
     if trace.live:
         return True
-    loops = bool(trace.before(backward).of(Batch, Epoch))
+    loops = bool(trace.before(backward).of(Batch, Epoch)) or _clears_and_repeats(trace, backward)
     return loops and not any(o.assumed for o in trace.objects.values())
+
+
+def _clears_and_repeats(trace: Trace, backward: Backward) -> bool:
+    """A loop without a loader trains where an optimizer clears these gradients each time; a benchmark has none."""
+    again = [b for b in trace.of(Backward) if b.at == backward.at]
+    cleared = {z.optimizer for z in trace.of(ZeroGrad) if z.optimizer is not None}
+    held = (trace.held_by(name) for name in cleared)
+    mine = backward.parameters or frozenset()
+    return len(again) > 1 and any(sets and not sets.isdisjoint(mine) for sets in held)
