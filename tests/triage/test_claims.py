@@ -91,6 +91,7 @@ def test_a_snippet_runs_and_keeps_its_promise(
     if "gpu" in action.proof:
         pytest.skip("needs a GPU")
     if "lightning" in action.proof or "ranks" in action.proof:
+        monkeypatch.setenv("LOCAL_RANK", "0")  # only here: accelerate reads it too
         run_elsewhere(action)
         return
     monkeypatch.chdir(tmp_path)
@@ -156,7 +157,6 @@ def run_elsewhere(action: Action) -> None:
             exec(code, names)
         assert names["model"] is not None
 
-    os.environ.setdefault("LOCAL_RANK", "0")
     behaviours._alone(body)
 
 
