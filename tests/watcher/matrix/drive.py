@@ -13,6 +13,7 @@ from fallline.conclude import conclude
 from fallline.finding import Finding
 from fallline.rules import rule_by_code
 from fallline.runs.series import Series, Track
+from fallline.verdict import judge
 from fallline.watcher.session import Options, Session
 
 __all__ = ["Watched", "updates_needed", "watched"]
@@ -38,7 +39,7 @@ def watched(train: Callable[[], None], seed: int = 0) -> Watched:
     """What the watcher says about this training."""
     torch.manual_seed(seed)
     with tempfile.TemporaryDirectory() as folder:
-        session = Session(Options(Path(folder) / "run"))
+        session = Session(Options(Path(folder) / "run"), judge)
         session.start(rebind=True)
         try:
             train()
