@@ -187,9 +187,8 @@ def test_two_processes_that_save_at_once(tmp_path, monkeypatch):
     from fallline.engine import storage
 
     model, other = nn.Linear(2, 2), nn.Linear(2, 2)
-    dead = subprocess.Popen([sys.executable, "-c", ""])
-    dead.wait()
-    left = tmp_path / f".step-00000001.pt.{storage._host()}-{dead.pid}-0123abcd.tmp"
+    dead = 2**22 + 1  # above any process number of Linux, so that no new process gets it meanwhile
+    left = tmp_path / f".step-00000001.pt.{storage._host()}-{dead}-0123abcd.tmp"
     alive = tmp_path / f".step-00000001.pt.{storage._host()}-{os.getppid()}-0123abcd.tmp"
     foreign = tmp_path / ".step-00000001.pt.elsewhere-1-0123abcd.tmp"
     for file in (left, alive, foreign):
