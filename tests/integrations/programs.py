@@ -152,9 +152,9 @@ accelerator.backward(nn.functional.mse_loss(model(a), b))  # HERE
 
 # The events from one step to the next, as the watcher saw them.
 TAIL = """
-seen = [e for e in watching._watch._session.log.events if e.kind.value in ("zero_grad", "backward", "clip", "step")]
-steps = [i for i, e in enumerate(seen) if e.kind.value == "step"]
-print("EVENTS", [e.kind.value for e in seen[steps[1] + 1 : steps[2] + 1]])
+seen = [e for e in watching._watch._session.log.events if e.kind in ("zero_grad", "backward", "clip", "step")]
+steps = [i for i, e in enumerate(seen) if e.kind == "step"]
+print("EVENTS", [e.kind for e in seen[steps[1] + 1 : steps[2] + 1]])
 print("DIVIDED", sorted({e.normalised or e.divisor for e in seen if e.kind == "backward"}, key=str))
 print("FINITE", all(bool(p.isfinite().all()) for p in model.parameters()))
 """
