@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import import_module
 
 import numpy
 import pytest
@@ -201,7 +202,7 @@ def test_two_processes_that_save_at_once(tmp_path, monkeypatch):
             inside.append(path)
             fallline.save_checkpoint(tmp_path, model=other, step=1)  # the other process
 
-    monkeypatch.setattr("fallline.engine.checkpoint.write_through", slowly)
+    monkeypatch.setattr(import_module("fallline.engine.checkpoint"), "write_through", slowly)
     fallline.save_checkpoint(tmp_path, model=model, step=1)
     assert inside and not left.exists() and alive.exists() and foreign.exists()
     loaded = nn.Linear(2, 2)
