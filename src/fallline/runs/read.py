@@ -58,7 +58,7 @@ def read_run(folder: Path) -> Series:
         found = Series()
         try:
             _read_rank(found, number, path)
-        except (sqlite3.Error, OSError, ValueError, MemoryError) as error:  # text that is not UTF-8, too
+        except (sqlite3.Error, OSError, ValueError, MemoryError) as error:  # or not UTF-8
             why = printable(" ".join(str(error).split())) or type(error).__name__
             if len(files) == 1:
                 raise RunError(
