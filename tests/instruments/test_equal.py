@@ -17,7 +17,6 @@ from equal_loops import plain  # the benchmarks are scripts, not a package
 
 from fallline.instruments.equal import Comparison, Equal, equal
 
-
 LONG = pytest.mark.long  # each is a handful of processes; benchmarks/equal.py makes all of them
 
 
