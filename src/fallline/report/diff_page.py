@@ -33,7 +33,7 @@ def write_page(a: Series, b: Series, found: Comparison, target: Path) -> Path:
 
 
 def page(a: Series, b: Series, found: Comparison) -> str:
-    title = f"{a.folder} and {b.folder}"
+    title = " and ".join(run.folder.name if run.folder is not None else "run" for run in (a, b))
     runs = "".join(
         f'<p class="facts"><b>{name}</b> {escape(run_line(run))}</p>'
         for name, run in (("A", a), ("B", b))
