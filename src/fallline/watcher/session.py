@@ -80,7 +80,9 @@ class Session:
         self.origin = origin = Origin(objects, progress, observed)
         self.judge = Judge(self._verdict, log, objects, recording)
         scalers = Scalers(emitter, routine, objects, draft)
-        self.guard = guard = Guard(options.guard, options.budget, objects, draft, scalers, origin)
+        self.guard = guard = Guard(
+            options.guard, options.guard_limit, options.budget, objects, draft, scalers, origin, recording
+        )  # fmt: skip
         self.measures = measures = Measures(objects, scalers, recording)
         kept = KeptGraphs(emitter, progress)
         self.owners = owners = Owners(emitter, objects, progress, observed)
@@ -170,7 +172,7 @@ class Session:
         safely(self.guard.settle, True)
         safely(self.judge.finish, status in ("finished", "exit 0"))
         if self.recorder is not None:
-            guard = {"mode": self.guard.mode, "skipped": self.guard.skipped}
+            guard = {"mode": self.guard.asked, "skipped": self.guard.skipped, "aside": self.guard.aside}
             self.recorder.describe("guard", guard)
             self.recorder.close(status)
 

@@ -23,6 +23,7 @@ from fallline.taps.tap import Call, Subscription
 from fallline.watcher.facts import inner_of
 from fallline.watcher.fuse import Fuse, GuardStop
 from fallline.watcher.guard import Guard
+from fallline.watcher.later import Number
 from fallline.watcher.log import EventLog
 from fallline.watcher.measures import Measures
 from fallline.watcher.memory import LiveGraphs, live_bytes
@@ -30,7 +31,7 @@ from fallline.watcher.numbers import Numbers
 from fallline.watcher.objects import learning_rate
 from fallline.watcher.origin import Origin
 from fallline.watcher.progress import Draft, Progress
-from fallline.watcher.recorder import as_it_is
+from fallline.watcher.recorder import as_it_is, as_they_are
 from fallline.watcher.recording import Recording
 from fallline.watcher.routine import Routine
 from fallline.watcher.scalers import Scalers
@@ -208,7 +209,7 @@ class Updates:
         finally:
             self._scalers.stepping = None
 
-    def _done(self, optimizer: torch.optim.Optimizer, call: Call, skipped: bool) -> None:
+    def _done(self, optimizer: torch.optim.Optimizer, call: Call, skipped: Any) -> None:
         routine, progress, draft, guard = self._routine, self._progress, self._draft, self._guard
         again = None
         if not skipped:
@@ -240,6 +241,17 @@ class Updates:
         progress.micro_batches = max(1, len(losses))
         loss = losses[0] if len(losses) == 1 else mean_of(losses)
         (norm, threshold), scale, flag = draft.clip, draft.scale, guard.flag
+        measured: Any = guard.norm
+        if loss.__class__ is float and flag is None:
+            scale = None if scale is None else as_it_is(scale)
+            norm = None if norm is None else as_it_is(norm)
+        else:
+            values = [loss, scale, norm, measured, flag]
+            loss, scale, norm, measured, answer = as_they_are(values)
+            if isinstance(answer, Number):
+                skipped = answer
+                held = event.parameter_set
+                guard.sent(index, held or 0, answer, loss if isinstance(loss, Number) else None)
         recording, graphs = self._recording, self._graphs
         fields = (
             index,
@@ -247,13 +259,13 @@ class Updates:
             event.at,
             draft.loss_at,
             time(),
-            loss if loss.__class__ is float else as_it_is(loss),
+            loss,
             rate,
-            None if scale is None else as_it_is(scale),
-            skipped if flag is None else as_it_is(flag),
-            None if norm is None else as_it_is(norm),
+            scale,
+            skipped,
+            norm,
             threshold,
-            guard.norm,
+            measured,
             draft.seconds,
             self._memory,
             getrefcount(graphs.anchor) - graphs.others,  # graphs.alive
@@ -266,7 +278,7 @@ class Updates:
             recorder.note(fields)
         else:
             row = UpdateRow(*fields)
-            if skipped:
+            if skipped is True:
                 numbers.skipped()
             else:
                 numbers.after_step(row)
