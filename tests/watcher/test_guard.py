@@ -195,7 +195,7 @@ def test_after_ten_in_a_row_the_guard_steps_aside_and_says_so(
                 (model(torch.ones(2, 3)).sum() * float("nan")).backward()
                 optimizer.step()
                 finite = all(p.isfinite().all() for p in model.parameters())
-                assert finite or watch._session.guard.aside == 9
+                assert finite or watch._session.guard.aside == 10
         return model, watch._session.guard
 
     model, guard = train_on("aside")

@@ -139,7 +139,7 @@ def test_a_late_answer_counts_a_fixed_number_of_updates_later(
 ) -> None:
     watch, model = train(tmp_path, range(60, 1000), updates=200)
     guard = watch._session.guard
-    assert guard.aside == 69 + guards.LAG and not model.weight.isfinite().all()
+    assert guard.aside == 70 + guards.LAG and not model.weight.isfinite().all()
     assert "steps aside" in capsys.readouterr().err
     with pytest.raises(GuardStop, match="10 updates in a row"):
         train(tmp_path / "stop", range(60, 1000), updates=200, guard_limit="stop")

@@ -124,5 +124,5 @@ def test_too_many_bad_updates_end_the_run_or_are_let_through(tmp_path: Path) -> 
     with pytest.raises(GuardStop, match="in a row"):
         watched(tmp_path, "sgd", 200, bad=range(60, 200), guard_limit="stop")
     watch, model = watched(tmp_path / "aside", "sgd", 200, bad=range(60, 200))
-    assert watch._session.guard.aside == 69 + LAG
+    assert watch._session.guard.aside == 70 + LAG
     assert not all(p.isfinite().all() for p in model.parameters())

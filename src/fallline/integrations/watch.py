@@ -104,9 +104,7 @@ def current() -> Any:
     return _watching._session if _watching is not None else active()
 
 
-def check_options(
-    budget: float, guard: str, log: Any = None, guard_limit: str = "aside"
-) -> None:
+def check_options(budget: float, guard: str, log: Any = None, guard_limit: str = "aside") -> None:
     """Say at once what is wrong with them."""
     if guard not in ("skip", "exact", "stop", "off"):
         raise UsageError(f"guard={guard!r}: say 'skip', 'exact', 'stop' or 'off'")

@@ -55,8 +55,14 @@ SMALL = 4_096  # elements
 WAITED = 50
 WAITED_AGAIN = 200
 LAG = 64  # updates after which a late answer is acted upon
+# What the finding says of an update that was not watched.
+UNWATCHED = (
+    "updates this short are watched now and then, and this one was not; those that follow are"
+)
 # What the finding says about a bad update where the step does not take `found_inf`: "The guard ..."
-ZEROED = "set the gradients of this update to zero; momentum and weight decay still acted on the weights"
+ZEROED = (
+    "set the gradients of this update to zero; momentum and weight decay still acted on the weights"
+)
 _sum, _item = Tensor.sum, Tensor.item
 _is_cpu = attrgetter("is_cpu")
 
@@ -102,6 +108,7 @@ class Guard:
         self.norm: float | Tensor | None = None
         # what was measured before the last step; of finite numbers it may overflow
         self.recent: float | None = None
+        self.resting = False  # updates are not watched now, so nothing can be replayed
         self.holds = False  # something that has to be let go after the step
         self._held: dict[int, list[tuple[Tensor, Tensor]]] = {}
         self._looked_at: list[Tensor] = []
@@ -166,7 +173,7 @@ class Guard:
         if self.mode in ("skip", "off") and not any(map(_is_cpu, gradients)):
             self._leave_on_device(optimizer, index, held, gradients)
         elif self._fine(optimizer, gradients, held):
-            if not gradients[0].is_cpu:
+            if not gradients[0].is_cpu and not self.resting:
                 self._origin.waited()  # so the loss can be looked at, too
         else:
             self._bad(optimizer, index, held, gradients)
@@ -175,8 +182,11 @@ class Guard:
         self, optimizer: torch.optim.Optimizer, index: int, held: int, gradients: list[Tensor]
     ) -> None:
         """One of these gradients is not finite."""
+        if self.resting:
+            self._origin.noticed_late(index, True, UNWATCHED)
+        else:
+            self._origin.gradients_bad(optimizer, index)
         self.recent = None
-        self._origin.gradients_bad(optimizer, index)
         if self.mode == "off":
             return
         self.skipped += 1
@@ -192,7 +202,7 @@ class Guard:
             self._hold_back(optimizer)
         why = self._counted.reached(held, index)
         if why is not None:
-            self._reached_limit(index, why)
+            self._reached_limit(index + 1, why)
 
     def _hold_back(self, optimizer: torch.optim.Optimizer) -> None:
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -263,7 +273,7 @@ class Guard:
         self.flag, self.norm = look.flag, look.norm
         fused = getattr(optimizer, "_step_supports_amp_scaling", False)
         self._origin.guarded = None if fused or self.mode == "off" else ZEROED
-        if self._checks <= self._waits_until:
+        if self._checks <= self._waits_until and not self.resting:
             self._wait_for(optimizer, index, look)
         if self.mode == "off":
             return
@@ -316,6 +326,7 @@ class Guard:
     # -- too many ----------------------------------------------------------------------------------------------
 
     def _reached_limit(self, index: int, why: str) -> None:
+        """Before this update."""
         if self._limit == "none" or self.mode == "off":
             return
         if self._limit == "stop":
@@ -325,7 +336,7 @@ class Guard:
             )
         self.mode, self.aside = "off", index
         print(
-            f"fallline: {why} were NaN or Inf, so the guard steps aside: after update {index} they are applied, as without "
+            f"fallline: {why} were NaN or Inf, so the guard steps aside: from update {index} on they are applied, as without "
             "fallline (--guard-limit stop ends the run instead)",
             file=sys.stderr,
         )

@@ -69,7 +69,9 @@ class Origin:
         self.window_lost = False  # a loss of the update in progress was not finite
         self.guard_follows = False  # in updates that go like the last one
         self.lost = False  # the loss of the last backward was not finite: no news in its gradients
-        self.guarded: str | None = None  # what the guard does to a bad update, where it is more than leaving it out
+        self.guarded: str | None = (
+            None  # what the guard does to a bad update, where it is more than leaving it out
+        )
         self.calm = False  # nothing has to be looked at after a step like the last one
         self._probes: dict[int, list[weakref.ref[Tensor]]] = {}
         # parameter → update, line, optimizer

@@ -14,7 +14,7 @@ from operator import attrgetter
 from types import FrameType
 from typing import Any, TypeVar
 
-from fallline.events import Backward, Clip, Event, Forward, Step
+from fallline.events import Event, Step
 from fallline.taps.tap import Call
 from fallline.watcher.fuse import Fuse
 from fallline.watcher.log import KEPT_UPDATES, EventLog
@@ -138,12 +138,5 @@ class Routine:
 
 
 def _plain(event: Event) -> bool:
-    """It depends on no more than the call: that of ranks that synchronise, of a step that skips, of a closure does."""
-    match event:
-        case Forward(wrapper=wrapper) | Backward(wrapper=wrapper):
-            return not wrapper
-        case Step():
-            return not event.skipped and not event.closure
-        case Clip():
-            return not event.closure
-    return True
+    """It depends on no more than the call: a step that skips does not."""
+    return not (isinstance(event, Step) and event.skipped)

@@ -7,7 +7,6 @@ caches hold the user's tensors, and each function that is called has to be fetch
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from sys import getrefcount
 from time import perf_counter as now
 from time import time
@@ -20,9 +19,11 @@ from fallline.runs.update import UpdateRow
 from fallline.taps.optimizers import CLOSURE, PARAMETERS_ADDED, STEP, ClosureCall, StepCall
 from fallline.taps.scaling import SCALER_STEP, ScalerStepCall
 from fallline.taps.tap import Call, Subscription
+from fallline.watcher.duty import Duty
 from fallline.watcher.facts import inner_of
 from fallline.watcher.fuse import Fuse, GuardStop
 from fallline.watcher.guard import Guard
+from fallline.watcher.known import Known
 from fallline.watcher.later import Number
 from fallline.watcher.log import EventLog
 from fallline.watcher.measures import Measures
@@ -42,16 +43,6 @@ __all__ = ["Updates"]
 MEMORY_EVERY = 16
 
 
-@dataclass(slots=True)
-class Known:
-    """An optimizer, while updates are well known."""
-
-    name: str
-    held: int  # its set of parameters
-    numbers: Numbers
-    on_device: bool
-
-
 class Updates:
     """What happens around an optimizer's step."""
 
@@ -69,9 +60,11 @@ class Updates:
         graphs: LiveGraphs,
         recording: Recording,
         fuse: Fuse,
+        known: dict[int, Known],
+        duty: Duty,
         stepped: Callable[[], None],
     ) -> None:
-        """`stepped` is called after each update that was recorded in full."""
+        """`known`: by id of the optimizer. `stepped` is called after each update that was recorded in full."""
         self._steps = steps
         self._routine = routine
         self._log = log
@@ -85,7 +78,8 @@ class Updates:
         self._recording = recording
         self._fuse = fuse
         self._after = stepped
-        self._known: dict[int, Known] = {}  # by id of the optimizer
+        self._known = known
+        self._duty = duty
         self._last_step: tuple[Any, float | None] = (None, None)  # and its learning rate
         self._started = 0.0  # the step in progress
         self._closure = _Closure()
@@ -106,6 +100,7 @@ class Updates:
         """An optimizer was made or got more parameters: what is known of it is no longer so."""
         self._known.clear()
         self._routine.forget()
+        self._duty.wake()
 
     # -- before the step ---------------------------------------------------------------------------------------
 
@@ -115,7 +110,8 @@ class Updates:
         optimizer, self._draft.in_closure = call.optimizer, False
         self._closure.given = call.closure
         if call.closure:  # gradients are made inside: they are looked at when the closure has run
-            self._closure.first = len(self._log.events)
+            routine = self._routine
+            self._closure.first = len(self._log.events) + (routine.at if routine.resting else 0)
         else:
             try:
                 known = self._known.get(id(optimizer))
@@ -134,8 +130,11 @@ class Updates:
 
     def _closure_begins(self, call: ClosureCall) -> None:
         # an optimizer may evaluate its closure many times (LBFGS): what counts is the last
-        if len(self._log.events) > self._closure.first and self._draft.in_closure is None:
-            self._log.cut_off(self._closure.first)
+        if self._draft.in_closure is None:
+            if self._routine.resting:
+                self._routine.wake()  # what was let pass until now is in the log again
+            if len(self._log.events) > self._closure.first:
+                self._log.cut_off(self._closure.first)
         self._draft.in_closure, self._closure.started = True, now()
 
     def _closure_ends(self, call: ClosureCall) -> None:
@@ -214,7 +213,7 @@ class Updates:
         again = None
         if not skipped:
             frame = call.frame
-            key = ("step", id(optimizer), id(frame.f_code), frame.f_lasti)
+            key = ("step", id(optimizer), id(frame.f_code), frame.f_lasti, self._closure.given)
             if routine.resting and routine.keys[routine.at] == key:
                 again = routine.events[routine.at]
                 routine.at += 1
@@ -288,6 +287,7 @@ class Updates:
         self._origin.window_lost = False
         if again is None:
             self._after()
+        self._duty.stepped(call, optimizer, again is not None, self._closure.given)
 
 
 class _Closure:
