@@ -70,8 +70,8 @@ _is_cpu = attrgetter("is_cpu")
 class _Late(NamedTuple):
     """The answer about an update, on its way here."""
 
-    number: int  # of the check
-    index: int
+    check: int  # how many there had been
+    update: int
     held: int
     flag: Number
     loss: Number | None
@@ -301,7 +301,7 @@ class Guard:
 
     def _catch_up(self, index: int) -> None:
         """Before another step: read what has arrived, and what is so old that all ranks have to know it by now."""
-        old = bool(self._late) and self._late[0].number <= self._checks - LAG
+        old = bool(self._late) and self._late[0].check <= self._checks - LAG
         self.settle(wait=old)
         if self._acts is not None and self._checks >= self._acts[0]:
             why, self._acts = self._acts[1], None
@@ -315,12 +315,12 @@ class Guard:
                 continue
             if self.mode != "off":
                 self.skipped += 1
-                why = self._counted.reached(late.held, late.index)
+                why = self._counted.reached(late.held, late.update)
                 if why is not None and self._acts is None:
-                    self._acts = (late.number + LAG, why)
-            if late.number > self._waits_until:
+                    self._acts = (late.check + LAG, why)
+            if late.check > self._waits_until:
                 finite = late.loss is None or math.isfinite(float(late.loss))
-                if self._origin.noticed_late(late.index, finite):
+                if self._origin.noticed_late(late.update, finite):
                     self._waits_until = self._checks + WAITED_AGAIN
 
     # -- too many ----------------------------------------------------------------------------------------------

@@ -28,13 +28,12 @@ class Sent:
         """Whether it has arrived; false where only reading it can tell."""
         return self._host.is_cpu and (self._arrived is None or bool(self._arrived.query()))
 
-    def values(self) -> list[Any]:
+    def values(self) -> Any:
         """As `tolist`, once it has arrived."""
         if self._arrived is not None:
             self._arrived.synchronize()
             self._arrived = None
-        found: list[Any] = self._host.tolist()
-        return found
+        return self._host.tolist()
 
 
 class Number:
