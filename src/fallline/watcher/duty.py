@@ -35,7 +35,7 @@ __all__ = ["Duty"]
 
 ALLOWANCE = 0.3  # seconds, before the budget counts
 # What an update costs that is recorded in full, and one that is compared, until it is measured.
-RECORDED, COMPARED = 1e-3, 0.15e-3
+RECORDED, COMPARED = 0.8e-3, 0.15e-3
 STRETCH = 32  # updates in a row, at least
 FIRST_REST = 64
 MOST_REST = 4_096
