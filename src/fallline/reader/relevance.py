@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable
 from typing import TypeAlias
 
@@ -15,6 +16,7 @@ __all__ = [
     "acts_here",
     "begins",
     "called_names",
+    "makes_leaves",
     "relevant",
     "steps_in",
     "trains",
@@ -44,6 +46,14 @@ _BEGINS = frozenset(
 )
 # A file with none of these makes no trace.
 TOKENS = (b"backward(", b"training_step", b"compute_loss", b".eval(", b"optimizer", b".step(")
+
+
+_LEAF = re.compile(r"requires_grad_\(|requires_grad\s*=\s*True")
+
+
+def makes_leaves(module: Module) -> bool:
+    """Tensors that require a gradient are made here: a graph of them, made before a loop, is walked in every iteration."""
+    return _LEAF.search(module.source.text) is not None
 
 
 def called_names(module: Module, node: ast.AST) -> frozenset[str]:

@@ -45,6 +45,10 @@ class SchedulerBeforeOptimizer(Rule):
                 advance,
                 f"scheduler.step() comes before the optimizer.step() at {step.at.near(advance.at)}, so the first learning rate is "
                 "skipped and the schedule runs one step early. Call it after optimizer.step().",
+                # one batch early of many changes nothing; one epoch early does
+                severity=Severity.INFO
+                if advance.per == "batch" or _steps_an_input(trace, step)
+                else None,
                 related={"step": _seen_from(advance, step)},
             )
 
@@ -168,6 +172,12 @@ def _in_the_loop(trace: Trace, advance: SchedulerStep, step: Step) -> bool:
     # played several times before anything is trained, it catches up, even where the whole run is read twice
     again = here[-1] > step.order and not any(advance.order < o < step.order for o in here)
     return middle or again
+
+
+def _steps_an_input(trace: Trace, step: Step) -> bool:
+    """An attack or an inversion: its short schedule begins again with every input, and no model learns from it."""
+    known = trace.optimizer(step.optimizer)
+    return known is not None and known.loose is True
 
 
 def _seen_from(advance: SchedulerStep, step: Step) -> Location:

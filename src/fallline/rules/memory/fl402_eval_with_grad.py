@@ -16,8 +16,6 @@ from fallline.syntax import Editor, Module
 _EVALUATES = re.compile(
     r"eval|val|test|infer|predict|generate|sampl|accuracy|score|metric", re.IGNORECASE
 )
-_TEST_FILE = re.compile(r"(^|[/\\])(tests?[/\\]|test_[^/\\]*\.py$|[^/\\]*_test\.py$)")
-_TEST_FUNCTION = re.compile(r"(^|\.)(_*test_|Test)|Test(s|er|Case|Mixin)?\.")
 _TRAINS = frozenset({"backward", "zero_grad", "step", "grad"})
 
 
@@ -251,18 +249,19 @@ for _ in range(2):
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         wasted = _evaluations(trace)
-        if not trace.of(Batch):
-            wasted = [e for e in wasted if not _in_unit_test(e)]
         # one forward pass of a program that trains nothing costs nobody anything
         trains = bool(trace.of(Backward, Step))
         places = Counter(e.at for e in wasted)
         reported: set[str] = set()  # functions already reported in this stretch of eval mode
         begins: dict[str, Location] = {}
-        for event in sorted([*wasted, *trace.of(Mode)], key=lambda e: e.order):
+        over_data = False
+        for event in sorted([*wasted, *trace.of(Mode, Batch)], key=lambda e: e.order):
             match event:
                 case Mode():
                     reported.clear()
-                    begins = {"cause": event.at}
+                    begins, over_data = {"cause": event.at}, False
+                case Batch():
+                    over_data = True
                 case Forward() if event.at.function not in reported and (
                     trains or places[event.at] > 1
                 ):
@@ -270,8 +269,10 @@ for _ in range(2):
                     yield self.finding(
                         event,
                         "The model is evaluated while autograd records, so every activation is kept for a backward that never comes. Use torch.no_grad().",
-                        # a single pass, to warm up or to look at one sample, is not an evaluation
-                        severity=None if trace.live or event.repeated else Severity.INFO,
+                        # one pass, to warm up, and sample by sample: each small graph is dropped at once
+                        severity=None
+                        if trace.live or (event.repeated and over_data)
+                        else Severity.INFO,
                         related=begins,
                     )
 
@@ -313,15 +314,6 @@ def _evaluations(trace: Trace) -> list[Forward]:
         and (not trained or e.model in trained)
         and e.at.function not in attacks
     ]
-
-
-def _in_unit_test(forward: Forward) -> bool:
-    """`test_x` of a test file, a tester's method, or what they call: a forward pass on a handful of numbers, checked and thrown away."""
-    return any(
-        _TEST_FUNCTION.search(place.function) is not None
-        and _TEST_FILE.search(place.path) is not None
-        for place in (forward.at, *forward.callers)
-    )
 
 
 def _trained(trace: Trace) -> set[str | None]:
