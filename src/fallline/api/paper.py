@@ -36,6 +36,7 @@ class Around:
     """What surrounds the statement that runs now."""
 
     recording: bool = True  # autograd records
+    unsure: bool = False  # in evaluation it may not: some caller that was not followed turns it off
     autocast: list[str | None] = field(default_factory=lambda: ["off"])
     unsynced: list[str] = field(default_factory=list)  # ids of models inside no_sync
     anomaly: Location | None = None  # where detect_anomaly was turned on

@@ -70,9 +70,7 @@ def _forward(paper: Paper, model: Thing, call: Call) -> Value:
             paper.outside(call.node),
             model=identity.id,
             training=model.facts.get("training"),
-            # a frozen model builds no graph unless its input has one
-            grad=paper.around.recording
-            and (not model.facts.get("frozen") or given.graph is not False),
+            grad=_records(paper, model, given),
             autocast=paper.around.autocast[-1]
             if paper.around.autocast[-1] != "disabled"
             else "off",
@@ -101,6 +99,13 @@ def _forward(paper: Paper, model: Thing, call: Call) -> Value:
         length=given.length,
     )
     return shaped(inside, result, whole=True) if inside is not None else result
+
+
+def _records(paper: Paper, model: Thing, given: Tensor) -> bool | None:
+    """Whether a graph is built. A frozen model builds none unless its input has one."""
+    if paper.around.unsure and model.facts.get("training") is False:
+        return None
+    return paper.around.recording and (not model.facts.get("frozen") or given.graph is not False)
 
 
 def shaped(inside: Value, result: Tensor, whole: bool = False) -> Value:
