@@ -525,7 +525,7 @@ def test_a_unit_test_is_noted_only(path: str) -> None:
 
 
 def test_an_evaluation_script_is_not_a_unit_test() -> None:
-    script = "import torch\n\n\ndef test_loss(a, b):\n    return a\n\n\ndef distance_loss(a, b):\n    return torch.sqrt(((a - b) ** 2).sum(1)).mean()\n"
+    script = "import torch\n\n\ndef test_loss(a, b):\n    return a\n\n\ndef distance_loss(a, b):\n    return torch.sqrt((a - b) ** 2).mean()\n"
     assert [f.severity.value for f in read_text(script, "test_net.py")] == ["warning"]
 
 

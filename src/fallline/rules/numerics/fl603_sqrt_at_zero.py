@@ -18,6 +18,8 @@ from fallline.rule import Rule
 from fallline.syntax import Editor, Module
 
 _HALVES = frozenset({0.5, -0.5})
+_SUMS = frozenset({"sum", "mean"})
+_KEEPS = frozenset({"view", "reshape", "squeeze", "unsqueeze", "float", "clamp", "clip", "relu"})
 _GIVEN = re.compile(r"(^|_)(gt|targets?|labels?|true)($|_)")
 _NOT_SAID = frozenset({"rand", "rand_like", "randn", "zeros", "target", "difference", "normalize"})
 
@@ -268,9 +270,11 @@ Diffusion()(torch.randn(2, 4), torch.tensor([0, 9])).sum().backward()
     )
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
-        for root, _, found in _reported(module):
+        for root, of, found in _reported(module):
             # a root of what can be negative too would fail at once: more is known of it than is seen here
-            unsure = found is not DEAD_BRANCH and (found.guessed or found.low < 0)
+            unsure = found is not DEAD_BRANCH and (
+                found.guessed or found.low < 0 or _only_in_theory(module, of)
+            )
             yield self.finding(
                 module.location(root),
                 _message(found),
@@ -357,6 +361,32 @@ def _seen_to_learn(module: Module, node: ast.expr) -> bool:
     """In a loss, or in a module with weights of its own: a spectrogram or a resampling in `forward` may see data only."""
     cls = module.class_(node)
     return in_loss(module, node) or (cls is not None and learns(module, cls))
+
+
+def _only_in_theory(module: Module, of: ast.expr) -> bool:
+    """A sum or a mean of squares over many entries: 0 only where every one of them is, as between a sample and itself."""
+    here = values_of(module).origin(of)
+    summed = False
+    while isinstance(here, ast.Call):
+        name = last_name(here)
+        made = values_of(module).constructed(here.func)
+        if name == "mse_loss" or (made is not None and last_name(made) == "MSELoss"):
+            return True
+        inner = receiver(module, here) if name in _SUMS or name in _KEEPS else None
+        if inner is None:
+            break
+        summed = summed or name in _SUMS
+        here = values_of(module).origin(inner)
+    return summed and not _with_itself(module, here)
+
+
+def _with_itself(module: Module, squared: ast.AST) -> bool:
+    """`(x[:, None] - x[None]) ** 2`: the distances of a set to itself have zeros on the diagonal."""
+    base = squared_base(module, squared)
+    match values_of(module).origin(base) if base is not None else None:
+        case ast.BinOp(left, ast.Sub(), right):
+            return bool(names_in(left) & names_in(right) - set(module.imports))
+    return False
 
 
 def _only_targets(of: ast.expr) -> bool:
