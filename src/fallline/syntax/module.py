@@ -142,10 +142,10 @@ class Module:
 
     def enclosing(self, node: ast.AST, *kinds: type[Node]) -> Node | None:
         """The nearest node around this one of one of these types."""
-        for up in self.parents(node):
-            if isinstance(up, kinds):
-                return up
-        return None
+        up = getattr(node, "parent", None)
+        while up is not None and not isinstance(up, kinds):  # hot: no generator here
+            up = getattr(up, "parent", None)
+        return up
 
     def statement(self, node: ast.AST) -> ast.stmt:
         """The statement this node is part of."""
