@@ -62,6 +62,7 @@ class Loops:
     passed: list[Location] = field(
         default_factory=list
     )  # tests of this iteration that did not jump
+    fed: int = 0  # how many of them go over a loader
     trained: int = 0  # loops with a backward in them that have ended
     over_data: int = 0  # those over a loader
 

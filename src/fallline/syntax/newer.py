@@ -78,8 +78,7 @@ def _string(text: str, quote_at: int, begin: int) -> _String:
         quote_at,
     )
     opened = _START.match(text, start)
-    assert opened is not None
-    quote = opened[1]
+    quote = opened[1] if opened is not None else text[quote_at]
     formatted = bool(set("fFtT") & set(text[start:quote_at]))
     string = _String(start, len(text), quote, [], [])
     at = quote_at + len(quote)

@@ -82,6 +82,7 @@ def _forward(paper: Paper, model: Thing, call: Call) -> Value:
             else model.facts.get("bypasses"),
             bypass=True if model.facts.get("bypasses") == "ddp" else None,
             repeated=paper.evaluates() if model.facts.get("training") is False else None,
+            fed=paper.loops.fed > 0 if model.facts.get("training") is False else None,
             parameters=model.sets or None,
         )
         paper.emit(event)

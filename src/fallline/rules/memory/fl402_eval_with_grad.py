@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from fallline.events import Backward, Batch, Forward, Mode, Step, Trace
+from fallline.events import Backward, Forward, Mode, Step, Trace
 from fallline.finding import Finding, Fix, Severity
 from fallline.location import Location
 from fallline.rule import Rule
@@ -254,14 +254,11 @@ for _ in range(2):
         places = Counter(e.at for e in wasted)
         reported: set[str] = set()  # functions already reported in this stretch of eval mode
         begins: dict[str, Location] = {}
-        over_data = False
-        for event in sorted([*wasted, *trace.of(Mode, Batch)], key=lambda e: e.order):
+        for event in sorted([*wasted, *trace.of(Mode)], key=lambda e: e.order):
             match event:
                 case Mode():
                     reported.clear()
-                    begins, over_data = {"cause": event.at}, False
-                case Batch():
-                    over_data = True
+                    begins = {"cause": event.at}
                 case Forward() if event.at.function not in reported and (
                     trains or places[event.at] > 1
                 ):
@@ -271,7 +268,7 @@ for _ in range(2):
                         "The model is evaluated while autograd records, so every activation is kept for a backward that never comes. Use torch.no_grad().",
                         # one pass, to warm up, and sample by sample: each small graph is dropped at once
                         severity=None
-                        if trace.live or (event.repeated and over_data)
+                        if trace.live or (event.repeated and event.fed)
                         else Severity.INFO,
                         related=begins,
                     )

@@ -273,7 +273,7 @@ Diffusion()(torch.randn(2, 4), torch.tensor([0, 9])).sum().backward()
         for root, of, found in _reported(module):
             # a root of what can be negative too would fail at once: more is known of it than is seen here
             unsure = found is not DEAD_BRANCH and (
-                found.guessed or found.low < 0 or _only_in_theory(module, of)
+                found.guessed or found.low < 0 or _only_in_theory(module, root, of)
             )
             yield self.finding(
                 module.location(root),
@@ -363,30 +363,22 @@ def _seen_to_learn(module: Module, node: ast.expr) -> bool:
     return in_loss(module, node) or (cls is not None and learns(module, cls))
 
 
-def _only_in_theory(module: Module, of: ast.expr) -> bool:
-    """A sum or a mean of squares over many entries: 0 only where every one of them is, as between a sample and itself."""
-    here = values_of(module).origin(of)
-    summed = False
-    while isinstance(here, ast.Call):
-        name = last_name(here)
-        made = values_of(module).constructed(here.func)
-        if name == "mse_loss" or (made is not None and last_name(made) == "MSELoss"):
-            return True
-        inner = receiver(module, here) if name in _SUMS or name in _KEEPS else None
+def _only_in_theory(module: Module, root: ast.expr, of: ast.expr) -> bool:
+    """The length of a whole vector that nothing drives to zero, unlike a difference: an embedding, a direction."""
+    if not (last_name(root) == "sqrt" or isinstance(root, ast.BinOp)):
+        return False  # rsqrt: at zero even the value is infinite
+    here, summed = values_of(module).origin(of), False
+    while isinstance(here, ast.Call) and last_name(here) in _SUMS | _KEEPS:
+        inner = receiver(module, here)
         if inner is None:
-            break
-        summed = summed or name in _SUMS
+            return False
+        summed = summed or last_name(here) in _SUMS
         here = values_of(module).origin(inner)
-    return summed and not _with_itself(module, here)
-
-
-def _with_itself(module: Module, squared: ast.AST) -> bool:
-    """`(x[:, None] - x[None]) ** 2`: the distances of a set to itself have zeros on the diagonal."""
-    base = squared_base(module, squared)
-    match values_of(module).origin(base) if base is not None else None:
-        case ast.BinOp(left, ast.Sub(), right):
-            return bool(names_in(left) & names_in(right) - set(module.imports))
-    return False
+    base = squared_base(module, here)
+    if not summed or base is None:
+        return False
+    found = values_of(module).origin(base)
+    return not any(isinstance(n, ast.Sub | ast.Mult) for n in ast.walk(found))
 
 
 def _only_targets(of: ast.expr) -> bool:
