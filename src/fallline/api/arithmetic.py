@@ -127,6 +127,7 @@ def merged(a: Tensor, b: Tensor) -> Tensor:
         depth=max(a.depth, b.depth),
         in_batch=a.in_batch or b.in_batch,
         per_sample=a.per_sample or b.per_sample,
+        presumed=a.presumed or b.presumed,
     )
 
 
@@ -151,11 +152,14 @@ def reduce(paper: Paper, tensor: Tensor, name: str, call: Call) -> Tensor:
             reduction="mean",
             divided=False if result.divided is None else result.divided,
             per_sample=_over_some(call),
+            presumed="",
         )
     if name == "sum":
+        seen = result.reduction == "mean" and not result.presumed
         return replace(
             result,
-            reduction=result.reduction if result.reduction == "mean" else "sum",
+            reduction="mean" if seen else "sum",
+            presumed="",
             depth=len(paper.loops.kinds),
             per_sample=_over_some(call),
         )
@@ -169,7 +173,7 @@ def reduce(paper: Paper, tensor: Tensor, name: str, call: Call) -> Tensor:
         )
     if not paper.around.recording:
         return replace(result, graph=False)
-    return replace(result)
+    return replace(result, raw=False)
 
 
 def _over_some(call: Call) -> bool:

@@ -46,7 +46,15 @@ _BEGINS = frozenset(
     "clip_grad_value_ zero_grad".split()
 )
 # A file with none of these makes no trace.
-TOKENS = (b"backward(", b"training_step", b"compute_loss", b".eval(", b"optimizer", b".step(")
+TOKENS = (
+    b"backward(",
+    b"training_step",
+    b"train_step",
+    b"compute_loss",
+    b".eval(",
+    b"optimizer",
+    b".step(",
+)
 
 
 Definition: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef

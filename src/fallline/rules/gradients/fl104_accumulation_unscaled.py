@@ -54,6 +54,7 @@ class AccumulationUnscaled(Rule):
                 f"{_harm(trace, window)}. {_remedy(first)}",
                 severity=_severity(trace, window),
                 related=related,
+                presuming=first.presumed,
                 **evidence,
             )
 
