@@ -262,7 +262,7 @@ def _min(paper: Paper, call: Call) -> Value:
 
 def _deepcopy(paper: Paper, call: Call) -> Value:
     """A copy of a model has parameters of its own: a teacher, an average, one to attack."""
-    value = _through(paper, call)
+    value = _through(paper, call, "deepcopy")
     match paper.settled(value):
         case Thing(kind="model") as model:
             facts = {k: v for k, v in model.facts.items() if k not in _OF_THE_ORIGINAL}
