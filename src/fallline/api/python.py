@@ -260,24 +260,9 @@ def _min(paper: Paper, call: Call) -> Value:
     return Unknown()
 
 
-def _deepcopy(paper: Paper, call: Call) -> Value:
-    """A copy of a model has parameters of its own: a teacher, an average, one to attack."""
-    value = _through(paper, call, "deepcopy")
-    match paper.settled(value):
-        case Thing(kind="model") as model:
-            facts = {k: v for k, v in model.facts.items() if k not in _OF_THE_ORIGINAL}
-            copied = paper.make("model", call.node, **facts)
-            copied.cls, copied.attrs = model.cls, dict(model.attrs)
-            return copied
-    return value
-
-
-_OF_THE_ORIGINAL = frozenset({"parameters", "of", "bypasses"})
-
-
 # tqdm in all its forms, and what else gives the items of its argument
 _PASS_THROUGH = re.compile(
-    r"^(tqdm\.trange|builtins\.(iter|reversed|sorted)|copy\.copy"
+    r"^(tqdm\.trange|builtins\.(iter|reversed|sorted)|copy\.(deepcopy|copy)"
     r"|torch_xla\.distributed\.parallel_loader\.MpDeviceLoader)$"
     r"|^(?!torch\.)(.*\.)?(tqdm|track|progress_bar|islice)$"
 )
@@ -306,7 +291,6 @@ LIBRARY = Library(
         "builtins.set": _list,
         "builtins.min": _min,
         "builtins.max": _min,
-        "copy.deepcopy": _deepcopy,
         "itertools.cycle": _cycle,
         "itertools.chain": _chain,
         "contextlib.nullcontext": _null,
