@@ -10,12 +10,12 @@ from pathlib import Path
 
 from fallline._version import __version__
 from fallline.diff import Comparison, Difference
-from fallline.diff.noise import gaps
 from fallline.errors import RunError
 from fallline.files import write_atomically
 from fallline.report.charts import Chart, Line, Mark
 from fallline.report.diff import headline, noise_text, run_line
 from fallline.report.html_style import SCRIPT, STYLE
+from fallline.runs.noise import gaps
 from fallline.runs.series import Series, Track
 
 __all__ = ["page", "write_page"]
