@@ -249,7 +249,6 @@ class DiffObject:
 
     verdict: str
     same: bool
-    first: dict[str, Any] | None
     differences: list[dict[str, Any]]
     notes: list[str]
 

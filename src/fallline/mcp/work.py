@@ -295,12 +295,10 @@ def propose_clip(folder: str, quantile: float, root: Root) -> list[ClipObject]:
 def diff_runs(a: str, b: str, root: Root) -> DiffObject:
     """What differs between two runs."""
     found = compare(_series_in(a, root), _series_in(b, root))
-    said = plain(found.to_json())
     return DiffObject(
         verdict=headline(found),
         same=found.same,
-        first=said["first"],
-        differences=said["differences"],
+        differences=[plain(d.to_json()) for d in found.differences],
         notes=[*filter(None, [noise_text(found)]), *found.notes],
     )
 
