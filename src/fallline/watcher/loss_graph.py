@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from fallline.location import Location
 from fallline.watcher.objects import Objects
@@ -23,6 +23,7 @@ _LOSSES = frozenset({"MseLossBackward0", "L1LossBackward0", "SmoothL1LossBackwar
 _JOINS = frozenset({"SubBackward0", "AddBackward0"})
 _ADDED_BY_HAND = frozenset({"UnsqueezeBackward0", "ViewBackward0", "ReshapeAliasBackward0"})
 _LARGEST = 1 << 20
+_FEW = 4
 
 
 class LossGraph:
@@ -35,9 +36,9 @@ class LossGraph:
         self._seen: set[tuple[str, str, int]] = set()
 
     def look(self, loss: Tensor, at: Location) -> None:
+        if self._objects.optimizer_sets and self._is_cut_off(loss):
+            self._saw("FL136", at, {})
         if loss.grad_fn is None:
-            if loss.requires_grad and loss.numel() == 1 and not self._objects.held(loss):
-                self._saw("FL136", at, {})
             return
         found = broadcast_in(loss)
         if found is not None:
@@ -45,6 +46,17 @@ class LossGraph:
             self._saw("FL139", at, dict(zip(shapes, map(_written, found), strict=True)))
         if learns_its_target(loss, self._objects.held):
             self._saw("FL131", at, {})
+
+    def _is_cut_off(self, loss: Tensor) -> bool:
+        """A loss that is a leaf itself, or a few operations after one that is not a parameter: a copy that was made to require a gradient."""
+        if loss.grad_fn is None:
+            return loss.requires_grad and not self._is_trained(loss)
+        nodes = [node for node, _ in _near_root(loss.grad_fn)]
+        leaves = [node.variable for node in nodes if hasattr(node, "variable")]
+        return len(nodes) <= _FEW and bool(leaves) and not any(map(self._is_trained, leaves))
+
+    def _is_trained(self, leaf: Tensor) -> bool:
+        return isinstance(leaf, nn.Parameter) or self._objects.held(leaf)
 
     def _saw(self, code: str, at: Location, facts: dict[str, Any]) -> None:
         key = (code, at.path, at.line)

@@ -187,7 +187,7 @@ def _trained(trace: Trace) -> set[str | None]:
     held: set[str | None] = set()
     for step in trace.of(Step):
         held |= set(step.parameters or trace.held_by(step.optimizer) or ())
-    return held | {e.model for e in trace.of(Forward) if e.used}
+    return held or {e.model for e in trace.of(Forward) if e.used}
 
 
 def _in_evaluation(forward: Forward) -> bool:

@@ -47,8 +47,9 @@ class StatisticsInEvaluation(Rule):
     severity = Severity.WARNING
     what = "Running statistics are updated in eval mode too, or an average of a model leaves out its BatchNorm statistics."
     why = """\
-Statistics that move while the model is evaluated depend on the validation data and on how often it is evaluated, and the same input gives a different
-answer the next time.
+Statistics that move while the model is evaluated make the evaluation part of the training.
+
+They depend on the validation data and on how often it is seen, and the same input gives a different answer the next time.
 
 A copy of a model whose parameters are averaged (EMA) and whose buffers are not keeps the running mean and variance it was made with. Its BatchNorm
 normalises with the statistics of an untrained model."""

@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterator
 
 from fallline.finding import Finding, Severity
-from fallline.flow.calls import last_name
+from fallline.flow.calls import last_name, names_in
 from fallline.flow.masks import infinity_in
+from fallline.flow.values import values_of
 from fallline.rule import Rule
 from fallline.syntax import Module
 
@@ -16,6 +17,9 @@ __all__ = ["NanTimesMask"]
 
 _MASKED = re.compile(r"(^|_)masked_(mean|sum|average|avg|loss|reduce)", re.IGNORECASE)
 _MASK = re.compile(r"mask", re.IGNORECASE)
+_CAN_BE_ZERO = re.compile(
+    r"mask|prob|target|label|one_?hot|valid|(^|_)(p|q|pi)(_|$)", re.IGNORECASE
+)
 _MENDS = frozenset(
     {"nan_to_num", "nan_to_num_", "masked_fill", "masked_fill_", "where", "nansum", "nanmean"}
 )
@@ -45,7 +49,7 @@ class NanTimesMask(Rule):
                 continue
             for side, other in ((left, right), (right, left)):
                 filled = infinity_in(module, side)
-                if filled is None or module.number(other) is not None:
+                if filled is None or not _leaves_out(module, other):
                     continue
                 yield self.finding(
                     module.location(node),
@@ -123,6 +127,17 @@ def _products(module: Module) -> Iterator[tuple[ast.expr, ast.expr, ast.expr]]:
         match call.func, call.args:
             case ast.Attribute(left), [right] if module.resolve(call.func) is None:
                 yield call, left, right
+
+
+def _leaves_out(module: Module, node: ast.expr) -> bool:
+    """A mask, a probability or a target: something that can be 0."""
+    match values_of(module).origin(node):
+        case ast.Compare() | ast.UnaryOp(ast.Invert()):
+            return True
+        case ast.Call() as call if last_name(call) in {"exp", "softmax", "one_hot"}:
+            return True
+    written = names_in(node) | {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}
+    return any(_CAN_BE_ZERO.search(word) for word in written)
 
 
 def _mended(module: Module, node: ast.expr) -> bool:

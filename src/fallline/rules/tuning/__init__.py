@@ -1,1 +1,0 @@
-"""What is learned: labels, padding, packing, adapters, policies. Specialist: fine-tuning."""
