@@ -40,7 +40,8 @@ class DecayByName(Rule):
     tokens = (b"LayerNorm.weight", b"no_decay")
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
-        for names in (*module.all(ast.List), *module.all(ast.Tuple)):
+        lists: list[ast.List | ast.Tuple] = [*module.all(ast.List)]
+        for names in lists + module.all(ast.Tuple):
             written = [
                 e.value
                 for e in names.elts

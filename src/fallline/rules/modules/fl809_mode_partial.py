@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from fallline.events import Backward, Forward, Mode, Step, Trace
+from fallline.events import Backward, Batch, Forward, Mode, Step, Trace
 from fallline.finding import Finding, Severity
 from fallline.flow.calls import last_name
 from fallline.flow.modes import class_has_mode
@@ -58,8 +58,11 @@ towards the validation data. A target network in train mode gives noisy targets.
         walked = {e.at.function for e in trace.of(Backward)}
         modes: dict[str, Mode] = {}
         seen: set[tuple[str, str]] = set()
-        for event in trace.of(Mode, Forward):
+        loop: Batch | None = None
+        for event in trace.of(Mode, Forward, Batch):
             match event:
+                case Batch():
+                    loop = event
                 case Mode(model=str(name)):
                     modes[name] = event
                 case Forward(model=str(name)) if name in trained and _in_evaluation(event):
@@ -67,15 +70,21 @@ towards the validation data. A target network in train mode gives noisy targets.
                         continue
                     if _in_train_mode(trace, event, modes.get(name)):
                         seen.add((name, event.at.function))
+                        inside = loop is not None and loop.at.function == event.at.function
                         yield self.finding(
-                            event,
+                            loop if loop is not None and inside else event,
                             "The model is evaluated in train mode: dropout is on, and BatchNorm uses and updates its statistics on this data. "
                             "Call eval() before the evaluation and train() after it",
                         )
 
     def refutes(self, trace: Trace) -> Iterator[Location]:
         """A caller that sets eval mode where another one cannot be seen to."""
-        yield from (f.at for f in trace.of(Forward) if f.training is False)
+        for forward in trace.of(Forward):
+            if forward.training is False:
+                yield forward.at
+                loop = trace.before(forward).of(Batch).first
+                if loop is not None:
+                    yield loop.at
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         """A copy for the targets of reinforcement learning, with dropout or BatchNorm, that never goes into eval mode."""
@@ -108,8 +117,8 @@ from torch import nn
 def evaluate(model, loader):
     right = 0
     with torch.no_grad():
-        for x, y in loader:
-            right += (model(x).argmax(1) == y).sum().item()  # FL809
+        for x, y in loader:  # FL809
+            right += (model(x).argmax(1) == y).sum().item()
     return right
 
 

@@ -44,4 +44,4 @@ def _norm(rank: int, world: int, *, how: str) -> float:
         wrapped, _ = in_ddp(model)
         (mse(wrapped(inputs), targets) / (world if how == "divided" else 1)).backward()
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
-    return torch.cat([g.reshape(-1) for g in gradients]).norm().item()
+    return float(torch.cat([g.reshape(-1) for g in gradients]).norm())

@@ -46,9 +46,9 @@ def _train(*, buffers: bool) -> tuple[float, float]:
         with torch.no_grad():
             for kept, now in zip(average.parameters(), model.parameters(), strict=True):
                 kept.lerp_(now, 0.05)
-            for kept, now in zip(average.buffers(), model.buffers(), strict=True):
+            for held, seen in zip(average.buffers(), model.buffers(), strict=True):
                 if buffers:
-                    kept.copy_(now)
+                    held.copy_(seen)
     inputs, targets = _batch(2048)
     with torch.no_grad():
         return (
