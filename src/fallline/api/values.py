@@ -145,6 +145,7 @@ class Tensor(Value):
     in_batch: bool = False  # a loss that compares the samples of a batch with each other
     presumed: str = ""  # what its reduction rests on, where no code shows it
     raw: bool = False  # as a model returned it
+    stored: bool = False  # out of a container
     born: int | None = None  # the iteration that gave it a name
 
 

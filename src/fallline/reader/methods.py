@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import re
 
 from fallline import api
 from fallline.api import containers, tensors
 from fallline.api.arithmetic import pieces
 from fallline.api.call import Call
-from fallline.api.gradients import backward
+from fallline.api.gradients import backward, into
 from fallline.api.values import (
     NONE,
     Const,
@@ -120,7 +121,25 @@ def call_unknown(machine: Machine, value: Unknown, name: str, call: Call) -> Val
         return value
     if name in {"item"}:
         return Unknown()
+    if name == "add_" and call.args and not _new_here(machine, call):
+        _added(machine, call)
+        return value
     return None
+
+
+def _new_here(machine: Machine, call: Call) -> bool:
+    """Whether what a method is called on got its name in this iteration."""
+    match call.node.func:
+        case ast.Attribute(ast.Name(name)):
+            return machine.frame.fresh.get(name) == machine.loops.iteration
+    return False
+
+
+def _added(machine: Machine, call: Call) -> None:
+    """`stats.average("loss").add_(loss)`: what is kept out of sight takes the graph of a loss into its own."""
+    value = machine.settled(call.args[0])
+    if isinstance(value, Tensor):
+        into(machine, Tensor(False, born=0), value, "add", call.node)
 
 
 def _some_sampler(machine: Machine, call: Call) -> Value:
