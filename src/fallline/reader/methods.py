@@ -10,6 +10,7 @@ from fallline.api import containers, tensors
 from fallline.api.arithmetic import pieces
 from fallline.api.call import Call
 from fallline.api.gradients import backward, into
+from fallline.api.torch.optimizer import emit_step
 from fallline.api.values import (
     NONE,
     Const,
@@ -24,6 +25,7 @@ from fallline.api.values import (
     Unknown,
     Value,
     kind_by_name,
+    replace,
 )
 from fallline.events import Opaque, SamplerEpoch
 from fallline.reader.machine import Machine
@@ -105,9 +107,10 @@ def call_unknown(machine: Machine, value: Unknown, name: str, call: Call) -> Val
     if kind in {"accelerator", "fabric"}:
         return _special(machine, machine.become(value, kind), name, call)
     if name == "backward" and call.args:
-        # engine.backward(loss), trainer.backward(loss): somebody else's protocol
-        machine.emit(Opaque(machine.place(call.node), what=f"{value.hint}.backward"))
+        _backward_by(machine, f"{value.hint}.backward", call)
         return NONE
+    if name == "optimizer_step":
+        _step_by(machine, call)
     if name in {"parameters", "named_parameters"}:
         return call_method(machine, machine.become(value, "model"), name, call)
     if name == "requires_grad_" and not value.hint and call.args:
@@ -125,6 +128,24 @@ def call_unknown(machine: Machine, value: Unknown, name: str, call: Call) -> Val
         _added(machine, call)
         return value
     return None
+
+
+def _backward_by(machine: Machine, what: str, call: Call) -> None:
+    """`engine.backward(loss)`, `strategy.backward(loss, model)`: that of the loss, and whatever else belongs to it there."""
+    loss = machine.settled(call.args[0])
+    if isinstance(loss, Tensor) and loss.graph is not False:
+        before, machine.around.scales = machine.around.scales, True
+        backward(machine, replace(loss, divided=None), call, "perhaps")
+        machine.around.scales = before
+    machine.emit(Opaque(machine.place(call.node), what=what))
+
+
+def _step_by(machine: Machine, call: Call) -> None:
+    """`strategy.optimizer_step(optimizer, ...)`: a step; what else it does is left open by the opaque call it is."""
+    held = [machine.as_kind(value, "optimizer") for value in call.values]
+    mine = [optimizer for optimizer in held if optimizer is not None]
+    if len(mine) == 1:
+        emit_step(machine, mine[0], call.node, "framework")
 
 
 def _new_here(machine: Machine, call: Call) -> bool:
