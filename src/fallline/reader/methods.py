@@ -29,7 +29,7 @@ from fallline.api.values import (
 )
 from fallline.events import Opaque, SamplerEpoch
 from fallline.reader.machine import Machine
-from fallline.reader.opaque import derived
+from fallline.reader.opaque import computed, derived
 
 __all__ = ["call_method", "call_unknown"]
 
@@ -56,7 +56,7 @@ def call_method(machine: Machine, found: Value, name: str, call: Call) -> Value:
         if value.kind in {"optimizer", "scaler"} and _ACTS.search(name):
             # `optimizer.backward(loss)`, `optimizer.clip_master_grads(1)`: not torch's own class, and it does more than that one
             machine.emit(Opaque(machine.place(call.node), what=f"{value.kind}.{name}"))
-        return Unknown()
+        return _computed_by(machine, value, name, call) if value.kind == "model" else Unknown()
     if isinstance(value, Tensor):
         return tensors.tensor(machine, value, name, call)
     if name == "backward" and not call.values:
@@ -78,6 +78,14 @@ def call_method(machine: Machine, found: Value, name: str, call: Call) -> Value:
     if isinstance(value, Context) and name == "__enter__":
         return NONE
     return derived(call)
+
+
+def _computed_by(machine: Machine, model: Thing, name: str, call: Call) -> Value:
+    """`model.score(hidden)`, `model.loss(x, y)`: out of tensors, by a method that is not in view: perhaps with its graph."""
+    result = computed(machine, name, call, (model,))
+    if not isinstance(result, Tensor) or not machine.around.recording:
+        return result
+    return replace(result, graph=None, sets=result.sets | model.sets)
 
 
 def _special(machine: Machine, thing: Thing, name: str, call: Call) -> Value | None:
