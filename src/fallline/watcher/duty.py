@@ -62,9 +62,9 @@ class Duty:
         guard: Guard,
         recording: Recording,
         fuse: Fuse,
-        awaits: Callable[[Optimizer], int | None],
+        awaits: Callable[[], int | None],
     ) -> None:
-        """`awaits`: the next update of an optimizer that somebody has to see."""
+        """`awaits`: in how many updates one comes that somebody has to see."""
         self._budget = budget
         self._known = known
         self._emitter = emitter
@@ -110,9 +110,8 @@ class Duty:
             return
         self._watched.append(self._seconds())
         watched, rest = self._plan(compared)
-        awaited = self._awaits(optimizer)
-        if awaited is not None:
-            left = awaited - self._progress.counts.get(known.name, 0)
+        left = self._awaits()
+        if left is not None:
             if rest and left < STRETCH:  # it comes first
                 self._left = max(left, 0) + STRETCH
                 self._watched.pop()

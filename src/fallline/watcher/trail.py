@@ -81,10 +81,13 @@ class Trail:
         taps.after(PARSED, self._guarded(self._arguments))
         self._data.subscribe(taps, self._guarded)
 
-    def awaits(self, optimizer: torch.optim.Optimizer) -> int | None:
-        """The next update that has to be seen here, of those of this optimizer."""
-        seen = self._seen.get(id(optimizer))
-        return None if seen is None or self._off else seen.wake
+    def awaits(self) -> int | None:
+        """In how many updates the next one comes that has to be seen here."""
+        if self._off:
+            return None
+        counts = self._progress.counts
+        seen = self._seen.values()
+        return min((s.wake - counts.get(s.name, 0) for s in seen), default=None)
 
     def start(self) -> None:
         """Listen to the data from the first batch on."""
