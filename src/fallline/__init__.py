@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         wait_for_checkpoint,
     )
     from fallline.instruments import check_function, precision_probe
+    from fallline.integrations.data import measure_data
     from fallline.integrations.watch import watch
 
 _HOME = {
@@ -55,6 +56,7 @@ _HOME = {
     "distributed": "fallline.engine",
     "check_function": "fallline.instruments",
     "precision_probe": "fallline.instruments",
+    "measure_data": "fallline.integrations.data",
     "watch": "fallline.integrations.watch",
 }
 
@@ -69,6 +71,7 @@ __all__ = [
     "distributed",
     "gradient_stats",
     "load_checkpoint",
+    "measure_data",
     "precision_probe",
     "save_checkpoint",
     "seed_everything",

@@ -307,7 +307,7 @@ def _of_run(folder: str, root: Root) -> tuple[Series, list[Finding]]:
 
 
 def list_specialists() -> list[SpecialistObject]:
-    """The nine, with what each knows."""
+    """The ten, with what each knows."""
     cases = {book.specialist: [case.title for case in book.cases] for book in playbooks()}
     return [
         SpecialistObject(
