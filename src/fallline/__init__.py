@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         wait_for_checkpoint,
     )
     from fallline.instruments import check_function, precision_probe
+    from fallline.instruments.equal import equal
     from fallline.integrations.data import measure_data
     from fallline.integrations.watch import watch
 
@@ -57,6 +58,7 @@ _HOME = {
     "check_function": "fallline.instruments",
     "precision_probe": "fallline.instruments",
     "measure_data": "fallline.integrations.data",
+    "equal": "fallline.instruments.equal",
     "watch": "fallline.integrations.watch",
 }
 
@@ -69,6 +71,7 @@ __all__ = [
     "check_function",
     "clip_grad_norm_",
     "distributed",
+    "equal",
     "gradient_stats",
     "load_checkpoint",
     "measure_data",

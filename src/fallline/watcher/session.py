@@ -42,6 +42,7 @@ from fallline.watcher.routine import Routine
 from fallline.watcher.scalers import Scalers
 from fallline.watcher.schedulers import Schedulers
 from fallline.watcher.steps import Steps
+from fallline.watcher.trail import Trail
 from fallline.watcher.updates import Updates
 from fallline.watcher.waits import Waits
 from fallline.watcher.window import Window
@@ -112,6 +113,8 @@ class Session:
         self.updates.subscribe(taps)
         Clips(emitter, routine, objects, draft, wrappers, guard, fuse).subscribe(taps)
         by_hand.subscribe(fuse)
+        self.trail = Trail(objects, progress, recording, fuse)
+        self.trail.subscribe(taps)
         for part in (
             steps,
             scalers,
@@ -131,6 +134,7 @@ class Session:
         self.taps.rebind = rebind
         self.hand_updates.start(rebind)
         self.taps.start()
+        self.trail.start()
         self._engine = Patches(rebind=rebind)
         tap_engine(self._engine)
         os.register_at_fork(after_in_child=self._forked)
@@ -143,6 +147,7 @@ class Session:
         asleep.before(STEP, self._wake)
         asleep.start()
         self.taps.stop()
+        self.trail.stop()
         self.hand_updates.stop()
 
     def _wake(self, call: StepCall) -> None:
@@ -151,6 +156,7 @@ class Session:
         self.recording = Recording(self.options)
         self._compose()
         self.taps.start()
+        self.trail.start()
         if asleep is not None:
             asleep.stop()
         if self.trains is not None:
@@ -169,6 +175,7 @@ class Session:
         safely(self.owners.look)
         safely(self.guard.settle, True)
         safely(self.judge.finish, status in ("finished", "exit 0"))
+        safely(self.trail.finish)
         if self.recorder is not None:
             guard = {"mode": self.guard.mode, "skipped": self.guard.skipped}
             self.recorder.describe("guard", guard)
