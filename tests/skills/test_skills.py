@@ -160,7 +160,7 @@ def test_skills_are_written_and_brought_up_to_date(
     tmp_path: Path, fallline: Callable[..., object]
 ) -> None:
     first = fallline("skills", tmp_path / "new" / "skills")
-    assert first.status == 0 and "Wrote 10 skills" in first.out  # type: ignore[attr-defined]
+    assert first.status == 0 and "Wrote 11 skills" in first.out  # type: ignore[attr-defined]
     page = tmp_path / "new" / "skills" / ROUTER / "SKILL.md"
     old = tmp_path / "new" / "skills" / HOMES[1] / "references" / "gone.md"
     page.write_text(page.read_text() + "an older version")

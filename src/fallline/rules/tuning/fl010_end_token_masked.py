@@ -26,7 +26,7 @@ Use a padding token that is not the end token, or mask by the attention mask ins
 ```python
 tokenizer.add_special_tokens({"pad_token": "<|pad|>"})
 model.resize_token_embeddings(len(tokenizer))
-labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
+labels = encoded["input_ids"].masked_fill(encoded["attention_mask"] == 0, -100)
 ```"""
 
     def says(self, entry: dict[str, Any]) -> str:

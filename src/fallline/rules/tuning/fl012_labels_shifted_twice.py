@@ -24,8 +24,8 @@ Both look like training: the loss falls."""
 Hand the tokens over as labels and let the model shift, or shift once yourself.
 
 ```python
-loss = model(input_ids=ids, labels=ids).loss                      # the model shifts
-logits = model(input_ids=ids).logits[:, :-1]                      # or you do
+loss = causal_lm(input_ids=ids, labels=ids).loss  # the model shifts
+logits = causal_lm(input_ids=ids).logits[:, :-1]  # or you do
 loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
 ```"""
 

@@ -20,7 +20,7 @@ The model learns to write padding: in a batch of short answers most of the loss 
 Set the labels of padding to -100, and divide by the number of labels that count.
 
 ```python
-labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
+labels = encoded["input_ids"].masked_fill(encoded["attention_mask"] == 0, -100)
 loss = (per_token * mask).sum() / mask.sum()
 ```"""
 

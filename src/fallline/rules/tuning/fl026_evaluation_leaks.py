@@ -20,7 +20,7 @@ The evaluation rewards memorising: its loss falls with the training loss, overfi
 Split once, before anything is duplicated or augmented, and remove duplicates over both parts.
 
 ```python
-parts = dataset.train_test_split(test_size=0.1, seed=0)
+train, evaluation = torch.utils.data.random_split(dataset, [0.9, 0.1])
 ```"""
 
     def says(self, entry: dict[str, Any]) -> str:
