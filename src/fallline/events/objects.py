@@ -44,6 +44,8 @@ class Optimizer(Object):
     """What steps parameters."""
 
     parameters: frozenset[str] | None = None  # the parameter sets it steps
+    # (reader) it steps tensors that belong to no model: an attack, an inversion, a style transfer
+    loose: bool | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -53,7 +55,7 @@ class Model(Object):
     parameters: frozenset[str] | None = None  # (reader) the parameter sets it holds
     wrapper: str | None = None  # "ddp" | "fsdp1" | "fsdp2"
     batchnorm: bool | None = None
-    has_mode: bool | None = None  # (reader) eval mode changes what it computes
+    has_mode: bool | None = None  # eval mode changes what it computes
 
 
 @dataclass(slots=True, eq=False)
@@ -67,6 +69,9 @@ class Scaler(Object):
 class Scheduler(Object):
     """What changes the learning rate."""
 
+    # (reader) its length is counted in batches of a loader, so it may advance with every batch
+    in_batches: bool | None = None
+
 
 @dataclass(slots=True, eq=False)
 class Loader(Object):
@@ -74,6 +79,7 @@ class Loader(Object):
 
     sampler: str | None = None  # its id
     length: int | None = None  # (watcher) which batch is the last
+    leftover: int | None = None  # samples in the last batch, where it is smaller than the others
     endless: bool | None = None  # (reader) it begins again by itself
 
 

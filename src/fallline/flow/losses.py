@@ -15,7 +15,15 @@ from fallline.flow.ranges import range_of
 from fallline.flow.values import values_of
 from fallline.syntax import Module
 
-__all__ = ["LOSS_TOKENS", "differentiated", "guarded", "in_loss", "loss_calls", "unguarded"]
+__all__ = [
+    "LOSS_TOKENS",
+    "differentiated",
+    "guarded",
+    "in_loss",
+    "loss_calls",
+    "trained_names",
+    "unguarded",
+]
 
 _WORDS = re.compile(
     r"[Ll]oss|LOSS|[Cc]riterion|nll|NLL|(^|_)kl(_|d|$)|KL|[Ee]ntropy|[Dd]ivergence|[Oo]bjective|[Cc]ontrastive"
@@ -88,13 +96,30 @@ def in_loss(module: Module, node: ast.AST) -> bool:
     """Whether this expression's value becomes part of a loss that is trained on."""
     if not differentiated(module, node):
         return False
-    by_name = any(
-        isinstance(up, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-        and _WORDS.search(up.name)
-        for up in module.parents(node)
-    )
-    trained = by_name or _reaches_loss(module, node, _FLOWS)
+    trained = _named_as_loss(module, node) or _reaches_loss(module, node, _FLOWS)
     return trained and not _only_measured(module, node, _FLOWS)
+
+
+def _named_as_loss(module: Module, node: ast.AST) -> bool:
+    """Inside a function or a class that is called like a loss, but not where such a class is set up."""
+    for up in module.parents(node):
+        match up:
+            case ast.FunctionDef(name) | ast.AsyncFunctionDef(name):
+                if _WORDS.search(name):
+                    return True
+                if name == "__init__" or _only_at_set_up(module, up):
+                    return False
+            case ast.ClassDef(name) if _WORDS.search(name):
+                return True
+    return False
+
+
+def _only_at_set_up(module: Module, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """A method that nothing but the constructor calls."""
+    if not isinstance(module.parent(function), ast.ClassDef):
+        return False
+    callers = [module.function(call) for call in values_of(module).calls_of(function)]
+    return bool(callers) and all(c is not None and c.name == "__init__" for c in callers)
 
 
 def _only_measured(module: Module, node: ast.AST, flows: int) -> bool:
@@ -149,6 +174,8 @@ def differentiated(module: Module, node: ast.AST) -> bool:
 
 
 def _no_grad(module: Module, node: ast.expr) -> bool:
+    if isinstance(node, ast.IfExp):  # `@torch.no_grad() if available else plain`
+        return _no_grad(module, node.body) or _no_grad(module, node.orelse)
     return module.resolve(node.func if isinstance(node, ast.Call) else node) in _NO_GRAD
 
 
@@ -312,4 +339,29 @@ def _roots(module: Module, node: ast.expr) -> set[str]:
                 value = module.value(inner)
                 if value is not inner and len(found) < 8:
                     queue.append(value)
+    return found
+
+
+def trained_names(module: Module, scope: ast.AST | None) -> dict[str, int]:
+    """The names of this function whose values reach a `backward()` in it, each with the last line where one does."""
+    found: dict[str, int] = {}
+    for call in module.method_calls("backward"):
+        if module.scope(call) is scope:
+            value = call.func.value if isinstance(call.func, ast.Attribute) else None
+            given = [value, *call.args] if value is not None else call.args
+            for name in names_in(*given):
+                found[name] = max(found.get(name, 0), call.lineno)
+    assigned: list[ast.Assign | ast.AugAssign] = [*module.all(ast.Assign)]
+    assigned += module.all(ast.AugAssign)
+    assigned = [s for s in assigned if module.scope(s) is scope]
+    for _ in range(_FLOWS):
+        before = len(found)
+        for statement in assigned:
+            targets = {t.id for t in _targets(statement) if isinstance(t, ast.Name)}
+            until = max((found[t] for t in targets & found.keys()), default=0)
+            if statement.lineno < until:
+                for name in names_in(statement.value):
+                    found.setdefault(name, until)
+        if len(found) == before:
+            break
     return found

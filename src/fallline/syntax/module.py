@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from fallline.location import Location
 from fallline.syntax.names import HABITS, SAME, UNKNOWN, constant_of
 from fallline.syntax.source import Source
+from fallline.syntax.unit_tests import is_unit_test
 
 if TYPE_CHECKING:
     from fallline.syntax.project import Project
@@ -27,6 +28,7 @@ _NO_NODES = frozenset(
 )
 _PLAIN = frozenset({type(None), str, int, float, complex, bool, bytes, type(...)})
 _FIELDS: dict[type, tuple[str, ...]] = {ast.Constant: ()}
+_PLAIN_NAMES = frozenset({"torch", "nn", "F"})
 # Files that gather hundreds of others with `import *` are not followed: all would be parsed for one name.
 MOST_STARS = 8
 
@@ -109,6 +111,11 @@ class Module:
         for nodes in self._by_type.values():
             for node in nodes:
                 node.__dict__.pop("parent", None)
+
+    @cached_property
+    def is_unit_test(self) -> bool:
+        """What it does wrong is done to numbers that a test made up: worth a note."""
+        return is_unit_test(self.path, self.source.text)
 
     def notes(self, about: str) -> dict[ast.AST, Any]:
         """A table of answers about nodes, one for each question, kept as long as the file is."""
@@ -210,7 +217,10 @@ class Module:
                 if other is not None and other.path not in seen:
                     seen.add(other.path)
                     queue.append(other)
-        return found if found or self.star_imports else self._habits
+        if self.star_imports:
+            # what a star brings may be out of sight; nobody calls anything else by these names
+            return {**{n: d for n, d in self._habits.items() if n in _PLAIN_NAMES}, **found}
+        return found or self._habits
 
     @cached_property
     def _habits(self) -> dict[str, str]:

@@ -18,17 +18,19 @@ from torch.optim.optimizer import (
 
 from fallline.taps.frames import between, caller
 from fallline.taps.patches import Patches, Wrapped
-from fallline.taps.tap import Call, Tap, Topic, new, published, switch, thread
+from fallline.taps.tap import Call, Tap, Topic, new, published_at_rest, switch, thread
 
 __all__ = [
     "CLOSURE",
     "OPTIMIZER_MADE",
     "PARAMETERS_ADDED",
+    "STATE_LOADED",
     "STEP",
     "ZERO_GRAD",
     "ClosureCall",
     "OptimizerMade",
     "ParametersAdded",
+    "StateLoaded",
     "StepCall",
     "ZeroGradCall",
 ]
@@ -70,6 +72,14 @@ class ParametersAdded(Call):
     optimizer: Optimizer
 
 
+@dataclass(slots=True)
+class StateLoaded(Call):
+    """`optimizer.load_state_dict(state)`. Only after."""
+
+    optimizer: Optimizer
+    state: Any
+
+
 def _hook_steps(patches: Patches) -> None:
     patches.on_removal(register_optimizer_step_pre_hook(_before_step).remove)
     patches.on_removal(register_optimizer_step_post_hook(_after_step).remove)
@@ -88,9 +98,16 @@ def _patch_add_param_group(patches: Patches) -> None:
     patches.patch(Optimizer, "add_param_group", _add_param_group)
 
 
+def _patch_load(patches: Patches) -> None:
+    patches.patch(Optimizer, "load_state_dict", _load_state_dict)
+
+
 def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
     """A hook of torch, in front of every step; what it returns replaces the arguments."""
-    if switch.silent or (thread.ident != get_ident() and thread.keeps_out()):
+    if switch.quiet or (thread.ident != get_ident() and thread.keeps_out()):
+        pulse = switch.pulse
+        if pulse is not None and thread.ident == get_ident() and not switch.silent:
+            pulse.before(optimizer)
         return None
     closure = args[1] if len(args) > 1 else kwargs.get("closure") if kwargs else None
     here: FrameType | None = _getframe(1)
@@ -110,7 +127,7 @@ def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
 
 def _evaluated(closure: Callable[[], Any], optimizer: Optimizer) -> Callable[[], Any]:
     def evaluated() -> Any:
-        if switch.silent:
+        if switch.quiet:
             return closure()
         return CLOSURE.around(ClosureCall(caller(), optimizer), closure)
 
@@ -119,7 +136,10 @@ def _evaluated(closure: Callable[[], Any], optimizer: Optimizer) -> Callable[[],
 
 def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     """A hook of torch, behind every step."""
-    if switch.silent or (thread.ident != get_ident() and thread.keeps_out()):
+    if switch.quiet or (thread.ident != get_ident() and thread.keeps_out()):
+        pulse = switch.pulse
+        if pulse is not None and thread.ident == get_ident() and not switch.silent:
+            pulse.after(optimizer)
         return
     here: FrameType | None = _getframe(1)
     while here is not None and between[here.f_code.co_filename]:
@@ -134,7 +154,7 @@ def _zero_grad(original: Wrapped) -> Wrapped:
     def zero_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
         if switch.replaying:
             return None
-        if switch.silent or (thread.ident != get_ident() and thread.keeps_out()):
+        if switch.quiet or (thread.ident != get_ident() and thread.keeps_out()):
             return original(self, *args, **kwargs)
         here: FrameType | None = _getframe(1)
         while here is not None and between[here.f_code.co_filename]:
@@ -153,7 +173,7 @@ def _zero_grad(original: Wrapped) -> Wrapped:
 
 def _add_param_group(original: Wrapped) -> Wrapped:
     def add_param_group(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
-        if not published():
+        if not published_at_rest():
             return original(self, *args, **kwargs)
         call = ParametersAdded(caller(), self)
         return PARAMETERS_ADDED.around(call, original, self, *args, **kwargs)
@@ -164,7 +184,7 @@ def _add_param_group(original: Wrapped) -> Wrapped:
 def _init(original: Wrapped) -> Wrapped:
     def __init__(self: Optimizer, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        if published():
+        if published_at_rest():
             call = OptimizerMade(caller(), self)
             for handler in OPTIMIZER_MADE.after:
                 handler(call)
@@ -172,9 +192,22 @@ def _init(original: Wrapped) -> Wrapped:
     return __init__
 
 
+def _load_state_dict(original: Wrapped) -> Wrapped:
+    def load_state_dict(self: Optimizer, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, state_dict, *args, **kwargs)
+        if published_at_rest():
+            call = StateLoaded(caller(), self, state_dict)
+            for handler in STATE_LOADED.after:
+                handler(call)
+        return result
+
+    return load_state_dict
+
+
 _steps = Tap(_hook_steps)
 STEP = Topic(StepCall, _steps)
 CLOSURE = Topic(ClosureCall, _steps)
 ZERO_GRAD = Topic(ZeroGradCall, Tap(_patch_zero_grad))
 OPTIMIZER_MADE = Topic(OptimizerMade, Tap(_patch_init))
+STATE_LOADED = Topic(StateLoaded, Tap(_patch_load))
 PARAMETERS_ADDED = Topic(ParametersAdded, Tap(_patch_add_param_group))

@@ -21,12 +21,13 @@ from fallline.taps.data import (
 )
 from fallline.taps.tap import Subscription
 from fallline.watcher.emit import Emitter, spot
-from fallline.watcher.facts import length_of
+from fallline.watcher.facts import leftover_of, length_of
 from fallline.watcher.fuse import Fuse
 from fallline.watcher.kept import KeptGraphs
 from fallline.watcher.objects import Objects
 from fallline.watcher.progress import Draft
 from fallline.watcher.routine import Routine
+from fallline.watcher.workers import Workers
 
 __all__ = ["Loaders"]
 
@@ -41,12 +42,14 @@ class Loaders:
         objects: Objects,
         draft: Draft,
         kept: KeptGraphs,
+        workers: Workers,
     ) -> None:
         self._emitter = emitter
         self._routine = routine
         self._objects = objects
         self._draft = draft
         self._kept = kept
+        self._workers = workers
         # iterator → its loader, and [batches given, still in the middle]
         self._iterators: weakref.WeakKeyDictionary[Any, tuple[weakref.ref[Any], list[Any]]] = (
             weakref.WeakKeyDictionary()
@@ -74,6 +77,7 @@ class Loaders:
         self._iterators[call.iterator] = (weakref.ref(call.loader), [0, False])
         at, callers = spot(call.place)
         self._emitter.emit(Epoch(at, callers=callers, loader=name))
+        self._workers.epoch(call)
 
     def _name(self, loader: Any) -> str:
         known = self._objects.known(loader)
@@ -86,6 +90,7 @@ class Loaders:
             "loader",
             loader,
             length=length,
+            leftover=leftover_of(loader),
             sampler=held,
         )
 
@@ -94,11 +99,15 @@ class Loaders:
 
     def _batch(self, call: BatchCall) -> None:
         self._draft.seconds["data"] += now() - self._asked
+        if self._workers.looking:
+            self._workers.batch(call)
         entry = self._iterators.get(call.iterator)
         loader = entry[0]() if entry is not None else None
         if entry is None or loader is None:
             return
-        index, entry[1][0] = entry[1][0], entry[1][0] + 1
+        # the iterator's own count: batches that came while the watcher was at rest are in it
+        index = getattr(call.iterator, "_num_yielded", entry[1][0] + 1) - 1
+        entry[1][0] = index + 1
         entry[1][1] = True
         name = self._name(loader)
         described = self._objects.described[name]

@@ -18,6 +18,8 @@ from fallline.taps.tap import Subscription
 from fallline.watcher.backwards import Backwards
 from fallline.watcher.by_hand import ByHand
 from fallline.watcher.clips import Clips, tap_engine
+from fallline.watcher.decay import Decay
+from fallline.watcher.duty import Duty
 from fallline.watcher.emit import Emitter
 from fallline.watcher.forwards import Forwards
 from fallline.watcher.fuse import Fuse
@@ -25,8 +27,11 @@ from fallline.watcher.guard import Guard
 from fallline.watcher.hand_updates import HandUpdates
 from fallline.watcher.judge import Judge, Verdict
 from fallline.watcher.kept import KeptGraphs
+from fallline.watcher.known import Known
 from fallline.watcher.loaders import Loaders
+from fallline.watcher.loading import Loading
 from fallline.watcher.log import EventLog
+from fallline.watcher.loss_graph import LossGraph
 from fallline.watcher.measures import Measures
 from fallline.watcher.memory import LiveGraphs
 from fallline.watcher.modes import Modes
@@ -39,6 +44,7 @@ from fallline.watcher.reach import Reach
 from fallline.watcher.recorder import Recorder
 from fallline.watcher.recording import Options, Recording
 from fallline.watcher.routine import Routine
+from fallline.watcher.running_statistics import RunningStatistics
 from fallline.watcher.scalers import Scalers
 from fallline.watcher.schedulers import Schedulers
 from fallline.watcher.steps import Steps
@@ -46,6 +52,7 @@ from fallline.watcher.trail import Trail
 from fallline.watcher.updates import Updates
 from fallline.watcher.waits import Waits
 from fallline.watcher.window import Window
+from fallline.watcher.workers import Workers
 from fallline.watcher.wrappers import Wrappers
 
 __all__ = ["Options", "Session"]
@@ -81,48 +88,62 @@ class Session:
         self.origin = origin = Origin(objects, progress, observed)
         self.judge = Judge(self._verdict, log, objects, recording)
         scalers = Scalers(emitter, routine, objects, draft)
-        self.guard = guard = Guard(options.guard, options.budget, objects, draft, scalers, origin)
+        self.guard = guard = Guard(
+            options.guard, options.guard_limit, options.budget, objects, draft, scalers, origin, recording
+        )  # fmt: skip
         self.measures = measures = Measures(objects, scalers, recording)
         kept = KeptGraphs(emitter, progress)
         self.owners = owners = Owners(emitter, objects, progress, observed)
         self.by_hand = by_hand = ByHand(emitter, objects, taps)
         self.hand_updates = hand_updates = HandUpdates(recording.open, progress, fuse.safely)
-        reach = Reach(emitter, objects, window, owners)
+        reach = Reach(emitter, objects, window, owners, LossGraph(objects, progress, observed))
         steps = Steps(emitter, routine, objects, scalers)
-        loaders = Loaders(emitter, routine, objects, draft, kept)
+        loaders = Loaders(emitter, routine, objects, draft, kept, Workers(recording, observed))
+        decay = Decay(objects, observed)
+        statistics = RunningStatistics(progress, observed)
         forwards = Forwards(
-            emitter, routine, objects, window, wrappers, progress, draft, origin, graphs, kept, fuse
-        )
+            emitter, routine, objects, window, wrappers, progress, draft, origin, graphs, kept, statistics, fuse
+        )  # fmt: skip
         self.backwards = Backwards(
             emitter, routine, objects, window, wrappers, draft, scalers, reach, origin, graphs, kept, fuse
         )  # fmt: skip
+
+        self.trail = Trail(objects, progress, recording, fuse)
+        known: dict[int, Known] = {}
+        self.duty = duty = Duty(
+            options.budget, known, emitter, log, progress, draft, window, scalers, guard, recording, fuse,
+            self.trail.awaits,
+        )  # fmt: skip
+        waits = Waits(emitter, progress, taps)
 
         def stepped() -> None:
             if progress.steps == 1:
                 hand_updates.stop()  # an optimizer steps, perhaps one that was made before us
             by_hand.stepped(progress.steps)
+            waits.stepped(progress.steps)
             owners.stepped()
+            decay.stepped(progress.steps)
             kept.stepped()
             self.judge.stepped(progress.steps)
 
         self.updates = Updates(
-            steps, routine, log, progress, draft, scalers, measures, guard, origin, graphs, recording, fuse, stepped
+            steps, routine, log, progress, draft, scalers, measures, guard, origin, graphs, recording, fuse, known, duty, stepped
         )  # fmt: skip
         forwards.subscribe(taps)
         self.backwards.subscribe(taps)
         self.updates.subscribe(taps)
         Clips(emitter, routine, objects, draft, wrappers, guard, fuse).subscribe(taps)
         by_hand.subscribe(fuse)
-        self.trail = Trail(objects, progress, recording, fuse)
         self.trail.subscribe(taps)
         for part in (
             steps,
             scalers,
             loaders,
             owners,
-            Schedulers(emitter, routine, objects, loaders),
+            Schedulers(emitter, routine, objects, loaders, recording),
+            Loading(observed),
             Modes(emitter, routine, objects, progress, log),
-            Waits(emitter, progress),
+            waits,
         ):
             part.subscribe(taps, fuse)
 
@@ -141,6 +162,7 @@ class Session:
 
     def _forked(self) -> None:
         """In a forked child: most likely a loader's worker, of which nothing is ours to watch until it steps."""
+        self.duty.stop()
         if self.fuse.off:
             return
         self._asleep = asleep = Subscription()
@@ -169,6 +191,7 @@ class Session:
             return
         safely = self.fuse.safely
         self.fuse.off = True
+        self.duty.stop()
         self.taps.stop()
         self._engine.remove()
         safely(self.hand_updates.finish)
@@ -177,8 +200,13 @@ class Session:
         safely(self.judge.finish, status in ("finished", "exit 0"))
         safely(self.trail.finish)
         if self.recorder is not None:
-            guard = {"mode": self.guard.mode, "skipped": self.guard.skipped}
+            guard = {
+                "mode": self.guard.asked,
+                "skipped": self.guard.skipped,
+                "aside": self.guard.aside,
+            }
             self.recorder.describe("guard", guard)
+            self.recorder.describe("updates", self.progress.counts)
             self.recorder.close(status)
 
     def crashed(self, trace: TracebackType | None) -> None:

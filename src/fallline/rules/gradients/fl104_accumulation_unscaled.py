@@ -26,7 +26,8 @@ class AccumulationUnscaled(Rule):
     why = (
         "`backward()` adds. The gradient of k micro-batches is k times that of one big batch, so an SGD update is k "
         "times too large: a hidden learning rate. Adam and AdamW divide the factor out again, and a clip that takes effect on every update "
-        "hides it, but logged norms and clip thresholds are still k times off. An error; with Adam and similar optimizers, a warning."
+        "hides it, but logged norms and clip thresholds are still k times off. An error; with Adam and similar optimizers a warning where "
+        "gradients are clipped, and a note elsewhere."
     )
     instead = "Divide the loss by the number of micro-batches:\n\n```python\n(loss / accumulation_steps).backward()\n```"
     fix_safety = "Only the value given to `backward()` is divided; the logged loss stays as it was. Divides by the count that the boundary test or the loop names."
@@ -37,9 +38,10 @@ class AccumulationUnscaled(Rule):
         if trace.hides("divide"):
             return
         for window in windows(trace):
-            # A live backward says itself whether a framework has divided it; on paper the framework's step has to do.
+            # A backward says itself whether a framework has divided it; where it does not, the framework's step has to do.
             owned = not trace.live and window.optimizer in trace.by_framework
-            if not window.micro or owned or not _unscaled(window):
+            known = all(b.window == 1 for b in window.micro)
+            if not window.micro or (owned and not known) or not _unscaled(window):
                 continue
             first, step = window.micro[0], window.step
             # On paper the number of micro-batches is the reader's choice, not the program's.
@@ -51,7 +53,7 @@ class AccumulationUnscaled(Rule):
                 first,
                 f"The loss is accumulated over {_how_many(trace, window)} micro-batches but never divided by their number, so "
                 f"{_harm(trace, window)}. {_remedy(first)}",
-                severity=Severity.WARNING if scale_free(trace.type_of(window.optimizer)) else None,
+                severity=_severity(trace, window),
                 related=related,
                 presuming=first.presumed,
                 **evidence,
@@ -218,6 +220,15 @@ def _unscaled(window: Window) -> bool:
     )
     writes = window.update.after(window.micro[0]).of(GradWrite)
     return mean and not any(w.rescales for w in writes)
+
+
+def _severity(trace: Trace, window: Window) -> Severity:
+    """An error where the step is known to be too large. Adam takes the same step; only what is clipped or logged is off."""
+    kind = trace.type_of(window.optimizer)
+    if scale_free(kind):
+        return Severity.WARNING if window.update.of(Clip) else Severity.INFO
+    # who made the optimizer is not in view: it may be Adam
+    return Severity.ERROR if kind else Severity.WARNING
 
 
 def _remedy(backward: Backward) -> str:
