@@ -18,6 +18,7 @@ from typing import Any
 from fallline.errors import RunError
 from fallline.location import Location
 from fallline.runs import schema
+from fallline.runs.rank import read_ranks
 from fallline.runs.samples import Sample
 from fallline.runs.schema import Damaged
 from fallline.runs.series import Rank, Series
@@ -51,7 +52,7 @@ def read_run(folder: Path) -> Series:
         raise RunError(
             f"{folder} is not a run folder: `fallline run --out {folder} SCRIPT` makes one"
         )
-    series = Series(folder=folder)
+    series = Series(folder=folder, states=read_ranks([folder]))
     for number, path in files.items():
         found = Series()
         try:

@@ -18,11 +18,13 @@ from fallline.taps.tap import Subscription
 from fallline.watcher.backwards import Backwards
 from fallline.watcher.by_hand import ByHand
 from fallline.watcher.clips import Clips, tap_engine
+from fallline.watcher.collectives import Collectives
 from fallline.watcher.emit import Emitter
 from fallline.watcher.forwards import Forwards
 from fallline.watcher.fuse import Fuse
 from fallline.watcher.guard import Guard
 from fallline.watcher.hand_updates import HandUpdates
+from fallline.watcher.heartbeat import Heartbeat
 from fallline.watcher.judge import Judge, Verdict
 from fallline.watcher.kept import KeptGraphs
 from fallline.watcher.loaders import Loaders
@@ -86,6 +88,8 @@ class Session:
         self.owners = owners = Owners(emitter, objects, progress, observed)
         self.by_hand = by_hand = ByHand(emitter, objects, taps)
         self.hand_updates = hand_updates = HandUpdates(recording.open, progress, fuse.safely)
+        self.collectives = collectives = Collectives(recording.open, fuse)
+        recording.heartbeat = Heartbeat(progress, collectives, lambda: self.judge.findings)
         reach = Reach(emitter, objects, window, owners)
         steps = Steps(emitter, routine, objects, scalers)
         loaders = Loaders(emitter, routine, objects, draft, kept)
@@ -120,6 +124,7 @@ class Session:
             Schedulers(emitter, routine, objects, loaders),
             Modes(emitter, routine, objects, progress, log),
             Waits(emitter, progress),
+            collectives,
         ):
             part.subscribe(taps, fuse)
 
@@ -164,6 +169,7 @@ class Session:
         safely = self.fuse.safely
         self.fuse.off = True
         self.taps.stop()
+        self.collectives.stop()
         self._engine.remove()
         safely(self.hand_updates.finish)
         safely(self.owners.look)
@@ -177,6 +183,7 @@ class Session:
     def crashed(self, trace: TracebackType | None) -> None:
         """The program raised, and its frames are still there: perhaps it saw a NaN itself."""
         if not self.fuse.off:
+            self.fuse.safely(self.recording.heartbeat.crashed, trace)
             self.fuse.safely(self.hand_updates.settle)
             self.fuse.safely(self.origin.crashed, trace)
 
