@@ -14,6 +14,7 @@ from typing import Any
 
 from fallline.finding import Finding
 from fallline.location import Location
+from fallline.runs.prints import Print
 from fallline.runs.rank import RankState
 from fallline.runs.samples import Sample
 from fallline.runs.store import BUCKET
@@ -75,7 +76,7 @@ class Track:
         """One more update of a live run."""
         self.rows.append(row)
         totals = self.totals
-        totals["updates"] = totals.get("updates", 0) + 1
+        totals["updates"] = max(totals.get("updates", 0), row.index) + 1  # some have no row
         totals["skipped"] = totals.get("skipped", 0) + row.skipped
         # the norm of an update that was not applied is not finite: it says nothing about clipping
         if not row.skipped and row.clip_norm is not None and row.clip_threshold is not None:
@@ -116,6 +117,7 @@ class Rank:
     number: int
     meta: dict[str, Any] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
+    prints: list[Print] = field(default_factory=list)
 
     @property
     def status(self) -> str:

@@ -24,6 +24,7 @@ from typing import Any
 from fallline.files import temporary_name
 from fallline.finding import Finding
 from fallline.location import Location
+from fallline.runs.prints import Print
 from fallline.runs.samples import Sample
 from fallline.runs.update import UpdateRow
 
@@ -43,6 +44,7 @@ FORMAT = 1
 MAX_UPDATES = 60_000
 MAX_SAMPLE_BYTES = 64 << 20
 MAX_FINDINGS = 1_000
+MAX_PRINTS = 10_000
 BUCKET = 8  # neighbours that are thinned together; at most four of them stay
 
 UPDATE_COLUMNS = (
@@ -57,6 +59,7 @@ create table updates({", ".join(UPDATE_COLUMNS)});
 create table layouts(optimizer, id, parameters text);
 create table samples(optimizer, idx, layout, norm, signal, vals blob);
 create table fingerprints(optimizer, idx, vals blob);
+create table prints(kind, name, idx, number, vals blob);
 create table findings(code, path, line, body text, primary key(code, path, line));
 """
 
@@ -155,7 +158,7 @@ class Store:
         self._places: dict[tuple[str, int, str], int] = {}
         self._layouts: set[tuple[str, int]] = set()
         self._totals: dict[str, dict[str, Any]] = {}
-        self._updates = self._findings = self._sample_bytes = 0
+        self._updates = self._findings = self._prints = self._sample_bytes = 0
 
     @classmethod
     def create(cls, folder: Path, rank: int) -> Store:
@@ -198,6 +201,12 @@ class Store:
             row.memory, row.graphs, row.micro_batches, row.all_reduces,
         )  # fmt: skip
 
+    def print(self, found: Print) -> None:
+        if self._prints < MAX_PRINTS:
+            row = (found.kind, found.name, found.index, found.number, found.values.tobytes())
+            self._db.execute("insert into prints values(?, ?, ?, ?, ?)", row)
+            self._prints += 1
+
     def finding(self, finding: Finding) -> None:
         if self._findings < MAX_FINDINGS:
             self._db.execute(
@@ -224,7 +233,8 @@ class Store:
         totals = self._totals.setdefault(
             row.optimizer, {"updates": 0, "skipped": 0, "clips": 0, "clipped": 0, "seconds": {}}
         )
-        totals["updates"] += 1
+        # updates at rest have no row
+        totals["updates"] = max(totals["updates"], row.index) + 1
         totals["skipped"] += row.skipped
         # the norm of an update that was not applied is not finite: it says nothing about clipping
         if not row.skipped and row.clip_norm is not None and row.clip_threshold is not None:

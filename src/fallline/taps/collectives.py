@@ -13,7 +13,7 @@ import torch
 
 from fallline.taps.frames import caller
 from fallline.taps.patches import Patches, Wrapped
-from fallline.taps.tap import Call, Tap, Topic, published
+from fallline.taps.tap import Call, Tap, Topic, published_at_rest
 
 __all__ = ["COLLECTIVE", "Collective"]
 
@@ -58,7 +58,7 @@ def _install(patches: Patches) -> None:
 
 def _tell(name: str, original: Wrapped) -> Wrapped:
     def collective(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or _depth.now or not published():
+        if torch.compiler.is_compiling() or _depth.now or not published_at_rest():
             return original(*args, **kwargs)
         group = kwargs.get("group")
         call = Collective(caller(), name, group is None or group is torch.distributed.group.WORLD)

@@ -28,6 +28,7 @@ from fallline.taps.frames import is_user_file, locate, place
 from fallline.taps.tap import thread
 from fallline.watcher.collectives import RECENT, Collectives
 from fallline.watcher.progress import Progress
+from fallline.watcher.recorder import FLUSH_SECONDS
 
 __all__ = ["Heartbeat"]
 
@@ -58,6 +59,7 @@ class Heartbeat:
         self._last = self._longest = 0.0
         self._cpu = (time.monotonic(), time.process_time())
         self._started = time.time()
+        self._steps = 0
         self._crashed_at: Location | None = None
         self._said = 0.0  # the update after which a stall was told
 
@@ -85,6 +87,7 @@ class Heartbeat:
 
     def beat(self, folder: Path, rank: int, world: int, ended: str = "") -> None:
         """Write down where this rank is; on rank 0, say so when nothing moves any more."""
+        self._look()
         doing, at = ("", self._crashed_at) if ended else where()
         write_rank(
             folder,
@@ -111,6 +114,12 @@ class Heartbeat:
         )
         if rank == 0 and world > 1 and not ended:
             self._tell(folder)
+
+    def _look(self) -> None:
+        """Updates that are counted but not recorded (while watching rests) are updates too."""
+        if self._progress.steps != self._steps:
+            self._steps = self._progress.steps
+            self._last = max(self._last, time.time() - FLUSH_SECONDS)
 
     def _tell(self, folder: Path) -> None:
         idle = time.time() - (self._last or self._started)

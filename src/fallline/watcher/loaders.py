@@ -98,7 +98,9 @@ class Loaders:
         loader = entry[0]() if entry is not None else None
         if entry is None or loader is None:
             return
-        index, entry[1][0] = entry[1][0], entry[1][0] + 1
+        # the iterator's own count: batches that came while the watcher was at rest are in it
+        index = getattr(call.iterator, "_num_yielded", entry[1][0] + 1) - 1
+        entry[1][0] = index + 1
         entry[1][1] = True
         name = self._name(loader)
         described = self._objects.described[name]

@@ -19,6 +19,7 @@ from fallline.watcher.backwards import Backwards
 from fallline.watcher.by_hand import ByHand
 from fallline.watcher.clips import Clips, tap_engine
 from fallline.watcher.collectives import Collectives
+from fallline.watcher.duty import Duty
 from fallline.watcher.emit import Emitter
 from fallline.watcher.forwards import Forwards
 from fallline.watcher.fuse import Fuse
@@ -27,6 +28,7 @@ from fallline.watcher.hand_updates import HandUpdates
 from fallline.watcher.heartbeat import Heartbeat
 from fallline.watcher.judge import Judge, Verdict
 from fallline.watcher.kept import KeptGraphs
+from fallline.watcher.known import Known
 from fallline.watcher.loaders import Loaders
 from fallline.watcher.log import EventLog
 from fallline.watcher.measures import Measures
@@ -44,6 +46,7 @@ from fallline.watcher.routine import Routine
 from fallline.watcher.scalers import Scalers
 from fallline.watcher.schedulers import Schedulers
 from fallline.watcher.steps import Steps
+from fallline.watcher.trail import Trail
 from fallline.watcher.updates import Updates
 from fallline.watcher.waits import Waits
 from fallline.watcher.window import Window
@@ -82,7 +85,9 @@ class Session:
         self.origin = origin = Origin(objects, progress, observed)
         self.judge = Judge(self._verdict, log, objects, recording)
         scalers = Scalers(emitter, routine, objects, draft)
-        self.guard = guard = Guard(options.guard, options.budget, objects, draft, scalers, origin)
+        self.guard = guard = Guard(
+            options.guard, options.guard_limit, options.budget, objects, draft, scalers, origin, recording
+        )  # fmt: skip
         self.measures = measures = Measures(objects, scalers, recording)
         kept = KeptGraphs(emitter, progress)
         self.owners = owners = Owners(emitter, objects, progress, observed)
@@ -100,22 +105,31 @@ class Session:
             emitter, routine, objects, window, wrappers, draft, scalers, reach, origin, graphs, kept, fuse
         )  # fmt: skip
 
+        known: dict[int, Known] = {}
+        self.duty = duty = Duty(
+            options.budget, known, emitter, log, progress, draft, window, scalers, guard, recording, fuse
+        )  # fmt: skip
+        waits = Waits(emitter, progress, taps)
+
         def stepped() -> None:
             if progress.steps == 1:
                 hand_updates.stop()  # an optimizer steps, perhaps one that was made before us
             by_hand.stepped(progress.steps)
+            waits.stepped(progress.steps)
             owners.stepped()
             kept.stepped()
             self.judge.stepped(progress.steps)
 
         self.updates = Updates(
-            steps, routine, log, progress, draft, scalers, measures, guard, origin, graphs, recording, fuse, stepped
+            steps, routine, log, progress, draft, scalers, measures, guard, origin, graphs, recording, fuse, known, duty, stepped
         )  # fmt: skip
         forwards.subscribe(taps)
         self.backwards.subscribe(taps)
         self.updates.subscribe(taps)
         Clips(emitter, routine, objects, draft, wrappers, guard, fuse).subscribe(taps)
         by_hand.subscribe(fuse)
+        self.trail = Trail(objects, progress, recording, fuse)
+        self.trail.subscribe(taps)
         for part in (
             steps,
             scalers,
@@ -123,7 +137,7 @@ class Session:
             owners,
             Schedulers(emitter, routine, objects, loaders),
             Modes(emitter, routine, objects, progress, log),
-            Waits(emitter, progress),
+            waits,
             collectives,
         ):
             part.subscribe(taps, fuse)
@@ -136,18 +150,21 @@ class Session:
         self.taps.rebind = rebind
         self.hand_updates.start(rebind)
         self.taps.start()
+        self.trail.start()
         self._engine = Patches(rebind=rebind)
         tap_engine(self._engine)
         os.register_at_fork(after_in_child=self._forked)
 
     def _forked(self) -> None:
         """In a forked child: most likely a loader's worker, of which nothing is ours to watch until it steps."""
+        self.duty.stop()
         if self.fuse.off:
             return
         self._asleep = asleep = Subscription()
         asleep.before(STEP, self._wake)
         asleep.start()
         self.taps.stop()
+        self.trail.stop()
         self.hand_updates.stop()
 
     def _wake(self, call: StepCall) -> None:
@@ -156,6 +173,7 @@ class Session:
         self.recording = Recording(self.options)
         self._compose()
         self.taps.start()
+        self.trail.start()
         if asleep is not None:
             asleep.stop()
         if self.trains is not None:
@@ -168,6 +186,7 @@ class Session:
             return
         safely = self.fuse.safely
         self.fuse.off = True
+        self.duty.stop()
         self.taps.stop()
         self.collectives.stop()
         self._engine.remove()
@@ -175,9 +194,15 @@ class Session:
         safely(self.owners.look)
         safely(self.guard.settle, True)
         safely(self.judge.finish, status in ("finished", "exit 0"))
+        safely(self.trail.finish)
         if self.recorder is not None:
-            guard = {"mode": self.guard.mode, "skipped": self.guard.skipped}
+            guard = {
+                "mode": self.guard.asked,
+                "skipped": self.guard.skipped,
+                "aside": self.guard.aside,
+            }
             self.recorder.describe("guard", guard)
+            self.recorder.describe("updates", self.progress.counts)
             self.recorder.close(status)
 
     def crashed(self, trace: TracebackType | None) -> None:
