@@ -31,6 +31,7 @@ from fallline.watcher.kept import KeptGraphs
 from fallline.watcher.known import Known
 from fallline.watcher.loaders import Loaders
 from fallline.watcher.log import EventLog
+from fallline.watcher.loss_graph import LossGraph
 from fallline.watcher.measures import Measures
 from fallline.watcher.memory import LiveGraphs
 from fallline.watcher.modes import Modes
@@ -95,7 +96,7 @@ class Session:
         self.hand_updates = hand_updates = HandUpdates(recording.open, progress, fuse.safely)
         self.collectives = collectives = Collectives(recording.open, fuse)
         recording.heartbeat = Heartbeat(progress, collectives, lambda: self.judge.findings)
-        reach = Reach(emitter, objects, window, owners)
+        reach = Reach(emitter, objects, window, owners, LossGraph(objects, progress, observed))
         steps = Steps(emitter, routine, objects, scalers)
         loaders = Loaders(emitter, routine, objects, draft, kept)
         forwards = Forwards(
