@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from fallline.files import temporary_name
-from fallline.finding import Finding
 from fallline.location import Location
 from fallline.runs import schema
 from fallline.runs.schema import Damaged
@@ -62,6 +61,9 @@ class RankState:
         default_factory=dict
     )  # update → digest of the parameters before it
     findings: list[dict[str, Any]] = field(default_factory=list)
+    noted: int = (
+        0  # things that only the rank's own file tells in full, such as the origin of a NaN
+    )
 
     @property
     def idle(self) -> float:
@@ -165,6 +167,7 @@ def _state(body: Any) -> RankState:
         findings=[
             schema.finding(f, "a finding").as_dict() for f in _list(get("findings", []), "findings")
         ],
+        noted=count(get("noted", 0), "noted"),
     )
 
 
@@ -196,8 +199,3 @@ def _list(value: Any, what: str) -> list[Any]:
     if not isinstance(value, list):
         raise Damaged(f"{what} is not a list")
     return value
-
-
-def findings_in(states: Iterable[RankState]) -> list[Finding]:
-    """What all of them have found."""
-    return [Finding.from_dict(f) for state in states for f in state.findings]

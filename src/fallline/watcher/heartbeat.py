@@ -27,6 +27,7 @@ from fallline.runs.update import UpdateRow
 from fallline.taps.frames import is_user_file, locate, place
 from fallline.taps.tap import thread
 from fallline.watcher.collectives import RECENT, Collectives
+from fallline.watcher.observed import Observed
 from fallline.watcher.progress import Progress
 from fallline.watcher.recorder import FLUSH_SECONDS
 
@@ -49,10 +50,15 @@ class Heartbeat:
     """Of one process. `beat` and `row` are called in the recorder's thread."""
 
     def __init__(
-        self, progress: Progress, collectives: Collectives, found: Callable[[], list[Finding]]
+        self,
+        progress: Progress,
+        collectives: Collectives,
+        observed: Observed,
+        found: Callable[[], list[Finding]],
     ) -> None:
         self._progress = progress
         self._collectives = collectives
+        self._observed = observed
         self._found = found
         self._recent: deque[dict[str, float]] = deque(maxlen=RECENT)
         self._prints: dict[int, str] = {}
@@ -110,6 +116,7 @@ class Heartbeat:
                 seconds=self._seconds(),
                 prints=self._prints,
                 findings=[f.as_dict() for f in self._found()[:FINDINGS]],
+                noted=len(self._observed.all),
             ),
         )
         if rank == 0 and world > 1 and not ended:

@@ -95,7 +95,9 @@ class Session:
         self.by_hand = by_hand = ByHand(emitter, objects, taps)
         self.hand_updates = hand_updates = HandUpdates(recording.open, progress, fuse.safely)
         self.collectives = collectives = Collectives(recording.open, fuse)
-        recording.heartbeat = Heartbeat(progress, collectives, lambda: self.judge.findings)
+        recording.heartbeat = Heartbeat(
+            progress, collectives, observed, lambda: self.judge.findings
+        )
         reach = Reach(emitter, objects, window, owners, LossGraph(objects, progress, observed))
         steps = Steps(emitter, routine, objects, scalers)
         loaders = Loaders(emitter, routine, objects, draft, kept)
