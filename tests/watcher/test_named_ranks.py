@@ -27,9 +27,7 @@ from fallline.runs.stall import stall_text
 def launch(folder: Path, source: str, world: int) -> list[subprocess.Popen[str]]:
     """That script on so many ranks, as torchrun starts it."""
     (folder / "train.py").write_text(source)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world)}
     return [
         subprocess.Popen(
@@ -42,6 +40,18 @@ def launch(folder: Path, source: str, world: int) -> list[subprocess.Popen[str]]
         )
         for rank in range(world)
     ]
+
+
+def free_port() -> int:
+    """Below those that the system hands out by itself: nobody else gets it between this look and its use."""
+    for port in range(20_000 + os.getpid() % 9_000, 32_000):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
+    raise AssertionError("no free port")
 
 
 def marked(source: str, code: str) -> int:
