@@ -12,6 +12,7 @@ import torch
 
 from fallline.finding import Finding
 from fallline.runs.update import UpdateRow
+from fallline.watcher.provenance.secrets import masked_words
 from fallline.watcher.recorder import Recorder
 
 __all__ = ["Options", "Recording"]
@@ -51,6 +52,8 @@ class Recording:
     def _begin(self) -> Recorder:
         options = self.options
         meta = options.meta | accelerator()
+        if "argv" in meta:
+            meta["argv"] = masked_words([str(word) for word in meta["argv"]])
         beat = self.heartbeat.beat if self.heartbeat is not None else None
         recorder = Recorder(options.out, self.rank, self.world, meta, listen=self._row, beat=beat)
         if self.loggers is not None and self.rank == 0:
