@@ -38,6 +38,7 @@ class Recording:
         self.recorder: Recorder | None = None
         self.live: Any = None  # a LiveLine, where a person looks at a terminal
         self.loggers: Any = None  # a LogThread, where numbers go to other tools as well
+        self.heartbeat: Any = None  # a Heartbeat
         self._opening = threading.Lock()
 
     def open(self) -> Recorder:
@@ -53,12 +54,15 @@ class Recording:
         meta = options.meta | accelerator()
         if "argv" in meta:
             meta["argv"] = masked_words([str(word) for word in meta["argv"]])
-        recorder = Recorder(options.out, self.rank, self.world, meta, listen=self._row)
+        beat = self.heartbeat.beat if self.heartbeat is not None else None
+        recorder = Recorder(options.out, self.rank, self.world, meta, listen=self._row, beat=beat)
         if self.loggers is not None and self.rank == 0:
             self.loggers.begin(recorder.folder)
         return recorder
 
     def _row(self, row: UpdateRow) -> None:
+        if self.heartbeat is not None:
+            self.heartbeat.row(row)
         if self.loggers is not None:
             self.loggers.row(row)
         if self.live is not None:
