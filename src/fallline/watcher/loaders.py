@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from time import perf_counter as now
 from typing import Any, Literal
 
 from fallline.events import Batch, Epoch, EpochEnd, Loader, SamplerEpoch
+from fallline.location import Location
 from fallline.taps.data import (
     BATCH,
     EPOCH,
     EXHAUSTED,
+    INDEX,
     SAMPLER_EPOCH,
     SAMPLER_MADE,
     BatchCall,
     EpochCall,
     Exhausted,
+    IndexCall,
     SamplerEpochCall,
     SamplerMade,
 )
@@ -26,9 +30,12 @@ from fallline.watcher.fuse import Fuse
 from fallline.watcher.kept import KeptGraphs
 from fallline.watcher.objects import Objects
 from fallline.watcher.progress import Draft
+from fallline.watcher.recording import Recording
 from fallline.watcher.routine import Routine
 
 __all__ = ["Loaders"]
+
+AHEAD = 1_000  # batches that a sampler has drawn and no loader has given yet
 
 
 class Loaders:
@@ -41,16 +48,19 @@ class Loaders:
         objects: Objects,
         draft: Draft,
         kept: KeptGraphs,
+        recording: Recording,
     ) -> None:
         self._emitter = emitter
         self._routine = routine
         self._objects = objects
         self._draft = draft
         self._kept = kept
-        # iterator → its loader, and [batches given, still in the middle]
-        self._iterators: weakref.WeakKeyDictionary[Any, tuple[weakref.ref[Any], list[Any]]] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._recording = recording
+        self._told: set[tuple[str, Location]] = set()  # loaders that the run describes, by line
+        # iterator → its loader, [batches given, still in the middle], and the indices of batches to come
+        self._iterators: weakref.WeakKeyDictionary[
+            Any, tuple[weakref.ref[Any], list[Any], deque[list[Any]]]
+        ] = weakref.WeakKeyDictionary()
         self._epochs: set[str] = set()
         self._asked = 0.0  # when the next batch was
 
@@ -59,6 +69,7 @@ class Loaders:
         taps.before(BATCH, self._batch_begins)
         taps.after(BATCH, fuse.guarded(self._batch))
         taps.after(EXHAUSTED, fuse.guarded(self._epoch_end))
+        taps.after(INDEX, fuse.guarded(self._drawn))
         taps.after(SAMPLER_MADE, fuse.guarded(self._sampler_made))
         taps.before(SAMPLER_EPOCH, fuse.guarded(self._sampler_epoch))
 
@@ -66,12 +77,12 @@ class Loaders:
         """Whether we are between the batches of a loader, or between its epochs."""
         if not self._epochs:
             return None
-        return "batch" if any(middle for _, (_, middle) in self._iterators.values()) else "epoch"
+        return "batch" if any(middle for _, (_, middle), _ in self._iterators.values()) else "epoch"
 
     def _epoch(self, call: EpochCall) -> None:
         name = self._name(call.loader)
         self._epochs.add(name)
-        self._iterators[call.iterator] = (weakref.ref(call.loader), [0, False])
+        self._iterators[call.iterator] = (weakref.ref(call.loader), [0, False], deque())
         at, callers = spot(call.place)
         self._emitter.emit(Epoch(at, callers=callers, loader=name))
 
@@ -91,24 +102,49 @@ class Loaders:
 
     def _batch_begins(self, call: BatchCall) -> None:
         self._asked = now()
+        if self._draft.clock is not None:
+            self._draft.clock.mark("data")
+
+    def _drawn(self, call: IndexCall) -> None:
+        """The sampler has drawn a batch, with workers some batches ahead."""
+        entry = self._iterators.get(call.iterator)
+        if entry is not None and isinstance(call.index, list) and len(entry[2]) < AHEAD:
+            entry[2].append(call.index)
 
     def _batch(self, call: BatchCall) -> None:
         self._draft.seconds["data"] += now() - self._asked
+        if self._draft.clock is not None:
+            self._draft.clock.mark("other")
         entry = self._iterators.get(call.iterator)
         loader = entry[0]() if entry is not None else None
         if entry is None or loader is None:
             return
+        if entry[2]:
+            self._draft.indices.append(entry[2].popleft())
         index, entry[1][0] = entry[1][0], entry[1][0] + 1
         entry[1][1] = True
         name = self._name(loader)
         described = self._objects.described[name]
         length = described.length if isinstance(described, Loader) else None
         last = None if length is None else index + 1 == length
-        if self._routine.expected("batch", loader, call.frame, last) is not None:
+        again = self._routine.expected("batch", loader, call.frame, last)
+        if again is not None:
+            self._draft.batch_at = again.at
             return
         at, callers = spot(call.place)
+        self._describe(name, loader, at)
         endless = True if length is None else None
         self._emitter.emit(Batch(at, callers=callers, loader=name, last=last, endless=endless))
+
+    def _describe(self, name: str, loader: Any, at: Location) -> None:
+        """Which line takes batches from which kind of loader."""
+        self._draft.batch_at = at
+        recorder = self._recording.recorder
+        if recorder is not None and (name, at) not in self._told:
+            self._told.add((name, at))
+            workers = getattr(loader, "num_workers", None)
+            known = {"kind": "loader", "workers": workers, "path": at.path, "line": at.line}
+            recorder.describe(name, known)
 
     def _epoch_end(self, call: Exhausted) -> None:
         entry = self._iterators.get(call.iterator)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,8 +35,10 @@ class Recording:
     def __init__(self, options: Options) -> None:
         self.options = options
         self.rank, self.world = rank_and_world()
+        self._began = time.time()  # loading data and making the model are part of a run
         self.recorder: Recorder | None = None
         self.live: Any = None  # a LiveLine, where a person looks at a terminal
+        self.spikes: Callable[[UpdateRow], None] | None = None  # looks at each row
         self.loggers: Any = None  # a LogThread, where numbers go to other tools as well
         self._opening = threading.Lock()
 
@@ -48,13 +52,15 @@ class Recording:
 
     def _begin(self) -> Recorder:
         options = self.options
-        meta = options.meta | accelerator()
+        meta = {"started": self._began, **options.meta, **accelerator()}
         recorder = Recorder(options.out, self.rank, self.world, meta, listen=self._row)
         if self.loggers is not None and self.rank == 0:
             self.loggers.begin(recorder.folder)
         return recorder
 
     def _row(self, row: UpdateRow) -> None:
+        if self.spikes is not None:
+            self.spikes(row)
         if self.loggers is not None:
             self.loggers.row(row)
         if self.live is not None:

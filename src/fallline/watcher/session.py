@@ -41,6 +41,7 @@ from fallline.watcher.recording import Options, Recording
 from fallline.watcher.routine import Routine
 from fallline.watcher.scalers import Scalers
 from fallline.watcher.schedulers import Schedulers
+from fallline.watcher.spikes import Spikes
 from fallline.watcher.steps import Steps
 from fallline.watcher.updates import Updates
 from fallline.watcher.waits import Waits
@@ -85,15 +86,17 @@ class Session:
         kept = KeptGraphs(emitter, progress)
         self.owners = owners = Owners(emitter, objects, progress, observed)
         self.by_hand = by_hand = ByHand(emitter, objects, taps)
-        self.hand_updates = hand_updates = HandUpdates(recording.open, progress, fuse.safely)
+        self.hand_updates = hand_updates = HandUpdates(recording.open, progress, draft, fuse.safely)
         reach = Reach(emitter, objects, window, owners)
+        spikes = Spikes(objects, origin, progress, draft, recording)
+        recording.spikes = spikes.row
         steps = Steps(emitter, routine, objects, scalers)
-        loaders = Loaders(emitter, routine, objects, draft, kept)
+        loaders = Loaders(emitter, routine, objects, draft, kept, recording)
         forwards = Forwards(
             emitter, routine, objects, window, wrappers, progress, draft, origin, graphs, kept, fuse
         )
         self.backwards = Backwards(
-            emitter, routine, objects, window, wrappers, draft, scalers, reach, origin, graphs, kept, fuse
+            emitter, routine, objects, window, wrappers, draft, scalers, reach, origin, spikes, graphs, kept, fuse
         )  # fmt: skip
 
         def stepped() -> None:
@@ -105,7 +108,7 @@ class Session:
             self.judge.stepped(progress.steps)
 
         self.updates = Updates(
-            steps, routine, log, progress, draft, scalers, measures, guard, origin, graphs, recording, fuse, stepped
+            steps, routine, log, progress, draft, scalers, measures, guard, origin, spikes, graphs, recording, fuse, stepped
         )  # fmt: skip
         forwards.subscribe(taps)
         self.backwards.subscribe(taps)
