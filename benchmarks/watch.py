@@ -134,7 +134,7 @@ def install(session: Any) -> None:
         session.taps.leave(GRADIENT_READ, GRADIENT_WRITTEN)  # as it does by itself in a run
     switch.silent = False
     session.guard._last = time.perf_counter()  # what was not watched until now earns no budget
-    for numbers in session.measures.all:
+    for numbers in session.measures.numbers.values():
         numbers.resume()
 
 
@@ -147,7 +147,7 @@ def pauses(session: Any) -> Switch:
     def on() -> None:
         switch.silent = False
         session.guard._last += time.perf_counter() - begun[0]
-        for numbers in session.measures.all:
+        for numbers in session.measures.numbers.values():
             numbers._last += time.process_time() - begun[1]
 
     def off() -> None:
@@ -385,7 +385,7 @@ def memory(updates: int = 1_000_000) -> str:
     """A million updates through the recorder and the live history, with samples of 150 parameters now and then."""
     import resource
 
-    from fallline.report.live import LiveLine
+    from fallline.report.live import Live
     from fallline.runs.samples import COLUMNS, Layout, ParameterInfo, Sample
     from fallline.runs.update import UpdateRow
     from fallline.watcher.recorder import Recorder
@@ -396,8 +396,8 @@ def memory(updates: int = 1_000_000) -> str:
     numbers = [1.0] * (150 * len(COLUMNS))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as nowhere:
-        line = LiveLine(nowhere)
-        recorder = Recorder(Path(folder) / "run", listen=line.row)
+        live = Live(nowhere)
+        recorder = Recorder(Path(folder) / "run", listen=live.row)
         seconds = {"data": 0.001, "forward": 0.002, "backward": 0.003, "step": 0.001}
         for index in range(updates):
             row = UpdateRow(

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         wait_for_checkpoint,
     )
     from fallline.instruments import check_function, precision_probe
+    from fallline.instruments.equal import equal
     from fallline.integrations.watch import watch
 
 _HOME = {
@@ -55,6 +56,7 @@ _HOME = {
     "distributed": "fallline.engine",
     "check_function": "fallline.instruments",
     "precision_probe": "fallline.instruments",
+    "equal": "fallline.instruments.equal",
     "watch": "fallline.integrations.watch",
 }
 
@@ -67,6 +69,7 @@ __all__ = [
     "check_function",
     "clip_grad_norm_",
     "distributed",
+    "equal",
     "gradient_stats",
     "load_checkpoint",
     "precision_probe",

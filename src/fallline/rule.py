@@ -103,16 +103,25 @@ class Rule:
         *,
         severity: Severity | None = None,
         related: dict[str, Location] | None = None,
+        presuming: str | None = None,
         **evidence: Any,
     ) -> Finding:
-        """A finding of this rule at an event or a place. Its message is one or more sentences."""
+        """A finding of this rule at an event or a place. Its message is one or more sentences.
+
+        `presuming`: what it rests on that no code shows. It is never an error then.
+        """
         place = at.at if isinstance(at, Event) else at
         if not message.endswith((".", "?")):
             message += "."
+        grave = severity or self.severity
+        if presuming:
+            message += f" This presumes that {presuming}."
+            evidence["presumes"] = presuming
+            grave = Severity.WARNING if grave is Severity.ERROR else grave
         return Finding(
             self.code,
             self.name,
-            severity or self.severity,
+            grave,
             message,
             place,
             None,

@@ -71,6 +71,7 @@ MISSING = {
     "mcp": ("mcp", ["mcp"], "pip install 'fallline[mcp]'"),
     "lsp": ("pygls", ["lsp"], "pip install 'fallline[lsp]'"),
     "measure": ("torch", ["measure", "memory", "train.py"], "pip install 'fallline[torch]'"),
+    "equal": ("torch", ["equal", "train.py"], "pip install 'fallline[torch]'"),
     "prove": ("torch", ["prove", "FL101"], "install torch"),
 }
 

@@ -51,3 +51,7 @@ def test_no_such_rule(fallline: Callable, arguments: list[str]) -> None:
 
 def test_a_near_miss_is_helped(fallline: Callable) -> None:
     assert "forward-called" in fallline("rule", "forward-caled").err
+
+
+def test_a_part_of_a_name_is_enough_for_a_hint(fallline: Callable) -> None:
+    assert "clip-after-step" in fallline("rule", "clip").err

@@ -53,6 +53,14 @@ async def test_every_tool_says_what_it_is(root: Path) -> None:
         assert all("description" in argument for argument in described), tool.name
 
 
+async def test_the_schemas_are_short(root: Path) -> None:
+    """An agent reads all of them before its first question."""
+    async with Client(make_server(root)) as client:
+        tools = (await client.list_tools()).tools
+    size = sum(len(json.dumps([tool.input_schema, tool.output_schema])) for tool in tools)
+    assert size <= 10_240, size
+
+
 async def test_code_is_checked(root: Path) -> None:
     async with Client(make_server(root)) as client:
         result = await client.call_tool("check_code", {"code": CLIPS_LATE})

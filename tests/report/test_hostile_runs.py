@@ -15,16 +15,23 @@ import pytest
 from tests.report.conftest import make_run
 
 from fallline.conclude import findings_of
+from fallline.diff import compare
 from fallline.errors import RunError
+from fallline.report.diff import summary as diff_summary
+from fallline.report.diff_page import page as diff_page
 from fallline.report.html import page
+from fallline.report.json import plain
 from fallline.report.run import summary
 from fallline.runs import read
 from fallline.runs.findings import findings_text
 from fallline.runs.read import read_run
+from fallline.runs.series import Series
 from fallline.show.terminal import Paint
+from fallline.untrusted import json_text
 
 ESC = "\x1b]0;owned\x07\x1b[2J\u202e\x9b31m"
-TABLES = ("meta", "places", "updates", "layouts", "samples", "fingerprints", "findings")
+_WHOLE: list[Series] = []  # the run before anybody has altered it
+TABLES = ("meta", "places", "updates", "layouts", "samples", "fingerprints", "prints", "findings")
 
 
 @pytest.fixture(scope="session")
@@ -33,9 +40,17 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = make_run(tmp_path_factory.mktemp("original") / "run", updates=12)
     with sqlite3.connect(folder / "rank0.sqlite") as db:
         db.execute("insert into fingerprints values('optimizer#1', 3, ?)", (b"\0" * 16,))
+        db.execute("insert into prints values('parameters', 'optimizer#1', 0, 0, ?)", (b"\0" * 32,))
+        about = {"layout:optimizer#1:0": [["a.weight", [2], "float32"]], "groups:optimizer#1": [{"betas": [0.9]}],
+                 "code": {"main": "t.py", "files": {"t.py": {"hash": "1", "lines": ["x = 1"]}}, "changed": ["t.py"]},
+                 "options": {"values": {"lr": 1}, "files": {"c.yaml": ["a: 1"]}}, "environment": {"torch": "2"},
+                 "model": {"a": {"type": "Linear"}}, "loaders": {"loader#1": {"trains": True}}, "autocast": "off"}  # fmt: skip
+        for key, value in about.items():
+            db.execute("insert into meta values(?, ?)", (key, json.dumps(value)))
         db.execute("insert into meta values('pid', '1')") if not _has(db, "pid") else db.execute(
             "update meta set value='1' where key='pid'"
         )
+    _WHOLE[:] = [read_run(folder)]
     return folder
 
 
@@ -73,7 +88,19 @@ def survives(run: Path) -> None:
     else:
         found = findings_of(series)
         shown = summary(series, found, Paint(False)) + page(series, found) + findings_text(found)
+        shown += compared(series)
     assert not any(c in shown for c in "\x1b\x07\x9b\u202e")
+
+
+def compared(series: Series) -> str:
+    """All that `diff` does with this run beside a whole one."""
+    try:
+        found = compare(_WHOLE[0], series) if _WHOLE else compare(series, series)
+    except RunError as error:
+        return str(error)
+    sides = (_WHOLE[0] if _WHOLE else series), series
+    said = json_text(plain(found.to_json()))
+    return said + diff_summary(*sides, found, Paint(False)) + diff_page(*sides, found)
 
 
 def cells(run: Path) -> Iterator[tuple[str, str]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fallline.events import Loader, Object, Sampler
+from fallline.events import Loader, Object, Sampler, Strength
 from fallline.location import Location
 from fallline.rules import rule_by_code
 from fallline.verdict import judge
@@ -98,7 +98,7 @@ def objects(**facts) -> tuple[Object, ...]:
     return (
         Sampler("sampler", at, **known),
         Sampler("other", **known),
-        Sampler("elsewhere", assumed=True),
+        Sampler("elsewhere", strength=Strength.PRESUMED),
         Loader("loader", sampler="sampler"),
     )
 

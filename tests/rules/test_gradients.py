@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fallline.events import Backward, Model
+from fallline.events import Backward, Model, Strength
 from fallline.rules import rule_by_code
 from fallline.verdict import judge, refuted
 from fallline.verdict.reading import read_text
@@ -309,7 +309,7 @@ def test_batch_norm_in_training_mode() -> None:
 
 def test_a_model_that_came_from_outside_may_be_stepped_there() -> None:
     text = "E [D F(model=net) B]*3 X"
-    net = Model("net", assumed=True)
+    net = Model("net", strength=Strength.PRESUMED)
     assert reported("FL118", text) == {"B"}
     assert reported("FL118", text, objects=(net,)) == set()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fallline.events import Scaler
+from fallline.events import Scaler, Strength
 from fallline.rules import rule_by_code
 from fallline.verdict import judge
 from traces import codes, trace
@@ -232,13 +232,13 @@ def test_an_optimizer_that_is_never_stepped_again_has_no_window() -> None:
 
 
 def test_items_of_a_list_made_out_of_sight_may_be_one_optimizer() -> None:
-    items = {"a": {"assumed": True}, "b": {"assumed": True}}
+    items = {"a": {"strength": Strength.PRESUMED}, "b": {"strength": Strength.PRESUMED}}
     assert found("FL201", "B(scaled) U:a C S:b(via=scaler) G", items) == set()
     assert found("FL201", "B(scaled) C S:b(via=scaler) G", items) == {"C"}
 
 
 def test_a_scaler_made_out_of_sight_may_not_be_torchs() -> None:
-    own = (Scaler("own", assumed=True),)
+    own = (Scaler("own", strength=Strength.PRESUMED),)
     assert (
         found("FL208", "B(scaled, half_parameters, scaler=own) S(via=scaler)", None, own) == set()
     )

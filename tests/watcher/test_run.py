@@ -59,7 +59,7 @@ def test_a_program_without_torch_runs_as_ever(tmp_path: Path) -> None:
     script = tmp_path / "program.py"
     script.write_text(
         "import sys\nprint(sys.argv, __name__, __file__, sys.path[0])\nprint(sys.stdin.read(), end='')\n"
-        "print('torch' in sys.modules)\nsys.exit(3)\n"
+        "print('torch' in sys.modules)\nsys.exit(3)  # it has an option --out\n"
     )
     arguments = ("program.py", "a", "--out", "b")
     watched, bare = (

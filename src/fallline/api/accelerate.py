@@ -16,7 +16,6 @@ from fallline.api.values import (
     Const,
     Context,
     Sequence,
-    Tensor,
     Thing,
     Unknown,
     Value,
@@ -40,9 +39,20 @@ def _accelerator(paper: Paper, call: Call, name: str) -> Value:
         call.node,
         window=None if plugin else window,
         accumulates=given is not None or plugin,
+        autocast=_autocasts(paper, call),
         seen=0,
         syncing=True,
     )
+
+
+_DTYPES = {"fp16": "float16", "bf16": "bfloat16", "no": "off"}
+
+
+def _autocasts(paper: Paper, call: Call) -> str | None:
+    """What `accelerator.autocast()` casts to, where `mixed_precision` says it."""
+    given = paper.settled(call.kwargs.get("mixed_precision") or NONE)
+    known = given.value if isinstance(given, Const) else None
+    return _DTYPES.get(known) if isinstance(known, str) else None
 
 
 @contextmanager
@@ -102,7 +112,9 @@ def _backward(paper: Paper, accelerator: Thing, call: Call) -> Value:
         normalised = "accelerate" if sure else "perhaps"
     loss = paper.settled(call.arg(0, "loss") or Unknown())
     known = normalised is not None and not facts.get("assumed")
+    before, paper.around.scales = paper.around.scales, True  # in float16 it scales by itself
     backward(paper, loss, call, normalised, window if known else None)
+    paper.around.scales = before
     return NONE
 
 
@@ -112,9 +124,7 @@ def _no_sync(paper: Paper, accelerator: Thing, call: Call) -> Value:
 
 
 def _clip(paper: Paper, accelerator: Thing, call: Call, how: Clipping) -> Value:
-    """Does nothing while gradients are not synchronised; unscales by itself."""
-    if accelerator.facts.get("inside") and not accelerator.facts.get("syncing"):
-        return Tensor(False)
+    """Unscales by itself; it clips whatever is there, whether or not this is the last micro-batch."""
     limit = call.arg(1, "max_norm", "clip_value")
     return clip(paper, call, how, call.arg(0, "parameters"), limit)
 
@@ -130,7 +140,7 @@ def _method(paper: Paper, accelerator: Thing, name: str, call: Call) -> Value:
         case "no_sync":
             return _no_sync(paper, accelerator, call)
         case "autocast":
-            return contexts.autocast(None)
+            return contexts.autocast(accelerator.facts.get("autocast"))
         case _ if name in _PREPARES:
             return _prepare(paper, accelerator, call)
         case _ if name in _SAME:

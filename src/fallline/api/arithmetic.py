@@ -123,6 +123,7 @@ def merged(a: Tensor, b: Tensor) -> Tensor:
         a.length or b.length,
         depth=max(a.depth, b.depth),
         in_batch=a.in_batch or b.in_batch,
+        presumed=a.presumed or b.presumed,
     )
 
 
@@ -146,11 +147,14 @@ def reduce(paper: Paper, tensor: Tensor, name: str, call: Call) -> Tensor:
             result,
             reduction="mean",
             divided=False if result.divided is None else result.divided,
+            presumed="",
         )
     if name == "sum":
+        seen = result.reduction == "mean" and not result.presumed
         return replace(
             result,
-            reduction=result.reduction if result.reduction == "mean" else "sum",
+            reduction="mean" if seen else "sum",
+            presumed="",
             depth=len(paper.loops.kinds),
         )
     if name in {"div", "div_", "true_divide"}:
@@ -163,7 +167,7 @@ def reduce(paper: Paper, tensor: Tensor, name: str, call: Call) -> Tensor:
         )
     if not paper.around.recording:
         return replace(result, graph=False)
-    return replace(result)
+    return replace(result, raw=False)
 
 
 def pieces(paper: Paper, tensor: Tensor, call: Call) -> Value:

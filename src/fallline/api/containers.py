@@ -26,6 +26,8 @@ def sequence(paper: Paper, items: Sequence, name: str, call: Call) -> Value:
         value = paper.settled(call.args[-1]) if call.args else Unknown()
         if isinstance(value, Tensor):
             value = keep(paper, items, value, "append", call.node)
+        for part in _tensors_in(paper, value):
+            part.kept = keep(paper, items, part, "append", call.node).kept
         if len(items.items) < 64:
             items.items.append(value)
         return NONE
@@ -43,6 +45,18 @@ def sequence(paper: Paper, items: Sequence, name: str, call: Call) -> Value:
         items.born = paper.loops.iteration
         return NONE
     return Unknown()
+
+
+def _tensors_in(paper: Paper, value: Value) -> list[Tensor]:
+    """The tensors of a dictionary or a tuple that goes into a list as a whole."""
+    match value:
+        case Mapping(items=named):
+            held = list(named.values())
+        case Sequence(items=held):
+            pass
+        case _:
+            return []
+    return [part for part in map(paper.settled, held) if isinstance(part, Tensor)]
 
 
 def mapping(paper: Paper, items: Mapping, name: str, call: Call) -> Value:

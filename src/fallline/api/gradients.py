@@ -37,6 +37,7 @@ __all__ = [
     "assign",
     "backward",
     "clip",
+    "into",
     "keep",
     "mark_used",
     "parameter_sets",
@@ -62,6 +63,9 @@ def backward(
 ) -> Backward:
     """The backward of a loss, with all that is known about how the loss came to be."""
     loss = found if isinstance(found, Tensor) else Tensor(None, divided=None)
+    if loss.raw and loss.reduction is None and loss.divided is False:
+        # only a scalar has a backward without arguments
+        loss.reduction, loss.presumed = "mean", "the model averages its loss over the batch"
     known = loss.graph is not None or bool(loss.forwards)
     loss.graph = True  # whatever it was, it has a graph, or this would raise
     trained = [f for f in _forwards(paper, loss) if f.grad]
@@ -86,6 +90,7 @@ def backward(
         normalised=normalised,
         window=window,
         reduction=loss.reduction,
+        presumed=loss.presumed or None,
         ragged=loss.ragged or None,
         in_batch=loss.in_batch or None,
         autocast=paper.around.autocast[-1] if paper.around.autocast[-1] != "disabled" else "off",
@@ -266,6 +271,17 @@ def keep(
     if not paper.loops.outlives(container.born, tensor.forwards):
         return tensor
     return replace(tensor, kept=tensor.kept | _kept(paper, tensor, how, container.born, node))
+
+
+def into(paper: Paper, tensor: Tensor, value: Tensor, how: How, node: ast.AST) -> None:
+    """`losses[i] = loss`, `total.add_(loss)`: a tensor that lives on takes the graph of another one into its own."""
+    if not value.graph or not paper.around.recording or tensor.born is None:
+        return
+    kept = keep(paper, Sequence([], tensor.born or 0), value, how, node)
+    tensor.graph = True
+    tensor.sets |= kept.sets
+    tensor.forwards |= kept.forwards
+    tensor.kept |= kept.kept
 
 
 def accumulate(paper: Paper, node: ast.AST, value: Tensor, new: Tensor, born: int) -> Tensor:

@@ -97,7 +97,13 @@ def _clip(paper: Paper, module: Thing, call: Call) -> Value:
 
 _HARMLESS = "log log_dict toggle_optimizer untoggle_optimizer save_hyperparameters print"
 
+
+def _trainer(paper: Paper, module: Thing) -> Value:
+    return module.attrs.setdefault("trainer", Unknown("trainer"))
+
+
 LIBRARY = Library(
+    attributes={("model", "trainer"): _trainer},
     inherited={
         ("model", "optimizers"): _optimizers,
         ("model", "lr_schedulers"): _schedulers,

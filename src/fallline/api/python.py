@@ -26,7 +26,7 @@ from fallline.api.values import (
     Unknown,
     Value,
 )
-from fallline.events import Batch
+from fallline.events import Batch, Epoch
 
 __all__ = ["LIBRARY"]
 
@@ -98,6 +98,14 @@ def _len(paper: Paper, call: Call) -> Value:
         assert value.became is not None
         return Const(paper.batches(value.became), batches=True)
     return Unknown(paper.text(call.node))
+
+
+def _iter(paper: Paper, call: Call, name: str) -> Value:
+    """`iter(loader)`: a pass begins. Who goes over the loader itself begins it there."""
+    value = _through(paper, call, name)
+    if isinstance(value, Thing) and value.kind == "loader" and value.facts.get("sampler"):
+        paper.emit(Epoch(paper.place(call.node), loader=value.id))
+    return value
 
 
 def _next(paper: Paper, call: Call) -> Value:
@@ -289,5 +297,5 @@ LIBRARY = Library(
         "collections.defaultdict": _dict,
         "collections.OrderedDict": _dict,
     },
-    families=((_PASS_THROUGH, _through),),
+    families=((re.compile(r"^builtins\.iter$"), _iter), (_PASS_THROUGH, _through)),
 )

@@ -74,6 +74,10 @@ def tensor(paper: Paper, value: Tensor, name: str, call: Call) -> Value:
         return value
     if name in {"size", "dim", "numel"} or _ASKS.match(name):
         return Unknown(name)
+    if name in {"add_", "copy_"} and call.args:
+        added = paper.settled(call.args[0])
+        if isinstance(added, Tensor):
+            gradients.into(paper, value, added, "add", call.node)
     if name in {"float", "double"}:
         return replace(value, half=None)
     if name in {"half", "bfloat16"}:

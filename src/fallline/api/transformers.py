@@ -8,9 +8,11 @@ from fallline.api.call import Call
 from fallline.api.framework import call_at, framework_backward
 from fallline.api.library import Driver, Library
 from fallline.api.paper import Paper
+from fallline.api.torch.optimizer import emit_step
 from fallline.api.values import Const, Sequence, Tensor, Thing, Unknown, Value
+from fallline.events import ZeroGrad
 from fallline.syntax import Module
-from fallline.syntax.classes import base_classes
+from fallline.syntax.classes import base_classes, find_method
 
 __all__ = ["LIBRARY"]
 
@@ -51,6 +53,25 @@ def _train(paper: Paper, module: Module, cls: ast.ClassDef) -> None:
         framework_backward(paper, result, call_at(compute), "transformers")
 
 
+def _train_steps(paper: Paper, module: Module, cls: ast.ClassDef) -> None:
+    """trainer.train() with a `training_step` of the program's own: micro-batch by micro-batch, then a step and a clear."""
+    step = find_method(module, cls, "training_step")
+    if step is None:
+        return
+    me = Thing("object", "trainer", None, {}, {}, (module, cls))
+    given = paper.given(step[1])
+    call = call_at(step[1])
+    call.args = [given[a.arg] for a in step[1].args.args[1:]]
+    optimizer = paper.make("optimizer", cls)
+    for index in paper.over(paper.make("loader", None), step[1]):
+        paper.run_method(me, "training_step", call)
+        window = paper.count("self.args.gradient_accumulation_steps")
+        if index % window == window - 1 and paper.updates.pending:
+            # that the Trainer divides by the window is true of its own training_step alone
+            emit_step(paper, optimizer, step[1], "direct")
+            paper.emit(ZeroGrad(paper.place(step[1]), optimizer=optimizer.id))
+
+
 def _turns_division_off(module: Module, cls: ast.ClassDef) -> bool:
     """The Trainer divides unless it is given `compute_loss_func`; trl's own trainers give it, and what they do is not seen."""
     if any(base.startswith("trl.") for base in module.bases(cls)):
@@ -81,5 +102,8 @@ def _compute_loss(paper: Paper, me: Thing, call: Call) -> Value:
 LIBRARY = Library(
     attributes={("object", "accelerator"): _accelerator},
     overridden={"compute_loss": _compute_loss},
-    drivers=(Driver(_is_trainer, _train, "compute_loss"),),
+    drivers=(
+        Driver(_is_trainer, _train, "compute_loss"),
+        Driver(_is_trainer, _train_steps, "training_step"),
+    ),
 )

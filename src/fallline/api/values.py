@@ -143,6 +143,9 @@ class Tensor(Value):
     host: bool = False  # it is on the host already: nothing waits for it
     numbered: bool = False  # 0, 1, 2, ...: as targets, each sample's own place in the batch
     in_batch: bool = False  # a loss that compares the samples of a batch with each other
+    presumed: str = ""  # what its reduction rests on, where no code shows it
+    raw: bool = False  # as a model returned it
+    born: int | None = None  # the iteration that gave it a name
 
 
 _FIELDS = attrgetter(*Tensor.__dataclass_fields__)
@@ -151,6 +154,7 @@ _FIELDS = attrgetter(*Tensor.__dataclass_fields__)
 def replace(tensor: Tensor, **changes: Any) -> Tensor:
     """A copy of a tensor with some of it changed; every operation makes one, so it has to be quick."""
     new = Tensor(*_FIELDS(tensor))
+    new.born = None
     for name, value in changes.items():
         setattr(new, name, value)
     return new

@@ -25,6 +25,8 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
                 "measure",
                 "measure memory, time, precision, reproducibility, ranks, clipping or a model",
             ),
+            ("equal", "make one update in other ways and compare: accumulation, precision, ranks"),
+            ("diff", "compare two watched runs and name what changed first"),
             ("report", "show a watched run again, and write its HTML page"),
             ("rule", "explain a rule"),
             ("prove", "run the experiment behind a rule or a fact"),

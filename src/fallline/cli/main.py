@@ -15,6 +15,7 @@ from fallline.untrusted import printable
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import NoReturn
 
 __all__ = ["entry", "main"]
 
@@ -50,7 +51,7 @@ def _handed_over(arguments: list[str]) -> int:
         print(f"fallline: {printable(_unknown(arguments))}", file=sys.stderr)
         return 2
     command = import_module(f"fallline.cli.{name}")
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog=f"fallline {name}",
         description=command.HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -85,6 +86,19 @@ def _handed_over(arguments: list[str]) -> int:
             file=sys.stderr,
         )
         return 2
+
+
+class _Parser(argparse.ArgumentParser):
+    """Names the option that a mistyped one was meant to be."""
+
+    def error(self, message: str) -> NoReturn:
+        if message.startswith("unrecognized arguments:"):
+            from difflib import get_close_matches  # only for those who mistyped
+
+            wrong = next((w for w in message.split() if w.startswith("-")), "").split("=")[0]
+            near = get_close_matches(wrong, self._option_string_actions, 1)
+            message += f". Did you mean {near[0]}?" if near else ""
+        super().error(message)
 
 
 def _unknown(arguments: list[str]) -> str:

@@ -16,6 +16,7 @@ _WORDS = {
     "ask": "question why how what help-me assist advise advice answer chat query triage diagnose doctor",
     "measure": "profile bench benchmark memory time speed mem gpu timing perf",
     "report": "show html view open page results dashboard ui plot summary runs",
+    "diff": "compare difference differences changed versus vs cmp",
     "rule": "explain rules docs doc describe info codes code list man",
     "prove": "experiment evidence proof reproduce",
     "demo": "example examples tutorial try init quickstart tour",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-__all__ = ["HELP", "add_arguments"]
+__all__ = ["HELP", "OPTIONS", "add_arguments"]
+
+OPTIONS = ("--out", "--budget", "--guard", "--log")
 
 HELP = """\
 Run a training script and watch it. The script itself is not changed: it has the same output, the same exit status and,

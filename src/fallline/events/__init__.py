@@ -52,6 +52,7 @@ from fallline.events.scale import (
     touched_optimizers,
 )
 from fallline.events.span import Span
+from fallline.events.strength import Strength
 from fallline.events.trace import Trace, Update
 from fallline.events.windows import Window, Wipe, clears, habits, is_habit, windows
 from fallline.location import Location
@@ -89,6 +90,7 @@ __all__ = [
     "SchedulerStep",
     "Span",
     "Step",
+    "Strength",
     "Sync",
     "Trace",
     "Unscale",

@@ -137,6 +137,8 @@ class Backward(Event):
         None  # "transformers": its Trainer calls it, and takes the loss for divided
     )
     reduction: str | None = None  # "mean" | "sum" | "none": how the loss reduces over the batch
+    # (reader) what the reduction rests on where no code shows it: "`criterion` averages, as losses do by default"
+    presumed: str | None = None
     ragged: bool | None = None  # that mean is over a mask, an ignore_index or true lengths
     in_batch: bool | None = None  # the loss compares the samples of a batch (contrastive)
     autocast: str | None = None  # as in Forward, at the backward call itself

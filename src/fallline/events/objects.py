@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
+from fallline.events.strength import Strength
 from fallline.location import Location
 
 __all__ = [
@@ -29,8 +30,13 @@ class Object:
     at: Location | None = None
     _: KW_ONLY
     born: int = 0  # how many events there were before it was made
-    assumed: bool | None = None  # (reader) its making was not seen; a name stands for it
+    strength: Strength = Strength.SEEN  # (reader) whether its making was seen
     type: str | None = None  # its class: "SGD", "ResNet", "StepLR"
+
+    @property
+    def assumed(self) -> bool:
+        """Its making was not seen: its use or its name stands for it."""
+        return self.strength is not Strength.SEEN
 
 
 @dataclass(slots=True, eq=False)
@@ -68,6 +74,7 @@ class Loader(Object):
 
     sampler: str | None = None  # its id
     length: int | None = None  # (watcher) which batch is the last
+    endless: bool | None = None  # (reader) it begins again by itself
 
 
 @dataclass(slots=True, eq=False)

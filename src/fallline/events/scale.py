@@ -59,7 +59,7 @@ def same_scaler(a: Event, b: Event) -> bool:
 def scaler_assumed(trace: Trace, event: Event) -> bool:
     """The scaler is a switch of this trace, or was not seen to be made: it may be none, or not torch's."""
     scaler = trace.scaler(event.scaler)
-    made_elsewhere = scaler is not None and scaler.assumed is True
+    made_elsewhere = scaler is not None and scaler.assumed
     return made_elsewhere or any("scaler" in setting for setting in trace.settings)
 
 

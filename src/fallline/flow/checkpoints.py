@@ -39,6 +39,7 @@ _MAKES_SCHEDULER = re.compile(
     r"torch\.optim\.lr_scheduler\.|transformers\.(\w+\.)*(get_\w*schedule\w*|get_scheduler)$"
 )
 _SAVES_OR_LOADS = re.compile(r"save|load|resume|checkpoint|ckpt|restore|snapshot", re.IGNORECASE)
+_SAVES = re.compile(r"(^|_)save(_|$)", re.IGNORECASE)
 _LOGS = frozenset("print info debug warning format write log".split())
 # A learning rate that depends on the number of the update alone, given each time: nothing to save.
 _PLATEAU = "torch.optim.lr_scheduler.ReduceLROnPlateau"
@@ -102,6 +103,7 @@ def saves_of(module: Module) -> Iterator[tuple[ast.Call, ast.expr, ast.expr | No
         what = Module.argument(call, 0, "obj")
         if what is not None:
             yield call, what, Module.argument(call, 1, "f")
+    seen: set[int] = set()
     for call, function, home in called_functions(module):
         names = [a.arg for a in function.args.posonlyargs + function.args.args]
         place = _saved_parameter(home, function, names)
@@ -109,7 +111,23 @@ def saves_of(module: Module) -> Iterator[tuple[ast.Call, ast.expr, ast.expr | No
             method = isinstance(call.func, ast.Attribute) and names[0] == "self"
             what = Module.argument(call, place - method, names[place])
             if what is not None:
+                seen.add(id(call))
                 yield call, what, None
+    for call in module.all(ast.Call):
+        if id(call) not in seen and _saves_by_name(module, call):
+            yield call, call.args[0], None
+
+
+def _saves_by_name(module: Module, call: ast.Call) -> bool:
+    """`save_on_master({"model": model.state_dict(), ...}, path)`: a dict of states goes to a function called so."""
+    if not _SAVES.search(last_name(call)) or not call.args:
+        return False
+    if (module.resolve(call.func) or "").startswith("torch."):
+        return False
+    match module.value(call.args[0]):
+        case ast.Dict(values=values):
+            return any(_state_of(value) is not None for value in values)
+    return False
 
 
 def _saved_parameter(home: Module, function: ast.FunctionDef, names: list[str]) -> int | None:

@@ -117,7 +117,7 @@ def _contents(module: Module, made: ast.expr) -> list[ast.expr] | None:
                     element = held.elts[-1] if isinstance(held, ast.Tuple) else held
                     plain = last_name(holder) in _PLAIN_HOLDERS
                     return [element] if plain and annotates_module(module, element) else None
-    return items(made)
+    return items(module.value(made))
 
 
 def _on_the_spot(item: ast.expr) -> bool:

@@ -178,14 +178,15 @@ class Values:
     ) -> list[ast.Name]:
         """Where a local name is read in this function, after a statement."""
         first = after.lineno if after is not None else 0
-        return [n for n in self._reads.get((id(scope), name), ()) if n.lineno > first]
+        reads = self._reads.get(name, ())
+        return [n for n in reads if n.lineno > first and self.module.scope(n) is scope]
 
     @cached_property
-    def _reads(self) -> dict[tuple[int, str], list[ast.Name]]:
-        found: dict[tuple[int, str], list[ast.Name]] = {}
+    def _reads(self) -> dict[str, list[ast.Name]]:
+        found: dict[str, list[ast.Name]] = {}
         for name in self.module.all(ast.Name):
             if isinstance(name.ctx, ast.Load):
-                found.setdefault((id(self.module.scope(name)), name.id), []).append(name)
+                found.setdefault(name.id, []).append(name)
         return found
 
     def named(self, node: ast.expr) -> tuple[ast.Assign, ast.Name] | None:

@@ -24,6 +24,7 @@ __all__ = [
     "Fixed",
     "RuleObject",
     "RunObject",
+    "Seen",
     "SpecialistObject",
 ]
 
@@ -32,22 +33,12 @@ _FEW = 3
 
 
 @dataclass
-class EditObject:
-    """Replace the text between two places; lines and columns count from 1, the end is exclusive."""
-
-    line: int
-    column: int
-    end_line: int
-    end_column: int
-    content: str
-    path: str | None = None
-
-
-@dataclass
 class FixObject:
+    """Edits replace the text between two places; lines and columns count from 1, the end is exclusive."""
+
     title: str
     safe: bool
-    edits: list[EditObject]
+    edits: list[dict[str, Any]]
 
 
 @dataclass
@@ -73,10 +64,22 @@ class FindingObject:
         found = plain(finding.as_dict())
         fix = found.pop("fix")
         if fix is not None:
-            fix = FixObject(
-                fix["title"], fix["safe"], [EditObject(**edit) for edit in fix["edits"]]
-            )
+            fix = FixObject(fix["title"], fix["safe"], fix["edits"])
         return cls(**{**found, "path": path or found["path"], "fix": fix})
+
+
+@dataclass
+class Seen:
+    """One mistake in short; check_code says more."""
+
+    code: str
+    path: str
+    line: int
+    message: str
+
+    @classmethod
+    def of(cls, finding: Finding, path: str | None = None) -> Seen:
+        return cls(finding.code, path or finding.at.path, finding.at.line, finding.message)
 
 
 @dataclass
@@ -98,8 +101,8 @@ class Fixed:
     code: str
     changed: bool
     diff: str
-    made: list[FindingObject]
-    remaining: list[FindingObject]
+    made: list[Seen]
+    remaining: list[Seen]
 
 
 @dataclass
@@ -187,16 +190,6 @@ class ActionObject:
 
 
 @dataclass
-class Seen:
-    """One mistake that the evidence shows, in short; check_code says more."""
-
-    code: str
-    path: str
-    line: int
-    message: str
-
-
-@dataclass
 class AnswerObject:
     """The answer, and at most three things to do, in order."""
 
@@ -223,18 +216,15 @@ class AnswerObject:
             clarify=reply.clarify,
             healthy=answer.healthy,
             actions=[ActionObject(a.do, a.when, a.code, a.see) for a in reply.actions],
-            findings=[_seen(f, shown) for f in answer.findings[: None if more else _FEW]],
+            findings=[
+                Seen.of(f, shown.get(f.at.path)) for f in answer.findings[: None if more else _FEW]
+            ],
             routes=[Route(name, score) for name, score in answer.routes[:_FEW]]
             if reply.ours
             else [],
             corrected=answer.corrected if fits or more else None,
             more=chapter(answer) if more else "",
         )
-
-
-def _seen(finding: Finding, shown: dict[str, str]) -> Seen:
-    at = finding.at
-    return Seen(finding.code, shown.get(at.path, at.path), at.line, finding.message)
 
 
 @dataclass

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, TypeVar, TypeVarTuple
+from typing import Annotated, Any, TypeVar, TypeVarTuple
 
 import anyio
 import anyio.to_process
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ResourceNotFoundError, ToolError
-from mcp.types import ToolAnnotations
+from mcp.types import Tool, ToolAnnotations
 from pydantic import Field
 
 from fallline._version import __version__
@@ -52,9 +52,39 @@ T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
 
 
+class Server(MCPServer[None]):
+    """Publishes its tools in few words: an agent reads every schema before its first question."""
+
+    async def list_tools(self) -> list[Tool]:
+        tools = await super().list_tools()
+        for tool in tools:
+            tool.input_schema = _terse(tool.input_schema)
+            tool.output_schema = _terse(tool.output_schema, "required")
+        return tools
+
+
+def _terse(schema: Any, *dropped: str) -> Any:
+    """A JSON schema without what says nothing: titles that repeat names, defaults that are null."""
+    match schema:
+        case {"anyOf": [{"type": str(kind), **rest}, {"type": "null"}], **others} if not rest:
+            return _terse({**others, "type": [kind, "null"]}, *dropped)
+        case dict():
+            return {
+                key: _terse(value, *dropped)
+                for key, value in schema.items()
+                if key not in dropped
+                and not (key == "title" and isinstance(value, str))
+                and not (key == "default" and value is None)
+                and not (key == "additionalProperties" and value is True)
+            }
+        case list():
+            return [_terse(item, *dropped) for item in schema]
+    return schema
+
+
 def make_server(root: Path, seconds: float = SECONDS) -> MCPServer[None]:
     """A server that reads files below `root` only and spends at most `seconds` on a call."""
-    server: MCPServer[None] = MCPServer(
+    server = Server(
         name="fallline",
         title="fallline",
         description="Reads PyTorch training code and runs, and answers training questions.",

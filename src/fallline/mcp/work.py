@@ -29,6 +29,7 @@ from fallline.mcp.contract import (
     Fixed,
     RuleObject,
     RunObject,
+    Seen,
     SpecialistObject,
 )
 from fallline.report.json import plain
@@ -167,8 +168,8 @@ def fix_code(code: str, unsafe_fixes: bool = False) -> Fixed:
         code=data.decode(),
         changed=bool(fixer.changes()),
         diff=fixer.diff(),
-        made=_objects(fixer.made),
-        remaining=_objects(remaining),
+        made=[Seen.of(f) for f in fixer.made],
+        remaining=[Seen.of(f) for f in remaining],
     )
 
 
@@ -177,10 +178,6 @@ def _heard(findings: Iterable[Finding], sources: Sources) -> tuple[list[Finding]
     found = list(findings)
     loud = [f for f in found if not silenced(f, sources.text(f.at.path))]
     return loud, len(found) - len(loud)
-
-
-def _objects(findings: Iterable[Finding]) -> list[FindingObject]:
-    return [FindingObject.of(finding) for finding in findings]
 
 
 def explain_rule(code: str) -> RuleObject:

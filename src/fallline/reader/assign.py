@@ -108,6 +108,7 @@ def _keep_attribute(machine: Machine, of: Thing, name: str, value: Value, node: 
         case Thing(kind="model"), Thing(kind="model") as part if name != "module":
             _new_part(machine, of, part, node)
     of.attrs[name] = value
+    machine.name_tensor(value)
     if isinstance(value, Unknown) and value.became is None and not value.hint:
         value.hint = name
 
@@ -161,10 +162,14 @@ def _set_item(machine: Machine, target: ast.Subscript, value: Value, node: ast.A
             except TypeError:
                 return
         if isinstance(value, Tensor):
-            gradients.keep(machine, of, value, "assign", node)
+            # under another key each time nothing is overwritten
+            grows = isinstance(key, Const) and key.varying
+            gradients.keep(machine, of, value, "append" if grows else "assign", node)
     elif isinstance(of, Thing) and of.kind == "model":
         new = machine.settled(value)
         if isinstance(new, Thing) and new.kind == "model":
             _new_part(machine, of, new, node)
     elif isinstance(of, Sequence) and isinstance(value, Tensor):
         gradients.keep(machine, of, value, "assign", node)
+    elif isinstance(of, Tensor) and isinstance(value, Tensor):
+        gradients.into(machine, of, value, "append", node)

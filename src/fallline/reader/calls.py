@@ -7,6 +7,7 @@ import ast
 from fallline import api
 from fallline.api.call import Call
 from fallline.api.gradients import parameter_sets
+from fallline.api.torch.make import set_up_loader
 from fallline.api.torch.model import called
 from fallline.api.values import (
     NONE,
@@ -27,8 +28,9 @@ from fallline.events import Opaque
 from fallline.reader.machine import Machine
 from fallline.reader.methods import call_method, call_unknown
 from fallline.reader.objects import construct, thing_attribute
-from fallline.reader.opaque import derived, holds_protocol, maybe_opaque
+from fallline.reader.opaque import computed, derived, holds_protocol, maybe_opaque
 from fallline.syntax.classes import base_classes, find_method
+from fallline.syntax.module import walk
 
 __all__ = ["call", "call_value"]
 
@@ -104,12 +106,14 @@ def _external(machine: Machine, name: str, call: Call) -> Value:
         if found is not None:
             return found
     maybe_opaque(machine, name, call)
-    return derived(call, machine)
+    return computed(machine, name, call)
 
 
 def _method(machine: Machine, receiver: Value, name: str, node: ast.Call) -> Value:
     """`receiver.name(...)`."""
     if isinstance(receiver, Thing):
+        if name == "step" and _is_an_update(receiver):
+            return call_method(machine, receiver, name, _arguments(machine, node))
         attribute = thing_attribute(machine, receiver, name, node.func)
         if isinstance(attribute, Bound):
             return call_method(machine, receiver, name, _arguments(machine, node))
@@ -127,6 +131,22 @@ def _method(machine: Machine, receiver: Value, name: str, node: ast.Call) -> Val
             return known
         return _unknown(machine, receiver.part(name), call)
     return call_method(machine, receiver, name, _arguments(machine, node))
+
+
+def _is_an_update(thing: Thing) -> bool:
+    """`step` of the project's own optimizer, which computes the update itself: not one around another optimizer (SAM)."""
+    if thing.kind != "optimizer" or thing.cls is None:
+        return False
+    method = find_method(*thing.cls, "step")
+    return method is not None and not any(
+        isinstance(n, ast.Call)
+        and isinstance(n.func, ast.Attribute)
+        and n.func.attr in _AROUND_ANOTHER
+        for n in walk(method[1])
+    )
+
+
+_AROUND_ANOTHER = frozenset({"step", "zero_grad", "backward", "unscale_"})
 
 
 def _super(machine: Machine, node: ast.Call, name: str) -> Value:
@@ -151,6 +171,8 @@ def _super(machine: Machine, node: ast.Call, name: str) -> Value:
     if name == "__init__" and me.kind == "optimizer" and call.args:
         me.facts["parameters"] = parameter_sets(machine, call.args[0])
         return NONE
+    if name == "__init__" and me.kind == "loader":
+        set_up_loader(machine, me, call)
     if name in {"__init__", "__setattr__"}:
         return NONE
     if api.method(me.kind, name) is not None:
@@ -181,4 +203,4 @@ def _unknown(machine: Machine, target: Unknown, call: Call) -> Value:
     if kind == "criterion" and tensors:
         return called(machine, machine.become(target, "criterion"), call)
     maybe_opaque(machine, target.hint, call)
-    return derived(call, machine)
+    return computed(machine, target.hint, call)

@@ -18,9 +18,7 @@ __all__ = ["Answer", "compare_value", "compared", "is_number", "made", "words"]
 Answer = tuple[bool, bool]
 
 # What a program makes once, by name; the name tells it from what each iteration computes.
-_MADE = (
-    "scaler optim sched sampler autocast amp ctx context ddp loader accelerator fabric sync".split()
-)
+_MADE = "scaler optim sched sampler autocast amp ctx context ddp loader accelerator fabric sync dtype".split()
 _ORDERS: dict[type, Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,

@@ -35,6 +35,8 @@ class Counts:
     # unknown counts that a loop goes up to, and how far it goes
     ranges: dict[str, int] = field(default_factory=dict)
     compared: int = 0  # tests decided by known numbers
+    # how often each `try: next(batches)` was met, by its id
+    tried: dict[int, int] = field(default_factory=dict)
 
     def on_paper(self, count: Const) -> int:
         """A count that a counter is compared with: literals shrink as they do in loops; counters and data lengths do not."""

@@ -59,15 +59,15 @@ def traces_of(
             ran |= machine.reached
             files |= machine.touched
             undecided = frozenset(machine.updates.undecided)
-            happened = hash((undecided, *(_outline(event) for event in machine.events)))
-            settings.outline = hash((happened, *_made(machine)))
-            if machine.events and happened not in judged:
-                judged.add(happened)
+            happened = (_outline(event) for event in machine.events)
+            settings.outline = hash((undecided, *happened, *_made(machine)))
+            if machine.events and settings.outline not in judged:
+                judged.add(settings.outline)
                 yield machine.trace()
 
 
 def _outline(event: Event) -> tuple[object, ...]:
-    """What tells one event from another; two executions with the same outline need judging once."""
+    """What tells one event from another; two executions with the same events on the same objects need judging once."""
     facts = tuple((name, str(value)) for name, value in event.known().items() if name != "site")
     return (
         event.kind,

@@ -189,6 +189,8 @@ def _subscript(machine: Machine, node: ast.Subscript) -> Value:
             return value
         case Sequence(items=listed), _:
             return listed[0] if listed else Unknown()
+        case Tensor(), Const("loss"):
+            return machine.attribute(value, "loss", node)
         case ((Tensor() | Params() | Param() | Thing(kind="model")), _):
             return value
         case Unknown(), Const(str(name)):

@@ -18,6 +18,7 @@ from fallline.api.values import (
     Value,
     replace,
 )
+from fallline.events import SamplerEpoch
 from fallline.reader.contexts import decorated
 from fallline.reader.machine import Frame, Machine
 from fallline.reader.relevance import acts, called_names, relevant
@@ -226,4 +227,8 @@ def _generator(machine: Machine, function: Function, given: list[Value], node: a
         return loaders[0]
     loader = machine.make("loader", node, endless=endless or None)
     loader.facts["generator"] = True
+    if len(loaders) == 1:
+        loader.facts["sampler"] = loaders[0].facts.get("sampler")
+    if "set_epoch" in called_names(function.module, body):
+        machine.emit(SamplerEpoch(machine.place(node)))
     return loader

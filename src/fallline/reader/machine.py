@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from fallline.api.call import Call
 from fallline.api.paper import Around, Loops, Test, Updates
-from fallline.api.values import Function, Thing, Unknown, Value, kind_by_name
+from fallline.api.values import Function, Tensor, Thing, Unknown, Value, kind_by_name
 from fallline.events import (
     OBJECTS,
     Backward,
@@ -29,6 +29,7 @@ from fallline.events import (
     Keep,
     Opaque,
     Step,
+    Strength,
     Trace,
     describe,
 )
@@ -274,7 +275,9 @@ class Machine:
                 unknown.became = same[0]
                 return same[0]
             thing = unknown.became = self.make(kind, None)
-            thing.facts["assumed"] = True
+            named = kind_by_name(unknown.hint) == kind
+            thing.facts["strength"] = Strength.PRESUMED if named else Strength.INFERRED
+            thing.facts["name"] = unknown.hint
             if kind == "model":
                 thing.facts["parameters"] = frozenset({"?" + thing.id})
         return unknown.became
@@ -325,8 +328,14 @@ class Machine:
             frame = self.module_frame(frame.module)
         if isinstance(value, Unknown) and value.became is None and not value.hint:
             value.hint = name
+        self.name_tensor(value)
         frame.names[name] = value
         frame.fresh[name] = self.loops.iteration
+
+    def name_tensor(self, value: Value) -> None:
+        """A tensor that gets its first name is as old as this iteration."""
+        if isinstance(value, Tensor) and value.born is None:
+            value.born = self.loops.iteration
 
     # -- events ------------------------------------------------------------------------------------------------
 

@@ -8,9 +8,10 @@ from fallline.api.arithmetic import merged
 from fallline.api.call import Call
 from fallline.api.values import Function, Tensor, Thing, Unknown, Value, replace
 from fallline.events import Deed, Opaque
+from fallline.reader.counts import COUNTED
 from fallline.reader.machine import Machine
 
-__all__ = ["derived", "holds_protocol", "maybe_opaque"]
+__all__ = ["computed", "derived", "holds_protocol", "maybe_opaque"]
 
 # By its name such a call, given the loss or a closure, does part of the protocol.
 _WORKS = re.compile(
@@ -63,6 +64,31 @@ def holds_protocol(machine: Machine, thing: Thing) -> bool:
     return thing.kind != "object" or any(
         isinstance(value, Thing) and value.kind not in {"object", "dataset", "iterator"}
         for value in held
+    )
+
+
+# By its name such a call returns a loss; not one that makes another of it.
+_LOSS = re.compile(r"(?i)(^|_)loss(es)?($|_)|loss$|criterion$")
+_CHANGES = re.compile(r"(?i)scal|norm|div|aver|mean|reduc|weigh|backward|sum|log(?!its)|add|total")
+
+
+def computed(machine: Machine, name: str, call: Call) -> Value:
+    """The result of a call that cannot be seen into: where it is named so, a loss that averages, as losses do."""
+    result = derived(call, machine)
+    last = name.rpartition(".")[2]
+    if not _LOSS.search(last) or _CHANGES.search(last) or not machine.around.recording:
+        return result
+    given = [machine.settled(value) for value in call.values]
+    if any(isinstance(value, Unknown) and COUNTED.search(value.hint) for value in given):
+        return result  # it may divide by that count
+    if not isinstance(result, Tensor):
+        models = [t for t in given if isinstance(t, Thing) and t.kind == "model"]
+        if not models:
+            return result
+        result = Tensor(None, frozenset[str]().union(*(model.sets for model in models)))
+    presumed = f"`{last}` averages over the batch, as losses do by default"
+    return replace(
+        result, reduction="mean", presumed=presumed, divided=False, depth=len(machine.loops.kinds)
     )
 
 

@@ -43,7 +43,15 @@ _BEGINS = frozenset(
     "clip_grad_value_ zero_grad".split()
 )
 # A file with none of these makes no trace.
-TOKENS = (b"backward(", b"training_step", b"compute_loss", b".eval(", b"optimizer", b".step(")
+TOKENS = (
+    b"backward(",
+    b"training_step",
+    b"train_step",
+    b"compute_loss",
+    b".eval(",
+    b"optimizer",
+    b".step(",
+)
 
 
 def called_names(module: Module, node: ast.AST) -> frozenset[str]:

@@ -97,7 +97,25 @@ def _script(machine: Machine, module: Module) -> None:
             False  # a cell that could not be read may hold what seems to be missing
         )
     with machine.entered(frame):
-        machine.run(module.tree.body)
+        if _is_fragment(module):
+            _again(machine, partial(_fragment, machine, module), module.tree.body[0], counted=True)
+        else:
+            machine.run(module.tree.body)
+
+
+def _is_fragment(module: Module) -> bool:
+    """Pasted out of a loop: it imports nothing, and its backward or its step is in no loop."""
+    written = bool(module.all(ast.Import)) or bool(module.all(ast.ImportFrom))
+    loops = any(isinstance(n, ast.For | ast.While | ast.AsyncFor) for n in module.tree.body)
+    return not written and not loops
+
+
+def _fragment(machine: Machine, module: Module, turn: int) -> None:
+    """Its statements, as the loop that they are from would run them."""
+    for name in COUNTERS:
+        if not module.bindings(name, None):
+            machine.frame.names[name] = Const(turn, True)
+    machine.run(module.tree.body)
 
 
 def _function(
@@ -122,21 +140,37 @@ def _repeatedly(
     found = given(machine, node)
     skip = 1 if function.me is not None else 0
     names = [a.arg for a in [*node.args.posonlyargs, *node.args.args]][skip:]
+    named = {a.arg: found[a.arg] for a in node.args.kwonlyargs}
+
+    def call(turn: int) -> None:
+        args: list[Value] = [Const(turn, True) if n in COUNTERS else found[n] for n in names]
+        _escapes(machine, machine.run_function(function, args, named, node))
+
     counted = not COUNTERS.isdisjoint(names)
+    _again(machine, call, node, counted=counted, keeps=function.me is not None)
+
+
+def _again(
+    machine: Machine,
+    call: Callable[[int], None],
+    node: ast.AST,
+    *,
+    counted: bool,
+    keeps: bool = False,
+) -> None:
+    """One step of somebody else's loop, as often as it takes to see its window. `keeps`: what it makes outlives the call."""
     steps = 0
     for turn in range(machine.loops.length if counted else _TURNS):
         begun = len(machine.events)
         machine.loops.iterations += 1
         looping = machine.loops.trained
-        args: list[Value] = [Const(turn, True) if n in COUNTERS else found[n] for n in names]
-        named = {a.arg: found[a.arg] for a in node.args.kwonlyargs}
-        _escapes(machine, machine.run_function(function, args, named, node))
+        call(turn)
         new = machine.events[begun:]
         trained = any(isinstance(e, Backward) for e in new)
         own = {t.id for t in machine.things.values() if t.kind == "optimizer" and t.at is not None}
         stepped = {e.optimizer for e in new if isinstance(e, Step)}
         steps += bool(stepped)
-        if not trained or (stepped and stepped <= own and function.me is None):
+        if not trained or (stepped and stepped <= own and not keeps):
             break
         if machine.loops.trained > looping:
             if turn == 1:
@@ -144,8 +178,7 @@ def _repeatedly(
         elif turn >= _TURNS - 1 and steps > turn:
             break  # it steps every time: there is no window to look for
         elif not turn:
-            # one step of somebody else's loop: what is missing here may be there; but not a division of a loss whose
-            # backward is here
+            # what is missing here may be in that loop; but not a division of a loss whose backward is here
             at = machine.place(node)
             machine.emit(Opaque(at, what="the caller's loop", could=_AROUND_A_STEP))
     if machine.updates.backwards and not steps:

@@ -143,10 +143,26 @@ def _with(machine: Machine, node: ast.With | ast.AsyncWith) -> str | None:
 
 
 def _try(machine: Machine, node: ast.Try) -> str | None:
-    jump = machine.run(node.body)
+    jump = machine.run(_at_the_end(machine, node) or node.body)
     if jump is None:
         jump = machine.run(node.orelse)
     return machine.run(node.finalbody) or jump
+
+
+def _at_the_end(machine: Machine, node: ast.Try) -> list[ast.stmt]:
+    """What a `next(batches)` does when there are no more: on paper, the second time it is met in a trace."""
+    first = node.body[0]
+    ends = [h for h in node.handlers if h.type is not None and _catches_the_end(h.type)]
+    if not ends or len(node.body) > 2 or not isinstance(first, ast.Assign):
+        return []
+    if any(isinstance(n, ast.Break | ast.Return | ast.Raise) for h in ends for n in ast.walk(h)):
+        return []
+    machine.counts.tried[id(node)] = machine.counts.tried.get(id(node), 0) + 1
+    return ends[0].body if machine.counts.tried[id(node)] == 2 else []
+
+
+def _catches_the_end(caught: ast.expr) -> bool:
+    return any(isinstance(n, ast.Name) and n.id == "StopIteration" for n in ast.walk(caught))
 
 
 def _return(machine: Machine, node: ast.Return) -> str:

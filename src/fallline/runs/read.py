@@ -40,8 +40,10 @@ _TABLES = {
     "layouts": (("optimizer", "id", "parameters"), 10_000),
     "samples": (("optimizer", "idx", "layout", "signal", "vals"), 1_000_000),
     "fingerprints": (("optimizer", "idx", "vals"), 1_000_000),
+    "prints": (("kind", "name", "idx", "number", "vals"), 100_000),
     "findings": (("body",), 10_000),
 }
+_LATER = frozenset({"prints"})  # tables that runs of older versions do not have
 
 
 def read_run(folder: Path) -> Series:
@@ -56,7 +58,7 @@ def read_run(folder: Path) -> Series:
         found = Series()
         try:
             _read_rank(found, number, path)
-        except (sqlite3.Error, OSError, Damaged, MemoryError) as error:
+        except (sqlite3.Error, OSError, ValueError, MemoryError) as error:  # or not UTF-8
             why = printable(" ".join(str(error).split())) or type(error).__name__
             if len(files) == 1:
                 raise RunError(
@@ -102,7 +104,10 @@ class _Reader:
             kinds = dict(db.execute("select name, type || ':' || sql from sqlite_master"))
             if not kinds:
                 raise Damaged("the run ended before it wrote anything")
+            self.missing = _LATER - kinds.keys()
             for table, (columns, _) in _TABLES.items():
+                if table in self.missing:
+                    continue
                 _check_table(db, table, columns, str(kinds.get(table)))
         except BaseException:
             db.close()
@@ -112,6 +117,8 @@ class _Reader:
     def rows(self, table: str) -> Iterator[tuple[Any, ...]]:
         """The rows of a table in the order of writing, by the columns that we know."""
         columns, most = _TABLES[table]
+        if table in self.missing:
+            return
         there = {row[1] for row in self.db.execute(f'pragma table_xinfo("{table}")')}
         asked = ", ".join(f'"{column}"' if column in there else "null" for column in columns)
         for n, row in enumerate(
@@ -142,6 +149,7 @@ def _read_rank(series: Series, number: int, path: Path) -> None:
             schema.finding(schema.json_of(body, "a finding"), "a finding")
             for (body,) in reader.rows("findings")
         ]
+        rank.prints = [schema.fingerprint(row) for row in reader.rows("prints")]
         series.ranks.append(rank)
         _read_updates(series, number, reader)
         _read_samples(series, number, reader)

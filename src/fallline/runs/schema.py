@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from fallline.finding import Finding
+from fallline.runs.prints import KINDS, Print
 from fallline.runs.samples import WIDTH, Layout, ParameterInfo
 from fallline.untrusted import parse_json, printable
 
@@ -19,6 +20,7 @@ __all__ = [
     "Damaged",
     "count",
     "finding",
+    "fingerprint",
     "floats",
     "json_of",
     "layout",
@@ -149,6 +151,16 @@ def sample(blob: Any, of: Layout) -> array[float]:
     return values
 
 
+def fingerprint(row: tuple[Any, ...]) -> Print:
+    """A row of the table `prints`."""
+    kind, name, index, number, blob = row
+    if kind not in KINDS:
+        raise Damaged("a fingerprint is of an unknown kind")
+    values = floats(blob, "d", "a fingerprint")
+    place = count(index, "the number of an update"), count(number, "the number of a batch")
+    return Print(kind, text(name, "the name of a fingerprint"), *place, values)
+
+
 # -- what the run says about itself ------------------------------------------------------------------------------------
 
 
@@ -161,8 +173,22 @@ def meta(key: str, value: Any) -> Any:
         return _KNOWN[key](value, what)
     if key.startswith("totals:"):
         return _totals(value, what)
+    if key.startswith("groups:"):
+        return _objects(value, what)
+    if key.startswith("layout:"):
+        return _layout(value, what)
     if "#" in key and not isinstance(value, dict):
         raise Damaged(f"{what} is not an object")
+    return value
+
+
+def _layout(value: Any, what: str) -> list[list[Any]]:
+    """The parameters of an optimizer: name, shape and type of each."""
+    if not isinstance(value, list) or not all(isinstance(p, list) and len(p) == 3 for p in value):
+        raise Damaged(f"{what} is not a list of parameters")
+    for name, _, dtype in value:
+        text(name, f"a parameter in {what}")
+        text(dtype, f"a type in {what}")
     return value
 
 
@@ -214,6 +240,35 @@ def _totals(value: Any, what: str) -> dict[str, Any]:
     return found
 
 
+def _named(value: Any, what: str) -> dict[str, dict[str, Any]]:
+    """Objects by name, such as the modules of a model."""
+    if not isinstance(value, dict) or not all(isinstance(v, dict) for v in value.values()):
+        raise Damaged(f"{what} is not an object of objects")
+    return value
+
+
+def _object(value: Any, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise Damaged(f"{what} is not an object")
+    return value
+
+
+def _code(value: Any, what: str) -> dict[str, Any]:
+    found = _object(value, what)
+    for name, file in _named(found.get("files", {}), f"files of {what}").items():
+        optional(_texts, file.get("lines"), f"lines of {name}")
+    optional(text, found.get("commit"), f"commit of {what}")
+    return found
+
+
+def _options(value: Any, what: str) -> dict[str, Any]:
+    found = _object(value, what)
+    _object(found.get("values", {}), f"values of {what}")
+    for name, lines in _object(found.get("files", {}), f"files of {what}").items():
+        _texts(lines, name)
+    return found
+
+
 def _ranks(value: Any, what: str) -> int:
     return count(value, what, 1_000_000)
 
@@ -221,5 +276,6 @@ def _ranks(value: Any, what: str) -> int:
 _KNOWN: dict[str, Callable[[Any, str], Any]] = {
     "started": seconds, "ended": seconds, "rank": _ranks, "world": _ranks, "pid": count, "dropped": count,
     "script": text, "cwd": text, "status": text, "torch": text, "python": text, "argv": _texts, "cells": _cells,
-    "observed": _observed, "judged": _findings,
+    "observed": _observed, "judged": _findings, "environment": _object, "code": _code, "options": _options,
+    "model": _named, "loaders": _named, "autocast": text, "not recorded": text,
 }  # fmt: skip

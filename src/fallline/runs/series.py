@@ -14,6 +14,7 @@ from typing import Any
 
 from fallline.finding import Finding
 from fallline.location import Location
+from fallline.runs.prints import Print
 from fallline.runs.samples import Sample
 from fallline.runs.store import BUCKET
 from fallline.runs.update import UpdateRow
@@ -134,6 +135,7 @@ class Rank:
     number: int
     meta: dict[str, Any] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
+    prints: list[Print] = field(default_factory=list)
 
     @property
     def status(self) -> str:

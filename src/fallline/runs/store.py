@@ -24,6 +24,7 @@ from typing import Any
 from fallline.files import temporary_name
 from fallline.finding import Finding
 from fallline.location import Location
+from fallline.runs.prints import Print
 from fallline.runs.samples import Sample
 from fallline.runs.update import UpdateRow
 
@@ -44,6 +45,7 @@ FORMAT = 1
 MAX_UPDATES = 60_000
 MAX_SAMPLE_BYTES = 64 << 20
 MAX_FINDINGS = 1_000
+MAX_PRINTS = 10_000
 BUCKET = 8  # neighbours that are thinned together; at most four of them stay
 
 UPDATE_COLUMNS = (
@@ -62,6 +64,7 @@ create table updates({", ".join(UPDATE_COLUMNS)});
 create table layouts(optimizer, id, parameters text);
 create table samples(optimizer, idx, layout, norm, signal, vals blob);
 create table fingerprints(optimizer, idx, vals blob);
+create table prints(kind, name, idx, number, vals blob);
 create table findings(code, path, line, body text, primary key(code, path, line));
 """
 
@@ -160,7 +163,7 @@ class Store:
         self._places: dict[tuple[str, int, str], int] = {}
         self._layouts: set[tuple[str, int]] = set()
         self._totals: dict[str, dict[str, Any]] = {}
-        self._updates = self._findings = self._sample_bytes = 0
+        self._updates = self._findings = self._prints = self._sample_bytes = 0
 
     @classmethod
     def create(cls, folder: Path, rank: int) -> Store:
@@ -203,6 +206,12 @@ class Store:
             row.memory, row.graphs, row.micro_batches, row.all_reduces,
             seconds("other"), self._place(row.clip_at), self._place(row.batch_at),
         )  # fmt: skip
+
+    def print(self, found: Print) -> None:
+        if self._prints < MAX_PRINTS:
+            row = (found.kind, found.name, found.index, found.number, found.values.tobytes())
+            self._db.execute("insert into prints values(?, ?, ?, ?, ?)", row)
+            self._prints += 1
 
     def finding(self, finding: Finding) -> None:
         if self._findings < MAX_FINDINGS:

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from fallline.location import Location
-from fallline.syntax.names import SAME, UNKNOWN, constant_of
+from fallline.syntax.names import HABITS, SAME, UNKNOWN, constant_of
 from fallline.syntax.source import Source
 
 if TYPE_CHECKING:
@@ -136,10 +136,10 @@ class Module:
 
     def enclosing(self, node: ast.AST, *kinds: type[Node]) -> Node | None:
         """The nearest node around this one of one of these types."""
-        for up in self.parents(node):
-            if isinstance(up, kinds):
-                return up
-        return None
+        up = getattr(node, "parent", None)
+        while up is not None and not isinstance(up, kinds):  # hot: no generator here
+            up = getattr(up, "parent", None)
+        return up
 
     def statement(self, node: ast.AST) -> ast.stmt:
         """The statement this node is part of."""
@@ -210,7 +210,12 @@ class Module:
                 if other is not None and other.path not in seen:
                     seen.add(other.path)
                     queue.append(other)
-        return found
+        return found if found or self.star_imports else self._habits
+
+    @cached_property
+    def _habits(self) -> dict[str, str]:
+        """What a fragment without any import leaves out, because everybody knows it: `torch`, `nn`, `F`."""
+        return {name: dotted for name, dotted in HABITS.items() if not self.bindings(name, None)}
 
     @cached_property
     def _own_imports(self) -> dict[str, str]:

@@ -11,13 +11,29 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fallline.syntax.module import Module
 
-__all__ = ["SAME", "UNKNOWN", "computed", "constant_of"]
+__all__ = ["HABITS", "SAME", "UNKNOWN", "computed", "constant_of"]
 
 UNKNOWN: Any = object()
 _DEEPEST = 12  # how far arithmetic is followed
 
-# The habits of `import torch.nn.functional as F` are followed through imports, never assumed.
-# These are other public names of the same thing.
+# What people call things of torch: presumed only of a fragment, a text that imports nothing at all.
+HABITS = {
+    "torch": "torch",
+    "nn": "torch.nn",
+    "F": "torch.nn.functional",
+    "optim": "torch.optim",
+    "np": "numpy",
+    "autocast": "torch.amp.autocast",
+    "GradScaler": "torch.amp.GradScaler",
+    "clip_grad_norm_": "torch.nn.utils.clip_grad_norm_",
+    "DDP": "torch.nn.parallel.DistributedDataParallel",
+    "DistributedDataParallel": "torch.nn.parallel.DistributedDataParallel",
+    "DataLoader": "torch.utils.data.DataLoader",
+    "DistributedSampler": "torch.utils.data.DistributedSampler",
+    "Accelerator": "accelerate.Accelerator",
+}
+
+# Other public names of the same thing.
 SAME = {
     "torch.amp.grad_scaler.GradScaler": "torch.amp.GradScaler",
     "torch.nn.utils.clip_grad.clip_grad_norm_": "torch.nn.utils.clip_grad_norm_",

@@ -8,6 +8,7 @@ the program that trains: when the disk is full or read-only, training continues 
 from __future__ import annotations
 
 import os
+import sqlite3
 import sys
 import tempfile
 import threading
@@ -104,6 +105,10 @@ class Recorder:
         """
         self._put("meta", (key, value))
 
+    def later(self, job: Callable[[Store], None]) -> None:
+        """Have something found out and written by the background thread."""
+        self._put("job", job)
+
     def close(self, status: str = "finished") -> None:
         """Write what is left. `status`: "finished", "raised: ...", "exit 3", ... Safe to call twice."""
         if self._closed or os.getpid() != self._pid:
@@ -179,6 +184,8 @@ class Recorder:
                 store.finding(thing)
             elif what == "meta":
                 store.meta(*thing)
+            elif what == "job":
+                _attempt(thing, store)
         if self.dropped:
             store.meta("dropped", self.dropped)
         store.commit()
@@ -215,6 +222,16 @@ class Recorder:
                 f"fallline: cannot write the run to {self.folder} ({reason}); training continues, unrecorded",
                 file=sys.stderr,
             )
+
+
+def _attempt(job: Callable[[Store], None], store: Store) -> None:
+    """A job that fails leaves a line behind, not a run without a record."""
+    try:
+        job(store)
+    except sqlite3.Error:
+        raise  # the disk is full: the whole record ends
+    except Exception as error:
+        store.meta("not recorded", f"{type(error).__name__}: {error}")
 
 
 def as_it_is(value: Any) -> Any:

@@ -43,6 +43,7 @@ from fallline.watcher.scalers import Scalers
 from fallline.watcher.schedulers import Schedulers
 from fallline.watcher.spikes import Spikes
 from fallline.watcher.steps import Steps
+from fallline.watcher.trail import Trail
 from fallline.watcher.updates import Updates
 from fallline.watcher.waits import Waits
 from fallline.watcher.window import Window
@@ -115,6 +116,8 @@ class Session:
         self.updates.subscribe(taps)
         Clips(emitter, routine, objects, draft, wrappers, guard, fuse).subscribe(taps)
         by_hand.subscribe(fuse)
+        self.trail = Trail(objects, progress, recording, fuse)
+        self.trail.subscribe(taps)
         for part in (
             steps,
             scalers,
@@ -134,6 +137,7 @@ class Session:
         self.taps.rebind = rebind
         self.hand_updates.start(rebind)
         self.taps.start()
+        self.trail.start()
         self._engine = Patches(rebind=rebind)
         tap_engine(self._engine)
         os.register_at_fork(after_in_child=self._forked)
@@ -146,6 +150,7 @@ class Session:
         asleep.before(STEP, self._wake)
         asleep.start()
         self.taps.stop()
+        self.trail.stop()
         self.hand_updates.stop()
 
     def _wake(self, call: StepCall) -> None:
@@ -154,6 +159,7 @@ class Session:
         self.recording = Recording(self.options)
         self._compose()
         self.taps.start()
+        self.trail.start()
         if asleep is not None:
             asleep.stop()
         if self.trains is not None:
@@ -172,6 +178,7 @@ class Session:
         safely(self.owners.look)
         safely(self.guard.settle, True)
         safely(self.judge.finish, status in ("finished", "exit 0"))
+        safely(self.trail.finish)
         if self.recorder is not None:
             guard = {"mode": self.guard.mode, "skipped": self.guard.skipped}
             self.recorder.describe("guard", guard)

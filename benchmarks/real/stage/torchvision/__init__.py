@@ -20,6 +20,6 @@ except (OSError, RuntimeError):
         )
 _path, sys.path = sys.path, _elsewhere
 del sys.modules["torchvision"]
-import torchvision  # noqa: E402, F401, PLW0406
+import torchvision  # noqa: E402, F401
 
 sys.path = _path

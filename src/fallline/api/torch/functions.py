@@ -326,6 +326,11 @@ FAMILIES: tuple[tuple[re.Pattern[str], Family], ...] = (
         re.compile(r"^torch\..*\bDistributedSampler$"),
         lambda paper, call, name: make.sampler(paper, call),
     ),
+    (
+        # what is called like it takes what torch's own takes
+        re.compile(r"(^|\.)\w*DataLoader$|^torch_geometric\.(loader|data)\.\w+Loader$"),
+        lambda paper, call, name: make.loader(paper, call),
+    ),
     (re.compile(r"^torch\.nn\.init\."), _nothing),
     (re.compile(r"^(torch|numpy|math)\."), _other),
 )

@@ -32,6 +32,7 @@ __all__ = [
     "sampler",
     "scaler",
     "scheduler",
+    "set_up_loader",
     "wrapped",
 ]
 
@@ -195,6 +196,12 @@ def _no_shard(call: Call) -> bool:
 
 def loader(paper: Paper, call: Call) -> Thing:
     thing = paper.make("loader", call.node)
+    set_up_loader(paper, thing, call)
+    return thing
+
+
+def set_up_loader(paper: Paper, thing: Thing, call: Call) -> None:
+    """What a loader was made of: its sampler, whether it shuffles, how many batches it gives."""
     sampler = paper.settled(call.arg(None, "sampler") or call.arg(None, "batch_sampler") or NONE)
     if isinstance(sampler, Thing):
         thing.attrs["sampler"] = sampler
@@ -203,7 +210,6 @@ def loader(paper: Paper, call: Call) -> Thing:
     if isinstance(shuffle, Const):
         thing.facts["shuffle"] = bool(shuffle.value)
     _length(paper, thing, call)
-    return thing
 
 
 def _length(paper: Paper, thing: Thing, call: Call) -> None:

@@ -48,16 +48,22 @@ def _criterion(paper: Paper, thing: Thing, call: Call) -> Value:
         inside = _run_forward(paper, thing, call)
         if isinstance(inside, Tensor):
             return inside
+    known = thing.facts.get("reduction") or (None if thing.cls is not None else "mean")
     return replace(
         of_arguments(paper, call),
-        reduction=thing.facts.get("reduction")
-        or (None if thing.cls or "type" not in thing.facts else "mean"),
+        reduction=known,
+        presumed=averages(thing) if "type" not in thing.facts and thing.cls is None else "",
         ragged=bool(thing.facts.get("ragged")),
         in_batch=compares_samples(paper, call),
         divided=False,
         half=None,
         depth=len(paper.loops.kinds),
     )
+
+
+def averages(thing: Thing) -> str:
+    """What is presumed of a loss whose making is not in view."""
+    return f"`{thing.facts.get('name') or 'the loss'}` averages over the batch, as losses do by default"
 
 
 def _forward(paper: Paper, model: Thing, call: Call) -> Value:
@@ -99,6 +105,7 @@ def _forward(paper: Paper, model: Thing, call: Call) -> Value:
         given.kept,
         half=half,
         length=given.length,
+        raw=True,
     )
     return shaped(inside, result, whole=True) if inside is not None else result
 
@@ -286,7 +293,7 @@ def _model_zero_grad(paper: Paper, model: Thing, call: Call) -> Value:
 
 
 def _no_sync(paper: Paper, model: Thing, call: Call) -> Value:
-    if model.facts.get("assumed") or not model.facts.get("wrapper"):
+    if "strength" in model.facts or not model.facts.get("wrapper"):
         model.facts["wrapper"] = "ddp"  # only DDP (and FSDP) has no_sync
     return contexts.no_sync(model)
 

@@ -4,20 +4,41 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
 from fallline.conclude import findings_of
-from fallline.errors import RunError
+from fallline.errors import RunError, UsageError
 from fallline.report.html import write_page
 from fallline.report.run import summary
 from fallline.runs.findings import findings_text, write_findings
 from fallline.runs.read import read_run
-from fallline.show.terminal import Paint, wants_colour
+from fallline.runs.store import rank_files
+from fallline.show.terminal import Paint, counted, wants_colour
 
 __all__ = ["run"]
 
+_SHOWN = 10
+
+
+def _one_run(folder: Path) -> Path:
+    """The folder, or an error that names the runs inside it."""
+    if rank_files(folder):
+        return folder
+    try:
+        inside = [f for f in folder.iterdir() if f.is_dir() and rank_files(f)]
+    except OSError:
+        return folder
+    if not inside:
+        return folder
+    newest = sorted(inside, key=lambda f: f.stat().st_mtime, reverse=True)
+    shown = "".join(f"\n  fallline report {run}" for run in newest[:_SHOWN])
+    raise UsageError(
+        f"{folder} holds {counted(len(newest), 'run')}. Choose one (the newest first):{shown}"
+    )
+
 
 def run(args: argparse.Namespace) -> int:
-    series = read_run(args.folder)
+    series = read_run(_one_run(args.folder))
     findings = findings_of(series)
     problems = []
     if args.output_format == "json":

@@ -78,6 +78,7 @@ def _unknown(code: str) -> str:
     near = [name for name in names if name.startswith(code.upper())]  # FL2
     near = near or get_close_matches(code.upper(), names, 2)
     near = near or get_close_matches(code.lower(), names, 2)
+    near = near or [name for name in names if len(code) > 2 and code.lower() in name][:4]  # clip
     hint = f"Did you mean {' or '.join(near)}?" if near else "`fallline rule --all` lists them."
     return f"there is no rule '{code}'. {hint}"
 

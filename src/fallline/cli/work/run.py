@@ -7,6 +7,7 @@ import importlib.util
 import os
 import sys
 
+from fallline.cli.run import OPTIONS
 from fallline.errors import UsageError
 from fallline.finding import Finding
 from fallline.integrations.logger import loggers_of
@@ -15,7 +16,9 @@ from fallline.report.run import finding_lines, summary
 from fallline.runs.series import Series
 from fallline.show.terminal import Paint, wants_colour
 
-__all__ = ["run", "show"]
+__all__ = ["run", "say_misplaced", "show"]
+
+_READ = 1 << 20  # characters of a script that are looked through for the name of an option
 
 
 def run(args: argparse.Namespace) -> int:
@@ -29,7 +32,26 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--out {args.out} is a file: name a folder, which need not exist yet")
     if args.log:
         loggers_of(args.log)  # a package that is missing is said before the script runs
+    say_misplaced(args)
     return run_watched(args, show)
+
+
+def say_misplaced(args: argparse.Namespace) -> None:
+    """Options of ours behind the script go to the script; if it does not mention them, that was hardly meant."""
+    ours = [word for word in args.arguments if word.split("=")[0] in OPTIONS]
+    if not ours or args.module:
+        return
+    try:
+        with open(args.target, encoding="utf-8", errors="replace") as file:
+            source = file.read(_READ)
+    except OSError:
+        return
+    option = ours[0].split("=")[0]
+    if option.strip("-") not in source:
+        print(
+            f"fallline: {option} stands after {args.target}, so it goes to the script. Options of `fallline run` come before the script",
+            file=sys.stderr,
+        )
 
 
 def show(series: Series, found: list[Finding]) -> None:

@@ -195,8 +195,8 @@ def _pin_clock(patches: Patches) -> None:
 
 def _pin_entropy(patches: Patches) -> None:
     source = random.Random(0)
-    patches.patch(os, "urandom", lambda original: source.randbytes)
-    patches.patch(random, "_urandom", lambda original: source.randbytes)
+    patches.patch(os, "urandom", lambda original: lambda size: source.randbytes(size))
+    patches.patch(random, "_urandom", lambda original: lambda size: source.randbytes(size))
 
 
 def pin_kernels(source: str) -> None:

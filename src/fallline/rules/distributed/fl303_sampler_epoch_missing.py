@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
-from fallline.events import Backward, Epoch, EpochEnd, Loader, Sampler, SamplerEpoch, Trace
+from fallline.events import Backward, Batch, Epoch, EpochEnd, Loader, Sampler, SamplerEpoch, Trace
 from fallline.finding import Finding, Severity
 from fallline.location import Location
 from fallline.rule import Rule
+from fallline.syntax import Module
 
 
 class SamplerEpochMissing(Rule):
@@ -38,15 +40,28 @@ for epoch in range(epochs):
         for sampler in trace.objects_of(Sampler):
             if not _shuffles(sampler) or sampler.at is None:
                 continue
-            loaders = {o.id for o in trace.objects_of(Loader) if o.sampler == sampler.id}
-            passes = [e for e in trace.of(Epoch) if e.loader in loaders and _trains(trace, e)]
             called = any(_may_be(trace, e, sampler) for e in trace.of(SamplerEpoch))
-            if len(passes) > 1 and not called:
+            again = None if called else _second_pass(trace, sampler)
+            if again is not None:
                 yield self.finding(
                     sampler.at,
                     "This DistributedSampler shuffles but set_epoch is never called, so every epoch has the same order. Call sampler.set_epoch(epoch) "
-                    f"before the loop over the data ({passes[0].at.near(sampler.at)}).",
+                    f"before each pass over the data ({again.near(sampler.at)}).",
                 )
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        """A wrapper around data that takes the epoch and keeps it to itself."""
+        for cls in module.classes.values():
+            kept = _keeps_the_epoch(cls)
+            inner = _goes_over(cls) if kept is not None else None
+            if kept is None or inner is None:
+                continue
+            yield self.finding(
+                module.location(kept),
+                f"set_epoch stops here: the epoch is stored, nothing in {cls.name} reads it, and `self.{inner}`, which is gone over, never "
+                f"gets it, so every epoch has the same order. Call `self.{inner}.set_epoch(epoch)`.",
+                presuming=f"`self.{inner}` shuffles by the epoch",
+            )
 
     def refutes(self, trace: Trace) -> Iterator[Location]:
         """A sampler that some setting tells its epoch is told on purpose in that one only."""
@@ -173,15 +188,62 @@ for epoch in range(3):
     )
 
 
+def _keeps_the_epoch(cls: ast.ClassDef) -> ast.Assign | None:
+    """`self.epoch = epoch` as all that `set_epoch` does, where no method of the class reads it again."""
+    for method in cls.body:
+        match method:
+            case ast.FunctionDef("set_epoch", body=body):
+                match body[-1]:
+                    case ast.Assign([ast.Attribute(ast.Name("self"), name)], ast.Name()) as kept:
+                        alone = all(isinstance(s, ast.Expr) for s in body[:-1])
+                        return kept if alone and not _reads(cls, name) else None
+    return None
+
+
+def _reads(cls: ast.ClassDef, name: str) -> bool:
+    """Whether a class reads an attribute, or may leave that to a base: `super().__iter__()`."""
+    return any(
+        (isinstance(n, ast.Attribute) and n.attr == name and isinstance(n.ctx, ast.Load))
+        or (isinstance(n, ast.Attribute) and n.attr in {"__iter__", "__dict__"})
+        for n in ast.walk(cls)
+    )
+
+
+def _goes_over(cls: ast.ClassDef) -> str | None:
+    """`x`, where `__iter__` goes over `self.x`."""
+    own = (m for m in cls.body if isinstance(m, ast.FunctionDef) and m.name == "__iter__")
+    for node in (n for method in own for n in ast.walk(method)):
+        match node:
+            case ast.For(iter=ast.Attribute(ast.Name("self"), name)):
+                return name
+            case ast.For(iter=ast.Call(args=[ast.Attribute(ast.Name("self"), name), *_])):
+                return name
+            case ast.Call(ast.Name("iter"), [ast.Attribute(ast.Name("self"), name)]):
+                return name
+    return None
+
+
 def _shuffles(sampler: Sampler) -> bool:
     # a sampler that does not say otherwise shuffles, but only a door that knows it says so
     return sampler.type == "DistributedSampler" and sampler.shuffle is True
 
 
+def _second_pass(trace: Trace, sampler: Sampler) -> Location | None:
+    """Where training goes over the data of this sampler more than once."""
+    loaders = {o.id: o for o in trace.objects_of(Loader) if o.sampler == sampler.id}
+    passes = [e for e in trace.of(Epoch) if e.loader in loaders and _trains(trace, e)]
+    if len(passes) > 1:
+        return passes[0].at
+    batches = trace.of(Batch).where(
+        lambda b: b.loader in loaders and bool(loaders[b.loader].endless)
+    )
+    return batches.first.at if batches.first is not None and trace.of(Backward) else None
+
+
 def _may_be(trace: Trace, event: SamplerEpoch, sampler: Sampler) -> bool:
     """set_epoch was called on this sampler, or on one that is reached some other way."""
     called = trace.sampler(event.sampler)
-    return called is None or called is sampler or called.assumed is True
+    return called is None or called is sampler or called.assumed
 
 
 def _trains(trace: Trace, epoch: Epoch) -> bool:

@@ -53,6 +53,7 @@ class AccumulationUnscaled(Rule):
                 f"{_harm(trace, window)}. {_remedy(first)}",
                 severity=Severity.WARNING if scale_free(trace.type_of(window.optimizer)) else None,
                 related=related,
+                presuming=first.presumed,
                 **evidence,
             )
 

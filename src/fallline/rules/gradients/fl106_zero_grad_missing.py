@@ -42,12 +42,15 @@ class ZeroGradMissing(Rule):
                 continue
             mine = mine[carried.index(True) :]
             first, step = mine[0].alive[0], mine[0].step
-            alone = len({str(w.step.at) for w in mine}) == 1
-            at = first.seen_from(step)
+            alone = len({str(w.step.at) for w in mine}) == 1 and not step.closure
+            at = first.seen_from(step) if not step.closure else first.at
+            where = (
+                "once per update, after" if not step.closure else "at the start of the closure of"
+            )
             yield self.finding(
                 at,
                 "The gradients of this backward are never cleared, so each update adds the gradients of all earlier ones. Call "
-                f"zero_grad() once per update, after the step at {step.seen_from(first).near(at)}.",
+                f"zero_grad() {where} the step at {step.seen_from(first).near(at)}.",
                 related={"step": step.at} if alone else {},
             )
 
@@ -165,7 +168,8 @@ def _carried(trace: Trace) -> Iterator[tuple[list[Window], list[bool]]]:
     """For each optimizer its updates, and whether the gradients of each are still there in the next."""
     for optimizer in trace.optimizers:
         mine = [w for w in windows(trace) if w.optimizer == optimizer and w.alive]
-        closed = any(w.step.closure for w in mine)
+        # live, an optimizer that calls its closure several times shows only the last clear
+        closed = trace.live and any(w.step.closure for w in mine)
         # on paper a framework that clears by itself shows it; Accelerate leaves it to the program
         owned = trace.live and optimizer in trace.by_framework
         if len(mine) < 2 or closed or owned:

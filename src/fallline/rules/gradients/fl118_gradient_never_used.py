@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Iterator
 
-from fallline.events import Backward, Batch, Epoch, GradRead, GradWrite, Step, Trace, ZeroGrad
+from fallline.events import (
+    Backward,
+    Batch,
+    Epoch,
+    GradRead,
+    GradWrite,
+    Loader,
+    Sampler,
+    Step,
+    Trace,
+    ZeroGrad,
+)
 from fallline.finding import Finding, Severity
 from fallline.location import Location
 from fallline.rule import Rule
 from fallline.rules.gradients._specimens import SETUP
+from fallline.syntax import Module
 
 __all__ = ["GradientNeverUsed"]
+
+
+_OPTIMIZER = re.compile(r"(?i)optim\w*$|(^|[._])opt(_\w+)?$")
 
 
 class GradientNeverUsed(Rule):
@@ -35,6 +52,24 @@ class GradientNeverUsed(Rule):
                 backward,
                 "Nothing uses the gradients of this backward(): no optimizer steps them and no code reads them, so the model does not learn "
                 "from this loss. Call optimizer.step() after it, or remove it.",
+            )
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        """`optimizer.step`, `loss.backward`: a line that names the method and does not call it."""
+        for statement in module.all(ast.Expr):
+            match statement.value:
+                case ast.Attribute(of, "step") if _OPTIMIZER.search(module.segment(of)):
+                    what = "No update is made"
+                case ast.Attribute(ast.Name(name), "backward") if name.lower().endswith("loss"):
+                    what = "No gradient is computed"
+                case _:
+                    continue
+            if module.function(statement) is None and module.path.endswith(".ipynb"):
+                continue  # the last line of a cell shows what it names
+            text = module.segment(statement.value)
+            yield self.finding(
+                module.location(statement),
+                f"`{text}` is named but not called, so this line does nothing. {what}, and the model does not learn. Write `{text}()`.",
             )
 
     def refutes(self, trace: Trace) -> Iterator[Location]:
@@ -136,7 +171,8 @@ def _whole_program(trace: Trace, backward: Backward) -> bool:
     if trace.live:
         return True
     loops = bool(trace.before(backward).of(Batch, Epoch)) or _clears_and_repeats(trace, backward)
-    return loops and not any(o.assumed for o in trace.objects.values())
+    trained = (o for o in trace.objects.values() if not isinstance(o, Loader | Sampler))
+    return loops and not any(o.assumed for o in trained)
 
 
 def _clears_and_repeats(trace: Trace, backward: Backward) -> bool:

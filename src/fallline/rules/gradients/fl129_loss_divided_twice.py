@@ -17,6 +17,7 @@ _DIVIDES = {
     "lightning": "Lightning",
     "transformers": "The Trainer",
     "deepspeed": "DeepSpeed",
+    "mmengine": "mmengine's `update_params`",
 }
 # What people call the number of micro-batches; lengths, temperatures and ranks are divided by for other reasons.
 _COUNT = re.compile(r"(?i)accum|micro|steps?\b|batches|^[kn]$")
@@ -46,6 +47,7 @@ class LossDividedTwice(Rule):
         b"lightning",
         b"transformers",
         b"deepspeed",
+        b"mmengine",
     )
 
     def check(self, trace: Trace) -> Iterator[Finding]:

@@ -228,7 +228,7 @@ class Attention(nn.Module):
         return (
             module.number(rate) != 0
             and "train" not in module.segment(rate)
-            and not _is_parameter(module, rate)
+            and not (_is_parameter(module, rate) and not _given_in_every_mode(module, call, rate))
         )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
@@ -296,6 +296,22 @@ def _is_parameter(module: Module, node: ast.expr) -> bool:
     if not isinstance(node, ast.Name):
         return False
     return any(isinstance(b, ast.arg) for b in module.bindings(node.id, module.scope(node)))
+
+
+def _given_in_every_mode(module: Module, call: ast.Call, rate: ast.expr) -> bool:
+    """A plain function whose rate every caller reads off the module, without a word about its mode: `attend(x, self.p)`."""
+    function = module.function(call)
+    if function is None or module.class_(call) is not None or not isinstance(rate, ast.Name):
+        return False
+    names = [a.arg for a in function.args.posonlyargs + function.args.args]
+    uses = list(values_of(module).calls_of(function))
+    if rate.id not in names or not uses:
+        return False
+    place = names.index(rate.id)
+    given = [Module.argument(use, place, rate.id) for use in uses]
+    return all(
+        g is not None and of_self(g) is not None and "train" not in module.segment(g) for g in given
+    )
 
 
 def _helps_a_module(module: Module, call: ast.Call) -> bool:

@@ -1,0 +1,251 @@
+"""Is the one thing that changed between two runs named first, and are runs that differ by noise alone said to be the same?
+
+    python benchmarks/diff.py [--only TEXT] [--jobs N] [--write]
+
+Every pair is two real runs of `diff_subject.py` under `fallline run`, in folders of their own, compared with `fallline diff`. Most changes are
+hidden: the code, the command line and the environment that is recorded are the same, so the numbers have to show it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from results import machine, write_section
+
+HERE = Path(__file__).parent
+SOURCE = HERE.parent / "src"
+
+
+@dataclass(frozen=True)
+class Side:
+    """One run: its arguments, what is hidden in it, its files."""
+
+    arguments: str = ""
+    hidden: str = ""
+    environment: tuple[tuple[str, str], ...] = ()
+    edit: tuple[str, str] = ("", "")  # of the script
+    corrupt: int | None = None  # a sample of the data
+    scale: float = 1.0  # of the data
+    version: str = ""  # of a package that the script imports
+    config: str = ""
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A pair with one change. `kind` and `says`: what must come first; `update` and `module`: where that is known."""
+
+    name: str
+    b: Side
+    kind: str
+    says: str
+    a: Side = field(default_factory=Side)
+    update: int | None = None
+    module: str | None = None
+    same: bool = False
+
+
+def _variable(**names: str) -> tuple[tuple[str, str], ...]:
+    return tuple(names.items())
+
+
+PLANTED = (
+    Planted("seed", Side(hidden="seed=1"), "options", "seed"),
+    Planted("order of samples", Side(hidden="order=2"), "data", "order of samples", update=0),
+    Planted("initialisation of a layer", Side(hidden="init=1"), "initialisation", "mid.weight", module="mid"),
+    Planted("learning rate, hidden", Side(hidden="lr=0.0011"), "learning-rate", "learning rate", update=0),
+    Planted("learning rate, an option", Side("--lr 0.002"), "options", "lr: 0.001 → 0.002"),
+    Planted("learning rate of the second group", Side(hidden="head=1.5"), "learning-rate", "group 1", update=0),
+    Planted("warm-up", Side(hidden="warm=11"), "learning-rate", "learning rate", update=0),
+    Planted("weight decay", Side(hidden="decay=0.02"), "optimizer", "weight_decay"),
+    Planted("beta", Side(hidden="beta=0.99"), "optimizer", "betas"),
+    Planted("optimizer", Side(hidden="optimizer=Adam"), "optimizer", "AdamW → Adam"),
+    Planted("clip value", Side(hidden="clip=0.5"), "optimizer", "clipping"),
+    Planted("batch size", Side(hidden="batch=48"), "data", "batch size"),
+    Planted("micro-batches", Side(hidden="pieces=2"), "options", "micro-batches"),
+    Planted("dropout", Side(hidden="dropout=0.2"), "options", "drop.p", module="drop"),
+    Planted("autocast", Side(hidden="autocast=1"), "options", "autocast"),
+    Planted("dtype of the model", Side(hidden="dtype=float64"), "initialisation", "dtype"),
+    Planted("label smoothing, hidden", Side(hidden="smoothing=0.01"), "numbers", "the loss", update=0),
+    Planted("label smoothing, an option", Side("--label-smoothing 0.1"), "options", "label_smoothing"),
+    Planted("one gradient doubled at update 20", Side(hidden="doubled=20"), "numbers", "mid", update=20, module="mid"),
+    Planted("a layer frozen at update 12", Side(hidden="frozen=12"), "numbers", "mid", update=12, module="mid"),
+    Planted("corrupted sample", Side(corrupt=137), "data", "sample 137"),
+    Planted("data file", Side(scale=1.01), "data", "values", update=0),
+    Planted("configuration file", Side("--config c.yaml", config="depth: 3\n"), "options", "depth: 3", Side("--config c.yaml", config="depth: 2\n")),
+    Planted("library version", Side(version="1.1"), "environment", "tinylib", Side(version="1.0"), same=True),
+    Planted("code edit", Side(edit=("model(px)", "model(px) * 1.01")), "code", "model(px) * 1.01"),
+    Planted("thread count", Side(environment=_variable(OMP_NUM_THREADS="2")), "environment", "threads", Side(environment=_variable(OMP_NUM_THREADS="1")), same=True),
+)  # fmt: skip
+
+
+def _noisy(arguments: str, size: str, *, forward: bool = False) -> Side:
+    more = _variable(FORWARD="1") if forward else ()
+    return Side(arguments, environment=(*_variable(NOISE=size), *more))
+
+
+NOISE = (
+    ("threads, convolutions", Side("--model Conv", environment=_variable(OMP_NUM_THREADS="1")), Side("--model Conv", environment=_variable(OMP_NUM_THREADS="2"))),
+    ("gradients, AdamW", _noisy("", "1e-7"), None),
+    ("gradients, SGD at 0.5, 400 updates", _noisy("--optimizer SGD --lr 0.5 --updates 400", "1e-7"), None),
+    ("gradients, AdamW at 0.02, 600 updates", _noisy("--lr 0.02 --updates 600", "1e-7"), None),
+    ("forward and gradients", _noisy("", "1e-7", forward=True), None),
+    ("convolutions and batch norm", _noisy("--model Conv --updates 200", "1e-7", forward=True), None),
+    ("attention, AdamW at 0.01, 300 updates", _noisy("--model Attention --lr 0.01 --updates 300", "1e-7", forward=True), None),
+    ("LSTM, 300 updates", _noisy("--model Recurrent --lr 0.01 --updates 300", "1e-7", forward=True), None),
+    ("bfloat16, gradients", _noisy("--autocast --updates 200", "2e-3"), None),
+    ("bfloat16, forward and gradients", _noisy("--autocast --updates 200", "2e-3", forward=True), None),
+    ("other results folder", Side("--out one"), Side("--out two")),
+    ("no oneDNN kernels", Side("--model Conv"), Side("--model Conv", environment=_variable(DNNL_MAX_CPU_ISA="SSE41"))),
+)  # fmt: skip
+
+
+class Bench:
+    """Runs sides, each once, in folders below one that goes away."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._numbers = count()
+
+    def run(self, side: Side) -> Path:
+        number = next(self._numbers)
+        home, library = self.folder / f"side{number}", self.folder / f"lib{number}"
+        home.mkdir()
+        script = (HERE / "diff_subject.py").read_text()
+        if side.edit[0]:
+            assert side.edit[0] in script
+            script = script.replace(*side.edit)
+        if side.version:
+            script = script.replace("import torch\n", "import tinylib\nimport torch\n", 1)
+            package = library / "tinylib"
+            package.mkdir(parents=True)
+            (package / "__init__.py").write_text(f'__version__ = "{side.version}"\n')
+        (home / "train.py").write_text(script)
+        (home / "c.yaml").write_text(side.config)
+        self._data(home, side)
+        variables = {
+            **os.environ,
+            "PYTHONPATH": f"{SOURCE}{os.pathsep}{library}",
+            "OMP_NUM_THREADS": "1",
+            **dict(side.environment),
+        }
+        variables["HIDDEN"] = side.hidden
+        command = [
+            sys.executable,
+            "-m",
+            "fallline",
+            "run",
+            "--out",
+            "run",
+            "train.py",
+            *side.arguments.split(),
+        ]
+        done = subprocess.run(command, cwd=home, env=variables, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(done.stderr)
+        return home / "run"
+
+    def _data(self, home: Path, side: Side) -> None:
+        import torch  # only here
+
+        made = torch.Generator().manual_seed(7)
+        x, y = torch.randn(640, 32, generator=made), torch.randint(0, 10, (640,), generator=made)
+        x[torch.arange(640), y] += 2.0
+        x *= side.scale
+        if side.corrupt is not None:
+            x[side.corrupt] = 3 * x[side.corrupt].flip(0)
+        torch.save({"x": x, "y": y}, home / "data.pt")
+
+
+def diff(a: Path, b: Path) -> tuple[int, dict[str, Any]]:
+    command = [sys.executable, "-m", "fallline", "diff", str(a), str(b), "--output-format", "json"]
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": str(SOURCE)}, capture_output=True, text=True
+    )
+    if done.returncode not in (0, 1):
+        raise RuntimeError(done.stderr)
+    return done.returncode, json.loads(done.stdout)
+
+
+def judged(pair: Planted, status: int, found: dict[str, Any]) -> bool:
+    first = found["first"] or {}
+    return (
+        first.get("kind") == pair.kind
+        and pair.says in first["what"]
+        and (pair.update is None or first["update"] == pair.update)
+        and (pair.module is None or first["module"] == pair.module)
+        and status == (0 if pair.same else 1)
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--write", action="store_true")
+    args = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="fallline-diff-"))
+    planted = [p for p in PLANTED if args.only in p.name]
+    noisy = [n for n in NOISE if args.only in n[0]]
+    wanted = [*(side for p in planted for side in (p.a, p.b))]
+    kept = list(dict.fromkeys(wanted))
+    bench = Bench(folder)
+    try:
+        with ThreadPoolExecutor(args.jobs) as pool:
+            runs = dict(zip(kept, pool.map(bench.run, kept), strict=True))
+            pairs = list(pool.map(lambda n: (bench.run(n[1]), bench.run(n[2] or n[1])), noisy))
+        rows, right = ["| change | first difference |", "|---|---|"], 0
+        for pair in planted:
+            status, found = diff(runs[pair.a], runs[pair.b])
+            good = judged(pair, status, found)
+            right += good
+            first = found["first"] or {"kind": "none", "what": "nothing", "update": None}
+            rows.append(
+                f"| {pair.name} | {'' if good else '**wrong** '}{first['kind']}: {first['what']} |"
+            )
+            print(
+                "ok " if good else "BAD",
+                pair.name,
+                "|",
+                first["kind"],
+                first["what"],
+                first["update"],
+                flush=True,
+            )
+        noise = ["| noise | verdict | gap at first | largest gap |", "|---|---|---|---|"]
+        silent = 0
+        for (name, *_), (a, b) in zip(noisy, pairs, strict=True):
+            status, found = diff(a, b)
+            silent += status == 0
+            said, n = (
+                "same" if status == 0 else f"**different**: {found['first']['what']}",
+                found["noise"],
+            )
+            noise.append(
+                f"| {name} | {said} | {n['first']:.1e} at update {n['onset']} | {n['largest']:.1e} |"
+            )
+            print("ok " if status == 0 else "BAD", name, said, n, flush=True)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    body = "\n".join(
+        [f"`python benchmarks/diff.py --write`; {machine()}.", "",
+         f"One planted change, named first: **{right} of {len(planted)}**. Noise alone, said to be the same: **{silent} of {len(noisy)}**.", "",
+         *rows, "", *noise]
+    )  # fmt: skip
+    if args.write:
+        write_section("diff", body)
+    return 0 if right == len(planted) and silent == len(noisy) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

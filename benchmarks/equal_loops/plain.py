@@ -1,0 +1,273 @@
+"""Loops without a framework, each with one switch for what is wrong with it: `train("undivided")`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, TensorDataset
+
+K = 4
+
+
+def pictures(count: int = 40) -> TensorDataset:
+    """Rows with classes."""
+    return TensorDataset(torch.randn(count, 8), torch.randint(0, 3, (count,)))
+
+
+def net(*, norm: bool = False, dropout: float = 0.1) -> nn.Sequential:
+    middle = nn.BatchNorm1d(16) if norm else nn.Identity()
+    return nn.Sequential(nn.Linear(8, 16), middle, nn.Tanh(), nn.Dropout(dropout), nn.Linear(16, 3))
+
+
+def classify(fault: str = "") -> None:
+    """The textbook loop with accumulation."""
+    torch.manual_seed(0)
+    model = net(norm=fault == "right batch norm")
+    short = fault.startswith(("remainder", "right flush"))
+    loader = DataLoader(pictures(44 if short else 32), batch_size=4, shuffle=True)
+    optimizer: Any = (
+        torch.optim.AdamW(model.parameters(), lr=1e-3)
+        if "adam" in fault
+        else torch.optim.SGD(model.parameters(), lr=0.1)
+    )
+    precision = torch.autocast("cpu", torch.bfloat16, enabled=fault == "right autocast")
+    for _ in range(2):
+        for i, (x, y) in enumerate(loader):
+            with precision:
+                loss = F.cross_entropy(model(x), y)
+            loss = _divided(loss, fault, i, len(loader))
+            loss.backward()
+            if fault == "wiped" and (i + 1) % K == 2:
+                optimizer.zero_grad()
+            if fault == "clip each":
+                nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+            if fault == "divided inside":
+                for p in model.parameters():
+                    p.grad /= K
+            last = i + 1 == len(loader) and fault not in ("remainder dropped", "right")
+            if (i + 1) % K == 0 or last:
+                _before_step(model, fault)
+                optimizer.step()
+                optimizer.zero_grad()
+        if fault == "remainder dropped":
+            optimizer.zero_grad()
+
+
+def _divided(loss: Tensor, fault: str, i: int, length: int) -> Tensor:
+    if fault in ("undivided", "undivided and clipped", "divided inside", "right by hand"):
+        return loss
+    if fault == "divided twice":
+        return loss / K / K
+    if fault == "wrong divisor":
+        return loss / 2
+    if fault == "right flush":
+        return loss / (K if i < length - length % K else length % K)
+    return loss / K
+
+
+def _before_step(model: nn.Module, fault: str) -> None:
+    if fault in ("undivided and clipped", "right clip", "scaled after clipping"):
+        nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+    if fault in ("scaled after clipping", "right by hand"):
+        for p in model.parameters():
+            assert p.grad is not None
+            p.grad /= K
+
+
+class Tokens(nn.Module):
+    """A small causal language model."""
+
+    def __init__(self, vocabulary: int = 20, width: int = 16) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(vocabulary, width)
+        self.mix = nn.GRU(width, width, batch_first=True)
+        self.head = nn.Linear(width, vocabulary)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        hidden, _ = self.mix(self.embed(ids))
+        out: Tensor = self.head(hidden)
+        return out
+
+
+def sentences(count: int = 32, length: int = 12) -> list[Tensor]:
+    lengths = torch.randint(3, length, (count,)).tolist()
+    return [torch.randint(1, 20, (n,)) for n in lengths]
+
+
+def ragged(samples: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Padded inputs, and labels that ignore the padding."""
+    ids = nn.utils.rnn.pad_sequence(samples, batch_first=True)
+    labels = nn.utils.rnn.pad_sequence(samples, batch_first=True, padding_value=-100)
+    return ids[:, :-1], labels[:, 1:]
+
+
+def language(fault: str = "") -> None:
+    """Targets of unequal number in every micro-batch."""
+    torch.manual_seed(0)
+    model = Tokens()
+    loader = DataLoader(sentences(), batch_size=2, shuffle=True, collate_fn=ragged)  # type: ignore[arg-type]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for window in windows(loader):
+        total = sum(int((labels != -100).sum()) for _, labels in window)
+        for ids, labels in window:
+            logits = model(ids).flatten(0, 1)
+            if fault == "mean of means":
+                loss = F.cross_entropy(logits, labels.flatten()) / K
+            else:
+                summed = F.cross_entropy(logits, labels.flatten(), reduction="sum")
+                loss = summed / total
+                if fault == "tokens over ranks":
+                    loss = loss * K
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def windows(loader: Any) -> Iterator[list[Any]]:
+    """Micro-batches of one update."""
+    window = []
+    for batch in loader:
+        window.append(batch)
+        if len(window) == K:
+            yield window
+            window = []
+    if window:
+        yield window
+
+
+class Blocks(nn.Module):
+    """Blocks that may be checkpointed, and may do something else where they are compiled."""
+
+    def __init__(self, fault: str) -> None:
+        super().__init__()
+        self.fault = fault
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Dropout(0.5)) for _ in range(2)
+        )
+        self.first, self.last = nn.Linear(8, 16), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        for block in self.blocks:
+            if "checkpoint" in self.fault:
+                keep = self.fault != "checkpoint without rng"
+                x = checkpoint(block, x, use_reentrant=False, preserve_rng_state=keep)
+            else:
+                x = block(x)
+        if self.fault == "compile only" and torch.compiler.is_compiling():
+            x = x * 2
+        if self.fault == "eager only" and not torch.compiler.is_compiling():
+            x = x.detach()
+        out: Tensor = self.last(x)
+        return out
+
+
+def blocks(fault: str = "") -> None:
+    """Checkpointing and compilation."""
+    torch.manual_seed(0)
+    model: Any = Blocks(fault)
+    if fault in ("compile only", "eager only", "right compile"):
+        model = torch.compile(model, backend="eager")
+    loader = DataLoader(pictures(), batch_size=4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for i, (x, y) in enumerate(loader):
+        (F.cross_entropy(model(x), y) / 2).backward()
+        if (i + 1) % 2 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def evaluate(model: nn.Module, loader: Any, fault: str) -> float:
+    model.eval()
+    total = 0.0
+    with torch.no_grad():
+        for x, y in loader:
+            loss = F.cross_entropy(model(x), y)
+            total += loss.item() if fault != "right sum over samples" else loss.item() * len(x)
+    model.train()
+    if fault == "evaluation divided twice":
+        return total / len(loader) / 8
+    if fault == "evaluation undivided":
+        return total
+    if fault == "right sum over samples":
+        return total / len(loader.dataset)
+    return total / len(loader)
+
+
+def evaluated(fault: str = "") -> None:
+    """A loop with a validation loss."""
+    torch.manual_seed(0)
+    model = net()
+    loader = DataLoader(pictures(), batch_size=8, shuffle=True)
+    held_out = DataLoader(pictures(24), batch_size=8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in range(2):
+        for x, y in loader:
+            loss = F.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        val_loss = evaluate(model, held_out, fault)
+        print(epoch, val_loss)
+
+
+def shifted(fault: str = "") -> None:
+    """Labels for the next token."""
+    torch.manual_seed(0)
+    model = Tokens()
+    text = torch.randint(0, 20, (16, 13))
+    loader = DataLoader(TensorDataset(text[:, :-1], text[:, 1:]), batch_size=4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for ids, labels in loader:
+        logits = model(ids)
+        if fault == "labels shifted twice":
+            logits, labels = logits[:, :-1], labels[:, 1:]
+        loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def drawn(fault: str = "") -> None:
+    """A loop that draws its micro-batches itself, as nanoGPT does."""
+    torch.manual_seed(0)
+    model = Tokens()
+    text = torch.randint(0, 20, (1000,))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for _ in range(3):
+        for _ in range(K):
+            places = torch.randint(0, 900, (4,)).tolist()
+            ids = torch.stack([text[p : p + 12] for p in places])
+            labels = torch.stack([text[p + 1 : p + 13] for p in places])
+            loss = F.cross_entropy(model(ids).flatten(0, 1), labels.flatten())
+            if fault != "drawn undivided":
+                loss = loss / K
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def split(fault: str = "") -> None:
+    """A loop that splits a batch into micro-batches."""
+    torch.manual_seed(0)
+    model = net()
+    loader = DataLoader(pictures(), batch_size=16)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in loader:
+        for part, classes in zip(x.chunk(K), y.chunk(K), strict=True):
+            loss = F.cross_entropy(model(part), classes)
+            (loss if fault == "split undivided" else loss / K).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+LOOPS = {f.__name__: f for f in (classify, language, blocks, evaluated, shifted, drawn, split)}
+
+if __name__ == "__main__":
+    LOOPS[sys.argv[1]](" ".join(sys.argv[2:]))

@@ -1,0 +1,110 @@
+"""How far two runs may be apart without anything having changed.
+
+Kernels that sum in a different order each time give results that differ in the last bits. Training then carries the two runs apart:
+smoothly, and the faster the larger the learning rate. So noise is known by where it begins, at the rounding of the number format, and
+by how it grows, without a jump. A repeat of one of the runs measures it instead, and then nothing is presumed about its growth.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+__all__ = ["EPSILON", "Curve", "Noise", "envelope", "gaps", "judge"]
+
+Curve = Mapping[int, float]  # update → value
+Bound = Callable[[int], float]  # update → the largest gap that noise explains
+
+EPSILON = {
+    "float64": 2.0**-52, "float32": 2.0**-23, "tf32": 2.0**-10, "float16": 2.0**-10, "bfloat16": 2.0**-7,
+    "float8_e4m3fn": 2.0**-3, "float8_e5m2": 2.0**-2,
+}  # fmt: skip
+# A loss is a sum of many rounded numbers, whose errors add up in float32 and average out in the shorter formats.
+_SUMMED = {"float64": 2.0**12, "float32": 2.0**6}
+_SHORT = 0.5
+# Gaps are sizes of random numbers: a few small ones in a row say little about the next.
+_JUMP, _JUMP_FIRST = 25.0, 100.0
+_REPEATED = 8.0  # times what a repeat shows
+_AHEAD = 8  # updates: runs go apart a little sooner or later
+_FLOOR_OF_LOSS = 0.05  # of the first losses: below this a loss is small because its terms cancel
+
+
+@dataclass
+class Noise:
+    """What the gaps between two curves show."""
+
+    format: str = "float32"
+    floor: float = 0.0  # the rounding of that format in a loss
+    measured: bool = False  # by a repeat
+    compared: int = 0  # updates
+    onset: int | None = None  # the first update with any gap at all
+    first: float = 0.0  # the gap there
+    largest: float = 0.0
+    jump: int | None = None  # the first update with a gap that noise does not explain
+    allowed: float = 0.0  # there
+
+    @property
+    def identical(self) -> bool:
+        return self.onset is None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def floor_of(format: str) -> float:
+    """The gap that rounding alone makes between two losses."""
+    return EPSILON[format] * _SUMMED.get(format, _SHORT)
+
+
+def gaps(a: Curve, b: Curve) -> dict[int, float]:
+    """How far two curves are apart at each update that both have, against their size."""
+    common = sorted(a.keys() & b.keys())
+    early = [abs(a[u]) for u in common[:16] if math.isfinite(a[u])]
+    smallest = _FLOOR_OF_LOSS * statistics.median(early) if early else 0.0
+    return {u: _gap(a[u], b[u], smallest) for u in common}
+
+
+def _gap(a: float, b: float, smallest: float) -> float:
+    if a == b or (a != a and b != b):
+        return 0.0
+    if not (math.isfinite(a) and math.isfinite(b)):
+        return math.inf
+    return abs(a - b) / max(abs(a), abs(b), smallest)
+
+
+def envelope(repeats: Iterable[Mapping[int, float]]) -> Bound:
+    """What repeats of one run show: the largest gap up to a few updates later."""
+    largest: dict[int, float] = {}
+    for found in repeats:
+        for update, gap in found.items():
+            largest[update] = max(largest.get(update, 0.0), gap)
+    updates, running, bounds = sorted(largest), 0.0, {}
+    for update in updates:
+        running = max(running, largest[update])
+        bounds[update] = running
+    last = running
+
+    def bound(update: int) -> float:
+        return _REPEATED * next((bounds[u] for u in range(update + _AHEAD, -1, -1) if u in bounds), last)  # fmt: skip
+
+    return bound
+
+
+def judge(found: Mapping[int, float], format: str, bound: Bound | None = None, room: float = 1.0) -> Noise:  # fmt: skip
+    """The first gap that is a jump. `room`: how many times more the quantity rounds than a loss does."""
+    noise = Noise(format, room * floor_of(format), bound is not None, len(found))
+    highest, count = 0.0, 0
+    for update in sorted(found):
+        gap = found[update]
+        if gap and noise.onset is None:
+            noise.onset, noise.first = update, gap
+        jump = (_JUMP + _JUMP_FIRST / count) * highest if count else 0.0
+        allowed = max(noise.floor, bound(update) if bound is not None else jump)
+        if gap > allowed and noise.jump is None:
+            noise.jump, noise.allowed = update, allowed
+        highest, count = max(highest, gap), count + (gap > 0)
+    noise.largest = highest
+    return noise

@@ -1,0 +1,112 @@
+"""One run of the script in one way, in a process that was forked for it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from fallline.instruments.equal.aside import Aside
+from fallline.instruments.equal.way import Way
+from fallline.instruments.same.sources import pin, pin_kernels
+from fallline.instruments.script import Script, run_until
+from fallline.taps.patches import Patches
+
+__all__ = ["forked", "run_way"]
+
+# Nothing is sent anywhere, and nothing is logged twice.
+_OFFLINE = {
+    "WANDB_MODE": "disabled",
+    "WANDB_SILENT": "true",
+    "COMET_MODE": "disabled",
+    "CLEARML_OFFLINE_MODE": "1",
+    "NEPTUNE_MODE": "offline",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+
+
+_MOST_UPDATES = 3  # before an evaluation is given up
+
+
+def run_way(way: Way, target: Script | Callable[[], object], out: str) -> int:
+    """Run it up to its first update, and leave the record in `out`; its exit status."""
+    os.environ.update(_OFFLINE)
+    import torch
+
+    from fallline.instruments.equal.evaluated import EvaluationRecorder
+    from fallline.instruments.equal.feed import feed_all, keep_inputs
+    from fallline.instruments.equal.labels import watch_labels
+    from fallline.instruments.equal.loaders import vary_loaders
+    from fallline.instruments.equal.record import Recorder
+    from fallline.instruments.equal.steady import steady
+    from fallline.instruments.equal.switches import turn
+
+    met: set[str] = set()
+    patches = Patches(rebind=True)
+    if way.one_sample:
+        recorder: Recorder = EvaluationRecorder(met, way.loader)
+    else:
+        recorder = Recorder(met, at_backward=way.at_once > 1)
+    written = tempfile.mkdtemp(prefix="tmp-fallline-aside-")
+    for source in ("python", "numpy", "entropy"):
+        pin(source, patches)
+    pin_kernels("torch")
+    turn(way, patches, met)
+    vary_loaders(way, patches)
+    if isinstance(recorder, EvaluationRecorder):
+        recorder.watch_frameworks(patches)
+    if not way.dropout:
+        steady(patches, met)
+    watch_labels(patches, lambda: recorder.tokens, met, mend=way.labels)
+    if way.feed:
+        feed_all(patches, torch.load(way.feed, weights_only=True))
+    given = keep_inputs(patches, lambda: len(recorder.record.backwards)) if way.keep else None
+    Aside(written, patches)
+    try:
+        ran = run_until(target, recorder, updates=_MOST_UPDATES if way.one_sample else 1)
+    finally:
+        recorder.stop()
+        patches.remove()
+        _remove(written)
+    record = recorder.record
+    record.met = sorted(met)
+    record.status = 130 if ran.interrupted else ran.status
+    record.error = "" if ran.error is None else f"{type(ran.error).__name__}: {ran.error}"
+    torch.save(asdict(record), out)
+    if given is not None:
+        torch.save(given, way.keep)
+    return record.status
+
+
+def _remove(folder: str) -> None:
+    import shutil
+
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def forked(run: Callable[[], int], output: Any) -> int:
+    """The number of a process that does this and ends; its output goes into a file where one is given."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    process = os.fork()
+    if process:
+        return process
+    status = 1
+    try:
+        if output is not None:
+            os.dup2(output.fileno(), 1)
+            os.dup2(output.fileno(), 2)
+        status = run()
+    except KeyboardInterrupt:
+        status = 130
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)

@@ -1,0 +1,150 @@
+"""The update with a feature of the loop against the update without it; other orders of the samples, longer paddings."""
+
+from __future__ import annotations
+
+from fallline.instruments.equal.explain import Place, within
+from fallline.instruments.equal.pieces import Parting, compare
+from fallline.instruments.equal.plan import Plan
+from fallline.instruments.equal.record import Record, Vectors
+from fallline.instruments.equal.report import Comparison, times
+
+__all__ = ["compare_features", "compare_order", "compare_padding"]
+
+# what it is called, what is there instead, the rule where it is known to go wrong
+_WITHOUT = {
+    "compile": ("torch.compile", "the model as written"),
+    "autocast": ("autocast", "full precision"),
+    "attention kernels": ("the fused attention kernel", "the plain one"),
+    "channels_last": ("channels_last", "the usual memory format"),
+}
+
+
+def compare_features(plan: Plan) -> None:
+    """Only what the loop uses."""
+    met = set(plan.base.met)
+    for name, (called, instead) in _WITHOUT.items():
+        if name in met:
+            other = plan.attempt(
+                name,
+                plan.way.but(f"without {name}", without=(name,)),
+                f"the loop does not run without {called}",
+            )
+            if other is not None:
+                found = judged(plan, name, plan.base.unclipped, other.unclipped, called, instead)
+                plan.add(found)
+    if "checkpointing" in met:
+        _checkpointing(plan)
+    if "optimizer kernels" in met:
+        _optimizer(plan)
+
+
+def judged(
+    plan: Plan, what: str, ours: Vectors, reference: Vectors, called: str, instead: str,
+    code: str | None = None, place: Place | None = None, why: str = "",
+) -> Comparison:  # fmt: skip
+    """Two gradients that should be the same."""
+    tolerance = plan.tolerance()
+    parting = compare(ours, reference, tolerance)
+    if parting.apart <= tolerance:
+        text = f"the gradient with {called} is that with {instead}, within {within(plan.base, tolerance)}."
+        return _found(what, parting, tolerance, True, None, Place("", 0), text)
+    place = place or _at(plan.base)
+    text = f"With {called} the gradient is {times(parting.ratio)} that with {instead}, direction {parting.cosine:.2f}{why or _missing(parting)}"
+    return _found(what, parting, tolerance, False, code, place, text + place.said(code) + ".")
+
+
+def _missing(parting: Parting) -> str:
+    if not parting.missing:
+        return ""
+    more = f" and {len(parting.missing) - 1} more" if len(parting.missing) > 1 else ""
+    return f": {parting.missing[0]}{more} get a gradient on one side only"
+
+
+def _found(
+    what: str, parting: Parting, tolerance: float, equal: bool, code: str | None, place: Place, text: str
+) -> Comparison:  # fmt: skip
+    return Comparison(
+        what,
+        parting.ratio,
+        parting.cosine,
+        tolerance,
+        equal,
+        code,
+        place.path,
+        place.line,
+        text,
+        parting.parameters,
+    )
+
+
+def _at(record: Record) -> Place:
+    first = record.backwards[0]
+    return Place(first.path, first.line)
+
+
+def _checkpointing(plan: Plan) -> None:
+    """With dropout on: the second forward pass has to drop the same values as the first."""
+    on = plan.way.but("with dropout", dropout=True)
+    said = "the loop does not run without checkpointing"
+    here = plan.attempt("checkpointing", on, said)
+    there = plan.attempt(
+        "checkpointing", on.but("without checkpointing", without=("checkpointing",)), said
+    )
+    if here is None or there is None:
+        return
+    # later micro-batches may draw other numbers: a second forward pass can leave the generator elsewhere
+    ours, reference = here.backwards[0].added, there.backwards[0].added
+    drops = "dropout" in plan.base.met
+    code = "FL407" if drops and _alike_without_dropout(plan) else None
+    why = (
+        ": the second forward pass drops other values than the first (preserve_rng_state=False)"
+        if code
+        else ""
+    )
+    plan.add(judged(plan, "checkpointing", ours, reference, "checkpointing", "all activations kept", code, _at(here), why))  # fmt: skip
+
+
+def _alike_without_dropout(plan: Plan) -> bool:
+    off = plan.way.but("without checkpointing or dropout", without=("checkpointing",))
+    other = plan.attempt("checkpointing", off, "the loop does not run without checkpointing")
+    if other is None:
+        return False
+    tolerance = plan.tolerance()
+    return compare(plan.base.unclipped, other.unclipped, tolerance).apart <= tolerance
+
+
+def _optimizer(plan: Plan) -> None:
+    what, said = "optimizer kernels", "the loop does not run with the optimizer's plain loop"
+    other = plan.attempt(what, plan.way.but("plain optimizer", without=(what,)), said)
+    if other is not None:
+        place = Place(plan.base.step_path, plan.base.step_line)
+        found = judged(plan, what, plan.base.moved, other.moved, f"{plan.base.optimizer}'s fused kernel", "its plain loop", None, place)  # fmt: skip
+        found.message = found.message.replace("the gradient", "the step")
+        plan.add(found)
+
+
+def compare_order(plan: Plan) -> None:
+    """The samples of every batch the other way round."""
+    if plan.base.loader < 0:
+        plan.cannot("order", "the samples do not come from a DataLoader")
+        return
+    other = plan.attempt(
+        "order",
+        plan.way.but("order", loader=plan.base.loader, reverse=True),
+        "the loop does not run on a reversed batch",
+    )
+    if other is not None:
+        plan.add(judged(plan, "order", plan.base.unclipped, other.unclipped, "the samples of a batch in their order", "these reversed"))  # fmt: skip
+
+
+def compare_padding(plan: Plan) -> None:
+    """Longer sequences, where a mask says which positions count."""
+    if "attention mask" not in plan.base.met:
+        return
+    more = 8  # a multiple that tensor cores like, as people pad
+    way = plan.way.but("padding", loader=plan.base.loader, pad=more)
+    other = plan.attempt(
+        "padding", way, f"the loop does not run on sequences padded by {more} more"
+    )
+    if other is not None:
+        plan.add(judged(plan, "padding", plan.base.unclipped, other.unclipped, "the batch's own padding", f"{more} more positions of padding"))  # fmt: skip

@@ -1,0 +1,96 @@
+"""Plans the runs: the loop as it is written, then the same samples in every other way that applies to it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection
+
+from fallline.errors import UsageError
+from fallline.instruments.equal.accumulation import compare_accumulation, compare_remainder
+from fallline.instruments.equal.evaluation import compare_evaluation
+from fallline.instruments.equal.features import compare_features, compare_order, compare_padding
+from fallline.instruments.equal.labels import compare_labels
+from fallline.instruments.equal.plan import Plan
+from fallline.instruments.equal.ranks import compare_ranks
+from fallline.instruments.equal.record import Record
+from fallline.instruments.equal.report import Equal
+from fallline.instruments.equal.runs import Failed, Runs
+from fallline.instruments.equal.way import AS_WRITTEN, Way
+from fallline.instruments.frame import Progress
+from fallline.instruments.script import Script
+
+__all__ = ["equal"]
+
+_COMPARISONS = {
+    "accumulation": compare_accumulation,
+    "remainder": compare_remainder,
+    "features": compare_features,
+    "order": compare_order,
+    "padding": compare_padding,
+    "labels": compare_labels,
+    "evaluation": compare_evaluation,
+    "ranks": compare_ranks,
+}
+
+
+def equal(
+    target: Script | str | Callable[[], object],
+    *arguments: str,
+    ranks: int = 2,
+    only: Collection[str] = (),
+    progress: Progress | None = None,
+) -> Equal:
+    """Make one update of a training loop, and the same update in other ways, and compare the gradients.
+
+    `target`: a script, with its arguments after it, or a function that trains. `ranks`: how many processes are compared with one, for a
+    script that can run on several. `only`: some of accumulation, remainder, features, order, padding, labels, evaluation, ranks. Nothing it writes is written, and this process is as before afterwards: every run is in a process
+    of its own.
+    """
+    if unknown := set(only) - set(_COMPARISONS):
+        raise UsageError(f"'{min(unknown)}' is not one of {', '.join(_COMPARISONS)}")
+    if isinstance(target, str):
+        target = Script(target, tuple(arguments))
+    with Runs(target, progress) as runs:
+        answer = Equal()
+        try:
+            way, base = _as_written(runs)
+            plan = Plan(runs, answer, way, base, ranks)
+            for name, compare in _COMPARISONS.items():
+                if not only or name in only:
+                    compare(plan)
+            answer.notes += _notes(base)
+        except KeyboardInterrupt:
+            answer.partial, answer.status = True, 130
+        answer.runs = runs.count
+        return answer
+
+
+def _as_written(runs: Runs) -> tuple[Way, Record]:
+    """The loop itself; a script that needs to be launched as a rank is."""
+    way = AS_WRITTEN
+    try:
+        base = runs.run(way)
+    except Failed as first:
+        way = AS_WRITTEN.but("as rank 0 of 1", launched=True)
+        try:
+            base = runs.run(way)
+        except Failed:
+            sys.stderr.write(first.output)
+            raise UsageError(f"the script failed before its first update: {first}") from None
+    if not base.stepped:
+        raise UsageError(
+            "the script ended without an update (no optimizer's step() was seen): name the script that trains, "
+            "with the arguments that make it train"
+        )
+    return way, base
+
+
+def _notes(base: Record) -> list[str]:
+    notes = []
+    if "dropout" in base.met:
+        notes.append("Dropout was off, except where checkpointing was compared.")
+    if "batch norm" in base.met:
+        notes.append(
+            "BatchNorm used its running statistics: those of a batch change with its size (FL128)."
+        )
+    return notes

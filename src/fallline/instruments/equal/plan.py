@@ -1,0 +1,54 @@
+"""What every comparison starts from: the loop as it is written, how exact its gradient is, and the runs to compare it with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fallline.instruments.equal.pieces import compare, rounding
+from fallline.instruments.equal.record import Record
+from fallline.instruments.equal.report import Comparison, Equal, Unvaried
+from fallline.instruments.equal.runs import Failed, Runs
+from fallline.instruments.equal.way import Way
+
+__all__ = ["Plan"]
+
+
+@dataclass
+class Plan:
+    """The base run, and what is found with it."""
+
+    runs: Runs
+    answer: Equal
+    way: Way  # as written; started like a job of one rank, where the script asks for that
+    base: Record
+    ranks: int = 2
+    tolerances: dict[Way, float] = field(default_factory=dict)
+
+    @property
+    def k(self) -> int:
+        return len(self.base.backwards)
+
+    def add(self, comparison: Comparison | None) -> None:
+        if comparison is not None:
+            self.answer.comparisons.append(comparison)
+
+    def cannot(self, what: str, why: str) -> None:
+        """This was not compared, and why."""
+        self.answer.unvaried.append(Unvaried(what, why))
+
+    def attempt(self, what: str, way: Way, said: str) -> Record | None:
+        """A run that may fail: then that is what there is to say about it."""
+        try:
+            return self.runs.run(way)
+        except Failed as why:
+            self.cannot(what, f"{said}: {why}")
+            return None
+
+    def tolerance(self, way: Way | None = None) -> float:
+        """How far apart two right gradients may be: what a repeat differs by, and the rounding of the formats."""
+        way = way or self.way
+        if way not in self.tolerances:
+            first, again = self.runs.run(way), self.runs.run(way, again=True)
+            noise = compare(again.unclipped, first.unclipped, 0.0).apart
+            self.tolerances[way] = noise + rounding(first)
+        return self.tolerances[way]

@@ -1,0 +1,332 @@
+"""Keeps what one update is made of: what each backward added to the gradients, what reached the optimizer, what the step did.
+
+Of a large parameter an even sample of its elements is kept, the same in every way, so a record is small next to the model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fallline.instruments.equal.loaders import number_of
+from fallline.instruments.equal.root import divisors_of
+from fallline.instruments.observer import Observer
+from fallline.instruments.where import user_line
+from fallline.taps.clipping import CLIP, ClipCall
+from fallline.taps.data import EXHAUSTED, Exhausted
+from fallline.taps.scaling import SCALE, ScaleCall
+from fallline.taps.tap import Subscription, silence
+
+__all__ = ["Backward", "Clip", "Record", "Recorder", "Vectors"]
+
+SAMPLE = 65_536  # elements of a parameter that are kept
+_WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")
+Vectors = dict[str, Tensor]  # parameter → its values, or an even sample of them
+
+
+@dataclass
+class Backward:
+    """One backward of the update, and what it added."""
+
+    added: Vectors
+    loss: float
+    divisors: list[float]  # of the loss, from the root inwards, without the loss scale
+    path: str
+    line: int
+    epoch: int  # of the loader that feeds the loop: how often it had come to its end
+    samples: int  # rows of the first tensor that the model got
+    batches: int  # that had been read from the loader until then
+
+
+@dataclass
+class Clip:
+    backwards: int  # that had been done before it
+    how: str
+    threshold: float
+    norm: float  # that it measured
+    path: str
+    line: int
+
+
+@dataclass
+class Record:
+    """One update."""
+
+    backwards: list[Backward] = field(default_factory=list)
+    clips: list[Clip] = field(default_factory=list)
+    unclipped: Vectors = field(default_factory=dict)  # before the last clip, else what reached
+    reached: Vectors = field(default_factory=dict)  # the optimizer
+    moved: Vectors = field(default_factory=dict)  # what the step added to the parameters
+    stepped: bool = False
+    step_path: str = ""
+    step_line: int = 0
+    scale: float = 1.0  # of the loss, by a GradScaler
+    loader: int = -1  # the DataLoader whose batches the model got
+    batches: int = 0  # of that loader, before the step
+    length: int = 0  # of that loader in batches, 0: not known
+    indices: list[str] = field(default_factory=list)  # samples that were read, in order
+    exhausted: bool = False  # the loader came to its end before the step
+    met: list[str] = field(default_factory=list)  # features the loop uses
+    dtype: str = "float32"  # the coarsest format that the forward pass computes in
+    elements: int = 0  # of the inputs of the model
+    calls: int = 0  # of modules in one forward pass
+    optimizer: str = ""
+    processes: int = 1
+    framework: str = ""
+    status: int = 0
+    error: str = ""
+    logged: list[tuple[str, float, str, int]] = field(default_factory=list)  # by an evaluation
+
+    @classmethod
+    def of(cls, fields: dict[str, Any]) -> Record:
+        """What `asdict` made of one."""
+        whole = cls(**fields)
+        whole.backwards = [Backward(**b) for b in fields["backwards"]]
+        whole.clips = [Clip(**c) for c in fields["clips"]]
+        return whole
+
+
+class Recorder(Observer):
+    """Hears of a run up to its first step."""
+
+    def __init__(self, met: set[str], *, at_backward: bool = False) -> None:
+        """`at_backward`: the first backward is enough."""
+        self.record = Record()
+        self.met = met
+        self._at_backward = at_backward
+        self._optimizers: list[Any] = []
+        self._models: list[nn.Module] = []
+        self._before: Vectors = {}
+        self._parameters_before: Vectors = {}
+        self._samples = 0
+        self.tokens: Tensor | None = None  # that the model got last
+        self._read: dict[int, int] = {}  # loader → batches
+        self._ended: dict[int, int] = {}  # loader → epochs
+        self._lengths: dict[int, int] = {}
+        self._indices: dict[int, list[str]] = {}
+        self._last_loader = -1
+        self._taps = Subscription(rebind=True)
+        self._taps.before(CLIP, self._clip_begins)
+        self._taps.after(CLIP, self._clip_ends)
+        self._taps.after(SCALE, self._scaled)
+        self._taps.after(EXHAUSTED, self._exhausted)
+
+    def started(self) -> None:
+        self._taps.start()
+
+    def stop(self) -> None:
+        self._taps.stop()
+
+    # -- data ----------------------------------------------------------------------------------------------------
+
+    def epoch_begins(self, loader: Any) -> None:
+        try:
+            self._lengths[number_of(loader)] = len(loader)
+        except (TypeError, NotImplementedError):
+            self._lengths[number_of(loader)] = 0
+
+    def indices_taken(self, iterator: Any, indices: Any) -> None:
+        taken = indices if isinstance(indices, list | tuple) else [indices]
+        self._indices.setdefault(number_of(iterator), []).extend(str(i) for i in taken)
+
+    def batch_ends(self, iterator: Any, batch: Any) -> None:
+        number = number_of(iterator)
+        self._read[number] = self._read.get(number, 0) + 1
+        self._last_loader = number
+
+    def _exhausted(self, call: Exhausted) -> None:
+        number = number_of(call.iterator)
+        self._ended[number] = self._ended.get(number, 0) + 1
+
+    # -- forward and backward --------------------------------------------------------------------------------------
+
+    def optimizer_made(self, optimizer: Any) -> None:
+        self._optimizers.append(optimizer)
+
+    def forward_begins(self, model: nn.Module, args: Any, kwargs: Any) -> None:
+        if not torch.is_grad_enabled():
+            return
+        if not any(model is known for known in self._models):
+            self._models.append(model)
+        if isinstance(kwargs.get("attention_mask"), Tensor):
+            self.met.add("attention mask")
+        tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)]
+        if tensors and any(p.requires_grad for p in model.parameters()):
+            self._samples += tensors[0].shape[0] if tensors[0].dim() else 1
+            self.record.elements += sum(t.numel() for t in tensors)
+            self._note_tokens(kwargs.get("input_ids", tensors[0]))
+        self._note_format(model)
+
+    def _note_tokens(self, first: Any) -> None:
+        if isinstance(first, Tensor) and first.dim() == 2 and not first.is_floating_point():
+            self.tokens = first.detach()
+
+    def _note_format(self, model: nn.Module) -> None:
+        device = next((p.device.type for p in model.parameters()), "cpu")
+        if torch.is_autocast_enabled(device):
+            self.met.add("autocast")
+            self.record.dtype = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+            return
+        kinds = {p.dtype for p in model.parameters() if p.is_floating_point()}
+        coarsest = max(kinds, key=lambda k: torch.finfo(k).eps, default=None)
+        if coarsest is not None and self.record.dtype == "float32":
+            self.record.dtype = str(coarsest).removeprefix("torch.")
+
+    def module_begins(self, module: nn.Module) -> None:
+        self.record.calls += 1
+
+    def backward_begins(self, loss: Any) -> None:
+        self._before = self._gradients()
+        at = user_line()
+        value = float(loss.detach().float().mean()) if isinstance(loss, Tensor) else 0.0
+        divisors = _without(divisors_of(loss), 1 / self.record.scale)
+        epoch = self._ended.get(self._last_loader, 0)
+        self.record.backwards.append(
+            Backward(
+                {},
+                value,
+                divisors,
+                at.path if at else "",
+                at.line if at else 0,
+                epoch,
+                self._samples,
+                self._read.get(self._last_loader, 0),
+            )
+        )
+        self._samples = 0
+
+    def backward_ends(self) -> None:
+        now = self._gradients()
+        self.record.backwards[-1].added = difference(now, self._before)
+        self._before = {}
+        if self._at_backward:
+            self.over = True
+            self._finish()
+
+    def _scaled(self, call: ScaleCall) -> None:
+        with silence():
+            self.record.scale = float(call.scaler.get_scale())
+
+    def _clip_begins(self, call: ClipCall) -> None:
+        with silence():
+            self.record.unclipped = self._gradients()
+            threshold = float(call.threshold)
+        at = user_line()
+        done = len(self.record.backwards)
+        self.record.clips.append(
+            Clip(done, call.how, threshold, 0.0, at.path if at else "", at.line if at else 0)
+        )
+
+    def _clip_ends(self, call: ClipCall) -> None:
+        if isinstance(call.result, Tensor | float):
+            with silence():
+                self.record.clips[-1].norm = float(_whole(call.result))
+
+    # -- the step ------------------------------------------------------------------------------------------------
+
+    def step_begins(self, optimizer: Any) -> None:
+        if self.record.stepped:
+            return
+        held = self._names_of(optimizer)
+        record = self.record
+        record.reached = self._gradients(held, getattr(optimizer, "grad_scale", None))
+        if not record.clips or record.clips[-1].backwards < len(record.backwards):
+            record.unclipped = record.reached
+        record.unclipped = {n: v for n, v in record.unclipped.items() if n in held}
+        for backward in record.backwards:
+            backward.added = {n: v for n, v in backward.added.items() if n in held}
+        self._parameters_before = self._values(held)
+        at = user_line()
+        record.step_path, record.step_line = (at.path, at.line) if at else ("", 0)
+        record.optimizer = type(optimizer).__name__
+
+    def step_ends(self, optimizer: Any) -> None:
+        if self.record.stepped:
+            return
+        held = self._names_of(optimizer)
+        self.record.moved = difference(self._values(held), self._parameters_before)
+        self.record.stepped = True
+        self.over = True
+        self._finish()
+
+    def _finish(self) -> None:
+        record, number = self.record, self._last_loader
+        record.loader, record.batches = number, self._read.get(number, 0)
+        record.length = self._lengths.get(number, 0)
+        record.indices = self._indices.get(number, [])
+        record.exhausted = self._ended.get(number, 0) > 0
+        record.calls //= max(1, len(record.backwards))
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            record.processes = torch.distributed.get_world_size()
+
+    # -- parameters ------------------------------------------------------------------------------------------------
+
+    def _names(self) -> dict[int, str]:
+        found: dict[int, str] = {}
+        for model in self._models:
+            for name, parameter in model.named_parameters():
+                found.setdefault(id(parameter), plain_name(name))
+        return found
+
+    def _named(self) -> dict[str, Tensor]:
+        names = self._names()
+        found: dict[str, Tensor] = {}
+        for o, optimizer in enumerate(self._optimizers):
+            for g, group in enumerate(optimizer.param_groups):
+                for i, parameter in enumerate(group["params"]):
+                    place = f"parameter {i} of group {g} of optimizer {o}"
+                    found.setdefault(names.get(id(parameter), place), parameter)
+        return found
+
+    def _names_of(self, optimizer: Any) -> set[str]:
+        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        return {name for name, parameter in self._named().items() if id(parameter) in held}
+
+    def _gradients(self, held: set[str] | None = None, scale: Any = None) -> Vectors:
+        found = {}
+        for name, parameter in self._named().items():
+            if parameter.grad is not None and (held is None or name in held):
+                values = sampled(parameter.grad)
+                found[name] = values if scale is None else values / float(scale)
+        return found
+
+    def _values(self, held: set[str]) -> Vectors:
+        return {name: sampled(p) for name, p in self._named().items() if name in held}
+
+
+def plain_name(name: str) -> str:
+    """As the model calls it, without what wraps it."""
+    for wrapper in _WRAPPERS:
+        name = name.replace(wrapper, "")
+    return name.removeprefix("module.")
+
+
+def sampled(tensor: Tensor) -> Tensor:
+    """Its elements on the host, or an even sample of them."""
+    plain = _whole(tensor.detach())
+    flat = plain.to_dense().reshape(-1) if plain.is_sparse else plain.reshape(-1)
+    step = -(-flat.numel() // SAMPLE) or 1
+    kept: Tensor = flat[::step].to(
+        "cpu", torch.float64 if flat.dtype == torch.float64 else torch.float32, copy=True
+    )
+    return kept
+
+
+def _whole(tensor: Any) -> Any:
+    """All of a tensor that is sharded over ranks."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def difference(after: Vectors, before: Vectors) -> Vectors:
+    return {n: v - before[n] if n in before else v for n, v in after.items()}
+
+
+def _without(divisors: list[float], scale: float) -> list[float]:
+    """Without the loss scale, which is there for a reason of its own."""
+    for place, value in enumerate(divisors):
+        if scale != 1 and abs(value - scale) <= 1e-6 * scale:
+            return divisors[:place] + divisors[place + 1 :]
+    return divisors

@@ -1,0 +1,55 @@
+"""Noise begins at the rounding of the format and grows smoothly; a change does not."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from fallline.diff.noise import envelope, floor_of, gaps, judge
+
+
+def drifting(seed: int, first: float, growth: float, updates: int = 300) -> dict[int, float]:
+    """Gaps of two runs that rounding carries apart: random sizes around an exponential that levels off."""
+    made = random.Random(seed)
+    return {u: min(first * growth**u, 0.3) * abs(made.gauss(0, 1)) for u in range(updates)}
+
+
+@pytest.mark.parametrize("growth", [1.0, 1.01, 1.05, 1.2, 1.6])
+@pytest.mark.parametrize("format", ["float32", "bfloat16"])
+def test_what_rounding_grows_into_is_noise(format: str, growth: float) -> None:
+    first = floor_of(format) / 50
+    assert [judge(drifting(seed, first, growth), format).jump for seed in range(40)] == [None] * 40
+
+
+@pytest.mark.parametrize("at", [0, 1, 40])
+def test_a_jump_out_of_the_noise_is_found_where_it_is(at: int) -> None:
+    found = drifting(1, 1e-7, 1.02, 100)
+    found |= {u: found[u] + 0.01 for u in found if u >= at}
+    assert judge(found, "float32").jump == at
+
+
+def test_a_change_that_bfloat16_would_hide_is_seen_in_float32() -> None:
+    found = dict.fromkeys(range(20), 0.001)
+    assert judge(found, "float32").jump == 0
+    assert judge(found, "bfloat16").jump is None
+
+
+def test_a_repeat_measures_the_noise() -> None:
+    """Where training is so unstable that noise jumps, a repeat shows it."""
+    wild = {0: 0.0, 1: 1e-3, 2: 0.02}
+    assert judge(wild, "float32").jump == 1
+    assert judge(wild, "float32", envelope([{0: 0.0, 1: 5e-4, 2: 0.03}])).jump is None
+    assert judge({0: 0.0, 1: 0.2, 2: 0.5}, "float32", envelope([wild])).jump == 1
+
+
+def test_gaps_are_of_updates_that_both_have() -> None:
+    nan = math.nan
+    found = gaps({0: 2.0, 1: 2.0, 2: nan, 3: nan, 4: 1.0}, {0: 2.0, 1: 1.0, 2: nan, 3: 1.0})
+    assert found == {0: 0.0, 1: 0.5, 2: 0.0, 3: math.inf}
+
+
+def test_a_loss_that_has_become_tiny_rounds_as_its_first_values_did() -> None:
+    found = gaps({**dict.fromkeys(range(16), 2.0), 16: 1e-6}, {**dict.fromkeys(range(16), 2.0), 16: 1.2e-6})  # fmt: skip
+    assert judge(found, "float32").jump is None

@@ -1,0 +1,144 @@
+"""One update in other ways: each planted fault is named with its ratio, and right loops are called equal."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+from equal_loops import plain  # the benchmarks are scripts, not a package
+
+from fallline.instruments.equal import Comparison, Equal, equal
+
+LONG = pytest.mark.long  # each is a handful of processes; benchmarks/equal.py makes all of them
+
+
+def compared(loop: str, fault: str, *only: str) -> Equal:
+    return equal(functools.partial(plain.LOOPS[loop], fault), ranks=1, only=only)
+
+
+def different(answer: Equal) -> Comparison:
+    """The one comparison that found something."""
+    [found] = [c for c in answer.comparisons if not c.equal]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("loop", "fault", "only", "what", "code", "ratio"),
+    [
+        ("classify", "undivided and clipped", "accumulation", "accumulation", "FL104", 4.0),
+        pytest.param(
+            "classify", "divided twice", "accumulation", "accumulation", "FL129", 0.25, marks=LONG
+        ),
+        pytest.param(
+            "classify", "divided inside", "accumulation", "accumulation", "FL110", None, marks=LONG
+        ),
+        ("classify", "wiped", "accumulation", "accumulation", "FL105", None),
+        pytest.param(
+            "classify", "clip each", "accumulation", "accumulation", "FL103", None, marks=LONG
+        ),
+        pytest.param(
+            "classify", "scaled after clipping", "accumulation", "clipping", None, 0.25, marks=LONG
+        ),
+        ("classify", "remainder", "remainder", "remainder", "FL107", 0.75),
+        ("language", "mean of means", "accumulation", "tokens", "FL111", None),
+        ("blocks", "checkpoint without rng", "features", "checkpointing", "FL407", None),
+        ("evaluated", "evaluation divided twice", "evaluation", "evaluation", None, 1 / 8),
+        ("shifted", "labels shifted twice", "labels", "labels", None, None),
+        ("drawn", "drawn undivided", "accumulation", "accumulation", "FL104", 4.0),
+    ],
+)
+def test_a_fault_is_named(
+    loop: str, fault: str, only: str, what: str, code: str | None, ratio: float | None
+) -> None:
+    answer = compared(loop, fault, only)
+    found = different(answer)
+    assert (answer.verdict, found.what, found.code) == ("different", what, code)
+    assert found.path.endswith("plain.py") and found.line
+    if ratio is not None:
+        assert found.ratio == pytest.approx(ratio, rel=1e-3)
+        assert f"{found.ratio:.2f}x" in found.message
+    elif found.what != "labels":
+        assert found.cosine is not None and found.cosine < 0.99
+
+
+@pytest.mark.parametrize(
+    ("loop", "fault", "only"),
+    [
+        ("classify", "right flush", ("accumulation", "remainder", "order")),
+        pytest.param("classify", "right autocast", ("accumulation",), marks=LONG),
+        pytest.param("classify", "right by hand", ("accumulation",), marks=LONG),
+        ("language", "right", ("accumulation",)),
+        pytest.param("blocks", "right checkpoint", ("features",), marks=LONG),
+        pytest.param("evaluated", "right sum over samples", ("evaluation",), marks=LONG),
+        ("split", "right", ("accumulation",)),
+    ],
+)
+def test_a_right_loop_is_equal(loop: str, fault: str, only: tuple[str, ...]) -> None:
+    answer = compared(loop, fault, *only)
+    assert answer.verdict == "equal", answer.text()
+    assert len(answer.comparisons) >= len(only), answer.text()
+    assert all(c.code is None for c in answer.comparisons)
+
+
+SCRIPT = """
+import os, sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+os.makedirs("out", exist_ok=True)
+with open("out/log.txt", "a") as log:
+    log.write("begun")
+assert os.listdir("out") == ["log.txt"] and open("out/log.txt").read() == "begun"
+open("kept.txt", "w").write("overwritten")
+os.remove("doomed.txt")
+assert not os.path.exists("doomed.txt")
+torch.manual_seed(0)
+model = nn.Linear(4, 1)
+torch.save(model.state_dict(), "model.pt")
+model.load_state_dict(torch.load("model.pt"))
+loader = DataLoader(TensorDataset(torch.randn(8, 4), torch.randn(8, 1)), batch_size=2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for i, (x, y) in enumerate(loader):
+    loss = nn.functional.mse_loss(model(x), y)
+    loss.backward()
+    if (i + 1) % 2 == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+print("done")
+"""
+
+
+def test_the_command_writes_nothing_of_the_script(
+    fallline: Callable[..., tuple[int, str, str]], project: Path
+) -> None:
+    (project / "train.py").write_text(SCRIPT)
+    (project / "kept.txt").write_text("kept")
+    (project / "doomed.txt").write_text("still here")
+    status, out, _ = fallline("equal", "--out", "found", "--only", "accumulation", "train.py")
+    assert status == 1
+    assert "2.00x the big batch's: the loss is not divided by 2 (train.py:22, FL104)" in out
+    answer = json.loads((project / "found/equal.json").read_text())
+    assert answer["verdict"] == "different"
+    [found] = answer["comparisons"]
+    assert found["ratio"] == pytest.approx(2, rel=1e-4)
+    assert (found["what"], found["path"], found["line"]) == ("accumulation", "train.py", 22)
+    assert sorted(p.name for p in project.iterdir()) == ["doomed.txt", "found", "kept.txt", "train.py"]  # fmt: skip
+    assert (project / "kept.txt").read_text() == "kept"
+
+
+def test_a_script_that_does_not_train_is_wrong_usage(
+    fallline: Callable[..., tuple[int, str, str]], project: Path
+) -> None:
+    (project / "train.py").write_text("import torch\nprint(torch.ones(2))\n")
+    status, _, err = fallline("equal", "train.py")
+    assert status == 2
+    assert "without an update" in err
