@@ -57,10 +57,11 @@ class Loaders:
         self._kept = kept
         self._recording = recording
         self._told: set[tuple[str, Location]] = set()  # loaders that the run describes, by line
-        # iterator → its loader, [batches given, still in the middle], and the indices of batches to come
-        self._iterators: weakref.WeakKeyDictionary[
-            Any, tuple[weakref.ref[Any], list[Any], deque[list[Any]]]
-        ] = weakref.WeakKeyDictionary()
+        # iterator → the name of its loader, which may be gone by then, [batches given, still in the middle], and the indices of batches to come
+        self._iterators: weakref.WeakKeyDictionary[Any, tuple[str, list[Any], deque[list[Any]]]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._workers: dict[str, Any] = {}  # by loader
         self._epochs: set[str] = set()
         self._asked = 0.0  # when the next batch was
 
@@ -82,7 +83,8 @@ class Loaders:
     def _epoch(self, call: EpochCall) -> None:
         name = self._name(call.loader)
         self._epochs.add(name)
-        self._iterators[call.iterator] = (weakref.ref(call.loader), [0, False], deque())
+        self._iterators[call.iterator] = (name, [0, False], deque())
+        self._workers[name] = getattr(call.loader, "num_workers", None)
         at, callers = spot(call.place)
         self._emitter.emit(Epoch(at, callers=callers, loader=name))
 
@@ -116,43 +118,45 @@ class Loaders:
         if self._draft.clock is not None:
             self._draft.clock.mark("other")
         entry = self._iterators.get(call.iterator)
-        loader = entry[0]() if entry is not None else None
-        if entry is None or loader is None:
+        if entry is None:
             return
         if entry[2]:
             self._draft.indices.append(entry[2].popleft())
         index, entry[1][0] = entry[1][0], entry[1][0] + 1
         entry[1][1] = True
-        name = self._name(loader)
+        name = entry[0]
         described = self._objects.described[name]
         length = described.length if isinstance(described, Loader) else None
         last = None if length is None else index + 1 == length
-        again = self._routine.expected("batch", loader, call.frame, last)
+        again = self._routine.expected("batch", described, call.frame, last)
         if again is not None:
             self._draft.batch_at = again.at
             return
         at, callers = spot(call.place)
-        self._describe(name, loader, at)
+        self._describe(name, at)
         endless = True if length is None else None
         self._emitter.emit(Batch(at, callers=callers, loader=name, last=last, endless=endless))
 
-    def _describe(self, name: str, loader: Any, at: Location) -> None:
+    def _describe(self, name: str, at: Location) -> None:
         """Which line takes batches from which kind of loader."""
         self._draft.batch_at = at
         recorder = self._recording.recorder
         if recorder is not None and (name, at) not in self._told:
             self._told.add((name, at))
-            workers = getattr(loader, "num_workers", None)
-            known = {"kind": "loader", "workers": workers, "path": at.path, "line": at.line}
+            known = {
+                "kind": "loader",
+                "workers": self._workers.get(name),
+                "path": at.path,
+                "line": at.line,
+            }
             recorder.describe(name, known)
 
     def _epoch_end(self, call: Exhausted) -> None:
         entry = self._iterators.get(call.iterator)
-        loader = entry[0]() if entry is not None else None
-        if entry is not None and loader is not None:
+        if entry is not None:
             entry[1][1] = False
             at, callers = spot(call.place)
-            self._emitter.emit(EpochEnd(at, callers=callers, loader=self._name(loader)))
+            self._emitter.emit(EpochEnd(at, callers=callers, loader=entry[0]))
             self._kept.pass_over()
 
     def _sampler_made(self, call: SamplerMade) -> None:
