@@ -1,6 +1,6 @@
-"""The watcher on a CUDA device: planted faults, the same bits, fused optimizers that skip, and what it costs.
+"""The watcher on a CUDA device: planted faults, the same bits, bad updates that are kept out, no waits, and what it costs.
 
-    PYTHONPATH=src python benchmarks/watch_gpu.py [--only planted|bits|fused|cost] [--out FILE]
+    PYTHONPATH=src python benchmarks/watch_gpu.py [--only planted|bits|fused|waits|cost|gpt] [--out FILE]
 
 Needs a machine with an accelerator, torch and triton; nothing else. The scripts are those of tests/watcher, with the device
 as torch's default.
@@ -45,6 +45,78 @@ for i in range(60):
     loss.backward()
     optimizer.step()
 assert all(p.isfinite().all() for p in model.parameters())
+"""
+
+WAITS = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1)).cuda()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+x = torch.randn(32, 64, device="cuda")
+torch.cuda.set_sync_debug_mode("error")
+for i in range(400):
+    loss = model(x).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+torch.cuda.set_sync_debug_mode("default")
+print("NEVER WAITED", loss.item())
+"""
+
+# nanoGPT's 124M model and step: bfloat16 autocast, compiled, fused AdamW, clipping, batch 12 x 1024.
+GPT = """
+import time, torch
+from torch import nn
+from torch.nn import functional as F
+torch.manual_seed(0)
+torch.set_float32_matmul_precision("high")
+class Block(nn.Module):
+    def __init__(self, d=768, heads=12):
+        super().__init__()
+        self.heads = heads
+        self.before, self.between = nn.LayerNorm(d, bias=False), nn.LayerNorm(d, bias=False)
+        self.qkv, self.out = nn.Linear(d, 3 * d, bias=False), nn.Linear(d, d, bias=False)
+        self.up, self.down = nn.Linear(d, 4 * d, bias=False), nn.Linear(4 * d, d, bias=False)
+    def forward(self, x):
+        b, t, d = x.shape
+        q, k, v = self.qkv(self.before(x)).view(b, t, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).reshape(b, t, d))
+        return x + self.down(F.gelu(self.up(self.between(x))))
+class GPT(nn.Module):
+    def __init__(self, d=768, layers=12, words=50304, context=1024):
+        super().__init__()
+        self.words, self.places = nn.Embedding(words, d), nn.Embedding(context, d)
+        self.blocks = nn.ModuleList(Block(d) for _ in range(layers))
+        self.last, self.head = nn.LayerNorm(d, bias=False), nn.Linear(d, words, bias=False)
+        self.head.weight = self.words.weight
+    def forward(self, x, y):
+        h = self.words(x) + self.places(torch.arange(x.shape[1], device=x.device))
+        for block in self.blocks:
+            h = block(h)
+        return F.cross_entropy(self.head(self.last(h)).flatten(0, 1), y.flatten())
+plain = GPT().cuda()
+model = torch.compile(plain)
+optimizer = torch.optim.AdamW(plain.parameters(), lr=6e-4, betas=(0.9, 0.95), fused=True)
+data = torch.randint(0, 50304, (64, 12, 1025), device="cuda")
+def train(n):
+    for i in range(n):
+        batch = data[i % 64]
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = model(batch[:, :-1], batch[:, 1:])
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(plain.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    torch.cuda.synchronize()
+train(120)
+found = []
+for _ in range(6):
+    started = time.perf_counter()
+    train(20)
+    found.append((time.perf_counter() - started) / 20)
+print("STEP", sorted(found)[len(found) // 2])
 """
 
 COST = """
@@ -145,10 +217,38 @@ def same_bits(name: str, folder: Path) -> tuple[str, bool, str]:
     return name, watched.startswith(plain), "" if watched.startswith(plain) else watched[-200:]
 
 
+def step_of(
+    name: str, script: str, folder: Path, *, watched: bool, arguments: tuple[str, ...] = ()
+) -> float:
+    """Seconds of a step, by the script's own clock."""
+    said = run(name, script, folder, watched=watched, arguments=arguments)
+    if "STEP" not in said:
+        raise SystemExit(said[-2000:])
+    step = float(said.split("STEP")[1].split()[0])
+    if watched:
+        print(f"  {name}: {recorded(folder / f'{name}.run', step)}", flush=True)
+    return step
+
+
+def recorded(run_folder: Path, step: float) -> str:
+    """The time between two updates as the run folder has it, against the script's own clock."""
+    sys.path.insert(0, str(ROOT / "src"))
+    from fallline.runs.read import read_run
+
+    rows = read_run(run_folder).tracks[0].rows
+    times = [row.time for row in rows if row.index >= rows[-1].index - 100]
+    between = (times[-1] - times[0]) / (len(times) - 1)
+    return f"{1e3 * between:.2f} ms between updates as recorded, {1e3 * step:.2f} by the loop's clock ({between / step:.3f})"
+
+
+def shown(bare: float, watched: float) -> str:
+    return f"{1e3 * bare:.2f} ms bare, {1e3 * watched:.2f} watched, {watched / bare:.3f}x"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", default="")
-    parts = ("planted", "bits", "fused", "cost")
+    parts = ("planted", "bits", "fused", "waits", "cost", "gpt")
     parser.add_argument("--only", choices=parts, action="append", help="cost takes minutes")
     args = parser.parse_args()
     import torch
@@ -177,24 +277,30 @@ def main() -> int:
                 for f in found
             ]
             print("fused:", json.dumps(result["fused"])[:1500])
+        if "waits" in wanted:
+            said = run("waits", WAITS, folder, watched=True)
+            result["waits"] = "NEVER WAITED" in said and "EXIT" not in said
+            print(
+                "sync debug mode 'error':", "passes" if result["waits"] else said[-800:], flush=True
+            )
+        if "gpt" in wanted:
+            seconds = {w: step_of("gpt", GPT, folder, watched=w) for w in (False, True)}
+            result["gpt"] = [seconds[False], seconds[True]]
+            print(f"nanoGPT 124M, compiled: {shown(seconds[False], seconds[True])}", flush=True)
         cost = []
         sizes = (("512", "6"), ("1024", "12"), ("1024", "12", "fused"))
         for width, layers, *fused in sizes if "cost" in wanted else ():
             seconds: dict[bool, list[float]] = {False: [], True: []}
             for turn in range(2):
                 for watched in (False, True) if turn % 2 else (True, False):
-                    said = run(
-                        f"cost{turn}",
-                        COST,
-                        folder,
-                        watched=watched,
-                        arguments=(width, layers, *fused),
-                    )
-                    seconds[watched].append(float(said.split("STEP")[1].split()[0]))
+                    arguments = (width, layers, *fused)
+                    name = f"cost{width}{turn}{len(fused)}"
+                    step = step_of(name, COST, folder, watched=watched, arguments=arguments)
+                    seconds[watched].append(step)
             bare, with_us = min(seconds[False]), min(seconds[True])
             cost.append((width, layers, bool(fused), bare, with_us))
             print(
-                f"width {width}, {layers} layers{', fused' if fused else ''}: {1e3 * bare:.2f} ms bare, {1e3 * with_us:.2f} watched, {with_us / bare:.3f}x",
+                f"width {width}, {layers} layers{', fused' if fused else ''}: {shown(bare, with_us)}",
                 flush=True,
             )
         result["cost"] = cost

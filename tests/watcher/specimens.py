@@ -64,6 +64,7 @@ def run_one(script: Path, mode: str) -> int:
             module=False,
             budget=20.0,  # the machine may be busy, and the specimens are short
             guard=guard,
+            guard_limit="aside",
             log=None,
         ),
         show,

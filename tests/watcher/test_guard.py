@@ -180,3 +180,28 @@ def test_a_look_that_is_too_dear_is_made_now_and_then_and_a_few_gradients_always
     # 1 ms is the budget, 0.25 ms are for the taps, 0.3 of the rest for looks: 0.22 ms an update, 1 ms a look
     assert 16 <= len(later) <= 22
     assert [i for i, done in enumerate(applied) if not done] == [100]
+
+
+def test_after_ten_in_a_row_the_guard_steps_aside_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def train_on(limit: str) -> tuple[nn.Module, object]:
+        model = nn.Linear(3, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        options = {"out": tmp_path / limit, "guard": "skip", "guard_limit": limit}
+        with fallline.watch(model, optimizer, **options) as watch:
+            for _ in range(12):
+                optimizer.zero_grad()
+                (model(torch.ones(2, 3)).sum() * float("nan")).backward()
+                optimizer.step()
+                finite = all(p.isfinite().all() for p in model.parameters())
+                assert finite or watch._session.guard.aside == 10
+        return model, watch._session.guard
+
+    model, guard = train_on("aside")
+    assert not any(p.isfinite().any() for p in model.parameters()) and guard.skipped == 10
+    assert "10 updates in a row were NaN or Inf" in capsys.readouterr().err
+    with pytest.raises(GuardStop, match="10 updates in a row"):
+        train_on("stop")
+    model, guard = train_on("none")
+    assert all(p.isfinite().all() for p in model.parameters()) and guard.skipped == 12

@@ -128,7 +128,7 @@ def test_watching_leaves_torch_as_it_was_and_keeps_nothing_alive(tmp_path: Path)
 def test_watch_says_what_is_wrong_with_its_arguments(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="models and optimizers, not int"):
         fallline.watch(3)
-    with pytest.raises(UsageError, match="'skip', 'stop' or 'off'"):
+    with pytest.raises(UsageError, match="'skip', 'exact', 'stop' or 'off'"):
         fallline.watch(guard="maybe")
     with pytest.raises(UsageError, match="percentage"):
         fallline.watch(budget=-1)

@@ -51,6 +51,9 @@ def _ratio(paper: Paper, a: Tensor, b: Tensor, node: ast.AST) -> Tensor:
         if b.depth < a.depth:
             # a total of the whole window, made outside the loop over its micro-batches
             return replace(a, divided=True, divided_at=paper.place(node))
+        if b.per_sample:
+            # the mean of each sample: what is averaged over the batch has as many parts in every micro-batch
+            return replace(merged(a, b), reduction=None, graph=a.graph)
         ragged = "ignore_index" not in paper.text(node) or filled_up(paper)
         return replace(merged(a, b), reduction="mean", ragged=ragged, graph=a.graph)
     return merged(a, b)
@@ -123,6 +126,7 @@ def merged(a: Tensor, b: Tensor) -> Tensor:
         a.length or b.length,
         depth=max(a.depth, b.depth),
         in_batch=a.in_batch or b.in_batch,
+        per_sample=a.per_sample or b.per_sample,
         presumed=a.presumed or b.presumed,
     )
 
@@ -147,6 +151,7 @@ def reduce(paper: Paper, tensor: Tensor, name: str, call: Call) -> Tensor:
             result,
             reduction="mean",
             divided=False if result.divided is None else result.divided,
+            per_sample=_over_some(call),
             presumed="",
         )
     if name == "sum":
@@ -156,6 +161,7 @@ def reduce(paper: Paper, tensor: Tensor, name: str, call: Call) -> Tensor:
             reduction="mean" if seen else "sum",
             presumed="",
             depth=len(paper.loops.kinds),
+            per_sample=_over_some(call),
         )
     if name in {"div", "div_", "true_divide"}:
         other = call.arg(0 if isinstance(call.node.func, ast.Attribute) else 1, "other")
@@ -168,6 +174,13 @@ def reduce(paper: Paper, tensor: Tensor, name: str, call: Call) -> Tensor:
     if not paper.around.recording:
         return replace(result, graph=False)
     return replace(result, raw=False)
+
+
+def _over_some(call: Call) -> bool:
+    """`x.sum(dim=1)`, `torch.sum(x, 1)`: not over everything."""
+    return bool({"dim", "axis"} & call.kwargs.keys()) or any(
+        not isinstance(a, Tensor) for a in call.args
+    )
 
 
 def pieces(paper: Paper, tensor: Tensor, call: Call) -> Value:

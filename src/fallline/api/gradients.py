@@ -76,7 +76,8 @@ def backward(
     keep = paper.settled(call.arg(None, "retain_graph") or Const(False))
     create = paper.settled(call.arg(None, "create_graph") or Const(False))
     if paper.around.anomaly is not None and paper.loops.iteration:
-        paper.emit(Anomaly(paper.around.anomaly))
+        if not paper.around.caught:  # else somebody waits for what anomaly mode raises
+            paper.emit(Anomaly(paper.around.anomaly))
         paper.around.anomaly = None
     models = {f.model for f in trained}
     event = Backward(

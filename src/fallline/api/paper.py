@@ -36,11 +36,13 @@ class Around:
     """What surrounds the statement that runs now."""
 
     recording: bool = True  # autograd records
+    unsure: bool = False  # in evaluation it may not: some caller that was not followed turns it off
     autocast: list[str | None] = field(default_factory=lambda: ["off"])
     unsynced: list[str] = field(default_factory=list)  # ids of models inside no_sync
     anomaly: Location | None = None  # where detect_anomaly was turned on
     tests: list[Test] = field(default_factory=list)  # the ifs, innermost last
     inside_model: int = 0  # forward passes and constructors of modules that run
+    caught: int = 0  # try statements of this loop that catch what a backward raises
     closing: bool = False  # in a closure given to optimizer.step
     scales: bool = False  # in a context that scales losses and unscales gradients by itself
 
@@ -60,6 +62,7 @@ class Loops:
     passed: list[Location] = field(
         default_factory=list
     )  # tests of this iteration that did not jump
+    fed: int = 0  # how many of them go over a loader
     trained: int = 0  # loops with a backward in them that have ended
     over_data: int = 0  # those over a loader
 

@@ -25,6 +25,7 @@ from fallline.api.values import (
     Thing,
     Unknown,
     Value,
+    replace,
 )
 from fallline.events import Batch, Epoch
 
@@ -136,7 +137,8 @@ def _sum(paper: Paper, call: Call) -> Value:
             result = tensors[0]
             for other in tensors[1:]:
                 result = merged(result, other)
-            return result
+            # made here, not in the loop of the generator
+            return replace(result, depth=len(paper.loops.kinds))
     return value if isinstance(value, Tensor) else Unknown()
 
 

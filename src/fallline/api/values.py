@@ -143,6 +143,7 @@ class Tensor(Value):
     host: bool = False  # it is on the host already: nothing waits for it
     numbered: bool = False  # 0, 1, 2, ...: as targets, each sample's own place in the batch
     in_batch: bool = False  # a loss that compares the samples of a batch with each other
+    per_sample: bool = False  # summed over some dimensions only: one number for each sample or row
     presumed: str = ""  # what its reduction rests on, where no code shows it
     raw: bool = False  # as a model returned it
     born: int | None = None  # the iteration that gave it a name

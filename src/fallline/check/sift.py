@@ -24,7 +24,8 @@ def collect(readings: Iterable[Reading], problems: Sequence[Problem] = ()) -> li
     found: dict[tuple[str, str, int], Finding] = {}
     for finding in (f for reading in readings for f in reading.found):
         known = found.get(finding.key, finding)
-        found[finding.key] = replace(finding, yields=yields_of_both(known, finding))
+        worst = min(finding, known, key=lambda f: f.severity.rank)
+        found[finding.key] = replace(worst, yields=yields_of_both(known, finding))
     for path, message in problems:
         finding = unreadable(path, UnreadableError(message))
         found[finding.key] = finding

@@ -22,7 +22,7 @@ born, and the numbers of the updates. `fallline report` shows them again.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "fallline run [--out DIR] [--budget PCT] [--guard skip|stop|off] [--log NAME] (SCRIPT | -m MODULE) [ARGS ...]"
+    parser.usage = "fallline run [--out DIR] [--budget PCT] [--guard skip|exact|stop|off] [--guard-limit aside|stop|none] [--log NAME] (SCRIPT | -m MODULE) [ARGS ...]"
     parser.add_argument(
         "--out", metavar="DIR", help="the run folder (default: fallline-runs/SCRIPT-TIME)"
     )
@@ -35,9 +35,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--guard",
-        choices=("skip", "stop", "off"),
+        choices=("skip", "exact", "stop", "off"),
         default="skip",
-        help="what to do with an update that is found to be NaN or Inf: leave it out (skip, the default), end the run with an error (stop), or apply it (off)",
+        help="what to do with an update that is found to be NaN or Inf: leave it out (skip, the default: an accelerator is not waited for), "
+        "leave it out exactly (exact: waits for the device before each step), end the run with an error (stop), or apply it (off)",
+    )
+    parser.add_argument(
+        "--guard-limit",
+        choices=("aside", "stop", "none"),
+        default="aside",
+        help="what to do after 10 such updates in a row, or more than 5%% of the last 200: apply them from then on (aside, the default), "
+        "end the run with an error (stop), or keep leaving them out (none)",
     )
     parser.add_argument(
         "--log",

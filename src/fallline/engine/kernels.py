@@ -9,6 +9,7 @@ The same few launches whatever the number, sizes and dtypes of the tensors, and 
     groups    the adding up where there are several clip groups: one program for each
     scale     the only one that writes gradients: it reads that scalar on the device and returns at once when it is 1
     tensors   one program for one tensor: its chunks added up to its statistics, when somebody asks for them
+    wipe      sets gradients to zero where a flag on the device says so, and returns at once where it does not
 
 `tables.py` says where the gradients are, and launches. No float is ever added atomically: ranks that hold the same gradients must get the same bits.
 """
@@ -246,3 +247,27 @@ def scale_kernel(result, chunks, pointers, n_chunks, n_groups, ONE_GROUP: tl.con
                 _scale_part(
                     address.to(tl.pointer_type(tl.float16)) + first, count, multiplier, TILE, 2048
                 )
+
+
+@triton.jit
+def _wipe_part(pointer, count, TILE: tl.constexpr):
+    for start in range(0, count, TILE):
+        inside = start + tl.arange(0, TILE) < count
+        at = pointer + start + tl.arange(0, TILE)
+        tl.store(at, tl.zeros([TILE], pointer.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def wipe_kernel(flag, chunks, pointers, FP32: tl.constexpr, BF16: tl.constexpr, FP16: tl.constexpr, TILE: tl.constexpr):  # fmt: skip
+    if tl.load(flag) == 0.0:
+        return
+    address, first, count, dtype, _ = _locate(chunks, pointers, tl.program_id(0))
+    if FP32:
+        if dtype == 0:
+            _wipe_part(address.to(tl.pointer_type(tl.float32)) + first, count, TILE)
+    if BF16:
+        if dtype == 1:
+            _wipe_part(address.to(tl.pointer_type(tl.bfloat16)) + first, count, TILE)
+    if FP16:
+        if dtype == 2:
+            _wipe_part(address.to(tl.pointer_type(tl.float16)) + first, count, TILE)

@@ -12,7 +12,13 @@ import torch
 import triton
 from torch import Tensor
 
-from fallline.engine.kernels import chunks_kernel, groups_kernel, scale_kernel, tensors_kernel
+from fallline.engine.kernels import (
+    chunks_kernel,
+    groups_kernel,
+    scale_kernel,
+    tensors_kernel,
+    wipe_kernel,
+)
 
 __all__ = ["Table", "recall", "remember", "table_of"]
 
@@ -139,6 +145,16 @@ class Table:
             BLOCK=512,
         )
         return moments
+
+    def nonfinite(self, partial: Tensor) -> Tensor:
+        """1 where any value is NaN or infinite, else 0, in float32 on the device; from what `read` or `measure` returned."""
+        return partial[4 * self.layout.n_chunks :].any().float()
+
+    def wipe(self, flag: Tensor) -> None:
+        """Set every gradient to zero, or return at once on the device where the flag is 0."""
+        at = self.layout
+        args = (flag, at.chunks, self.pointers)
+        at.launch(wipe_kernel, at.n_chunks, args, _WARPS, **at.present, TILE=4096)
 
     def measure(
         self, factor: float, device_factor: Tensor | None, max_norm: float | None

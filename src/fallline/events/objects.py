@@ -44,6 +44,8 @@ class Optimizer(Object):
     """What steps parameters."""
 
     parameters: frozenset[str] | None = None  # the parameter sets it steps
+    # (reader) it steps tensors that belong to no model: an attack, an inversion, a style transfer
+    loose: bool | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -66,6 +68,9 @@ class Scaler(Object):
 @dataclass(slots=True, eq=False)
 class Scheduler(Object):
     """What changes the learning rate."""
+
+    # (reader) its length is counted in batches of a loader, so it may advance with every batch
+    in_batches: bool | None = None
 
 
 @dataclass(slots=True, eq=False)

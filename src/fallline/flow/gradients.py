@@ -32,7 +32,7 @@ def takes_no_gradient(
         return all(takes_no_gradient(module, p, also) for p in parts)
 
     match node:
-        case ast.Constant():
+        case ast.Constant() | ast.Compare():
             return True
         case ast.Name(name):
             return name in seen or _name(module, node, seen | {name})

@@ -88,13 +88,30 @@ def in_loss(module: Module, node: ast.AST) -> bool:
     """Whether this expression's value becomes part of a loss that is trained on."""
     if not differentiated(module, node):
         return False
-    by_name = any(
-        isinstance(up, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-        and _WORDS.search(up.name)
-        for up in module.parents(node)
-    )
-    trained = by_name or _reaches_loss(module, node, _FLOWS)
+    trained = _named_as_loss(module, node) or _reaches_loss(module, node, _FLOWS)
     return trained and not _only_measured(module, node, _FLOWS)
+
+
+def _named_as_loss(module: Module, node: ast.AST) -> bool:
+    """Inside a function or a class that is called like a loss, but not where such a class is set up."""
+    for up in module.parents(node):
+        match up:
+            case ast.FunctionDef(name) | ast.AsyncFunctionDef(name):
+                if _WORDS.search(name):
+                    return True
+                if name == "__init__" or _only_at_set_up(module, up):
+                    return False
+            case ast.ClassDef(name) if _WORDS.search(name):
+                return True
+    return False
+
+
+def _only_at_set_up(module: Module, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """A method that nothing but the constructor calls."""
+    if not isinstance(module.parent(function), ast.ClassDef):
+        return False
+    callers = [module.function(call) for call in values_of(module).calls_of(function)]
+    return bool(callers) and all(c is not None and c.name == "__init__" for c in callers)
 
 
 def _only_measured(module: Module, node: ast.AST, flows: int) -> bool:
@@ -149,6 +166,8 @@ def differentiated(module: Module, node: ast.AST) -> bool:
 
 
 def _no_grad(module: Module, node: ast.expr) -> bool:
+    if isinstance(node, ast.IfExp):  # `@torch.no_grad() if available else plain`
+        return _no_grad(module, node.body) or _no_grad(module, node.orelse)
     return module.resolve(node.func if isinstance(node, ast.Call) else node) in _NO_GRAD
 
 

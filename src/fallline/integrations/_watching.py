@@ -22,7 +22,8 @@ class Watching:
 
     out      the run folder (default: fallline-runs/SCRIPT-TIME)
     budget   time for measuring, in percent of the step time
-    guard    "skip" keeps a non-finite update out of the model, "stop" raises on it, "off" lets it through
+    guard    "skip" keeps a non-finite update out of the model, "exact" too and waits for the device, "stop" raises on it, "off" lets it
+             through
     log      "tensorboard", "wandb", "mlflow", "trackio", an object of your own, or a list of these
     """
 

@@ -59,7 +59,7 @@ class _Options(argparse.ArgumentParser):
         super().__init__("%%watch", description="Run this cell and watch the training in it.")
         self.add_argument("--out", metavar="DIR", help="the run folder")
         self.add_argument("--budget", type=float, default=1.0, metavar="PCT")
-        self.add_argument("--guard", choices=("skip", "stop", "off"), default="skip")
+        self.add_argument("--guard", choices=("skip", "exact", "stop", "off"), default="skip")
         self.add_argument("--log", action="append", metavar="NAME")
 
     def error(self, message: str) -> NoReturn:

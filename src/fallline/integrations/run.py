@@ -70,6 +70,7 @@ def run_watched(args: argparse.Namespace, show: Callable[[Series, list[Finding]]
         "out": str(_folder(args)),
         "budget": args.budget / 100,
         "guard": args.guard,
+        "guard_limit": args.guard_limit,
         "log": args.log,
         "script": args.target,
         "argv": args.arguments,
@@ -150,7 +151,14 @@ def _begin(run: _Run) -> None:
 
         meta = {k: settings[k] for k in ("script", "argv", "cwd")} | versions()
         session = Session(
-            Options(Path(settings["out"]), settings["budget"], settings["guard"], meta), judge
+            Options(
+                Path(settings["out"]),
+                settings["budget"],
+                settings["guard"],
+                meta,
+                settings["guard_limit"],
+            ),
+            judge,
         )
         session.trains = lambda: forked(session)
         if settings["log"]:

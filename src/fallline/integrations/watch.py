@@ -104,10 +104,12 @@ def current() -> Any:
     return _watching._session if _watching is not None else active()
 
 
-def check_options(budget: float, guard: str, log: Any = None) -> None:
+def check_options(budget: float, guard: str, log: Any = None, guard_limit: str = "aside") -> None:
     """Say at once what is wrong with them."""
-    if guard not in ("skip", "stop", "off"):
-        raise UsageError(f"guard={guard!r}: say 'skip', 'stop' or 'off'")
+    if guard not in ("skip", "exact", "stop", "off"):
+        raise UsageError(f"guard={guard!r}: say 'skip', 'exact', 'stop' or 'off'")
+    if guard_limit not in ("aside", "stop", "none"):
+        raise UsageError(f"guard_limit={guard_limit!r}: say 'aside', 'stop' or 'none'")
     if not 0 <= budget <= 100:
         raise UsageError(f"budget={budget!r}: it is a percentage of the step time, from 0 to 100")
     if log is not None:
@@ -120,16 +122,18 @@ def watch(
     budget: float = 1.0,
     guard: str = "off",
     log: Any = None,
+    guard_limit: str = "aside",
 ) -> Watch:
     """Watch training from here on.
 
     `things` are models and optimizers, for their names; what else is used is found by itself. `budget` is the time
-    for measuring in percent of the step time. `guard`: "skip" keeps non-finite updates out of the model, "stop" raises on
-    them, "off" leaves them alone. `log` sends the numbers on: "tensorboard", "wandb", "mlflow", "trackio", an object with
+    for measuring in percent of the step time. `guard`: "skip" keeps non-finite updates out of the model, "exact" does so too and
+    waits for the device before each step, "stop" raises on them, "off" leaves them alone. `guard_limit`: after 10 of them in a row
+    or more than 5 % of the last 200 the guard steps "aside", or raises ("stop"), or continues ("none"). `log` sends the numbers on: "tensorboard", "wandb", "mlflow", "trackio", an object with
     `numbers` and `finding`, or a list of these. Under `fallline run`, which watches already, only `log` counts.
     """
     global _watching
-    check_options(budget, guard, log)
+    check_options(budget, guard, log, guard_limit)
     import torch
 
     # the package may be asked for `fallline.watch` where there is no torch
@@ -149,7 +153,13 @@ def watch(
         _watching.stop()
     folder = Path(out if out is not None else default_folder("watch"))
     session = Session(
-        Options(folder.absolute(), budget / 100, guard, {"cwd": str(Path.cwd()), **versions()}),
+        Options(
+            folder.absolute(),
+            budget / 100,
+            guard,
+            {"cwd": str(Path.cwd()), **versions()},
+            guard_limit,
+        ),
         judge,
     )
     for thing in things:

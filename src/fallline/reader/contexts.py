@@ -53,7 +53,7 @@ def decorated(machine: Machine, function: Function, stack: ExitStack) -> None:
     node = function.node
     if isinstance(node, ast.Lambda):
         return
-    for decorator in node.decorator_list:
+    for decorator in (each for d in node.decorator_list for each in _branches(d)):
         target = decorator.func if isinstance(decorator, ast.Call) else decorator
         name = function.module.resolve(target) or ""
         if name in {
@@ -72,6 +72,14 @@ def decorated(machine: Machine, function: Function, stack: ExitStack) -> None:
             _enter(machine, stack, value, decorator)
         elif _turns_off_grad(function, target):
             _enter(machine, stack, contexts.grad(False), decorator)
+
+
+def _branches(decorator: ast.expr) -> list[ast.expr]:
+    """`@torch.no_grad() if available else plain`: with torch it is the one that torch knows."""
+    match decorator:
+        case ast.IfExp(_, body, orelse):
+            return [body, orelse]
+    return [decorator]
 
 
 def _turns_off_grad(function: Function, target: ast.expr) -> bool:

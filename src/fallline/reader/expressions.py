@@ -215,6 +215,7 @@ def _comprehension(
     saved = dict(machine.frame.names)
     before = machine.loops.iteration
     machine.loops.kinds.append(stream.kind if stream.kind == "params" else "items")
+    machine.loops.fed += stream.loader is not None
     for index in range(count):
         assign_to(machine, generator.target, stream.item(index), generator.target)
         for inner in node.generators[1:]:
@@ -232,6 +233,7 @@ def _comprehension(
         else:
             results.append(machine.evaluate(node.elt))
     machine.loops.iteration = before
+    machine.loops.fed -= stream.loader is not None
     machine.loops.kinds.pop()
     machine.frame.names.clear()
     machine.frame.names.update(saved)

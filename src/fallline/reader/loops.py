@@ -26,7 +26,7 @@ def run_for(machine: Machine, node: ast.For | ast.AsyncFor) -> str | None:
     stream = stream_of(machine, machine.evaluate(node.iter), node)
     matters = relevant(machine.module, node.body)
     if not matters and stream.kind in {"data", "many"}:
-        stream = Stream("once", stream.item, 1)
+        stream = Stream("once", stream.item, 1, stream.loader)
     if stream.kind == "items" and trains(machine.module, node.body):
         stream.kind = "exact"  # a list of batches
 
@@ -91,6 +91,7 @@ def _repeat(
     if stream.kind != "params":
         machine.loops.nodes.append((machine.module, node))
     loader = stream.loader
+    machine.loops.fed += loader is not None
     endless = bool(loader and loader.facts.get("endless"))
     if loader is not None and stream.kind == "data":
         machine.emit(Epoch(machine.place(_over(node)), loader=loader.id))
@@ -135,6 +136,7 @@ def _repeat(
             if stream.count is None and index >= _enough(machine, before):
                 break
     finally:
+        machine.loops.fed -= loader is not None
         machine.loops.kinds.pop()
         machine.loops.begun.pop()
         if stream.kind != "params":

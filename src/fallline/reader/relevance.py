@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable
 from typing import TypeAlias
 
@@ -15,6 +16,8 @@ __all__ = [
     "acts_here",
     "begins",
     "called_names",
+    "called_under_no_grad",
+    "makes_leaves",
     "relevant",
     "steps_in",
     "trains",
@@ -52,6 +55,40 @@ TOKENS = (
     b"optimizer",
     b".step(",
 )
+
+
+Definition: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
+_LEAF = re.compile(r"requires_grad_\(|requires_grad\s*=\s*True")
+
+
+def makes_leaves(module: Module) -> bool:
+    """Tensors that require a gradient are made here: a graph of them, made before a loop, is walked in every iteration."""
+    return _LEAF.search(module.source.text) is not None
+
+
+_NO_GRAD = re.compile(r"\b(no_grad|inference_mode|set_grad_enabled)\b")
+
+
+def called_under_no_grad(module: Module, node: Definition) -> bool:
+    """Some call of this function in its file is written inside `with torch.no_grad():`, or in a function decorated so."""
+    calls = [
+        c
+        for c in module.all(ast.Call)
+        if isinstance(c.func, ast.Name | ast.Attribute)
+        and (c.func.id if isinstance(c.func, ast.Name) else c.func.attr) == node.name
+    ]
+    around = (up for call in calls for up in module.parents(call))
+    for up in around:
+        match up:
+            case ast.With(items=items):
+                held: list[ast.expr] = [item.context_expr for item in items]
+            case ast.FunctionDef(decorator_list=held):
+                pass
+            case _:
+                continue
+        if any(_NO_GRAD.search(module.segment(h)) for h in held):
+            return True
+    return False
 
 
 def called_names(module: Module, node: ast.AST) -> frozenset[str]:

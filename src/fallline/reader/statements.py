@@ -143,10 +143,23 @@ def _with(machine: Machine, node: ast.With | ast.AsyncWith) -> str | None:
 
 
 def _try(machine: Machine, node: ast.Try) -> str | None:
-    jump = machine.run(_at_the_end(machine, node) or node.body)
+    catches = machine.loops.iteration > 0 and any(map(_catches_errors, node.handlers))
+    machine.around.caught += catches
+    try:
+        jump = machine.run(_at_the_end(machine, node) or node.body)
+    finally:
+        machine.around.caught -= catches
     if jump is None:
         jump = machine.run(node.orelse)
     return machine.run(node.finalbody) or jump
+
+
+def _catches_errors(handler: ast.ExceptHandler) -> bool:
+    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return any(
+        kind is None or (isinstance(kind, ast.Name) and kind.id in {"RuntimeError", "Exception"})
+        for kind in kinds
+    )
 
 
 def _at_the_end(machine: Machine, node: ast.Try) -> list[ast.stmt]:

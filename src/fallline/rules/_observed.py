@@ -7,7 +7,7 @@ from typing import Any
 
 from fallline.location import Location
 
-__all__ = ["located", "observed", "ranges", "when"]
+__all__ = ["guarded", "located", "observed", "ranges", "when"]
 
 _PLACE = ("code", "path", "line", "column", "function")
 
@@ -35,6 +35,12 @@ def when(entry: dict[str, Any]) -> str:
     """The update, and where several ranks train, which of them saw it."""
     rank = f" on rank {entry['rank']}" if entry.get("world", 1) > 1 else ""
     return f"at update {entry.get('step')}{rank}"
+
+
+def guarded(entry: dict[str, Any]) -> str:
+    """What the guard did about it, where that is more than leaving the update out."""
+    done = entry.get("guard")
+    return f" The guard {done}." if done else ""
 
 
 def ranges(entry: dict[str, Any]) -> str:

@@ -158,6 +158,10 @@ def _read_rank(series: Series, number: int, path: Path) -> None:
         track.totals = dict(
             rank.meta.get(f"totals:{track.optimizer}") or {"updates": len(track.rows)}
         )
+        counts = rank.meta.get("updates")
+        made = counts.get(track.optimizer) if isinstance(counts, dict) else None
+        if isinstance(made, int):  # with those that were made at rest, at the end of the run
+            track.totals["updates"] = max(track.totals.get("updates", 0), made)
 
 
 def _meta(row: tuple[Any, ...]) -> tuple[str, Any]:

@@ -94,7 +94,7 @@ class Track:
         """One more update of a live run."""
         self.rows.append(row)
         totals = self.totals
-        totals["updates"] = totals.get("updates", 0) + 1
+        totals["updates"] = max(totals.get("updates", 0), row.index) + 1  # some have no row
         totals["skipped"] = totals.get("skipped", 0) + row.skipped
         # the norm of an update that was not applied is not finite: it says nothing about clipping
         if not row.skipped and row.clip_norm is not None and row.clip_threshold is not None:

@@ -239,7 +239,8 @@ class Store:
         totals = self._totals.setdefault(
             row.optimizer, {"updates": 0, "skipped": 0, "clips": 0, "clipped": 0, "seconds": {}}
         )
-        totals["updates"] += 1
+        # updates at rest have no row
+        totals["updates"] = max(totals["updates"], row.index) + 1
         totals["skipped"] += row.skipped
         # the norm of an update that was not applied is not finite: it says nothing about clipping
         if not row.skipped and row.clip_norm is not None and row.clip_threshold is not None:

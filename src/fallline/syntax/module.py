@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from fallline.location import Location
 from fallline.syntax.names import HABITS, SAME, UNKNOWN, constant_of
 from fallline.syntax.source import Source
+from fallline.syntax.unit_tests import is_unit_test
 
 if TYPE_CHECKING:
     from fallline.syntax.project import Project
@@ -109,6 +110,11 @@ class Module:
         for nodes in self._by_type.values():
             for node in nodes:
                 node.__dict__.pop("parent", None)
+
+    @cached_property
+    def is_unit_test(self) -> bool:
+        """What it does wrong is done to numbers that a test made up: worth a note."""
+        return is_unit_test(self.path, self.source.text)
 
     def notes(self, about: str) -> dict[ast.AST, Any]:
         """A table of answers about nodes, one for each question, kept as long as the file is."""

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from fallline.location import Location
+from fallline.syntax.newer import older
 from fallline.untrusted import parse_json
 
 __all__ = ["Cell", "Source", "UnreadableError", "decode"]
@@ -20,6 +21,7 @@ _MAGIC = re.compile(
     r"^\s*(%|!|\?|[\w.*\[\]]+\?\??;?\s*$|(pip|conda|cd|ls|cat|cp|mv|mkdir|rm|matplotlib|load_ext|autoreload|run|timeit?) +[\w./~-])"
 )
 _ASSIGNED_MAGIC = re.compile(r"^(\s*[\w, ]+=\s*)[%!].*$")
+_LARGE = 1_000_000  # code of this size is data, and not searched for newer grammar
 
 
 # What course material leaves open: `x = <YOUR CODE>`, `x = # your code`, `f(x, ?)`, `def forward(self, ...)`. No
@@ -131,11 +133,11 @@ class Source:
 
 def _parse(text: str, path: str = "") -> ast.Module:
     try:
-        with warnings.catch_warnings():
-            # invalid escapes in other people's strings are not our message to give
-            warnings.simplefilter("ignore")
-            return ast.parse(text, path or "<cell>", type_comments=False)
+        return _tree(text, path)
     except SyntaxError as error:
+        newer = _newer_tree(text, path)
+        if newer is not None:
+            return newer
         reason = (error.msg or "invalid syntax").split("\n")[0]
         line = error.lineno or 1
         around = text.split("\n")[max(0, line - 4) : line + 1]
@@ -149,6 +151,22 @@ def _parse(text: str, path: str = "") -> ast.Module:
         raise UnreadableError("the code is nested too deeply to be parsed") from None
     except ValueError as error:
         raise UnreadableError(f"cannot be parsed: {error}") from None
+
+
+def _tree(text: str, path: str) -> ast.Module:
+    with warnings.catch_warnings():
+        # invalid escapes in other people's strings are not our message to give
+        warnings.simplefilter("ignore")
+        return ast.parse(text, path or "<cell>", type_comments=False)
+
+
+def _newer_tree(text: str, path: str) -> ast.Module | None:
+    """The tree of code for a newer Python than this one; None where no Python reads it."""
+    spelled = older(text) if len(text) < _LARGE else None
+    try:
+        return _tree(spelled, path) if spelled is not None else None
+    except (SyntaxError, RecursionError, MemoryError, ValueError):
+        return None
 
 
 def decode(data: bytes) -> tuple[str, str]:

@@ -54,7 +54,7 @@ def _backward(original: Wrapped, names: tuple[str, ...]) -> Wrapped:
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         if switch.replaying:
             raise Reached(_first(tensors))
-        if switch.silent or switch.in_backward:  # the method calls the function
+        if switch.quiet or switch.in_backward:  # the method calls the function
             return original(tensors, *args, **kwargs)
         if thread.ident != get_ident() and thread.keeps_out(backward=True):
             return original(tensors, *args, **kwargs)

@@ -76,7 +76,7 @@ def tap_clip(
 
     def make(original: Wrapped) -> Wrapped:
         def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
-            if _Nested.inside or switch.silent or (kwargs and skipped(kwargs)):
+            if _Nested.inside or switch.quiet or (kwargs and skipped(kwargs)):
                 return original(parameters, *args, **kwargs)
             if thread.ident != get_ident() and thread.keeps_out():
                 return original(parameters, *args, **kwargs)

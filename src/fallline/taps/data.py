@@ -13,7 +13,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from fallline.taps.frames import between, caller
 from fallline.taps.patches import Patches, Wrapped
-from fallline.taps.tap import Call, Tap, Topic, new, published, switch, thread
+from fallline.taps.tap import Call, Tap, Topic, new, published, published_at_rest, switch, thread
 
 __all__ = [
     "BATCH",
@@ -98,7 +98,7 @@ def _patch_set_epoch(patches: Patches) -> None:
 
 def _iter(original: Wrapped) -> Wrapped:
     def __iter__(self: Any) -> Any:
-        if not published():
+        if not published_at_rest():
             return original(self)
         call = EpochCall(caller(), self)
         for handler in EPOCH.before:
@@ -113,8 +113,17 @@ def _iter(original: Wrapped) -> Wrapped:
 
 def _next(original: Wrapped) -> Wrapped:
     def __next__(self: Any) -> Any:
-        if switch.silent or (thread.ident != get_ident() and thread.keeps_out()):
-            return original(self)
+        if switch.quiet or (thread.ident != get_ident() and thread.keeps_out()):
+            if switch.pulse is None:
+                return original(self)
+            try:
+                return original(self)
+            except StopIteration:
+                if published_at_rest():
+                    end = Exhausted(caller(), self)
+                    for after in EXHAUSTED.after:
+                        after(end)
+                raise
         here: FrameType | None = _getframe(1)
         while here is not None and between[here.f_code.co_filename]:
             here = here.f_back
@@ -151,7 +160,7 @@ def _next_index(original: Wrapped) -> Wrapped:
 def _sampler(original: Wrapped) -> Wrapped:
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        if published():
+        if published_at_rest():
             call = SamplerMade(caller(), self)
             for handler in SAMPLER_MADE.after:
                 handler(call)

@@ -19,7 +19,7 @@ from torch.nn.modules import module as global_hooks
 
 from fallline.taps.frames import between, caller
 from fallline.taps.patches import Patches, Wrapped
-from fallline.taps.tap import Call, Tap, Topic, new, published, switch, thread
+from fallline.taps.tap import Call, Tap, Topic, new, published, published_at_rest, switch, thread
 
 __all__ = [
     "FORWARD",
@@ -127,12 +127,12 @@ def _model(original: Wrapped) -> Wrapped:
     compiling = torch.compiler.is_compiling  # dynamo knows it, and leaves out what follows
 
     def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if state.inside or state.silent or state.in_backward or compiling():
+        if state.inside or state.quiet or state.in_backward or compiling():
             return original(self, *args, **kwargs)
         return _forward(original, self, args, kwargs)
 
     def instead(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if state.inside or state.silent or state.in_backward or compiling():
+        if state.inside or state.quiet or state.in_backward or compiling():
             if self._compiled_call_impl is not None:
                 return self._compiled_call_impl(*args, **kwargs)
             return self._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
@@ -190,7 +190,7 @@ def _every(original: Wrapped) -> Wrapped:
 def _init(original: Wrapped) -> Wrapped:
     def __init__(self: nn.Module, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        if not switch.inside and published():
+        if not switch.inside and published_at_rest():
             call = ModuleMade(caller(), self)
             for handler in MODULE_MADE.after:
                 handler(call)
@@ -199,7 +199,7 @@ def _init(original: Wrapped) -> Wrapped:
 
 
 def _registered(module: nn.Module, name: str, new: Any) -> None:
-    if isinstance(new, nn.Module) and published():
+    if isinstance(new, nn.Module) and published_at_rest():
         call = ModuleRegistered(caller(), module, name, new)
         for handler in MODULE_REGISTERED.before:
             handler(call)
@@ -208,7 +208,7 @@ def _registered(module: nn.Module, name: str, new: Any) -> None:
 def _wrap(original: Wrapped) -> Wrapped:
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        if published():
+        if published_at_rest():
             call = ModuleWrapped(caller(), self)
             for handler in WRAPPED.after:
                 handler(call)

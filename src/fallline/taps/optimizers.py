@@ -18,7 +18,7 @@ from torch.optim.optimizer import (
 
 from fallline.taps.frames import between, caller
 from fallline.taps.patches import Patches, Wrapped
-from fallline.taps.tap import Call, Tap, Topic, new, published, switch, thread
+from fallline.taps.tap import Call, Tap, Topic, new, published_at_rest, switch, thread
 
 __all__ = [
     "CLOSURE",
@@ -90,7 +90,10 @@ def _patch_add_param_group(patches: Patches) -> None:
 
 def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
     """A hook of torch, in front of every step; what it returns replaces the arguments."""
-    if switch.silent or (thread.ident != get_ident() and thread.keeps_out()):
+    if switch.quiet or (thread.ident != get_ident() and thread.keeps_out()):
+        pulse = switch.pulse
+        if pulse is not None and thread.ident == get_ident() and not switch.silent:
+            pulse.before(optimizer)
         return None
     closure = args[1] if len(args) > 1 else kwargs.get("closure") if kwargs else None
     here: FrameType | None = _getframe(1)
@@ -110,7 +113,7 @@ def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
 
 def _evaluated(closure: Callable[[], Any], optimizer: Optimizer) -> Callable[[], Any]:
     def evaluated() -> Any:
-        if switch.silent:
+        if switch.quiet:
             return closure()
         return CLOSURE.around(ClosureCall(caller(), optimizer), closure)
 
@@ -119,7 +122,10 @@ def _evaluated(closure: Callable[[], Any], optimizer: Optimizer) -> Callable[[],
 
 def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     """A hook of torch, behind every step."""
-    if switch.silent or (thread.ident != get_ident() and thread.keeps_out()):
+    if switch.quiet or (thread.ident != get_ident() and thread.keeps_out()):
+        pulse = switch.pulse
+        if pulse is not None and thread.ident == get_ident() and not switch.silent:
+            pulse.after(optimizer)
         return
     here: FrameType | None = _getframe(1)
     while here is not None and between[here.f_code.co_filename]:
@@ -134,7 +140,7 @@ def _zero_grad(original: Wrapped) -> Wrapped:
     def zero_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
         if switch.replaying:
             return None
-        if switch.silent or (thread.ident != get_ident() and thread.keeps_out()):
+        if switch.quiet or (thread.ident != get_ident() and thread.keeps_out()):
             return original(self, *args, **kwargs)
         here: FrameType | None = _getframe(1)
         while here is not None and between[here.f_code.co_filename]:
@@ -153,7 +159,7 @@ def _zero_grad(original: Wrapped) -> Wrapped:
 
 def _add_param_group(original: Wrapped) -> Wrapped:
     def add_param_group(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
-        if not published():
+        if not published_at_rest():
             return original(self, *args, **kwargs)
         call = ParametersAdded(caller(), self)
         return PARAMETERS_ADDED.around(call, original, self, *args, **kwargs)
@@ -164,7 +170,7 @@ def _add_param_group(original: Wrapped) -> Wrapped:
 def _init(original: Wrapped) -> Wrapped:
     def __init__(self: Optimizer, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        if published():
+        if published_at_rest():
             call = OptimizerMade(caller(), self)
             for handler in OPTIMIZER_MADE.after:
                 handler(call)

@@ -71,7 +71,7 @@ def _scale(original: Wrapped) -> Wrapped:
         scaled = original(self, outputs)
         if (
             not self._enabled
-            or switch.silent
+            or switch.quiet
             or (thread.ident != get_ident() and thread.keeps_out())
         ):
             return scaled
@@ -108,7 +108,7 @@ def _step(original: Wrapped) -> Wrapped:
             return None
         if (
             not self._enabled
-            or switch.silent
+            or switch.quiet
             or (thread.ident != get_ident() and thread.keeps_out())
         ):
             return original(self, optimizer, *args, **kwargs)
@@ -140,7 +140,7 @@ def _update(original: Wrapped) -> Wrapped:
             return None
         if (
             not self._enabled
-            or switch.silent
+            or switch.quiet
             or (thread.ident != get_ident() and thread.keeps_out())
         ):
             return original(self, *args, **kwargs)

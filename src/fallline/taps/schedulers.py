@@ -49,7 +49,7 @@ def _step(original: Wrapped) -> Wrapped:
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
         if switch.replaying:
             return None
-        if _Nested.inside or switch.silent or (thread.ident != get_ident() and thread.keeps_out()):
+        if _Nested.inside or switch.quiet or (thread.ident != get_ident() and thread.keeps_out()):
             return original(self, *args, **kwargs)
         here: FrameType | None = _getframe(1)
         while here is not None and between[here.f_code.co_filename]:

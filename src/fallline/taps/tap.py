@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import get_ident
 from types import FrameType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from fallline.taps.frames import Place, place
 from fallline.taps.patches import Patches
@@ -16,6 +16,7 @@ from fallline.taps.thread import TrainingThread
 
 __all__ = [
     "Call",
+    "Pulse",
     "Reached",
     "Subscription",
     "Switch",
@@ -23,6 +24,7 @@ __all__ = [
     "Topic",
     "new",
     "published",
+    "published_at_rest",
     "replaying",
     "silence",
     "switch",
@@ -49,16 +51,41 @@ Handler = Callable[[C], Any]
 new: Callable[[type[C]], C] = object.__new__
 
 
+class Pulse(Protocol):
+    """What is called around each step while nothing else of an update is published."""
+
+    def before(self, optimizer: Any) -> None: ...
+
+    def after(self, optimizer: Any) -> None: ...
+
+
 class Switch:
     """Which calls are published now. Read for every call of every module, so it is kept to plain attributes."""
 
     def __init__(self) -> None:
-        self.silent = False  # our own computations, a replay
+        self.quiet = False  # silent, or at rest
+        self._silent = False
+        self.pulse: Pulse | None = None
         self.replaying = (
             False  # backward ends the replay; steps, clearing and schedules are held back
         )
         self.inside = False  # in the forward pass of a model
         self.in_backward = False
+
+    @property
+    def silent(self) -> bool:
+        """Our own computations, a replay: nothing at all is published."""
+        return self._silent
+
+    @silent.setter
+    def silent(self, silent: bool) -> None:
+        self._silent = silent
+        self.quiet = silent or self.pulse is not None
+
+    def rest(self, pulse: Pulse | None) -> None:
+        """Publish no more of updates than their steps, to this one; None: everything again. New objects and epochs always count."""
+        self.pulse = pulse
+        self.quiet = self._silent or pulse is not None
 
 
 class Reached(BaseException):
@@ -77,6 +104,11 @@ if hasattr(os, "register_at_fork"):
 
 def published() -> bool:
     """Whether a call that is made now, by this thread, is published."""
+    return not switch.quiet and (thread.ident == get_ident() or not thread.keeps_out())
+
+
+def published_at_rest() -> bool:
+    """The same of what counts also while updates are not followed: objects that are made, epochs."""
     return not switch.silent and (thread.ident == get_ident() or not thread.keeps_out())
 
 

@@ -86,6 +86,7 @@ class Backwards:
             id(frame.f_code),
             frame.f_lasti,
             any_autocast(),
+            self._wrappers.any and self._wrappers.syncing(),
         )
         routine = self._routine
         recorded = not routine.resting or routine.keys[routine.at] != key
@@ -97,6 +98,8 @@ class Backwards:
             else:
                 event = routine.events[routine.at]
                 routine.at += 1
+                if isinstance(event, Backward) and event.sync:
+                    self._draft.all_reduces += 1
             self._draft.loss_at = event.at
             if isinstance(loss, Tensor) and (recorded or not self._goes_again(loss, event, frame)):
                 self._graphs.note(loss)

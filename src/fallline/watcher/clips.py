@@ -55,7 +55,7 @@ class Clips:
         if self._fuse.off:
             return
         routine, frame = self._routine, call.frame
-        key = ("clip", call.how, id(frame.f_code), frame.f_lasti)
+        key = ("clip", call.how, id(frame.f_code), frame.f_lasti, self._draft.in_closure)
         if routine.resting and routine.keys[routine.at] == key:
             again = routine.events[routine.at]
             routine.at += 1

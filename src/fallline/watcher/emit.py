@@ -36,6 +36,7 @@ class Emitter:
         self._objects = objects
         # by kind and place: an event that more parameters may be added to
         self._open: dict[tuple[type[Event], int], tuple[Event, list[Any]]] = {}
+        self.muted = False  # what happens now is not recorded
         # by thread, before it is known which one trains; None from then on
         self._early: list[tuple[int, Event]] | None = []
 
@@ -66,6 +67,8 @@ class Emitter:
         self._open.clear()
 
     def record(self, event: Event) -> None:
+        if self.muted:
+            return
         if self._early is not None:
             self._early.append((get_ident(), event))
             del self._early[:-MOST_EARLY]

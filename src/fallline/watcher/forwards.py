@@ -105,6 +105,8 @@ class Forwards:
             getattr(module, "training", None),
             grad,
             any_autocast(),
+            # DDP: whether the backward will all-reduce is decided here
+            self._wrappers.any and getattr(module, "require_backward_grad_sync", None),
         )
         routine = self._routine
         try:

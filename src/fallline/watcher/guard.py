@@ -1,22 +1,27 @@
 """Keeps a non-finite update out of the model.
 
-Before a step the gradients are looked at; when one of them is not finite, the step is run without any gradient, which
+On a CPU the gradients are looked at before a step; when one of them is not finite, the step is run without any gradient, which
 every optimizer takes as "nothing to do", and the gradients are put back afterwards. A run with finite gradients is not
-touched at all.
+touched at all. Looking costs one pass over the gradients (`_foreach_norm`), and nothing where clipping has just measured their
+norm. Where that pass takes more than half of what is left of the budget, a few small tensors are looked at before every step,
+where a NaN from nearly any operation arrives as well, and all of them as often as the guard's share allows.
 
-Looking costs one pass over the gradients (`_foreach_norm`), and nothing where clipping has just measured their norm. Where
-that pass takes more than half of what is left of the budget, a few small tensors are looked at before every step, where a NaN from
-nearly any operation arrives as well, and all of them as often as the guard's share allows. On a CUDA device the answer is waited
-for once per step, except for fused optimizers, which take the flag on the device and skip by themselves; that a flag was
-raised is noticed an update later, and from then on the answer is waited for, so that the next one can be replayed.
+On an accelerator the answer stays on the device (`on_device`): a fused optimizer takes it as `found_inf`, before any other step bad
+gradients are set to zero, and the host reads the answer some updates later. Only where a bad update can be replayed is it waited
+for: in the first updates, and for a while after a bad one. "exact" and "stop" always wait.
+
+Several ranks decide alike without talking to each other: gradients that were all-reduced are the same everywhere, which update is
+looked at depends on its number and not on a clock, and what a late answer leads to happens a fixed number of updates later.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections import deque
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,11 +29,15 @@ from torch import Tensor
 from fallline.events import Clip
 from fallline.taps.gradients import gradient_of as _gradient
 from fallline.watcher.budget import FLOOR_SECONDS, SHARE, left_for_looks
-from fallline.watcher.finite import Plan, norm_of
+from fallline.watcher.finite import Plan
 from fallline.watcher.fuse import GuardStop
+from fallline.watcher.later import Number, sent_numbers, syncs_allowed
+from fallline.watcher.limit import Limit
 from fallline.watcher.objects import Objects
+from fallline.watcher.on_device import Look, values_of, wipe
 from fallline.watcher.origin import Origin
 from fallline.watcher.progress import Draft
+from fallline.watcher.recording import Recording
 from fallline.watcher.scalers import Scalers
 
 __all__ = ["Guard", "GuardStop"]
@@ -40,41 +49,78 @@ ALWAYS_WITHIN = 0.5  # of what is left of the budget
 FIRST = 32  # passes that are made before they are rationed
 FEW = 2
 MOST_RESTS = 1_000
+RESTS_ON_RANKS = 7  # where several ranks have to look at the same updates
 SMALL = 4_096  # elements
+# On an accelerator: updates that are waited for, at first and after a bad one, so that a bad one can be replayed.
+WAITED = 50
+WAITED_AGAIN = 200
+LAG = 64  # updates after which a late answer is acted upon
+# What the finding says of an update that was not watched.
+UNWATCHED = (
+    "updates this short are watched now and then, and this one was not; those that follow are"
+)
+# What the finding says about a bad update where the step does not take `found_inf`: "The guard ..."
+ZEROED = (
+    "set the gradients of this update to zero; momentum and weight decay still acted on the weights"
+)
 _sum, _item = Tensor.sum, Tensor.item
+_is_cpu = attrgetter("is_cpu")
+
+
+class _Late(NamedTuple):
+    """The answer about an update, on its way here."""
+
+    check: int  # how many there had been
+    update: int
+    held: int
+    flag: Number
+    loss: Number | None
 
 
 class Guard:
-    """mode: "skip" (the update is not applied), "stop" (raises `GuardStop`), "off"."""
+    """mode: "skip" (the update is kept out), "exact" (and any device is waited for), "stop" (raises `GuardStop`), "off".
+
+    `limit`: what happens when too many updates were kept out, "aside" (the guard lets them through from then on), "stop", "none".
+    """
 
     def __init__(
         self,
         mode: str,
+        limit: str,
         budget: float,
         objects: Objects,
         draft: Draft,
         scalers: Scalers,
         origin: Origin,
+        recording: Recording,
     ) -> None:
-        self.mode = mode
+        self.mode = self.asked = mode
+        self._limit = limit
         self._budget = budget
         self._objects = objects
         self._draft = draft
         self._scalers = scalers
         self._origin = origin
+        self._recording = recording
         self.skipped = 0
-        # of all gradients of the update in progress, where it was measured
-        self.norm: float | None = None
+        self.aside: int | None = None  # the update from which on nothing is kept out any more
+        # of all gradients of the update in progress, where it was measured; a tensor on an accelerator
+        self.norm: float | Tensor | None = None
         # what was measured before the last step; of finite numbers it may overflow
         self.recent: float | None = None
+        self.resting = False  # updates are not watched now, so nothing can be replayed
         self.holds = False  # something that has to be let go after the step
         self._held: dict[int, list[tuple[Tensor, Tensor]]] = {}
         self._looked_at: list[Tensor] = []
         self._measured: tuple[Tensor, int] | None = None  # what a clip has just measured
         self._plans: dict[int, Plan] = {}  # by set of parameters
-        self.flag: Tensor | None = None  # on the device: whether the step in progress is skipped
-        self._flags: deque[tuple[int, Tensor, torch.cuda.Event]] = deque()  # on their way here
-        self._waits = False  # a flag was raised: look before the step from now on
+        self._counted = Limit()
+        self._acts: tuple[int, str] | None = None  # at which check the limit counts, and why
+        # on an accelerator
+        self.flag: Tensor | None = None  # whether the step in progress is kept out
+        self._late: deque[_Late] = deque()
+        self._checks = 0
+        self._waits_until = WAITED  # checks
         self._last = time.perf_counter()
         self._rested = 0  # steps since then
 
@@ -95,8 +141,8 @@ class Guard:
         """Gradients are complete: hold the step back when one of them is not finite. `held`: the optimizer's parameter set."""
         measured, self._measured = self._measured, None
         self.norm = self.flag = None
-        if self._flags:
-            self.settle()
+        if self._late or self._acts is not None:
+            self._catch_up(index)
         if self._scalers.stepping is not None:
             return  # the scaler has looked already
         if measured is not None and self._measured_by_clip(measured, held):
@@ -124,11 +170,22 @@ class Guard:
             return
         # the step looks at .grad as well, and finds the objects that were made here
         self._looked_at, self.holds = gradients, True
-        if self._fine(optimizer, index, gradients, held):
-            if self.flag is None and gradients[0].is_cuda:
+        if self.mode in ("skip", "off") and not any(map(_is_cpu, gradients)):
+            self._leave_on_device(optimizer, index, held, gradients)
+        elif self._fine(optimizer, gradients, held):
+            if not gradients[0].is_cpu and not self.resting:
                 self._origin.waited()  # so the loss can be looked at, too
-            return
-        self._origin.gradients_bad(optimizer, index)
+        else:
+            self._bad(optimizer, index, held, gradients)
+
+    def _bad(
+        self, optimizer: torch.optim.Optimizer, index: int, held: int, gradients: list[Tensor]
+    ) -> None:
+        """One of these gradients is not finite."""
+        if self.resting:
+            self._origin.noticed_late(index, True, UNWATCHED)
+        else:
+            self._origin.gradients_bad(optimizer, index)
         self.recent = None
         if self.mode == "off":
             return
@@ -138,6 +195,16 @@ class Guard:
                 f"update {index}: a gradient is NaN or Inf, so the step was not taken (--guard stop); "
                 "the findings of this run say which operation made it"
             )
+        if any(hasattr(g, "_local_tensor") for g in gradients):
+            # shards: ranks that hold no NaN take this step, and optimizers that count their steps must agree
+            wipe([values_of(g) for g in gradients], torch.ones((), device=gradients[0].device))
+        else:
+            self._hold_back(optimizer)
+        why = self._counted.reached(held, index)
+        if why is not None:
+            self._reached_limit(index + 1, why)
+
+    def _hold_back(self, optimizer: torch.optim.Optimizer) -> None:
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         pairs = self._held[id(optimizer)] = [(p, p.grad) for p in parameters if p.grad is not None]
         for p, _ in pairs:
@@ -164,18 +231,16 @@ class Guard:
             and math.isfinite(norm.item())
         )
 
-    def _fine(self, optimizer: Any, index: int, gradients: list[Tensor], held: int) -> bool:
-        fused = getattr(optimizer, "_step_supports_amp_scaling", False)
-        if fused and self.mode == "skip" and not self._waits and gradients[0].is_cuda:
-            return self._on_device(optimizer, gradients, index)
+    def _fine(self, optimizer: Any, gradients: list[Tensor], held: int) -> bool:
         started = time.perf_counter()
         plan = self._plans.get(held)
         if plan is None or plan.count != len(gradients):
             plan = self._plans[held] = Plan(gradients)
             plan.few = _few(optimizer)
-        fine, self.norm = plan.norm_if_finite(gradients)
+        fine, norm = plan.norm_if_finite(gradients)
+        self.norm = norm
         if fine:
-            self.recent = math.inf if self.norm is None else self.norm
+            self.recent = math.inf if norm is None else norm
         plan.took(time.perf_counter() - started)
         plan.rests = self._rests(plan)
         return fine
@@ -187,35 +252,94 @@ class Guard:
         self._last, self._rested = now, 0
         if plan.elements <= ALWAYS_BELOW and plan.count <= ALWAYS_TENSORS:
             return 0
+        if plan.looks < FIRST or not plan.few:
+            return 0
+        if self._recording.world > 1:
+            return RESTS_ON_RANKS
         left = left_for_looks(self._budget, update)
-        if plan.looks < FIRST or not plan.few or plan.seconds <= ALWAYS_WITHIN * left:
+        if plan.seconds <= ALWAYS_WITHIN * left:
             return 0
         return min(int(plan.seconds / max(SHARE * left, FLOOR_SECONDS)), MOST_RESTS)
 
-    def _on_device(self, optimizer: Any, gradients: list[Tensor], index: int) -> bool:
-        """A fused optimizer applies nothing where `found_inf` is set; nobody has to wait for the answer."""
+    # -- on an accelerator -------------------------------------------------------------------------------------
+
+    def _leave_on_device(
+        self, optimizer: Any, index: int, held: int, gradients: list[Tensor]
+    ) -> None:
+        """Whether they are finite is known on the device alone, and acted upon there."""
         with torch.no_grad():
-            found = ~torch.isfinite(norm_of(gradients))
-        self.flag = optimizer.found_inf = found.float()
+            look = Look(gradients)
+        self._checks += 1
+        self.flag, self.norm = look.flag, look.norm
+        fused = getattr(optimizer, "_step_supports_amp_scaling", False)
+        self._origin.guarded = None if fused or self.mode == "off" else ZEROED
+        if self._checks <= self._waits_until and not self.resting:
+            self._wait_for(optimizer, index, look)
+        if self.mode == "off":
+            return
+        if fused:
+            optimizer.found_inf = self.flag
+        else:
+            look.wipe()
+
+    def _wait_for(self, optimizer: torch.optim.Optimizer, index: int, look: Look) -> None:
+        """While the micro-batch of this update can still be replayed."""
         loss = self._origin.last_loss
-        sent = self.flag if loss is None else torch.stack((self.flag, loss.float().reshape(())))
-        here = torch.empty(sent.shape, pin_memory=True)
-        here.copy_(sent, non_blocking=True)
-        arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        arrived.record()
-        self._flags.append((index, here, arrived))
-        return True
+        sent = [look.flag, *(t for t in (look.norm, loss) if t is not None)]
+        flag, *others = map(float, sent_numbers(sent))
+        self.recent = others[0] if look.norm is not None and not flag else None
+        if flag:
+            with syncs_allowed():
+                self._origin.gradients_bad(optimizer, index)
+        elif loss is not None and not math.isfinite(others[-1]):
+            with syncs_allowed():
+                self._origin.waited()
+
+    def sent(self, index: int, held: int, flag: Number, loss: Number | None) -> None:
+        """The answer about this update is on its way to the host."""
+        self._late.append(_Late(self._checks, index, held, flag, loss))
+
+    def _catch_up(self, index: int) -> None:
+        """Before another step: read what has arrived, and what is so old that all ranks have to know it by now."""
+        old = bool(self._late) and self._late[0].check <= self._checks - LAG
+        self.settle(wait=old)
+        if self._acts is not None and self._checks >= self._acts[0]:
+            why, self._acts = self._acts[1], None
+            self._reached_limit(index, why)
 
     def settle(self, wait: bool = False) -> None:
-        """Count the flags that have arrived from the device; `wait`: all of them."""
-        while self._flags and (wait or self._flags[0][2].query()):  # type: ignore[no-untyped-call]
-            index, here, arrived = self._flags.popleft()
-            arrived.synchronize()
-            flag, *losses = here.reshape(-1).tolist()
-            if flag:
+        """Count the answers that have arrived from the device; `wait`: all of them."""
+        while self._late and (wait or self._late[0].flag.here()):
+            late = self._late.popleft()
+            if not late.flag:
+                continue
+            if self.mode != "off":
                 self.skipped += 1
-                self._waits = True
-                self._origin.noticed_late(index, all(map(math.isfinite, losses)))
+                why = self._counted.reached(late.held, late.update)
+                if why is not None and self._acts is None:
+                    self._acts = (late.check + LAG, why)
+            if late.check > self._waits_until:
+                finite = late.loss is None or math.isfinite(float(late.loss))
+                if self._origin.noticed_late(late.update, finite):
+                    self._waits_until = self._checks + WAITED_AGAIN
+
+    # -- too many ----------------------------------------------------------------------------------------------
+
+    def _reached_limit(self, index: int, why: str) -> None:
+        """Before this update."""
+        if self._limit == "none" or self.mode == "off":
+            return
+        if self._limit == "stop":
+            raise GuardStop(
+                f"update {index}: {why} were NaN or Inf and were kept out of the model, so it does not train "
+                "(--guard-limit stop); the findings of this run say which operation made them"
+            )
+        self.mode, self.aside = "off", index
+        print(
+            f"fallline: {why} were NaN or Inf, so the guard steps aside: from update {index} on they are applied, as without "
+            "fallline (--guard-limit stop ends the run instead)",
+            file=sys.stderr,
+        )
 
 
 def _few(optimizer: torch.optim.Optimizer) -> list[tuple[int, int]]:

@@ -22,6 +22,7 @@ from fallline.taps.backward import BACKWARD, BackwardCall
 from fallline.taps.gradients import GRADIENT_READ, GradientRead, gradient_of
 from fallline.taps.optimizers import OPTIMIZER_MADE
 from fallline.taps.tap import Subscription
+from fallline.watcher.later import syncs_allowed
 from fallline.watcher.progress import Draft, Progress
 from fallline.watcher.recorder import Recorder, as_it_is
 
@@ -117,7 +118,8 @@ class HandUpdates:
             return True
         if before.values is None:
             return self._trusts(now)
-        changed = not torch.equal(before.values, _values(now))
+        with syncs_allowed():
+            changed = not torch.equal(before.values, _values(now))
         self._compared += changed
         return changed
 
@@ -148,6 +150,6 @@ def _values(tensor: Tensor) -> Tensor:
 
 
 def _mean(losses: list[Any]) -> Any:
-    if len(losses) < 2 or any(loss is None for loss in losses):
+    if len(losses) < 2 or any(not isinstance(loss, float) for loss in losses):
         return losses[-1] if losses else None
     return sum(losses) / len(losses)

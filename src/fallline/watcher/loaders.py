@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from collections import deque
 from time import perf_counter as now
 from typing import Any, Literal
 
@@ -57,10 +56,10 @@ class Loaders:
         self._kept = kept
         self._recording = recording
         self._told: set[tuple[str, Location]] = set()  # loaders that the run describes, by line
-        # iterator → the name of its loader, which may be gone by then, [batches given, still in the middle], and the indices of batches to come
-        self._iterators: weakref.WeakKeyDictionary[Any, tuple[str, list[Any], deque[list[Any]]]] = (
-            weakref.WeakKeyDictionary()
-        )
+        # iterator → the name of its loader, which may be gone by then, [batches given, still in the middle], and the indices of batches to come, by number
+        self._iterators: weakref.WeakKeyDictionary[
+            Any, tuple[str, list[Any], dict[int, list[Any]]]
+        ] = weakref.WeakKeyDictionary()
         self._workers: dict[str, Any] = {}  # by loader
         self._epochs: set[str] = set()
         self._asked = 0.0  # when the next batch was
@@ -83,7 +82,7 @@ class Loaders:
     def _epoch(self, call: EpochCall) -> None:
         name = self._name(call.loader)
         self._epochs.add(name)
-        self._iterators[call.iterator] = (name, [0, False], deque())
+        self._iterators[call.iterator] = (name, [0, False], {})
         self._workers[name] = getattr(call.loader, "num_workers", None)
         at, callers = spot(call.place)
         self._emitter.emit(Epoch(at, callers=callers, loader=name))
@@ -110,8 +109,13 @@ class Loaders:
     def _drawn(self, call: IndexCall) -> None:
         """The sampler has drawn a batch, with workers some batches ahead."""
         entry = self._iterators.get(call.iterator)
-        if entry is not None and isinstance(call.index, list) and len(entry[2]) < AHEAD:
-            entry[2].append(call.index)
+        if entry is not None and isinstance(call.index, list):
+            iterator = call.iterator
+            number = getattr(iterator, "_send_idx", getattr(iterator, "_num_yielded", None))
+            if len(entry[2]) > AHEAD:  # batches that came while the watcher was at rest
+                entry[2].clear()
+            if number is not None:
+                entry[2][number] = call.index
 
     def _batch(self, call: BatchCall) -> None:
         self._draft.seconds["data"] += now() - self._asked
@@ -120,9 +124,12 @@ class Loaders:
         entry = self._iterators.get(call.iterator)
         if entry is None:
             return
-        if entry[2]:
-            self._draft.indices.append(entry[2].popleft())
-        index, entry[1][0] = entry[1][0], entry[1][0] + 1
+        # the iterator's own count: batches that came while the watcher was at rest are in it
+        index = getattr(call.iterator, "_num_yielded", entry[1][0] + 1) - 1
+        entry[1][0] = index + 1
+        drawn = entry[2].pop(index, None)
+        if drawn is not None:
+            self._draft.indices.append(drawn)
         entry[1][1] = True
         name = entry[0]
         described = self._objects.described[name]

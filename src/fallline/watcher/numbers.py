@@ -23,6 +23,7 @@ from torch import Tensor
 from fallline.engine.statistics import has_kernel, moments_of
 from fallline.runs.samples import FROZEN, WIDTH, WITH, WITHOUT, Layout, ParameterInfo, Sample
 from fallline.watcher.budget import FLOOR_SECONDS, SHARE, left_for_looks
+from fallline.watcher.later import Sent, send
 
 if TYPE_CHECKING:
     from fallline.runs.update import UpdateRow
@@ -151,7 +152,7 @@ class Numbers:
         self._pay(started)
 
     def _after_step(self, row: UpdateRow) -> None:
-        row.fingerprint, self._fingerprint = self._fingerprint, None
+        row.fingerprint, self._fingerprint = _sent(self._fingerprint), None
         if self._sample is None:
             return
         started = time.thread_time()
@@ -222,13 +223,14 @@ class Numbers:
         @torch.no_grad()
         def finish() -> Sample:
             new, _ = _probes(parameters)
-            moved = _norms(new - old, sizes)
-            weights = _norms(old, sizes)
+            moved = send(_norms(new - old, sizes))
+            weights = send(_norms(old, sizes))
+            measured, small, cosine = map(_sent, (statistics, tiny, signal))
 
             def numbers() -> tuple[list[float], float]:
-                found = _gradient_rows(having, statistics, tiny, divisor)
-                rows = _rows(found, frozen, moved, weights, factors)
-                return rows, float("nan") if signal is None else float(signal)
+                found = _gradient_rows(having, measured, small, divisor)
+                rows = _rows(found, frozen, moved.values(), weights.values(), factors)
+                return rows, float("nan") if cosine is None else float(cosine.values())
 
             return Sample(layout, numbers)
 
@@ -282,16 +284,20 @@ def _nonfinite(gradients: Sequence[Tensor], norms: Tensor) -> Tensor:
     return torch.stack([g.numel() - torch.isfinite(g).sum() for g in gradients]).float()
 
 
-# The two below read the device and so wait for it: background thread only.
+def _sent(tensor: Tensor | None) -> Sent | None:
+    return None if tensor is None else send(tensor)
+
+
+# The one below waits for what was sent: background thread only.
 
 
 def _gradient_rows(
-    having: list[int], statistics: Tensor | None, tiny: Tensor | None, divisor: float
+    having: list[int], statistics: Sent | None, tiny: Sent | None, divisor: float
 ) -> dict[int, list[float]]:
     """The gradient columns of each parameter that has a gradient."""
     if statistics is None:
         return {}
-    smalls = tiny.tolist() if tiny is not None else [float("nan")] * len(having)
+    smalls = tiny.values() if tiny is not None else [float("nan")] * len(having)
     return {
         i: [
             norm / divisor,
@@ -303,7 +309,7 @@ def _gradient_rows(
             small,
         ]
         for i, (norm, mean, std, largest, zeros, nonfinite), small in zip(
-            having, statistics.tolist(), smalls, strict=True
+            having, statistics.values(), smalls, strict=True
         )
     }
 
@@ -311,15 +317,15 @@ def _gradient_rows(
 def _rows(
     found: dict[int, list[float]],
     frozen: set[int],
-    moved: Tensor,
-    weights: Tensor,
+    moved: list[float],
+    weights: list[float],
     factors: list[float],
 ) -> list[float]:
     """The matrix of a sample, row by row as `COLUMNS` says."""
     nan = float("nan")
     missing = [nan] * (WIDTH - 3)
     rows: list[float] = []
-    for i, (change, weight) in enumerate(zip(moved.tolist(), weights.tolist(), strict=True)):
+    for i, (change, weight) in enumerate(zip(moved, weights, strict=True)):
         rows += found.get(i, missing)
         state = FROZEN if i in frozen else WITH if i in found else WITHOUT
         rows += (weight * factors[i], change / weight if weight else nan, state)

@@ -47,6 +47,7 @@ __all__ = ["Origin"]
 # A run that has gone bad goes bad at every update: these many are looked into.
 MOST_REPLAYS = 3
 # What was not finite before any operation of the forward pass.
+LATE = "the device was not waited for; from here on it is, and the next one is replayed"
 _CODES = {"parameter": "FL622", "buffer": "FL622", "input": "FL623"}
 
 
@@ -69,6 +70,9 @@ class Origin:
         self.window_lost = False  # a loss of the update in progress was not finite
         self.guard_follows = False  # in updates that go like the last one
         self.lost = False  # the loss of the last backward was not finite: no news in its gradients
+        self.guarded: str | None = (
+            None  # what the guard does to a bad update, where it is more than leaving it out
+        )
         self.calm = False  # nothing has to be looked at after a step like the last one
         self._probes: dict[int, list[weakref.ref[Tensor]]] = {}
         # parameter → update, line, optimizer
@@ -236,13 +240,18 @@ class Origin:
         """Of the last backward, where it is on an accelerator."""
         return self._loss[0] if self._loss is not None else None
 
-    def noticed_late(self, index: int, finite_loss: bool) -> None:
-        """A fused optimizer has skipped an earlier update; what that micro-batch was is gone."""
-        if self.latest is not None and ("late", self.latest.at.line) not in self._reported:
-            self._reported.add(("late", self.latest.at.line))
-            why = "the fused step was not waited for; from here on it is, and the next one is replayed"
+    def noticed_late(self, index: int, finite_loss: bool, why: str = LATE) -> bool:
+        """An earlier update was not finite; what that micro-batch was is gone. Whether the next such one can say more."""
+        if self.latest is None or self._replays >= MOST_REPLAYS:
+            return False
+        line = self.latest.at.line
+        if ("gradient", line) in self._reported or ("site", line) in self._reported:
+            return False
+        if ("late", line) not in self._reported:
+            self._reported.add(("late", line))
             code = "FL621" if finite_loss else "FL620"
             self._observe(code, self.latest, {"step": index, "missing": why})
+        return True
 
     # -- what is said ------------------------------------------------------------------------------------------
 
@@ -350,6 +359,7 @@ class Origin:
             "backward": f"{event.at.path}:{event.at.line}",
             "optimizer": optimizer,
             **facts,
+            "guard": self.guarded if code in ("FL620", "FL621") else None,
             "learning_rate": self._rate_jump(),
         }
         self._observed.add(code, at, {k: v for k, v in seen.items() if v is not None})

@@ -57,6 +57,11 @@ class Draft:
             seconds["other"] = max(0.0, moment - before - sum(seconds.values()))
         return seconds
 
+    def resume(self, moment: float) -> None:
+        """Updates have passed that nobody watched; the next one begins."""
+        self.clear()
+        self._ended, self.clock = moment, None
+
     def clear(self) -> None:
         """The next update begins."""
         self.losses: list[Any] = []

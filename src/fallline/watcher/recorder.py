@@ -18,17 +18,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fallline.finding import Finding
 from fallline.runs.store import Store, claim_folder
 from fallline.runs.update import UpdateRow
+from fallline.watcher.later import Number, sent_numbers
 
-__all__ = ["Recorder", "as_it_is"]
+__all__ = ["Recorder", "as_it_is", "as_they_are"]
 
 # A queue this long means that the writer cannot keep up (a stalled disk); further rows are counted, not kept.
 QUEUE_LIMIT = 20_000
 # How long a killed run may be behind, at most.
 FLUSH_SECONDS = 2.0
-_NUMBERS = (int, float)  # a union type made anew at each look is slow
+_NUMBERS = (int, float, Number)  # a union type made anew at each look is slow
 
 
 class Recorder:
@@ -239,18 +242,31 @@ def as_it_is(value: Any) -> Any:
     if value is None or isinstance(value, _NUMBERS):
         return value
     try:
-        if value.is_cpu:
-            return value.item()
-        return value.detach().clone()  # a kernel in the device's queue; nobody waits for it
+        return value.item() if value.is_cpu else sent_numbers([value])[0]
     except Exception:
         return None  # a meta or fake tensor, or one with several elements
 
 
+def as_they_are(values: list[Any]) -> list[Any]:
+    """The same of the values of one update: those on a device are sent together."""
+    devices = {v.device for v in values if getattr(v, "is_cpu", True) is False}
+    if len(devices) != 1:
+        return list(map(as_it_is, values))
+    if next(iter(devices)).type == "cuda" and torch.cuda.is_current_stream_capturing():
+        return [as_it_is(v) if getattr(v, "is_cpu", True) else None for v in values]
+    there = [i for i, v in enumerate(values) if getattr(v, "is_cpu", True) is False]
+    try:
+        sent = dict(zip(there, sent_numbers([values[i] for i in there]), strict=True))
+    except Exception:  # one of them has several elements
+        return list(map(as_it_is, values))
+    return [sent[i] if i in sent else as_it_is(v) for i, v in enumerate(values)]
+
+
 def _resolve(row: UpdateRow) -> None:
-    """Turn the row's tensors into numbers. Waits for the device; runs in the background thread only."""
+    """Read what is still on its way from a device. Waits for it; runs in the background thread only."""
     for name in ("loss", "scale", "clip_norm", "grad_norm"):
         value = getattr(row, name)
-        if value is not None and not isinstance(value, _NUMBERS):
+        if isinstance(value, Number):
             try:
                 setattr(row, name, float(value))
             except Exception:
@@ -261,4 +277,4 @@ def _resolve(row: UpdateRow) -> None:
     if row.sample is not None:
         row.sample.resolve()
     if row.fingerprint is not None:
-        row.fingerprint = [number for pair in row.fingerprint.tolist() for number in pair]
+        row.fingerprint = [number for pair in row.fingerprint.values() for number in pair]

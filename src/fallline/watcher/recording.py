@@ -27,6 +27,7 @@ class Options:
     budget: float = 0.01
     guard: str = "skip"
     meta: dict[str, Any] = field(default_factory=dict)
+    guard_limit: str = "aside"
 
 
 class Recording:

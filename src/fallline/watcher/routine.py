@@ -4,7 +4,8 @@ Recording an event means walking the stack, reading facts off graphs and objects
 update, for what the log then throws away because it knows it. So once an update has been recorded often enough, each call is
 only compared with the one that came at this point before (what kind, on which object, from which instruction). The first
 call that differs wakes us: what was let pass is recorded after all, and this one in full. Facts that no call shows, such as a
-divisor, are looked at in one update of 256.
+divisor, are looked at in one update of 251. Programs take turns, as the two halves of a GAN do: after each way to go, that one is
+expected which has come most often behind it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from operator import attrgetter
 from types import FrameType
 from typing import Any, TypeVar
 
-from fallline.events import Backward, Clip, Event, Forward, Step
+from fallline.events import Event, Step
 from fallline.taps.tap import Call
 from fallline.watcher.fuse import Fuse
 from fallline.watcher.log import KEPT_UPDATES, EventLog
@@ -23,7 +24,7 @@ from fallline.watcher.window import Window
 __all__ = ["Routine"]
 
 OFTEN = 32  # times that an update was recorded in full
-IN_FULL = 256  # then every so many are
+IN_FULL = 251  # then every so many are; a prime, so that each of several in turn is
 MOST = 256  # ways that updates of one program go
 
 C = TypeVar("C", bound=Call)
@@ -43,7 +44,9 @@ class Routine:
         self.at = 0  # how many of them have come
         self._recorded: list[tuple[Key, Event]] = []  # of the update in progress, unless it rests
         self._call: Key = ()
-        self._often: dict[tuple[Key, ...], int] = {}
+        self._ways: dict[tuple[Key, ...], _Way] = {}  # that updates go
+        self._expected: _Way | None = None  # that this one seems to go
+        self._last: _Way | None = None  # that the last one went
 
     def expected(self, kind: str, thing: Any, frame: FrameType, also: Any = None) -> Event | None:
         """The event that this call was the last time; None where it has to be recorded. `frame`: that calls torch.
@@ -108,42 +111,67 @@ class Routine:
 
     def stepped(self, steps: int) -> None:
         """A step, which is one of so many, ends the update."""
+        way: _Way | None
         if self.resting:
             self._log.repeat(self.events)
+            way = self._expected
         else:
-            self._know()
+            way = self._know()
             self._recorded = []
+        if self._last is not None and way is not None:
+            self._last.followed_by(way)
+        self._last = way
+        self._expected = expected = way.next if way is not None else None
         self.at = 0
-        self.resting = bool(self.events) and steps % IN_FULL != 0
+        self.resting = expected is not None and bool(expected.events) and steps % IN_FULL != 0
+        if expected is not None and self.resting:
+            self.keys, self.events = expected.keys, expected.events
 
     def forget(self) -> None:
         """New objects have come: what looks like the old ones may not be."""
         if self.resting:
             self.wake()
-        self._often.clear()
+        self._ways.clear()
+        self._last = self._expected = None
         self.keys, self.events = [_NONE], []
 
-    def _know(self) -> None:
-        """An update was recorded in full."""
+    def _know(self) -> _Way | None:
+        """An update was recorded in full: the way it went."""
         if len(self._recorded) > MOST:
-            return
+            return None
         calls = tuple(key for key, _ in self._recorded)
         events = [event for _, event in self._recorded]
-        if len(self._often) > MOST:
-            self._often.clear()
-        often = self._often[calls] = self._often.get(calls, 0) + 1
-        if often < OFTEN or self._log.updates < KEPT_UPDATES or not all(map(_plain, events)):
-            return
-        self.keys, self.events = [*calls, _NONE], events
+        if len(self._ways) > MOST:
+            self._ways.clear()
+        way = self._ways.get(calls)
+        if way is None:
+            way = self._ways[calls] = _Way()
+        way.often += 1
+        known = way.often >= OFTEN and self._log.updates >= KEPT_UPDATES
+        if known and all(map(_plain, events)):
+            way.keys, way.events = [*calls, _NONE], events
+        return way
+
+
+class _Way:
+    """That updates of this program go."""
+
+    __slots__ = ("_counts", "events", "keys", "next", "often")
+
+    def __init__(self) -> None:
+        self.often = 0
+        self.keys: list[Key] = [_NONE]
+        self.events: list[Event] = []  # empty while it is not well known
+        self.next: _Way = self  # that the following update most likely goes
+        self._counts: dict[int, int] = {}  # by id of the way: how often it came next
+
+    def followed_by(self, way: _Way) -> None:
+        counts = self._counts
+        count = counts[id(way)] = counts.get(id(way), 0) + 1
+        if way is not self.next and count > counts.get(id(self.next), 0):
+            self.next = way
 
 
 def _plain(event: Event) -> bool:
-    """It depends on no more than the call: that of ranks that synchronise, of a step that skips, of a closure does."""
-    match event:
-        case Forward(wrapper=wrapper) | Backward(wrapper=wrapper):
-            return not wrapper
-        case Step():
-            return not event.skipped and not event.closure
-        case Clip():
-            return not event.closure
-    return True
+    """It depends on no more than the call: a step that skips does not."""
+    return not (isinstance(event, Step) and event.skipped)

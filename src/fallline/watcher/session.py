@@ -18,6 +18,7 @@ from fallline.taps.tap import Subscription
 from fallline.watcher.backwards import Backwards
 from fallline.watcher.by_hand import ByHand
 from fallline.watcher.clips import Clips, tap_engine
+from fallline.watcher.duty import Duty
 from fallline.watcher.emit import Emitter
 from fallline.watcher.forwards import Forwards
 from fallline.watcher.fuse import Fuse
@@ -25,6 +26,7 @@ from fallline.watcher.guard import Guard
 from fallline.watcher.hand_updates import HandUpdates
 from fallline.watcher.judge import Judge, Verdict
 from fallline.watcher.kept import KeptGraphs
+from fallline.watcher.known import Known
 from fallline.watcher.loaders import Loaders
 from fallline.watcher.log import EventLog
 from fallline.watcher.measures import Measures
@@ -82,7 +84,9 @@ class Session:
         self.origin = origin = Origin(objects, progress, observed)
         self.judge = Judge(self._verdict, log, objects, recording)
         scalers = Scalers(emitter, routine, objects, draft)
-        self.guard = guard = Guard(options.guard, options.budget, objects, draft, scalers, origin)
+        self.guard = guard = Guard(
+            options.guard, options.guard_limit, options.budget, objects, draft, scalers, origin, recording
+        )  # fmt: skip
         self.measures = measures = Measures(objects, scalers, recording)
         kept = KeptGraphs(emitter, progress)
         self.owners = owners = Owners(emitter, objects, progress, observed)
@@ -100,16 +104,23 @@ class Session:
             emitter, routine, objects, window, wrappers, draft, scalers, reach, origin, spikes, graphs, kept, fuse
         )  # fmt: skip
 
+        known: dict[int, Known] = {}
+        self.duty = duty = Duty(
+            options.budget, known, emitter, log, progress, draft, window, scalers, guard, recording, fuse
+        )  # fmt: skip
+        waits = Waits(emitter, progress, taps)
+
         def stepped() -> None:
             if progress.steps == 1:
                 hand_updates.stop()  # an optimizer steps, perhaps one that was made before us
             by_hand.stepped(progress.steps)
+            waits.stepped(progress.steps)
             owners.stepped()
             kept.stepped()
             self.judge.stepped(progress.steps)
 
         self.updates = Updates(
-            steps, routine, log, progress, draft, scalers, measures, guard, origin, spikes, graphs, recording, fuse, stepped
+            steps, routine, log, progress, draft, scalers, measures, guard, origin, spikes, graphs, recording, fuse, known, duty, stepped
         )  # fmt: skip
         forwards.subscribe(taps)
         self.backwards.subscribe(taps)
@@ -125,7 +136,7 @@ class Session:
             owners,
             Schedulers(emitter, routine, objects, loaders),
             Modes(emitter, routine, objects, progress, log),
-            Waits(emitter, progress),
+            waits,
         ):
             part.subscribe(taps, fuse)
 
@@ -144,6 +155,7 @@ class Session:
 
     def _forked(self) -> None:
         """In a forked child: most likely a loader's worker, of which nothing is ours to watch until it steps."""
+        self.duty.stop()
         if self.fuse.off:
             return
         self._asleep = asleep = Subscription()
@@ -172,6 +184,7 @@ class Session:
             return
         safely = self.fuse.safely
         self.fuse.off = True
+        self.duty.stop()
         self.taps.stop()
         self._engine.remove()
         safely(self.hand_updates.finish)
@@ -180,8 +193,13 @@ class Session:
         safely(self.judge.finish, status in ("finished", "exit 0"))
         safely(self.trail.finish)
         if self.recorder is not None:
-            guard = {"mode": self.guard.mode, "skipped": self.guard.skipped}
+            guard = {
+                "mode": self.guard.asked,
+                "skipped": self.guard.skipped,
+                "aside": self.guard.aside,
+            }
             self.recorder.describe("guard", guard)
+            self.recorder.describe("updates", self.progress.counts)
             self.recorder.close(status)
 
     def crashed(self, trace: TracebackType | None) -> None:

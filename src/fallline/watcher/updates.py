@@ -7,7 +7,6 @@ caches hold the user's tensors, and each function that is called has to be fetch
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from sys import getrefcount
 from time import perf_counter as now
 from time import time
@@ -21,9 +20,12 @@ from fallline.taps.optimizers import CLOSURE, PARAMETERS_ADDED, STEP, ClosureCal
 from fallline.taps.scaling import SCALER_STEP, ScalerStepCall
 from fallline.taps.tap import Call, Subscription
 from fallline.watcher.clock import DeviceClock
+from fallline.watcher.duty import Duty
 from fallline.watcher.facts import inner_of
 from fallline.watcher.fuse import Fuse, GuardStop
 from fallline.watcher.guard import Guard
+from fallline.watcher.known import Known
+from fallline.watcher.later import Number
 from fallline.watcher.log import EventLog
 from fallline.watcher.measures import Measures
 from fallline.watcher.memory import LiveGraphs, live_bytes
@@ -31,7 +33,7 @@ from fallline.watcher.numbers import Numbers
 from fallline.watcher.objects import learning_rate
 from fallline.watcher.origin import Origin
 from fallline.watcher.progress import Draft, Progress
-from fallline.watcher.recorder import as_it_is
+from fallline.watcher.recorder import as_it_is, as_they_are
 from fallline.watcher.recording import Recording
 from fallline.watcher.routine import Routine
 from fallline.watcher.scalers import Scalers
@@ -41,16 +43,6 @@ from fallline.watcher.steps import Steps
 __all__ = ["Updates"]
 
 MEMORY_EVERY = 16
-
-
-@dataclass(slots=True)
-class Known:
-    """An optimizer, while updates are well known."""
-
-    name: str
-    held: int  # its set of parameters
-    numbers: Numbers
-    on_device: bool
 
 
 class Updates:
@@ -71,9 +63,11 @@ class Updates:
         graphs: LiveGraphs,
         recording: Recording,
         fuse: Fuse,
+        known: dict[int, Known],
+        duty: Duty,
         stepped: Callable[[], None],
     ) -> None:
-        """`stepped` is called after each update that was recorded in full."""
+        """`known`: by id of the optimizer. `stepped` is called after each update that was recorded in full."""
         self._steps = steps
         self._routine = routine
         self._log = log
@@ -88,7 +82,8 @@ class Updates:
         self._recording = recording
         self._fuse = fuse
         self._after = stepped
-        self._known: dict[int, Known] = {}  # by id of the optimizer
+        self._known = known
+        self._duty = duty
         self._last_step: tuple[Any, float | None] = (None, None)  # and its learning rate
         self._started = 0.0  # the step in progress
         self._closure = _Closure()
@@ -111,6 +106,7 @@ class Updates:
         """An optimizer was made or got more parameters: what is known of it is no longer so."""
         self._known.clear()
         self._routine.forget()
+        self._duty.wake()
 
     # -- before the step ---------------------------------------------------------------------------------------
 
@@ -120,7 +116,8 @@ class Updates:
         optimizer, self._draft.in_closure = call.optimizer, False
         self._closure.given = call.closure
         if call.closure:  # gradients are made inside: they are looked at when the closure has run
-            self._closure.first = len(self._log.events)
+            routine = self._routine
+            self._closure.first = len(self._log.events) + (routine.at if routine.resting else 0)
         else:
             try:
                 known = self._known.get(id(optimizer))
@@ -141,8 +138,11 @@ class Updates:
 
     def _closure_begins(self, call: ClosureCall) -> None:
         # an optimizer may evaluate its closure many times (LBFGS): what counts is the last
-        if len(self._log.events) > self._closure.first and self._draft.in_closure is None:
-            self._log.cut_off(self._closure.first)
+        if self._draft.in_closure is None:
+            if self._routine.resting:
+                self._routine.wake()  # what was let pass until now is in the log again
+            if len(self._log.events) > self._closure.first:
+                self._log.cut_off(self._closure.first)
         self._draft.in_closure, self._closure.started = True, now()
 
     def _closure_ends(self, call: ClosureCall) -> None:
@@ -218,12 +218,12 @@ class Updates:
         finally:
             self._scalers.stepping = None
 
-    def _done(self, optimizer: torch.optim.Optimizer, call: Call, skipped: bool) -> None:
+    def _done(self, optimizer: torch.optim.Optimizer, call: Call, skipped: Any) -> None:
         routine, progress, draft, guard = self._routine, self._progress, self._draft, self._guard
         again = None
         if not skipped:
             frame = call.frame
-            key = ("step", id(optimizer), id(frame.f_code), frame.f_lasti)
+            key = ("step", id(optimizer), id(frame.f_code), frame.f_lasti, self._closure.given)
             if routine.resting and routine.keys[routine.at] == key:
                 again = routine.events[routine.at]
                 routine.at += 1
@@ -254,6 +254,17 @@ class Updates:
         if self._clock is not None:
             self._spikes.drawn(name, index)
             parts = self._device_parts(self._clock, parts)
+        measured: Any = guard.norm
+        if loss.__class__ is float and flag is None:
+            scale = None if scale is None else as_it_is(scale)
+            norm = None if norm is None else as_it_is(norm)
+        else:
+            values = [loss, scale, norm, measured, flag]
+            loss, scale, norm, measured, answer = as_they_are(values)
+            if isinstance(answer, Number):
+                skipped = answer
+                held = event.parameter_set
+                guard.sent(index, held or 0, answer, loss if isinstance(loss, Number) else None)
         recording, graphs = self._recording, self._graphs
         fields = (
             index,
@@ -261,13 +272,13 @@ class Updates:
             event.at,
             draft.loss_at,
             time(),
-            loss if loss.__class__ is float else as_it_is(loss),
+            loss,
             rate,
-            None if scale is None else as_it_is(scale),
-            skipped if flag is None else as_it_is(flag),
-            None if norm is None else as_it_is(norm),
+            scale,
+            skipped,
+            norm,
             threshold,
-            guard.norm,
+            measured,
             parts,
             self._memory,
             getrefcount(graphs.anchor) - graphs.others,  # graphs.alive
@@ -282,7 +293,7 @@ class Updates:
             recorder.note(fields)
         else:
             row = UpdateRow(*fields)
-            if skipped:
+            if skipped is True:
                 numbers.skipped()
             else:
                 numbers.after_step(row)
@@ -292,6 +303,7 @@ class Updates:
         self._origin.window_lost = False
         if again is None:
             self._after()
+        self._duty.stepped(call, optimizer, again is not None, self._closure.given)
 
     def _device_parts(self, clock: DeviceClock, seconds: dict[str, float]) -> Any:
         """The parts of the update that has ended, as the device came to them; nothing where they were not marked."""

@@ -19,12 +19,18 @@ LOOKED_AT = 30
 class Waits:
     """The host waits in the first updates."""
 
-    def __init__(self, emitter: Emitter, progress: Progress) -> None:
+    def __init__(self, emitter: Emitter, progress: Progress, taps: Subscription) -> None:
         self._emitter = emitter
         self._progress = progress
+        self._taps = taps
 
     def subscribe(self, taps: Subscription, fuse: Fuse) -> None:
         taps.before(WAIT, fuse.guarded(self._waits))
+
+    def stepped(self, updates: int) -> None:
+        """Enough was seen: `.item()` costs what it costs in torch from here on."""
+        if updates == LOOKED_AT:
+            self._taps.leave(WAIT)
 
     def _waits(self, call: Wait) -> None:
         if self._progress.steps < LOOKED_AT:

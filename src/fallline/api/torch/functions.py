@@ -43,7 +43,7 @@ _OPTIMIZERS = re.compile(
     r"(torch\.optim\.(?!lr_scheduler)[A-Z]\w*$)|((torch_optimizer|bitsandbytes\.optim|apex\.optimizers|transformers(\.optimization)?|timm\.optim\w*|adabelief_pytorch|lion_pytorch|deepspeed\.ops\.\w+|prodigyopt|dadaptation|schedulefree)\.\w*(Adam|SGD|Lion|Adafactor|Lamb|LAMB|Prodigy|AdamW)\w*$)"
 )
 _MADE = re.compile(
-    r"torch\.(randn|rand|zeros|ones|randint|arange|linspace|full|empty|randperm|tensor|eye)$"
+    r"torch\.(randn|rand|zeros|ones|randint|arange|linspace|full|empty|randperm|tensor|eye|(zeros|ones|rand|randn|full|empty)_like)$"
 )
 
 
@@ -94,6 +94,8 @@ def _made(paper: Paper, call: Call, name: str) -> Tensor:
     if isinstance(first, Sequence) and first.items:
         first = paper.settled(first.items[0])
     length = first.value if isinstance(first, Const) and isinstance(first.value, int) else None
+    if isinstance(first, Tensor):  # zeros_like
+        length = first.length
     grad = call.kwargs.get("requires_grad")
     leaf = isinstance(grad, Const) and bool(grad.value)
     return Tensor(bool(leaf), length=length, leaf=leaf, numbered=name == "arange")

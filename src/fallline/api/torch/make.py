@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import re
+
 from fallline.api.arithmetic import filled_up
 from fallline.api.call import Call
 from fallline.api.gradients import parameter_sets
@@ -37,6 +40,8 @@ __all__ = [
 ]
 
 
+_BATCHES = re.compile(r"\blen\([\w.\[\]'\"]*(loader|_dl|batches|data_?iter)", re.I)
+_MOST_NAMES = 24  # that are followed to what a schedule's length is made of
 _MOST_PARTS = 4_096  # of a model that are looked at one by one
 
 
@@ -46,6 +51,10 @@ def optimizer(paper: Paper, call: Call, type_name: str) -> Thing:
     sets = parameter_sets(paper, given)
     if sets is not None:
         thing.facts["parameters"] = sets
+    match paper.settled(given) if given is not None else None:
+        case Sequence([_, *_] as items, open=False):
+            own = (isinstance(paper.settled(item), Tensor) for item in items)
+            thing.facts["loose"] = all(own) or None
     return thing
 
 
@@ -54,6 +63,7 @@ def scheduler(paper: Paper, call: Call, type_name: str) -> Thing | None:
     if not any(isinstance(paper.settled(v), Thing) for v in call.values):
         return None
     thing = paper.make("scheduler", call.node, type=type_name)
+    thing.facts["in_batches"] = _counts_batches(paper, call.node)
     for value in call.values:
         of = paper.settled(value)
         if isinstance(of, Thing) and of.kind == "optimizer":
@@ -61,6 +71,19 @@ def scheduler(paper: Paper, call: Call, type_name: str) -> Thing | None:
             if of.facts.get("accelerator") is not None:
                 thing.facts["accelerator"] = of.facts["accelerator"]
     return thing
+
+
+def _counts_batches(paper: Paper, node: ast.Call) -> bool | None:
+    """`T_max=epochs * len(loader)`, also through names; divided by a number of micro-batches it counts updates."""
+    given: list[ast.expr] = [*node.args, *(k.value for k in node.keywords)]
+    texts: list[str] = []
+    for part in given:
+        value = paper.module.value(part)
+        texts.append(paper.text(value))
+        if len(given) < _MOST_NAMES:
+            given += [n for n in ast.walk(value) if isinstance(n, ast.Name) and n is not part]
+    batches = any(map(_BATCHES.search, texts))
+    return (batches and not any("/" in t or "accum" in t.lower() for t in texts)) or None
 
 
 def scaler(paper: Paper, call: Call) -> Thing:

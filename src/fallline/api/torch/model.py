@@ -76,9 +76,7 @@ def _forward(paper: Paper, model: Thing, call: Call) -> Value:
             paper.outside(call.node),
             model=identity.id,
             training=model.facts.get("training"),
-            # a frozen model builds no graph unless its input has one
-            grad=paper.around.recording
-            and (not model.facts.get("frozen") or given.graph is not False),
+            grad=_records(paper, model, given),
             autocast=paper.around.autocast[-1]
             if paper.around.autocast[-1] != "disabled"
             else "off",
@@ -90,6 +88,7 @@ def _forward(paper: Paper, model: Thing, call: Call) -> Value:
             else model.facts.get("bypasses"),
             bypass=True if model.facts.get("bypasses") == "ddp" else None,
             repeated=paper.evaluates() if model.facts.get("training") is False else None,
+            fed=paper.loops.fed > 0 if model.facts.get("training") is False else None,
             parameters=model.sets or None,
         )
         paper.emit(event)
@@ -108,6 +107,13 @@ def _forward(paper: Paper, model: Thing, call: Call) -> Value:
         raw=True,
     )
     return shaped(inside, result, whole=True) if inside is not None else result
+
+
+def _records(paper: Paper, model: Thing, given: Tensor) -> bool | None:
+    """Whether a graph is built. A frozen model builds none unless its input has one."""
+    if paper.around.unsure and model.facts.get("training") is False:
+        return None
+    return paper.around.recording and (not model.facts.get("frozen") or given.graph is not False)
 
 
 def shaped(inside: Value, result: Tensor, whole: bool = False) -> Value:

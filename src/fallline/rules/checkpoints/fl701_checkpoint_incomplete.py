@@ -269,7 +269,10 @@ for epoch in range(10):
             yield self.finding(
                 at,
                 f"This checkpoint is meant for resuming but leaves out {_listed(missing_parts)}, so a resumed run continues differently. Save the state of each.",
-                severity=None if "optimizer" in roles or _resumed(module, saved) else Severity.INFO,
+                severity=None
+                if ("optimizer" in roles and not _only_evaluated(module, saved))
+                or _resumed(module, saved)
+                else Severity.INFO,
                 missing=missing_parts,
             )
         elif {"optimizer", "counter"} <= roles and not any("rng" in s.roles() for s in every):
@@ -304,6 +307,17 @@ def _for_resuming(module: Module, saved: Saved, roles: set[str]) -> bool:
         }:
             return True
     return False
+
+
+def _only_evaluated(module: Module, saved: Saved) -> bool:
+    """The program itself reads the file again, and takes nothing but the weights: the best model of a run, to test it."""
+    reading = [
+        loaded
+        for loaded in loads(module)
+        if not loaded.escapes and loaded.keys and loaded.keys.keys() <= saved.entries.keys()
+    ]
+    restored = {role_of_key(key) for loaded in reading for key in loaded.restored()}
+    return bool(reading) and not restored & {"optimizer", "counter"}
 
 
 def _resumed(module: Module, saved: Saved) -> bool:

@@ -7,7 +7,12 @@ import re
 from collections.abc import Iterator
 
 from fallline.finding import Finding, Severity
-from fallline.flow.ranks import called_functions, is_distributed, owned_by_framework
+from fallline.flow.ranks import (
+    called_functions,
+    is_distributed,
+    mentions_rank,
+    owned_by_framework,
+)
 from fallline.rule import Rule
 from fallline.syntax import Module
 
@@ -58,7 +63,11 @@ for epoch in range(epochs):
             return
         for home, loaders in homes.values():
             for loader in dict.fromkeys(loaders):
-                if _shuffles(home, loader) and not _is_other(home, loader):
+                if (
+                    _shuffles(home, loader)
+                    and not _is_other(home, loader)
+                    and not _split_by_rank(home, loader)
+                ):
                     yield self.finding(
                         home.location(loader),
                         "The model is in DDP but this loader shuffles all of the data on every rank, so an epoch sees every sample once per rank. Give it a DistributedSampler instead of "
@@ -178,6 +187,12 @@ def _is_other(module: Module, call: ast.Call) -> bool:
         return True
     tests = [up.test for up in module.parents(call) if isinstance(up, ast.If | ast.IfExp)]
     return any(_BRANCH.search(module.segment(test)) for test in tests)
+
+
+def _split_by_rank(module: Module, call: ast.Call) -> bool:
+    """The data set that it is given was made for this rank: `partition.use(dist.get_rank())`, `Subset(data, mine[rank])`."""
+    data = module.argument(call, 0, "dataset")
+    return data is not None and mentions_rank(module, data)
 
 
 def _code(module: Module) -> str:

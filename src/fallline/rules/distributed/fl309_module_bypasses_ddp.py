@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fallline.events import Backward, Forward, GradWrite, Opaque, Step, Trace
+from fallline.events import Backward, Forward, GradWrite, Opaque, Step, Trace, ZeroGrad
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
 from fallline.rules.distributed._specimen import DDP
@@ -38,7 +38,9 @@ loss = loss_fn(model(inputs), targets)      # not model.module(inputs)
                     through = any(f.wrapper == "ddp" and not f.bypass for f in pending)
                     # the gradients may be averaged by hand before the step
                     by_hand = trace.after(event).until(Step).of(GradWrite, Opaque)
-                    if bypassed and not through and not by_hand:
+                    # an attack, whose gradients are cleared before anything steps with them
+                    dropped = isinstance(trace.after(event).of(ZeroGrad, Step).first, ZeroGrad)
+                    if bypassed and not through and not by_hand and not dropped:
                         yield from map(self._bypassed, bypassed)
                     pending = []
 

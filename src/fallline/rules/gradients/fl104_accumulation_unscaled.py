@@ -26,7 +26,8 @@ class AccumulationUnscaled(Rule):
     why = (
         "`backward()` adds. The gradient of k micro-batches is k times that of one big batch, so an SGD update is k "
         "times too large: a hidden learning rate. Adam and AdamW divide the factor out again, and a clip that takes effect on every update "
-        "hides it, but logged norms and clip thresholds are still k times off. An error; with Adam and similar optimizers, a warning."
+        "hides it, but logged norms and clip thresholds are still k times off. An error; with Adam and similar optimizers a warning where "
+        "gradients are clipped, and a note elsewhere."
     )
     instead = "Divide the loss by the number of micro-batches:\n\n```python\n(loss / accumulation_steps).backward()\n```"
     fix_safety = "Only the value given to `backward()` is divided; the logged loss stays as it was. Divides by the count that the boundary test or the loop names."
@@ -51,7 +52,7 @@ class AccumulationUnscaled(Rule):
                 first,
                 f"The loss is accumulated over {_how_many(trace, window)} micro-batches but never divided by their number, so "
                 f"{_harm(trace, window)}. {_remedy(first)}",
-                severity=Severity.WARNING if scale_free(trace.type_of(window.optimizer)) else None,
+                severity=_severity(trace, window),
                 related=related,
                 presuming=first.presumed,
                 **evidence,
@@ -218,6 +219,14 @@ def _unscaled(window: Window) -> bool:
     )
     writes = window.update.after(window.micro[0]).of(GradWrite)
     return mean and not any(w.rescales for w in writes)
+
+
+def _severity(trace: Trace, window: Window) -> Severity:
+    """An error where the step is known to be too large. Adam takes the same step; only what is clipped or logged is off."""
+    kind = trace.type_of(window.optimizer)
+    if scale_free(kind):
+        return Severity.WARNING if window.update.of(Clip) else Severity.INFO
+    return Severity.ERROR
 
 
 def _remedy(backward: Backward) -> str:

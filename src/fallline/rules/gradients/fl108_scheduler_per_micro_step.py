@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fallline.events import Epoch, EpochEnd, SchedulerStep, Trace, Window, acting, habits, windows
+from fallline.events import (
+    Epoch,
+    EpochEnd,
+    Scheduler,
+    SchedulerStep,
+    Trace,
+    Window,
+    acting,
+    habits,
+    windows,
+)
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
 from fallline.rules.gradients._specimens import SETUP
@@ -142,4 +152,11 @@ def _within(trace: Trace, window: Window) -> list[SchedulerStep]:
         if not e.explicit
         and e.per != "epoch"
         and (e.optimizer is not None or len(acting(trace, e)) == 1)
+        and not _in_batches(trace, e)
     ]
+
+
+def _in_batches(trace: Trace, advance: SchedulerStep) -> bool:
+    """Its length was counted in micro-batches: it ends with the run."""
+    known = trace.object(Scheduler, advance.scheduler)
+    return known is not None and known.in_batches is True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fallline.events import Backward, SchedulerStep, Step, Trace, acting
+from fallline.events import Backward, Scheduler, SchedulerStep, Step, Trace, acting, windows
 from fallline.finding import Finding, Fix, Severity
 from fallline.location import Location
 from fallline.rule import Rule
@@ -36,7 +36,7 @@ class SchedulerBeforeOptimizer(Rule):
         if trace.hides("step"):
             return
         for advance in trace.of(SchedulerStep).first_of_each():
-            if advance.explicit:
+            if advance.explicit or _counts_micro_batches(trace, advance):
                 continue
             step = _first_step(trace, advance)
             if step is None or step.order < advance.order or not _in_the_loop(trace, advance, step):
@@ -45,6 +45,7 @@ class SchedulerBeforeOptimizer(Rule):
                 advance,
                 f"scheduler.step() comes before the optimizer.step() at {step.at.near(advance.at)}, so the first learning rate is "
                 "skipped and the schedule runs one step early. Call it after optimizer.step().",
+                severity=Severity.INFO if _steps_an_input(trace, step) else None,
                 related={"step": _seen_from(advance, step)},
             )
 
@@ -168,6 +169,18 @@ def _in_the_loop(trace: Trace, advance: SchedulerStep, step: Step) -> bool:
     # played several times before anything is trained, it catches up, even where the whole run is read twice
     again = here[-1] > step.order and not any(advance.order < o < step.order for o in here)
     return middle or again
+
+
+def _counts_micro_batches(trace: Trace, advance: SchedulerStep) -> bool:
+    """Its length is counted in batches, and the first of them do not step: it begins with the window, not with the step."""
+    known = trace.object(Scheduler, advance.scheduler)
+    return known is not None and known.in_batches is True and any(w.micro for w in windows(trace))
+
+
+def _steps_an_input(trace: Trace, step: Step) -> bool:
+    """An attack or an inversion: its short schedule begins again with every input, and no model learns from it."""
+    known = trace.optimizer(step.optimizer)
+    return known is not None and known.loose is True
 
 
 def _seen_from(advance: SchedulerStep, step: Step) -> Location:

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from fallline.events import Backward, Batch, Forward, Mode, Step, Trace
+from fallline.events import Backward, Forward, Mode, Step, Trace
 from fallline.finding import Finding, Fix, Severity
 from fallline.location import Location
 from fallline.rule import Rule
@@ -16,8 +16,6 @@ from fallline.syntax import Editor, Module
 _EVALUATES = re.compile(
     r"eval|val|test|infer|predict|generate|sampl|accuracy|score|metric", re.IGNORECASE
 )
-_TEST_FILE = re.compile(r"(^|[/\\])(tests?[/\\]|test_[^/\\]*\.py$|[^/\\]*_test\.py$)")
-_TEST_FUNCTION = re.compile(r"(^|\.)(_*test_|Test)|Test(s|er|Case|Mixin)?\.")
 _TRAINS = frozenset({"backward", "zero_grad", "step", "grad"})
 
 
@@ -251,8 +249,6 @@ for _ in range(2):
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         wasted = _evaluations(trace)
-        if not trace.of(Batch):
-            wasted = [e for e in wasted if not _in_unit_test(e)]
         # one forward pass of a program that trains nothing costs nobody anything
         trains = bool(trace.of(Backward, Step))
         places = Counter(e.at for e in wasted)
@@ -270,8 +266,10 @@ for _ in range(2):
                     yield self.finding(
                         event,
                         "The model is evaluated while autograd records, so every activation is kept for a backward that never comes. Use torch.no_grad().",
-                        # a single pass, to warm up or to look at one sample, is not an evaluation
-                        severity=None if trace.live or event.repeated else Severity.INFO,
+                        # one pass, to warm up, and sample by sample: each small graph is dropped at once
+                        severity=None
+                        if trace.live or (event.repeated and event.fed)
+                        else Severity.INFO,
                         related=begins,
                     )
 
@@ -313,15 +311,6 @@ def _evaluations(trace: Trace) -> list[Forward]:
         and (not trained or e.model in trained)
         and e.at.function not in attacks
     ]
-
-
-def _in_unit_test(forward: Forward) -> bool:
-    """`test_x` of a test file, a tester's method, or what they call: a forward pass on a handful of numbers, checked and thrown away."""
-    return any(
-        _TEST_FUNCTION.search(place.function) is not None
-        and _TEST_FILE.search(place.path) is not None
-        for place in (forward.at, *forward.callers)
-    )
 
 
 def _trained(trace: Trace) -> set[str | None]:

@@ -18,6 +18,8 @@ from fallline.rule import Rule
 from fallline.syntax import Editor, Module
 
 _HALVES = frozenset({0.5, -0.5})
+_SUMS = frozenset({"sum", "mean"})
+_KEEPS = frozenset({"view", "reshape", "squeeze", "unsqueeze", "float", "clamp", "clip", "relu"})
 _GIVEN = re.compile(r"(^|_)(gt|targets?|labels?|true)($|_)")
 _NOT_SAID = frozenset({"rand", "rand_like", "randn", "zeros", "target", "difference", "normalize"})
 
@@ -268,9 +270,11 @@ Diffusion()(torch.randn(2, 4), torch.tensor([0, 9])).sum().backward()
     )
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
-        for root, _, found in _reported(module):
+        for root, of, found in _reported(module):
             # a root of what can be negative too would fail at once: more is known of it than is seen here
-            unsure = found is not DEAD_BRANCH and (found.guessed or found.low < 0)
+            unsure = found is not DEAD_BRANCH and (
+                found.guessed or found.low < 0 or _only_in_theory(module, root, of)
+            )
             yield self.finding(
                 module.location(root),
                 _message(found),
@@ -357,6 +361,24 @@ def _seen_to_learn(module: Module, node: ast.expr) -> bool:
     """In a loss, or in a module with weights of its own: a spectrogram or a resampling in `forward` may see data only."""
     cls = module.class_(node)
     return in_loss(module, node) or (cls is not None and learns(module, cls))
+
+
+def _only_in_theory(module: Module, root: ast.expr, of: ast.expr) -> bool:
+    """The length of a whole vector that nothing drives to zero, unlike a difference: an embedding, a direction."""
+    if not (last_name(root) == "sqrt" or isinstance(root, ast.BinOp)):
+        return False  # rsqrt: at zero even the value is infinite
+    here, summed = values_of(module).origin(of), False
+    while isinstance(here, ast.Call) and last_name(here) in _SUMS | _KEEPS:
+        inner = receiver(module, here)
+        if inner is None:
+            return False
+        summed = summed or last_name(here) in _SUMS
+        here = values_of(module).origin(inner)
+    base = squared_base(module, here)
+    if not summed or base is None:
+        return False
+    found = values_of(module).origin(base)
+    return not any(isinstance(n, ast.Sub | ast.Mult) for n in ast.walk(found))
 
 
 def _only_targets(of: ast.expr) -> bool:

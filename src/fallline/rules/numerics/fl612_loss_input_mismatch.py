@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from fallline.finding import Finding, Severity
-from fallline.flow.losses import loss_calls
+from fallline.flow.losses import in_loss, loss_calls
 from fallline.flow.makers import made_by
 from fallline.rule import Rule
 from fallline.syntax import Module
@@ -140,7 +141,7 @@ distil(torch.randn(4, 3, requires_grad=True), torch.randn(4, 3)).backward()
             for call, loss in loss_calls(module, *losses):
                 given = module.argument(call, 0, "input", "inputs")
                 made = made_by(module, given) if given is not None else None
-                if made is not None and made.op in mismatched:
+                if made is not None and made.op in mismatched and not _picks(module, call):
                     yield self.finding(
                         module.location(call),
                         f"{loss} expects {expected} but gets {_named(made.op)}, so the loss falls without the predictions getting better. {instead}",
@@ -149,6 +150,14 @@ distil(torch.randn(4, 3, requires_grad=True), torch.randn(4, 3)).backward()
                         loss=loss,
                         given=made.op,
                     )
+
+
+def _picks(module: Module, call: ast.Call) -> bool:
+    """nll_loss as a gather: with `reduction="none"` it picks the entry of each label, and no loss is made of them."""
+    reduction = module.argument(call, None, "reduction")
+    return (
+        reduction is not None and module.constant(reduction) == "none" and not in_loss(module, call)
+    )
 
 
 def _named(op: str) -> str:

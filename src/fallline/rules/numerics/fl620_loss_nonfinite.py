@@ -7,7 +7,7 @@ from typing import Any
 
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
-from fallline.rules._observed import located, observed, ranges, when
+from fallline.rules._observed import guarded, located, observed, ranges, when
 
 
 class LossNonfinite(Rule):
@@ -30,7 +30,7 @@ class LossNonfinite(Rule):
     def check_series(self, run: Any) -> Iterator[Finding]:
         for entry in observed(run, self.code):
             at, evidence = located(entry)
-            yield self.finding(at, self._message(entry), **evidence)
+            yield self.finding(at, self._message(entry) + guarded(entry), **evidence)
 
     @staticmethod
     def _message(entry: dict[str, Any]) -> str:

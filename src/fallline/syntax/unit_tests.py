@@ -1,0 +1,29 @@
+"""Whether a file is a unit test: it exercises training code on a handful of numbers, and nothing that it trains is kept.
+
+A research repository calls its evaluation `test.py` or `test_net.py` too, so the name alone does not decide: a unit test also
+imports a test framework, or asserts in functions without data of their own.
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["is_unit_test"]
+
+_NAMED = re.compile(r"(^|[/\\])(test_[^/\\]*|[^/\\]*_tests?|tests|conftest)\.py$")
+_IN_FOLDER = re.compile(r"(^|[/\\])(\w+[_-])?(unit_?)?tests?[/\\]")
+_FRAMEWORK = re.compile(
+    r"^[ \t]*(?:import|from)[ \t]+(?:pytest|unittest|absl\.testing|parameterized|hypothesis|torch\.testing|testing_utils|common_utils)\b",
+    re.M,
+)
+_TEST = re.compile(r"^[ \t]*(?:async[ \t]+)?def[ \t]+test_\w*\((?:self)?\)", re.M)
+_ASSERTS = re.compile(r"^[ \t]+(?:assert\b|self\.assert|torch\.testing|np\.testing)", re.M)
+
+
+def is_unit_test(path: str, text: str) -> bool:
+    """By its name or folder, and by what it holds."""
+    if not (_NAMED.search(path) or _IN_FOLDER.search(path)):
+        return False
+    if _FRAMEWORK.search(text) is not None:
+        return True
+    return _TEST.search(text) is not None and _ASSERTS.search(text) is not None

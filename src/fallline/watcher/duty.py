@@ -1,0 +1,216 @@
+"""How many updates are watched, so that watching stays within its budget also where an update takes a millisecond.
+
+The first updates are all watched. When a fixed allowance is used up, stretches of watched updates and stretches at rest take
+turns. How long an update takes in each is measured, and their difference, all taps included, is what watching costs; so many
+updates are watched as the budget pays for. At rest the taps let everything pass: only the guard looks before each step.
+
+What is seen is one sequence without gaps, as far as rules can tell: a rest ends behind the very call of `step` that it began behind.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from statistics import median
+from types import CodeType
+from typing import Any
+
+from torch.optim import Optimizer
+
+from fallline.runs.update import UpdateRow
+from fallline.taps.frames import caller
+from fallline.taps.tap import Call, switch
+from fallline.watcher.emit import Emitter
+from fallline.watcher.fuse import Fuse, GuardStop
+from fallline.watcher.guard import Guard
+from fallline.watcher.known import Known
+from fallline.watcher.later import sent_numbers
+from fallline.watcher.log import EventLog
+from fallline.watcher.progress import Draft, Progress
+from fallline.watcher.recording import Recording
+from fallline.watcher.scalers import Scalers
+from fallline.watcher.window import Window
+
+__all__ = ["Duty"]
+
+ALLOWANCE = 0.3  # seconds, before the budget counts
+# What an update costs that is recorded in full, and one that is compared, until it is measured.
+RECORDED, COMPARED = 0.8e-3, 0.15e-3
+STRETCH = 32  # updates in a row, at least
+FIRST_REST = 64
+MOST_REST = 4_096
+MEASURED_AGAIN = 2_048  # updates, where watching costs no more than it may
+REMEMBERED = 5  # stretches
+ENOUGH = 16  # updates, to say how long one takes
+OVERDUE = 256  # steps at which a rest ends wherever they are made
+
+
+class Duty:
+    """`stepped` after each update that was watched. `before` and `after` each step at rest, from the taps."""
+
+    def __init__(
+        self,
+        budget: float,
+        known: dict[int, Known],
+        emitter: Emitter,
+        log: EventLog,
+        progress: Progress,
+        draft: Draft,
+        window: Window,
+        scalers: Scalers,
+        guard: Guard,
+        recording: Recording,
+        fuse: Fuse,
+    ) -> None:
+        self._budget = budget
+        self._known = known
+        self._emitter = emitter
+        self._log = log
+        self._progress = progress
+        self._draft = draft
+        self._window = window
+        self._scalers = scalers
+        self._guard = guard
+        self._recording = recording
+        self._fuse = fuse
+        self.rests = False
+        self._spent = 0.0
+        self._left = 1  # updates of this stretch
+        self._began: float | None = None
+        self._first = 0  # steps before it
+        self._watched: deque[float] = deque(maxlen=REMEMBERED)  # seconds of an update
+        self._rested: deque[float] = deque(maxlen=REMEMBERED)
+        self._site: tuple[int, CodeType, int] | None = None
+        self._next = STRETCH  # updates to watch after the rest
+        self._clock = time.thread_time
+
+    # -- watched -----------------------------------------------------------------------------------------------
+
+    def stepped(self, call: Call, optimizer: Optimizer, compared: bool, closure: bool) -> None:
+        """An update was watched."""
+        self._spent += COMPARED if compared else RECORDED
+        if self._spent < ALLOWANCE:
+            return
+        self._left -= 1
+        if self._left <= 0 and not closure and self._recording.world == 1:
+            self._turn(call, optimizer, compared)
+
+    def _turn(self, call: Call, optimizer: Optimizer, compared: bool) -> None:
+        """The end of a watched stretch."""
+        known = self._known.get(id(optimizer))
+        if known is None:
+            return
+        if self._began is None:
+            self._clock = time.perf_counter if known.on_device else time.thread_time
+            self._begin(STRETCH)
+            return
+        self._watched.append(self._seconds())
+        watched, rest = self._plan(compared)
+        if rest:
+            self._rest(call, optimizer, watched, rest)
+        else:
+            self._watched.clear()
+            self._rested.clear()
+            self._began, self._left = None, watched
+
+    def _plan(self, compared: bool) -> tuple[int, int]:
+        """How many updates are watched from now on, and how many are not."""
+        update = median(self._watched)
+        if not self._rested:
+            costs = COMPARED if compared else RECORDED
+            if costs <= self._budget * update:
+                return MEASURED_AGAIN, 0
+            return STRETCH, FIRST_REST
+        bare = median(self._rested)
+        costs, may = update - bare, self._budget * bare
+        if costs <= may:
+            return MEASURED_AGAIN, 0
+        share = may / costs
+        if share > 0.5:
+            return int(STRETCH * share / (1 - share)), STRETCH
+        return STRETCH, min(int(STRETCH * (1 - share) / max(share, 1e-9)), MOST_REST)
+
+    def _begin(self, left: int) -> None:
+        self._left, self._began, self._first = left, self._clock(), self._progress.steps
+
+    def _seconds(self) -> float:
+        """That an update of this stretch has taken."""
+        assert self._began is not None
+        return (self._clock() - self._began) / max(self._progress.steps - self._first, 1)
+
+    # -- at rest -----------------------------------------------------------------------------------------------
+
+    def _rest(self, call: Call, optimizer: Optimizer, watched: int, rest: int) -> None:
+        for forward in self._window.forwards:
+            if forward.used is None:
+                forward.used = True  # the backward that walks it will not be seen
+        frame = call.frame
+        self._site = (id(optimizer), frame.f_code, frame.f_lasti)
+        self._next = watched
+        self.rests = self._guard.resting = self._emitter.muted = True
+        switch.rest(self)
+        self._begin(rest)
+
+    def wake(self) -> None:
+        """Watch from here on."""
+        if not self.rests:
+            return
+        if self._progress.steps - self._first >= ENOUGH:
+            self._rested.append(self._seconds())
+        self.stop()
+        self._draft.resume(time.perf_counter())
+        self._begin(self._next)
+
+    def stop(self) -> None:
+        """The taps publish everything again."""
+        if self.rests:
+            self.rests = self._guard.resting = self._emitter.muted = False
+            switch.rest(None)
+
+    def before(self, optimizer: Optimizer) -> None:
+        """A step is about to be made."""
+        known = self._known.get(id(optimizer))
+        if known is None or self._scalers.any or self._fuse.off:
+            return
+        try:
+            self._guard.check(optimizer, self._progress.counts.get(known.name, 0), known.held)
+        except GuardStop:
+            raise
+        except Exception as error:
+            self._fuse.fail(error)
+
+    def after(self, optimizer: Optimizer) -> None:
+        """A step was made."""
+        guard, progress = self._guard, self._progress
+        known = self._known.get(id(optimizer))
+        if known is None or self._fuse.off:
+            self._left = 0  # one that was never stepped while we watched
+        else:
+            name, counts = known.name, progress.counts
+            index = counts.get(name, 0)
+            if len(counts) > 1:
+                counts.pop(name, None)  # the one stepped last comes last
+            counts[name] = index + 1
+            if guard.holds:
+                self._let_go(optimizer, known, index)
+        progress.steps += 1
+        self._log.updates += 1
+        self._left -= 1
+        if self._left <= 0 and self._due(optimizer):
+            self.wake()
+
+    def _let_go(self, optimizer: Optimizer, known: Known, index: int) -> None:
+        """All gradients were looked at."""
+        guard = self._guard
+        flag = guard.flag
+        held_back = guard.release(optimizer)
+        if flag is not None:
+            guard.sent(index, known.held, sent_numbers([flag])[0], None)
+        if held_back:
+            self._recording.open().update(UpdateRow(index, known.name, skipped=True))
+            self._left = 0
+
+    def _due(self, optimizer: Optimizer) -> bool:
+        frame = caller()
+        here: Any = (id(optimizer), frame.f_code, frame.f_lasti)
+        return here == self._site or self._left < -OVERDUE

@@ -1,0 +1,158 @@
+"""Short updates are watched in stretches, so that watching stays within its budget; what is seen is still one sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import fallline
+from fallline.events import Batch, Event, Forward, Step
+from fallline.taps.tap import switch
+from fallline.watcher import duty
+
+torch.set_num_threads(1)
+
+
+class Clock:
+    """A CPU on which an update takes a millisecond, and watching it a share more."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, costs: float) -> None:
+        self.now, self.costs = 0.0, costs
+        self.watched: list[bool] = []
+        monkeypatch.setattr(duty.time, "thread_time", lambda: self.now)
+        monkeypatch.setattr(duty, "ALLOWANCE", 0.15)
+
+    def update(self) -> None:
+        self.watched.append(not switch.quiet)
+        self.now += 0.001 * (1 + self.costs * (not switch.quiet))
+
+
+def watched(folder: Path, run: Callable[[], None]) -> Any:
+    with fallline.watch(out=folder / "run", guard="skip") as watch:
+        run()
+        assert watch._session.failed is None
+    assert not switch.quiet
+    return watch
+
+
+def simple(clock: Clock, updates: int, bad: int = -1) -> tuple[nn.Module, Callable[[], None]]:
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+
+    def run() -> None:
+        for i in range(updates):
+            clock.update()
+            optimizer.zero_grad()
+            model(torch.ones(2, 4)).pow(2).mean().backward()
+            if i == bad:
+                model.weight.grad.fill_(float("nan"))
+            optimizer.step()
+
+    return model, run
+
+
+def test_so_many_updates_are_watched_as_the_budget_pays_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch, costs=0.2)
+    watch = watched(tmp_path, simple(clock, 2500)[1])
+    assert all(clock.watched[:160])
+    later = clock.watched[1000:]
+    assert 0.04 < sum(later) / len(later) < 0.07  # 1 % of the time, at 20 % a watched update
+    session = watch._session
+    assert session.progress.steps == session.log.updates == 2500
+    track = watch.series.tracks[0]
+    assert len(track.rows) == sum(clock.watched) and track.totals["updates"] == 2500
+    assert [r.index for r in track.rows] == [i for i, seen in enumerate(clock.watched) if seen]
+    assert not watch.findings
+
+
+def test_every_update_is_watched_where_that_costs_little(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch, costs=0.005)
+    watched(tmp_path, simple(clock, 800)[1])
+    assert clock.watched.count(False) == duty.FIRST_REST  # to measure what an update takes without
+
+
+def test_at_rest_a_bad_update_is_kept_out_and_those_that_follow_are_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch, costs=0.2)
+    model, run = simple(clock, 1000, bad=900)
+    watch = watched(tmp_path, run)
+    assert not clock.watched[900] and all(clock.watched[901:920])
+    assert all(p.isfinite().all() for p in model.parameters())
+    assert watch.series.tracks[0].totals["skipped"] == 1
+    (found,) = watch.findings
+    assert found.code == "FL621" and found.evidence["step"] == 900
+    assert "this one was not" in found.message
+
+
+def test_a_rest_ends_where_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch, costs=0.2)
+
+    def run() -> None:
+        one, other = nn.Linear(4, 1), nn.Linear(4, 1)
+        first = torch.optim.SGD(one.parameters(), lr=1e-3)
+        second = torch.optim.SGD(other.parameters(), lr=1e-3)
+        for _ in range(800):
+            first.zero_grad()
+            one(torch.ones(2, 4)).pow(2).mean().backward()
+            second.zero_grad()
+            other(torch.ones(2, 4)).pow(2).mean().backward()
+            first.step()
+            clock.update()
+            second.step()
+            clock.update()
+
+    watch = watched(tmp_path, run)
+    assert clock.watched.count(False) > 800
+    assert not watch.findings
+    kinds = [type(e) for e in watch._session.log.events]
+    assert kinds.count(Step) == kinds.count(Forward)
+
+
+def test_new_parameters_end_a_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch, costs=0.5)
+
+    def run() -> None:
+        simple(clock, 900)[1]()
+        assert switch.quiet
+        simple(clock, 20)[1]()
+
+    watch = watched(tmp_path, run)
+    assert not clock.watched[899] and all(clock.watched[900:])
+    assert [t.totals["updates"] for t in watch.series.tracks] == [900, 20]
+
+
+def test_epochs_and_batches_are_known_after_a_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch, costs=0.2)
+
+    def run() -> None:
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, total_iters=4000)
+        data = torch.utils.data.TensorDataset(torch.randn(70, 4))
+        loader = torch.utils.data.DataLoader(data, batch_size=2)
+        for _ in range(40):
+            for (x,) in loader:
+                optimizer.zero_grad()
+                model(x).pow(2).mean().backward()
+                optimizer.step()
+                scheduler.step()
+                clock.update()
+
+    watch = watched(tmp_path, run)
+    assert clock.watched.count(False) > 600
+    assert not watch.findings
+    events: list[Event] = watch._session.log.events
+    batches = [e for e in events if isinstance(e, Batch)]
+    assert any(e.last for e in batches) and any(e.last is False for e in batches[-32:])
