@@ -1,6 +1,6 @@
 """Is the one thing that changed between two runs named first, and are runs that differ by noise alone said to be the same?
 
-    python benchmarks/diff.py [--only TEXT] [--jobs N] [--write]
+    python benchmarks/diff.py [--only TEXT] [--write]
 
 Every pair is two real runs of `diff_subject.py` under `fallline run`, in folders of their own, compared with `fallline diff`. Most changes are
 hidden: the code, the command line and the environment that is recorded are the same, so the numbers have to show it.
@@ -9,19 +9,26 @@ hidden: the code, the command line and the environment that is recorded are the 
 from __future__ import annotations
 
 import argparse
+import atexit
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import torch
 from results import machine, write_section
+
+from fallline.cli import main as cli
+from fallline.diff import compare
+from fallline.report.json import plain
+from fallline.runs.read import read_run
+from fallline.untrusted import json_text
 
 HERE = Path(__file__).parent
 SOURCE = HERE.parent / "src"
@@ -82,7 +89,7 @@ PLANTED = (
     Planted("a layer frozen at update 12", Side(hidden="frozen=12"), "numbers", "mid", update=12, module="mid"),
     Planted("corrupted sample", Side(corrupt=137), "data", "sample 137"),
     Planted("data file", Side(scale=1.01), "data", "values", update=0),
-    Planted("configuration file", Side("--config c.yaml", config="depth: 3\n"), "options", "depth: 3", Side("--config c.yaml", config="depth: 2\n")),
+    Planted("configuration file", Side("--config c.yaml", config="smoothing: 0.2\n"), "options", "smoothing: 0.2", Side("--config c.yaml", config="smoothing: 0.1\n")),
     Planted("library version", Side(version="1.1"), "environment", "tinylib", Side(version="1.0"), same=True),
     Planted("code edit", Side(edit=("model(px)", "model(px) * 1.01")), "code", "model(px) * 1.01"),
     Planted("thread count", Side(environment=_variable(OMP_NUM_THREADS="2")), "environment", "threads", Side(environment=_variable(OMP_NUM_THREADS="1")), same=True),
@@ -133,31 +140,15 @@ class Bench:
         (home / "train.py").write_text(script)
         (home / "c.yaml").write_text(side.config)
         self._data(home, side)
-        variables = {
-            **os.environ,
-            "PYTHONPATH": f"{SOURCE}{os.pathsep}{library}",
-            "OMP_NUM_THREADS": "1",
-            **dict(side.environment),
-        }
-        variables["HIDDEN"] = side.hidden
-        command = [
-            sys.executable,
-            "-m",
-            "fallline",
-            "run",
-            "--out",
-            "run",
-            "train.py",
-            *side.arguments.split(),
-        ]
-        done = subprocess.run(command, cwd=home, env=variables, capture_output=True, text=True)
-        if done.returncode:
-            raise RuntimeError(done.stderr)
+        variables = {"OMP_NUM_THREADS": "1", **dict(side.environment), "HIDDEN": side.hidden}
+        words = ["run", "--out", "run", "train.py", *side.arguments.split()]
+        if side.version or any(name in _AT_IMPORT for name, _ in side.environment):
+            _in_a_process(home, words, variables, library)
+        else:
+            _in_a_fork(home, words, variables)
         return home / "run"
 
     def _data(self, home: Path, side: Side) -> None:
-        import torch  # only here
-
         made = torch.Generator().manual_seed(7)
         x, y = torch.randn(640, 32, generator=made), torch.randint(0, 10, (640,), generator=made)
         x[torch.arange(640), y] += 2.0
@@ -167,14 +158,41 @@ class Bench:
         torch.save({"x": x, "y": y}, home / "data.pt")
 
 
-def diff(a: Path, b: Path) -> tuple[int, dict[str, Any]]:
-    command = [sys.executable, "-m", "fallline", "diff", str(a), str(b), "--output-format", "json"]
+_AT_IMPORT = ("OMP_NUM_THREADS", "DNNL_MAX_CPU_ISA")  # torch reads these when it is imported
+
+
+def _in_a_process(home: Path, words: list[str], variables: dict[str, str], library: Path) -> None:
+    paths = {"PYTHONPATH": f"{SOURCE}{os.pathsep}{library}"}
+    command = [sys.executable, "-m", "fallline", *words]
     done = subprocess.run(
-        command, env={**os.environ, "PYTHONPATH": str(SOURCE)}, capture_output=True, text=True
+        command, cwd=home, env={**os.environ, **paths, **variables}, capture_output=True, text=True
     )
-    if done.returncode not in (0, 1):
+    if done.returncode:
         raise RuntimeError(done.stderr)
-    return done.returncode, json.loads(done.stdout)
+
+
+def _in_a_fork(home: Path, words: list[str], variables: dict[str, str]) -> None:
+    """The same command, without importing torch anew."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            os.chdir(home)
+            os.environ.update(variables)
+            said = os.open("said.txt", os.O_CREAT | os.O_WRONLY)
+            os.dup2(said, 1)
+            os.dup2(said, 2)
+            status = cli.main(words)
+            atexit._run_exitfuncs()
+        finally:
+            os._exit(status)
+    if os.waitpid(child, 0)[1]:
+        raise RuntimeError((home / "said.txt").read_text())
+
+
+def diff(a: Path, b: Path) -> tuple[int, dict[str, Any]]:
+    found = compare(read_run(a), read_run(b))
+    return 0 if found.same else 1, json.loads(json_text(plain(found.to_json())))
 
 
 def judged(pair: Planted, status: int, found: dict[str, Any]) -> bool:
@@ -191,49 +209,35 @@ def judged(pair: Planted, status: int, found: dict[str, Any]) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="")
-    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="fallline-diff-"))
     planted = [p for p in PLANTED if args.only in p.name]
     noisy = [n for n in NOISE if args.only in n[0]]
-    wanted = [*(side for p in planted for side in (p.a, p.b))]
-    kept = list(dict.fromkeys(wanted))
+    torch.set_num_threads(1)  # for the forks: so small a model only waits for a second thread
     bench = Bench(folder)
+    rows, right = ["| change | first difference |", "|---|---|"], 0
+    noise, silent = ["| noise | verdict | gap at first | largest gap |", "|---|---|---|---|"], 0
+    runs: dict[Side, Path] = {}
     try:
-        with ThreadPoolExecutor(args.jobs) as pool:
-            runs = dict(zip(kept, pool.map(bench.run, kept), strict=True))
-            pairs = list(pool.map(lambda n: (bench.run(n[1]), bench.run(n[2] or n[1])), noisy))
-        rows, right = ["| change | first difference |", "|---|---|"], 0
         for pair in planted:
+            for side in (pair.a, pair.b):
+                if side not in runs:
+                    runs[side] = bench.run(side)
             status, found = diff(runs[pair.a], runs[pair.b])
             good = judged(pair, status, found)
             right += good
             first = found["first"] or {"kind": "none", "what": "nothing", "update": None}
-            rows.append(
-                f"| {pair.name} | {'' if good else '**wrong** '}{first['kind']}: {first['what']} |"
-            )
-            print(
-                "ok " if good else "BAD",
-                pair.name,
-                "|",
-                first["kind"],
-                first["what"],
-                first["update"],
-                flush=True,
-            )
-        noise = ["| noise | verdict | gap at first | largest gap |", "|---|---|---|---|"]
-        silent = 0
-        for (name, *_), (a, b) in zip(noisy, pairs, strict=True):
-            status, found = diff(a, b)
+            mark = "" if good else "**wrong** "
+            rows.append(f"| {pair.name} | {mark}{first['kind']}: {first['what']} |")
+            print("ok " if good else "BAD", pair.name, "|", first, flush=True)
+        for name, a, b in noisy:
+            status, found = diff(bench.run(a), bench.run(b or a))
             silent += status == 0
-            said, n = (
-                "same" if status == 0 else f"**different**: {found['first']['what']}",
-                found["noise"],
-            )
-            noise.append(
-                f"| {name} | {said} | {n['first']:.1e} at update {n['onset']} | {n['largest']:.1e} |"
-            )
+            n = found["noise"]
+            said = "same" if status == 0 else f"**different**: {found['first']['what']}"
+            begins = "none" if n["onset"] is None else f"{n['first']:.1e} at update {n['onset']}"
+            noise.append(f"| {name} | {said} | {begins} | {n['largest']:.1e} |")
             print("ok " if status == 0 else "BAD", name, said, n, flush=True)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

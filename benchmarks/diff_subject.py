@@ -107,6 +107,9 @@ def main():
     warm = hidden("warm", 10)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda u: min(1.0, (u + 1) / warm))
     smoothing = hidden("smoothing", args.label_smoothing)
+    if args.config:
+        with open(args.config) as file:
+            smoothing = float(file.read().partition("smoothing:")[2])
     noise = float(os.environ.get("NOISE", "0"))
     if noise:
         for parameter in model.parameters():

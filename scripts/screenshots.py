@@ -21,6 +21,8 @@ SHOTS = (
     ("report-narrow-light", 400, 5180, False),
     ("report-narrow-dark", 400, 5180, True),
 )
+DIFF_SHOTS = (("diff-light", 1180, 1150, False), ("diff-dark", 1180, 1150, True))
+ADDED = 'print("before training", f"{validate():.3f}")\n'  # what docs/diff.md tells of
 
 SCRIPT = """\
 import torch
@@ -118,6 +120,53 @@ def make_run(folder: Path) -> Path:
     return run
 
 
+STORY = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+made = torch.Generator().manual_seed(1)
+x = torch.randn(2000, 20, generator=made)
+y = (x[:, :5].sum(1) > 0).long()
+train, valid = TensorDataset(x[:1600], y[:1600]), TensorDataset(x[1600:], y[1600:])
+train_loader = DataLoader(train, batch_size=32, shuffle=True)
+valid_loader = DataLoader(valid, batch_size=200)
+
+model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 2))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+
+def validate():
+    model.eval()
+    with torch.no_grad():
+        right = sum((model(a).argmax(1) == b).sum().item() for a, b in valid_loader)
+    model.train()
+    return right / len(valid)
+
+
+for epoch in range(4):
+    for a, b in train_loader:
+        loss = nn.functional.cross_entropy(model(a), b)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    print(epoch, f"{validate():.3f}")
+"""
+
+
+def make_diff(folder: Path) -> Path:
+    """The two runs of docs/diff.md, and their page."""
+    runs = ("monday", STORY), ("friday", STORY.replace("for epoch", f"{ADDED}for epoch"))
+    for name, text in runs:
+        (folder / "train.py").write_text(text)
+        command = [sys.executable, "-m", "fallline", "run", "--out", name, "train.py"]
+        subprocess.run(command, cwd=folder, check=True)
+    compare = ["diff", "monday", "friday", "--html", "diff.html"]
+    subprocess.run([sys.executable, "-m", "fallline", *compare], cwd=folder)
+    return folder / "diff.html"
+
+
 def main() -> int:
     chromium = browser()
     if chromium is None:
@@ -130,6 +179,10 @@ def main() -> int:
             target = IMAGES / f"{name}.png"
             shoot(chromium, run / "report.html", target, width, height, dark)
             print(target.relative_to(HERE.parent))
+        page = make_diff(Path(folder))
+        for name, width, height, dark in DIFF_SHOTS:
+            shoot(chromium, page, IMAGES / f"{name}.png", width, height, dark)
+            print((IMAGES / f"{name}.png").relative_to(HERE.parent))
     return 0
 
 

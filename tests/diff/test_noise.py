@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from fallline.diff.noise import envelope, floor_of, gaps, judge
+from fallline.runs.noise import envelope, floor_of, gaps, judge
 
 
 def drifting(seed: int, first: float, growth: float, updates: int = 300) -> dict[int, float]:

@@ -32,6 +32,7 @@ async def test_no_path_leads_out_of_the_root(call: Call, path: str) -> None:
         await call("ask", question="is my loop right?", path=path),
         await call("ask", question="is my loop right?", run=path),
         await call("read_run", folder=path),
+        await call("diff_runs", a=path, b=path),
     ):
         assert isinstance(words, str) and "leads out of the root" in words
 

@@ -32,6 +32,7 @@ TOOLS = {
     "ask",
     "check_advice",
     "read_run",
+    "diff_runs",
     "propose_clip",
     "explain_rule",
     "list_specialists",
@@ -202,6 +203,7 @@ async def test_a_run_is_read_and_left_as_it_is(call: Call, root: Path) -> None:
     after = {
         p: p.read_bytes() for p in (root / "run").iterdir() if p.name in {q.name for q in before}
     }
+    assert (await call("diff_runs", a="run", b="run"))["same"]
     assert after == before and not (root / "run" / "findings.json").exists()
     assert (await call("ask", question="why did my loss diverge?", run="run"))["about_training"]
 

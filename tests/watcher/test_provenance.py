@@ -10,7 +10,13 @@ import pytest
 
 from fallline.watcher.provenance.git import repository
 from fallline.watcher.provenance.options import arguments, configuration_files, flattened
-from fallline.watcher.provenance.secrets import HIDDEN, is_secret, masked, masked_lines
+from fallline.watcher.provenance.secrets import (
+    HIDDEN,
+    is_secret,
+    masked,
+    masked_lines,
+    masked_words,
+)
 
 
 @pytest.mark.parametrize(
@@ -78,6 +84,13 @@ def test_a_command_line_as_options() -> None:
         "lr": "0.1", "amp": True, "layers": "2 3", "wd": "-0.1", "model.depth": "4", "hf_token": HIDDEN,
     }  # fmt: skip
     assert arguments(["train", "--beta", "-1"]) == {"argument 0": "train", "beta": "-1"}
+
+
+def test_a_command_line_is_shown_without_its_secrets() -> None:
+    words = ["--lr", "0.1", "--hf-token", "x", "--api-key=y", "wandb.key=z", "--num-tokens", "8"]
+    assert masked_words(words) == [
+        "--lr", "0.1", "--hf-token", HIDDEN, f"--api-key={HIDDEN}", f"wandb.key={HIDDEN}", "--num-tokens", "8",
+    ]  # fmt: skip
 
 
 def test_parsed_arguments_are_flat_and_plain(tmp_path: Path) -> None:

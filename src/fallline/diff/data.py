@@ -49,17 +49,19 @@ def data_of(a: Series, b: Series, onset: int | None) -> Read:
 
 def _loaders(a: Series, b: Series) -> Iterator[Difference]:
     """Of loaders that feed updates: another batch size or dataset."""
-    for name, here, there in zip(*_training(a, b), strict=True):
+    ours, theirs = _facts(a), _facts(b)
+    for name, other in _training(a, b).items():
+        here, there = ours[name], theirs[other]
         for fact in _FACTS:
             if here.get(fact) != there.get(fact) and fact in here and fact in there:
                 text = f"the {fact} of {name}: {here[fact]} → {there[fact]}"
                 yield Difference("data", text, 0, None, fact, here[fact], there[fact])
 
 
-def _training(a: Series, b: Series) -> tuple[list[str], list[Any], list[Any]]:
-    ours, theirs = _facts(a), _facts(b)
-    names = [n for n in ours if n in theirs and ours[n].get("trains") and theirs[n].get("trains")]
-    return names, [ours[n] for n in names], [theirs[n] for n in names]
+def _training(a: Series, b: Series) -> dict[str, str]:
+    """Loaders that feed updates, in both runs: the first is compared with the first, whatever else was read before."""
+    sides = ([n for n, f in _facts(run).items() if f.get("trains")] for run in (a, b))
+    return dict(zip(*sides, strict=False))
 
 
 def _facts(run: Series) -> dict[str, Mapping[str, Any]]:
@@ -72,19 +74,19 @@ def _prints(run: Series, kind: str) -> list[Print]:
 
 def _pairs(a: Series, b: Series, kind: str) -> Iterator[tuple[Place, Print, Print]]:
     """Batches that both runs have recorded, in their order, of loaders that feed updates."""
-    names = {_FORWARD, *_training(a, b)[0]}
+    names = {_FORWARD: _FORWARD, **_training(a, b)}
     theirs = {(p.index, p.name, p.number): p for p in _prints(b, kind)}
     for here in sorted(_prints(a, kind), key=lambda p: (p.index, p.name, p.number)):
-        place = (here.index, here.name, here.number)
-        if here.name in names and place in theirs:
-            yield place, here, theirs[place]
+        there = theirs.get((here.index, names.get(here.name, ""), here.number))
+        if there is not None:
+            yield (here.index, here.name, here.number), here, there
 
 
 def _order(place: Place, here: Print, there: Print) -> Difference | None:
     pairs = zip(here.values, there.values, strict=False)
     for position, (ours, theirs) in enumerate(pairs):
         if ours != theirs:
-            text = f"the order of samples: sample {position} of update {place[0]} is {ours:.0f} → {theirs:.0f} of the dataset"
+            text = f"the order of samples, from update {place[0]} on: its sample {position} is number {ours:.0f} → {theirs:.0f} of the dataset"
             if sorted(here.values) == sorted(there.values):
                 text += "; the batch holds the same samples in a different order"
             return Difference("data", text, place[0], None, "order", int(ours), int(theirs))

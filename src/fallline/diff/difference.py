@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from fallline.diff.noise import Noise
+from fallline.runs.noise import Noise
 
 __all__ = ["KINDS", "Comparison", "Difference", "Kind"]
 

@@ -127,7 +127,7 @@ def _hunks(name: str, before: list[str], after: list[str]) -> Iterator[Differenc
         if old == new:
             continue
         line = k + 1 if m > k else i + 1
-        text = f"{name}:{line}: {_quoted(old)} → {_quoted(new)}"
+        text = f"{name}:{line}: {_edit(old, new)}"
         yield Difference("code", text, name=f"{name}:{line}", a="\n".join(old), b="\n".join(new))
 
 
@@ -136,9 +136,13 @@ def _code_in(lines: list[str]) -> list[str]:
     return [line.strip() for line in lines if line.strip() and not line.strip().startswith("#")]
 
 
+def _edit(old: list[str], new: list[str]) -> str:
+    if not old or not new:
+        return f"{'added' if new else 'removed'} {_quoted(new or old)}"
+    return f"{_quoted(old)} → {_quoted(new)}"
+
+
 def _quoted(lines: list[str]) -> str:
-    if not lines:
-        return "nothing"
     more = f" and {len(lines) - 1} more" if len(lines) > 1 else ""
     return f"`{lines[0][:80]}`{more}"
 

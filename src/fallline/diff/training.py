@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fallline.diff.difference import Difference
-from fallline.diff.noise import EPSILON, Bound, Noise, envelope, gaps, judge
+from fallline.runs.noise import EPSILON, Bound, Noise, envelope, gaps, judge
 from fallline.runs.prints import PARAMETERS, RATES, WIDTH, Print, distance, norm
 from fallline.runs.series import Series, Track
 from fallline.runs.update import UpdateRow

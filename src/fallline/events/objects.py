@@ -55,7 +55,7 @@ class Model(Object):
     parameters: frozenset[str] | None = None  # (reader) the parameter sets it holds
     wrapper: str | None = None  # "ddp" | "fsdp1" | "fsdp2"
     batchnorm: bool | None = None
-    has_mode: bool | None = None  # (reader) eval mode changes what it computes
+    has_mode: bool | None = None  # eval mode changes what it computes
 
 
 @dataclass(slots=True, eq=False)
@@ -79,6 +79,7 @@ class Loader(Object):
 
     sampler: str | None = None  # its id
     length: int | None = None  # (watcher) which batch is the last
+    leftover: int | None = None  # samples in the last batch, where it is smaller than the others
     endless: bool | None = None  # (reader) it begins again by itself
 
 

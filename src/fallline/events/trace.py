@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TypeVar, cast
 
 from fallline.events.kinds import Backward, Deed, Event, Opaque, Step
-from fallline.events.objects import Model, Object, Optimizer, Sampler, Scaler
+from fallline.events.objects import Loader, Model, Object, Optimizer, Sampler, Scaler
 from fallline.events.span import Span
 
 __all__ = ["Trace", "Update"]
@@ -122,6 +122,9 @@ class Trace:
 
     def scaler(self, id: str | None) -> Scaler | None:
         return self.object(Scaler, id)
+
+    def loader(self, id: str | None) -> Loader | None:
+        return self.object(Loader, id)
 
     def sampler(self, id: str | None) -> Sampler | None:
         return self.object(Sampler, id)

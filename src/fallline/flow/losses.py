@@ -15,7 +15,15 @@ from fallline.flow.ranges import range_of
 from fallline.flow.values import values_of
 from fallline.syntax import Module
 
-__all__ = ["LOSS_TOKENS", "differentiated", "guarded", "in_loss", "loss_calls", "unguarded"]
+__all__ = [
+    "LOSS_TOKENS",
+    "differentiated",
+    "guarded",
+    "in_loss",
+    "loss_calls",
+    "trained_names",
+    "unguarded",
+]
 
 _WORDS = re.compile(
     r"[Ll]oss|LOSS|[Cc]riterion|nll|NLL|(^|_)kl(_|d|$)|KL|[Ee]ntropy|[Dd]ivergence|[Oo]bjective|[Cc]ontrastive"
@@ -331,4 +339,29 @@ def _roots(module: Module, node: ast.expr) -> set[str]:
                 value = module.value(inner)
                 if value is not inner and len(found) < 8:
                     queue.append(value)
+    return found
+
+
+def trained_names(module: Module, scope: ast.AST | None) -> dict[str, int]:
+    """The names of this function whose values reach a `backward()` in it, each with the last line where one does."""
+    found: dict[str, int] = {}
+    for call in module.method_calls("backward"):
+        if module.scope(call) is scope:
+            value = call.func.value if isinstance(call.func, ast.Attribute) else None
+            given = [value, *call.args] if value is not None else call.args
+            for name in names_in(*given):
+                found[name] = max(found.get(name, 0), call.lineno)
+    assigned: list[ast.Assign | ast.AugAssign] = [*module.all(ast.Assign)]
+    assigned += module.all(ast.AugAssign)
+    assigned = [s for s in assigned if module.scope(s) is scope]
+    for _ in range(_FLOWS):
+        before = len(found)
+        for statement in assigned:
+            targets = {t.id for t in _targets(statement) if isinstance(t, ast.Name)}
+            until = max((found[t] for t in targets & found.keys()), default=0)
+            if statement.lineno < until:
+                for name in names_in(statement.value):
+                    found.setdefault(name, until)
+        if len(found) == before:
+            break
     return found

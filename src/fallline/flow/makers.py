@@ -12,7 +12,7 @@ from fallline.flow.calls import last_name, of_self, receiver, returned
 from fallline.flow.values import values_of
 from fallline.syntax import Module
 
-__all__ = ["SHAPE_OPS", "Made", "made_by", "output_of", "own_similarity"]
+__all__ = ["SHAPE_OPS", "Made", "class_of", "made_by", "method_of", "output_of", "own_similarity"]
 
 _DEEPEST = 12
 _STARS = 4
@@ -79,7 +79,7 @@ def _of_call(module: Module, call: ast.Call, depth: int, element: int | None = N
             return made_by(module, call.args[0], depth + 1)
         return Made(last, call, module) if last[:1].islower() else None
     if isinstance(call.func, ast.Attribute):
-        method = _method(module, call.func) if name is None else None
+        method = method_of(module, call.func) if name is None else None
         if method is not None:
             return _of_function(*method, depth, element)
         # `self.head(x)` calls something kept in an object; `x.softmax(1)` is a method of a tensor
@@ -90,7 +90,7 @@ def _of_call(module: Module, call: ast.Call, depth: int, element: int | None = N
     return output_of(module, call.func, call, depth, element)
 
 
-def _method(module: Module, func: ast.Attribute) -> tuple[Module, ast.FunctionDef] | None:
+def method_of(module: Module, func: ast.Attribute) -> tuple[Module, ast.FunctionDef] | None:
     """The method of a class of the project that `network.act(x)` or `self.act(x)` calls."""
     owner = func.value
     home: tuple[Module, ast.ClassDef] | None = None
@@ -99,7 +99,7 @@ def _method(module: Module, func: ast.Attribute) -> tuple[Module, ast.FunctionDe
         home = (module, cls) if cls is not None else None
     elif isinstance(owner, ast.Name | ast.Attribute):
         made = values_of(module).constructed(owner)
-        home = _class_of(module, made.func, module.resolve(made.func)) if made is not None else None
+        home = class_of(module, made.func, module.resolve(made.func)) if made is not None else None
     for statement in home[1].body if home is not None else ():
         match statement:
             case ast.FunctionDef(name) if name == func.attr and home is not None:
@@ -138,7 +138,7 @@ def output_of(
     name = module.resolve(made.func)
     if name is not None and name.startswith("torch.nn."):
         return _of_layer(module, made, name.rpartition(".")[2], call, depth)
-    cls = _class_of(module, made.func, name)
+    cls = class_of(module, made.func, name)
     if cls is not None:
         return _of_forward(cls[0], cls[1], depth, element)
     return _of_factory(module, made, call, depth, element)
@@ -182,9 +182,10 @@ def _children(made: ast.Call) -> list[ast.expr]:
     return made.args
 
 
-def _class_of(
+def class_of(
     module: Module, func: ast.expr, name: str | None
 ) -> tuple[Module, ast.ClassDef] | None:
+    """The class of the project that is called so, in this file or another; `name`: as it resolves."""
     if isinstance(func, ast.Name) and func.id in module.classes:
         return module, module.classes[func.id]
     if module.project is None:

@@ -67,7 +67,8 @@ class Values:
                 return None  # set more than once outside: which one held when this ran is not known
         if len(bound) == 1:
             return self.bound_to(bound[0])
-        return self._before(use, bound) if bound else None
+        last = self._before(use, bound) if bound else None
+        return self.bound_to(last) if last is not None else None
 
     def bound_to(self, binding: ast.AST) -> ast.expr | ast.arg | None:
         """The expression a binding gives its name; None for loop targets, unpacked calls, `+=` and the like."""
@@ -86,7 +87,7 @@ class Values:
                         return given[[e is binding for e in elts].index(True)]
         return None
 
-    def _before(self, use: ast.Name, bound: list[ast.AST]) -> ast.expr | ast.arg | None:
+    def _before(self, use: ast.Name, bound: list[ast.AST]) -> ast.AST | None:
         """The last binding before the use, where no branch or loop lies between."""
         statement = self.module.statement(use)
         while True:
@@ -94,7 +95,7 @@ class Values:
             for previous in reversed(siblings_before(up, statement)):
                 inside = [b for b in bound if _within(b, previous)]
                 if inside:
-                    return self.bound_to(inside[-1]) if self._sure(previous, inside) else None
+                    return inside[-1] if self._sure(previous, inside) else None
             match up:
                 case ast.FunctionDef() | ast.AsyncFunctionDef():
                     return next((b for b in bound if isinstance(b, ast.arg)), None)
@@ -141,12 +142,13 @@ class Values:
     def unpacked(self, use: ast.Name) -> tuple[ast.Call, int] | None:
         """The call and the place in its result, for `a, b = f(x)`."""
         bound = self.module.bindings(use.id, self.module.scope(use))
-        match self.module.parent(bound[0]) if len(bound) == 1 else None:
+        last = bound[0] if len(bound) == 1 else self._before(use, bound) if bound else None
+        match self.module.parent(last) if last is not None else None:
             case ast.Tuple(elts) as up:
                 match self.module.parent(up):
                     case ast.Assign(value=ast.Call() as call):
                         if not any(isinstance(e, ast.Starred) for e in elts):
-                            return call, [e is bound[0] for e in elts].index(True)
+                            return call, [e is last for e in elts].index(True)
         return None
 
     def attribute(self, node: ast.Attribute) -> ast.expr | None:

@@ -19,6 +19,7 @@ __all__ = [
     "Checked",
     "ClipObject",
     "ComplaintObject",
+    "DiffObject",
     "EvidenceObject",
     "FindingObject",
     "Fixed",
@@ -240,6 +241,16 @@ class RunObject:
     skipped: int
     numbers: dict[str, float | str | None]
     findings: list[FindingObject]
+
+
+@dataclass
+class DiffObject:
+    """What differs between two runs, first cause first. `same`: within noise, they train the same."""
+
+    verdict: str
+    same: bool
+    differences: list[dict[str, Any]]
+    notes: list[str]
 
 
 @dataclass

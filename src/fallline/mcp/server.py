@@ -22,6 +22,7 @@ from fallline.mcp.contract import (
     Checked,
     ClipObject,
     ComplaintObject,
+    DiffObject,
     Fixed,
     RuleObject,
     RunObject,
@@ -38,7 +39,7 @@ fallline makes PyTorch training trustworthy. Measure before you prescribe, and l
 
 1. check_code or check_path: what is wrong in the code, with its fix. fix_code applies the fixes and takes back those that do not help.
 2. ask: the answer in a few sentences and at most three actions with their conditions; `more` adds everything behind it. Give it the code and the run.
-3. read_run, propose_clip: what `fallline run train.py` measured, and a threshold from its norms. This server never runs training: ask the user, or run that command yourself.
+3. read_run, diff_runs, propose_clip: what `fallline run train.py` measured, what changed between two runs, and a threshold from the norms. This server never runs training: ask the user, or run that command yourself.
 4. explain_rule, list_specialists and the resources: the reasons, with what was measured.
 5. check_advice: before you answer, send it your text; it returns the statements that a measurement refutes and the mistakes in your code.
 
@@ -176,6 +177,14 @@ def _add_question_tools(server: MCPServer[None], root: Root, seconds: float) -> 
     ) -> RunObject:
         """How a watched run went: loss, gradient norm, clipping, time, memory, and what was found, with the origin of a NaN."""
         return await _answered(seconds, work.read_run, folder, root)
+
+    @server.tool(title="Compare two watched runs", annotations=_READS)
+    async def diff_runs(
+        a: Annotated[str, Field(description="The folder of the one run, relative to the root.")],
+        b: Annotated[str, Field(description="The folder of the other.")],
+    ) -> DiffObject:
+        """What changed between two watched runs, first cause first: versions, code, options, data, initialisation, or the first update that parts."""
+        return await _answered(seconds, work.diff_runs, a, b, root)
 
     @server.tool(title="Propose a clip threshold", annotations=_READS)
     async def propose_clip(

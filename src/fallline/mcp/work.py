@@ -15,6 +15,7 @@ from fallline.check.settings import Settings, load
 from fallline.check.sources import Sources
 from fallline.check.suppress import silenced
 from fallline.conclude import findings_of
+from fallline.diff import compare
 from fallline.errors import RunError, UsageError
 from fallline.finding import Finding
 from fallline.instruments.clip.threshold import propose_from_series
@@ -25,6 +26,7 @@ from fallline.mcp.contract import (
     Checked,
     ClipObject,
     ComplaintObject,
+    DiffObject,
     FindingObject,
     Fixed,
     RuleObject,
@@ -32,6 +34,7 @@ from fallline.mcp.contract import (
     Seen,
     SpecialistObject,
 )
+from fallline.report.diff import headline, noise_text
 from fallline.report.json import plain
 from fallline.report.run import overview, verdict
 from fallline.rule import Rule
@@ -289,18 +292,34 @@ def propose_clip(folder: str, quantile: float, root: Root) -> list[ClipObject]:
     return [ClipObject.of(clip) for clip in proposal.clips]
 
 
+def diff_runs(a: str, b: str, root: Root) -> DiffObject:
+    """What differs between two runs."""
+    found = compare(_series_in(a, root), _series_in(b, root))
+    return DiffObject(
+        verdict=headline(found),
+        same=found.same,
+        differences=[plain(d.to_json()) for d in found.differences],
+        notes=[*filter(None, [noise_text(found)]), *found.notes],
+    )
+
+
 def _of_run(folder: str, root: Root) -> tuple[Series, list[Finding]]:
-    """The run and its findings. Nothing is written, whatever is missing there."""
+    """The run and its findings."""
+    series = _series_in(folder, root)
+    return series, findings_of(series, _settings(root.find(folder), root).thresholds)
+
+
+def _series_in(folder: str, root: Root) -> Series:
+    """The run. Nothing is written, whatever is missing there."""
     home = root.find(folder)
     if home.is_dir() and not all(root.holds(file) for file in rank_files(home).values()):
         raise UsageError(f"{folder!r} contains links that lead out of the root")
     try:
-        series = read_series(home)
+        return read_series(home)
     except RunError:
         raise RunError(
             f"{folder!r} is not a run folder, or is damaged: `fallline run --out DIR train.py` makes one"
         ) from None
-    return series, findings_of(series, _settings(home, root).thresholds)
 
 
 def list_specialists() -> list[SpecialistObject]:

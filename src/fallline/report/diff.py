@@ -80,7 +80,7 @@ def _place(first: Difference) -> str:
 def noise_text(found: Comparison) -> str:
     """How the noise was told from a change."""
     noise = found.noise
-    if noise.identical or (not found.same and noise.jump is None):
+    if noise.identical or (not found.same and noise.jump in (None, noise.onset)):
         return ""
     begins = (
         f"the losses first differ at update {noise.onset}, by {number(noise.first)} of their size"

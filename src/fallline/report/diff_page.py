@@ -10,12 +10,12 @@ from pathlib import Path
 
 from fallline._version import __version__
 from fallline.diff import Comparison, Difference
-from fallline.diff.noise import gaps
 from fallline.errors import RunError
 from fallline.files import write_atomically
 from fallline.report.charts import Chart, Line, Mark
 from fallline.report.diff import headline, noise_text, run_line
 from fallline.report.html_style import SCRIPT, STYLE
+from fallline.runs.noise import gaps
 from fallline.runs.series import Series, Track
 
 __all__ = ["page", "write_page"]
@@ -33,7 +33,7 @@ def write_page(a: Series, b: Series, found: Comparison, target: Path) -> Path:
 
 
 def page(a: Series, b: Series, found: Comparison) -> str:
-    title = f"{a.folder} and {b.folder}"
+    title = " and ".join(run.folder.name if run.folder is not None else "run" for run in (a, b))
     runs = "".join(
         f'<p class="facts"><b>{name}</b> {escape(run_line(run))}</p>'
         for name, run in (("A", a), ("B", b))

@@ -19,6 +19,7 @@ __all__ = [
     "by_framework",
     "first_tensor",
     "inner_of",
+    "leftover_of",
     "length_of",
     "modules_in",
     "passed_on",
@@ -131,6 +132,19 @@ def length_of(loader: Any) -> int | None:
         return len(loader)
     except Exception:
         return None
+
+
+def leftover_of(loader: Any) -> int | None:
+    """How many samples the last batch of a pass has, where it is smaller than the others."""
+    batches = getattr(loader, "batch_sampler", None)
+    size, dropped = getattr(batches, "batch_size", None), getattr(batches, "drop_last", None)
+    if dropped is not False or not isinstance(size, int) or length_of(loader) is None:
+        return None
+    try:
+        samples = len(batches.sampler)  # type: ignore[union-attr]
+    except Exception:
+        return None
+    return samples % size or None if samples > size else None
 
 
 def modules_in(function: Callable[..., Any]) -> list[nn.Module]:

@@ -24,7 +24,7 @@ from fallline.taps.data import (
 )
 from fallline.taps.tap import Subscription
 from fallline.watcher.emit import Emitter, spot
-from fallline.watcher.facts import length_of
+from fallline.watcher.facts import leftover_of, length_of
 from fallline.watcher.fuse import Fuse
 from fallline.watcher.kept import KeptGraphs
 from fallline.watcher.objects import Objects
@@ -98,6 +98,7 @@ class Loaders:
             "loader",
             loader,
             length=length,
+            leftover=leftover_of(loader),
             sampler=held,
         )
 

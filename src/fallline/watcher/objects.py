@@ -22,6 +22,11 @@ __all__ = ["Objects"]
 _BATCHNORM = (nn.modules.batchnorm._BatchNorm,)
 
 
+def _has_mode(module: nn.Module) -> bool:
+    dropout = isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
+    return dropout or isinstance(module, _BATCHNORM)
+
+
 class Objects:
     """Names by first appearance: "optimizer#1", "model#2". One per watched process."""
 
@@ -70,6 +75,8 @@ class Objects:
                 at,
                 type=type(inner).__name__,
                 batchnorm=any(isinstance(m, _BATCHNORM) for m in inner.modules()),
+                # without such a layer it may still ask for its mode
+                has_mode=any(map(_has_mode, inner.modules())) or None,
             )
             self._models[name] = weakref.ref(inner)
             self.model_sets[name] = self.parameters(inner.parameters())

@@ -289,7 +289,8 @@ class Origin:
             if is_user_file(trace.tb_frame.f_code.co_filename):
                 frames.append((trace.tb_frame, trace.tb_lasti))
             trace = trace.tb_next
-        if capture is None or capture.over or not frames or self._observed.codes:
+        known = {"FL620", "FL621", "FL622", "FL623"} & self._observed.codes
+        if capture is None or capture.over or not frames or known:
             return
         replay = prepare_crashed(capture, frames)
         if replay.run is None:

@@ -10,6 +10,7 @@ from fallline.taps.frames import Place
 from fallline.watcher.emit import Emitter, spot
 from fallline.watcher.forwards import MARK
 from fallline.watcher.loss import reached
+from fallline.watcher.loss_graph import LossGraph
 from fallline.watcher.objects import Objects
 from fallline.watcher.owners import Owners
 from fallline.watcher.window import Window
@@ -23,11 +24,19 @@ WALKS_PER_SITE = 12
 class Reach:
     """By the line of the backward."""
 
-    def __init__(self, emitter: Emitter, objects: Objects, window: Window, owners: Owners) -> None:
+    def __init__(
+        self,
+        emitter: Emitter,
+        objects: Objects,
+        window: Window,
+        owners: Owners,
+        graph: LossGraph,
+    ) -> None:
         self._emitter = emitter
         self._objects = objects
         self._window = window
         self._owners = owners
+        self._graph = graph
         self._walks: dict[tuple[str, int], int] = {}
         self._sets: dict[tuple[str, int], int] = {}
         self._half: dict[int, bool] = {}
@@ -43,6 +52,7 @@ class Reach:
         if walks >= WALKS_PER_SITE:
             return self._sets.get(key)
         self._walks[key] = walks + 1
+        self._graph.look(loss, where.at)
         leaves, marks, whole = reached(loss, MARK)
         for mark in marks:
             mark.event.used = True

@@ -14,6 +14,7 @@ import torch
 
 from fallline.finding import Finding
 from fallline.runs.update import UpdateRow
+from fallline.watcher.provenance.secrets import masked_words
 from fallline.watcher.recorder import Recorder
 
 __all__ = ["Options", "Recording"]
@@ -54,6 +55,8 @@ class Recording:
     def _begin(self) -> Recorder:
         options = self.options
         meta = {"started": self._began, **options.meta, **accelerator()}
+        if "argv" in meta:
+            meta["argv"] = masked_words([str(word) for word in meta["argv"]])
         recorder = Recorder(options.out, self.rank, self.world, meta, listen=self._row)
         if self.loggers is not None and self.rank == 0:
             self.loggers.begin(recorder.folder)

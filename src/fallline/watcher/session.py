@@ -29,6 +29,7 @@ from fallline.watcher.kept import KeptGraphs
 from fallline.watcher.known import Known
 from fallline.watcher.loaders import Loaders
 from fallline.watcher.log import EventLog
+from fallline.watcher.loss_graph import LossGraph
 from fallline.watcher.measures import Measures
 from fallline.watcher.memory import LiveGraphs
 from fallline.watcher.modes import Modes
@@ -92,7 +93,7 @@ class Session:
         self.owners = owners = Owners(emitter, objects, progress, observed)
         self.by_hand = by_hand = ByHand(emitter, objects, taps)
         self.hand_updates = hand_updates = HandUpdates(recording.open, progress, draft, fuse.safely)
-        reach = Reach(emitter, objects, window, owners)
+        reach = Reach(emitter, objects, window, owners, LossGraph(objects, progress, observed))
         spikes = Spikes(objects, origin, progress, draft, recording)
         recording.spikes = spikes.row
         steps = Steps(emitter, routine, objects, scalers)

@@ -264,6 +264,8 @@ def _length(paper: Paper, thing: Thing, call: Call) -> None:
     ):
         whole = isinstance(drop, Const) and bool(drop.value)
         thing.facts["length"] = size // per if whole else -(-size // per)
+        if not whole and drop is None and size > per and size % per:
+            thing.facts["leftover"] = size % per
 
 
 def dataset(paper: Paper, call: Call) -> Thing:

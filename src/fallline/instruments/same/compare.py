@@ -9,9 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fallline.runs.noise import judge
+
 __all__ = ["Difference", "Draw", "Operation", "compare_updates", "first_operation", "load"]
 
 Row = dict[str, Any]
+_PARAMETER_ROOM = (
+    16.0  # Adam divides gradients by their own size, those that are nothing but rounding too
+)
 
 # In the order in which one causes the next
 _STAGES = (
@@ -37,6 +42,7 @@ class Difference:
         None  # how far the values of the parameters are apart after this update
     )
     last_relative: float | None = None  # and after the last update of both
+    rounding: bool = False  # as far as rounding carries runs apart, and no further
 
 
 def load(path: Path) -> list[Row]:
@@ -65,9 +71,14 @@ def compare_updates(a: list[Row], b: list[Row]) -> Difference | None:
             names = [n for n in {**ours, **theirs} if ours.get(n) != theirs.get(n)] if named else []
             changed = names or [n for n, v in here["parameters"].items() if there["parameters"].get(n, v) != v]  # fmt: skip
             return Difference(
-                here["update"], what, stage, changed, _apart(here, there), _apart(*pairs[-1])
-            )
+                here["update"], what, stage, changed, _apart(here, there), _apart(*pairs[-1]), _by_rounding(pairs)
+            )  # fmt: skip
     return None
+
+
+def _by_rounding(pairs: list[tuple[Row, Row]]) -> bool:
+    found = {here["update"]: _apart(here, there) or 0.0 for here, there in pairs}
+    return judge(found, "float32", room=_PARAMETER_ROOM).jump is None
 
 
 def _updates(rows: list[Row]) -> list[Row]:

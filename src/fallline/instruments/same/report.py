@@ -10,7 +10,6 @@ from fallline.instruments.same.compare import Difference, Operation
 
 __all__ = ["Cause", "Same"]
 
-ROUNDING = 1e-4  # of a float32 sum in another order, with room for it to grow over a few updates
 _SHOWN = 6
 
 
@@ -129,9 +128,7 @@ class Same:
         if len(found.parameters) > _SHOWN:
             lines.append(f"  and {len(found.parameters) - _SHOWN} more")
         if found.relative is not None and found.last_relative is not None:
-            size = (
-                "as rounding does" if found.last_relative < ROUNDING else "more than rounding does"
-            )
+            size = "as rounding does" if found.rounding else "more than rounding does"
             lines.append(
                 f"  apart by {found.relative:.1e} of their size after that update, {found.last_relative:.1e} after the last: {size}"
             )

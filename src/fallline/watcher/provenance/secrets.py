@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["HIDDEN", "is_secret", "masked", "masked_lines"]
+__all__ = ["HIDDEN", "is_secret", "masked", "masked_lines", "masked_words"]
 
 HIDDEN = "(hidden)"
 
@@ -59,3 +59,18 @@ def masked_lines(lines: list[str], *, plain: bool = False) -> list[str]:
         return f"{found['name']}{found['to']}{mark}{HIDDEN}{mark}"
 
     return [masked(_ASSIGNED.sub(without_value, line)) for line in lines]
+
+
+def masked_words(words: list[str]) -> list[str]:
+    """A command line without its secrets: `--token abc`, `--token=abc`, `token=abc`."""
+    shown, hide = [], False
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if hide and not word.startswith("-"):
+            shown.append(HIDDEN)
+        elif equals and is_secret(name):
+            shown.append(f"{name}={HIDDEN}")
+        else:
+            shown.append(masked(word))
+        hide = word.startswith("-") and not equals and is_secret(word)
+    return shown

@@ -1,0 +1,63 @@
+"""FL216: AdamW with a small learning rate on parameters in bfloat16 and in float32."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn.functional import mse_loss
+
+from fallline.proof.experiment import Measured, experiment
+
+UPDATES = 300
+
+
+@experiment(
+    "FL216",
+    claim="With a learning rate of 1e-5 most bfloat16 parameters do not change at all, and norm weights, which start at 1, never do; the same model in float32 learns.",
+)
+def update_rounds_away() -> Measured:
+    wrong, right = _train(torch.bfloat16), _train(torch.float32)
+    return Measured(
+        sides={
+            "wrong": {
+                "weights that changed, percent": wrong[0],
+                "norm weights that changed": wrong[1],
+                "loss fell by, percent": wrong[2],
+            },
+            "right": {
+                "weights that changed, percent": right[0],
+                "norm weights that changed": right[1],
+                "loss fell by, percent": right[2],
+            },
+        },
+        conclusion=f"after {UPDATES} updates {wrong[0]:.0f} % of the bfloat16 weights and {wrong[1]} of 64 norm weights have changed, in float32 {right[0]:.0f} % and {right[1]}; "
+        f"the loss fell by {wrong[2]:.1f} % and by {right[2]:.1f} %",
+        holds={
+            "most weights stay": wrong[0] < 50,
+            "norm weights never move": wrong[1] == 0,
+            "in float32 all move": right[0] > 99 and right[1] == 64,
+            "float32 learns more": right[2] > 1.5 * wrong[2],
+        },
+    )
+
+
+def _train(dtype: torch.dtype) -> tuple[float, int, float]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(256, 64), nn.LayerNorm(64), nn.Linear(64, 1)).to(dtype)
+    start = [p.detach().clone() for p in model.parameters()]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, weight_decay=0.0)
+    inputs = torch.randn(256, 256)
+    targets = inputs[:, :1] + inputs[:, 1:2]
+    losses = []
+    for _ in range(UPDATES):
+        loss = mse_loss(model(inputs.to(dtype)).float(), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    changed = [(now.detach() != was) for now, was in zip(model.parameters(), start, strict=True)]
+    return (
+        100 * changed[0].float().mean().item(),
+        int(changed[2].sum()),
+        100 * (1 - losses[-1] / losses[0]),
+    )

@@ -1,0 +1,299 @@
+"""FL130: a schedule's length counts micro-batches, or batches before they are split over processes."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from fallline.finding import Finding, Severity
+from fallline.flow.calls import last_name, same
+from fallline.flow.values import values_of
+from fallline.rule import Rule
+from fallline.rules._observed import located, observed
+from fallline.rules.gradients._specimens import SETUP
+from fallline.syntax import Module
+
+__all__ = ["ScheduleLengthWrong"]
+
+# Where each schedule takes its length: position (without keywords) and keywords.
+_LENGTHS: dict[str, tuple[int | None, tuple[str, ...]]] = {
+    "CosineAnnealingLR": (1, ("T_max",)),
+    "OneCycleLR": (2, ("total_steps", "steps_per_epoch")),
+    "PolynomialLR": (1, ("total_iters",)),
+    "get_scheduler": (3, ("num_training_steps",)),
+    "get_linear_schedule_with_warmup": (2, ("num_training_steps",)),
+    "get_cosine_schedule_with_warmup": (2, ("num_training_steps",)),
+    "get_polynomial_decay_schedule_with_warmup": (2, ("num_training_steps",)),
+    "get_cosine_with_hard_restarts_schedule_with_warmup": (2, ("num_training_steps",)),
+    "CosineLRScheduler": (None, ("t_initial",)),
+}
+_LOADER = re.compile(r"loader|(^|_)dl(_|$)|batches", re.IGNORECASE)
+_COUNTED = re.compile(r"accum|update|optim|micro|grad_steps", re.IGNORECASE)
+_SEVERAL = re.compile(
+    r"world|replica|n_?gpu|num_gpu|num_proc|nproc|device_count|rank", re.IGNORECASE
+)
+_DEEPEST = 6
+
+
+class ScheduleLengthWrong(Rule):
+    code = "FL130"
+    name = "schedule-length-wrong"
+    severity = Severity.WARNING
+    yields_to = ("FL108",)
+    yields_within = "trace"
+    what = "A learning-rate schedule is as long as the number of batches, but advances once per accumulation window, or once per batch of one of several processes."
+    why = (
+        "A schedule that is k times too long never gets where it should: with accumulation over 4 micro-batches a cosine ends the run after a quarter of "
+        "its length, near its highest rate instead of at 0, and warmup takes four times as many samples."
+    )
+    instead = (
+        "Count the schedule's length in updates:\n\n"
+        "```python\nupdates = math.ceil(len(loader) / accumulation_steps) * epochs\n"
+        "scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=updates)\n```"
+    )
+    facts = ("scheduler-counts-updates",)
+    tokens = (
+        b"T_max",
+        b"CosineAnnealingLR",
+        b"OneCycleLR",
+        b"num_training_steps",
+        b"PolynomialLR",
+        b"_schedule_with",
+        b"warmup",
+    )
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        if any(n == "accelerate" or n.startswith("accelerate.") for n in module.imports.values()):
+            return  # its schedulers count by themselves
+        for call, length in _schedules(module):
+            written = _expanded(module, length)
+            if _in_micro_batches(module, call, written):
+                yield self.finding(
+                    module.location(call),
+                    f"The schedule's length `{module.segment(length)}` counts batches, but the scheduler advances once per accumulation window, so the run ends "
+                    "long before the schedule does. Divide the length by the number of accumulation steps",
+                )
+            elif _before_the_split(module, written):
+                yield self.finding(
+                    module.location(call),
+                    f"The schedule's length `{module.segment(length)}` counts the batches of the whole dataset, but each process sees only its share of them, "
+                    "so the run ends long before the schedule does. Use the length of this process's loader",
+                )
+        yield from self._warmup_twice(module)
+
+    def _warmup_twice(self, module: Module) -> Iterator[Finding]:
+        """`n = min(step, end - warmup)` and then `n - warmup`: the schedule stops short of its end by a warmup."""
+        for statement in module.all(ast.Assign):
+            match statement:
+                case ast.Assign(
+                    [ast.Name(name)],
+                    ast.Call(ast.Name("min"), [_, ast.BinOp(_, ast.Sub(), warmup)]),
+                ):
+                    if "warmup" not in module.segment(warmup):
+                        continue
+                case _:
+                    continue
+            for later in module.all(ast.BinOp):
+                match later:
+                    case ast.BinOp(ast.Name(used), ast.Sub(), again) if used == name and same(
+                        again, warmup
+                    ):
+                        if (
+                            module.scope(later) is module.scope(statement)
+                            and later.lineno > statement.lineno
+                        ):
+                            yield self.finding(
+                                module.location(statement),
+                                "The step counter is capped at the end minus the warmup, and the warmup is subtracted from it again below, so the "
+                                "schedule never reaches its end. Remove one of them",
+                            )
+                            break
+
+    def check_series(self, run: Any) -> Iterator[Finding]:
+        for entry in observed(run, self.code):
+            at, evidence = located(entry)
+            yield self.finding(
+                at,
+                f"The schedule is {entry['length']:,} steps long, and the whole run advanced it {entry['steps']:,} times, once for each update of "
+                f"{entry['micro_batches']} micro-batches: its length counts micro-batches. Divide it by {entry['micro_batches']}",
+                **evidence,
+            )
+
+    wrong = (
+        SETUP
+        + """
+accumulation_steps, epochs = 2, 2
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=len(loader) * epochs)  # FL130
+for epoch in range(epochs):
+    for i, (x, y) in enumerate(loader):
+        loss = loss_fn(model(x), y) / accumulation_steps
+        loss.backward()
+        if (i + 1) % accumulation_steps == 0 or i + 1 == len(loader):
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+""",
+        """\
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, DistributedSampler
+
+
+def train(model, dataset, loss_fn, args):
+    sampler = DistributedSampler(dataset)
+    loader = DataLoader(dataset, batch_size=args.batch_size, sampler=sampler)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    steps = len(dataset) // args.batch_size * args.epochs
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps)  # FL130
+    for epoch in range(args.epochs):
+        sampler.set_epoch(epoch)
+        for inputs, targets in loader:
+            optimizer.zero_grad()
+            loss_fn(model(inputs), targets).backward()
+            optimizer.step()
+            scheduler.step()
+""",
+    )
+    right = (
+        SETUP
+        + """
+accumulation_steps, epochs = 2, 2
+updates = len(loader) // accumulation_steps * epochs
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=updates)
+for epoch in range(epochs):
+    for i, (x, y) in enumerate(loader):
+        loss = loss_fn(model(x), y) / accumulation_steps
+        loss.backward()
+        if (i + 1) % accumulation_steps == 0 or i + 1 == len(loader):
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+""",
+        SETUP
+        + """
+epochs = 2
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=len(loader) * epochs)
+for epoch in range(epochs):
+    for i, (x, y) in enumerate(loader):
+        loss_fn(model(x), y).backward()
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+        if (i + 1) % 10 == 0:
+            print(scheduler.get_last_lr())
+""",
+    )
+
+
+def _schedules(module: Module) -> Iterator[tuple[ast.Call, ast.expr]]:
+    for call in module.all(ast.Call):
+        known = _LENGTHS.get(last_name(call))
+        if known is not None:
+            place, keywords = known
+            length = module.argument(call, place, *keywords)
+            if length is not None:
+                yield call, length
+
+
+def _expanded(module: Module, node: ast.expr) -> list[ast.AST]:
+    """The nodes of an expression, with those of what its names stand for."""
+    found: list[ast.AST] = []
+    queue: list[tuple[ast.expr, int]] = [(node, 0)]
+    while queue and len(found) < 400:
+        here, depth = queue.pop()
+        for inner in ast.walk(here):
+            found.append(inner)
+            if isinstance(inner, ast.Name | ast.Attribute) and depth < _DEEPEST:
+                made = values_of(module).origin(inner)
+                if isinstance(made, ast.expr) and made is not inner:
+                    queue.append((made, depth + 1))
+    return found
+
+
+def _lengths(nodes: list[ast.AST]) -> list[ast.expr]:
+    """What `len()` is asked of."""
+    return [
+        n.args[0]
+        for n in nodes
+        if isinstance(n, ast.Call)
+        and isinstance(n.func, ast.Name)
+        and n.func.id == "len"
+        and n.args
+    ]
+
+
+def _names(nodes: list[ast.AST]) -> str:
+    return " ".join(
+        n.id if isinstance(n, ast.Name) else n.attr
+        for n in nodes
+        if isinstance(n, ast.Name | ast.Attribute)
+    )
+
+
+def _divides(nodes: list[ast.AST]) -> bool:
+    return any(isinstance(n, ast.Div | ast.FloorDiv | ast.Mod) for n in nodes)
+
+
+def _in_micro_batches(module: Module, call: ast.Call, written: list[ast.AST]) -> bool:
+    """A length of whole loaders, of a scheduler that advances at the end of each accumulation window."""
+    if not any(_LOADER.search(module.segment(of)) for of in _lengths(written)):
+        return False
+    if _divides(written) or _COUNTED.search(_names(written)):
+        return False
+    steps = [c for c in module.method_calls("step") if _is_of(module, c, call)]
+    return bool(steps) and all(_at_boundary(module, s) for s in steps)
+
+
+def _is_of(module: Module, step: ast.Call, made: ast.Call) -> bool:
+    """`scheduler.step()` of what this call made, by the name that it was given."""
+    match module.parent(made), step.func:
+        case ast.Assign([target]), ast.Attribute(used, "step"):
+            return last_name(target) == last_name(used) != ""
+    return False
+
+
+def _at_boundary(module: Module, step: ast.Call) -> bool:
+    """Under a test of the window, in which the optimizer steps too, and after a backward that is outside of it."""
+    below: ast.AST = step
+    for up in module.parents(step):
+        if isinstance(up, ast.If) and below in up.body:
+            text = module.segment(up.test)
+            window = "%" in text and "accum" in text.lower()
+            steps = [
+                n
+                for s in up.body
+                for n in ast.walk(s)
+                if isinstance(n, ast.Call) and last_name(n) in {"step", "backward"}
+            ]
+            optimizes = [n for n in steps if n is not step and "optim" in module.segment(n).lower()]
+            inside = [n for n in steps if last_name(n) == "backward"]
+            if window and optimizes and not inside:
+                return True
+        if isinstance(up, ast.FunctionDef | ast.AsyncFunctionDef):
+            return False
+        below = up
+    return False
+
+
+def _before_the_split(module: Module, written: list[ast.AST]) -> bool:
+    """`len(dataset) // batch_size` of a dataset that a DistributedSampler splits, by the batch size of one process."""
+    if _SEVERAL.search(_names(written)):
+        return False
+    split = [
+        c.args[0] for c in module.all(ast.Call) if last_name(c) == "DistributedSampler" and c.args
+    ]
+    sizes = [
+        size
+        for c in module.all(ast.Call)
+        if last_name(c) == "DataLoader" and module.argument(c, None, "sampler") is not None
+        if (size := module.argument(c, 1, "batch_size")) is not None
+    ]
+    asked = [of for of in _lengths(written) if any(same(of, d) for d in split)]
+    by = [
+        n.right
+        for n in written
+        if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div | ast.FloorDiv)
+    ]
+    return bool(asked) and any(same(b, size) for b in by for size in sizes)

@@ -1,0 +1,269 @@
+"""FL131: the gradient of a loss reaches what is meant to be a constant in it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from fallline.finding import Finding, Severity
+from fallline.flow.calls import last_name, names_in, same
+from fallline.flow.losses import differentiated, in_loss, loss_calls
+from fallline.flow.modules import is_module, looks_like_model
+from fallline.flow.values import values_of
+from fallline.rule import Rule
+from fallline.rules._observed import located, observed
+from fallline.syntax import Module
+
+__all__ = ["TargetNotDetached"]
+
+_LOSSES = (
+    *("mse_loss", "MSELoss", "l1_loss", "L1Loss", "smooth_l1_loss", "SmoothL1Loss", "huber_loss"),
+    *("HuberLoss", "cross_entropy", "CrossEntropyLoss", "kl_div", "KLDivLoss"),
+    *("binary_cross_entropy", "BCELoss", "binary_cross_entropy_with_logits", "BCEWithLogitsLoss"),
+)
+_DISCOUNT = re.compile(r"gamma|discount", re.IGNORECASE)
+_REWARD = re.compile(r"reward|(^|_)(r|rew|rews|costs?)(_|$)", re.IGNORECASE)
+_SAYS_TARGET = re.compile(
+    r"pseudo|(^|_)(targets?|labels?)(_|$|\d)|(^|_)tgt(_|$)|td_target|expected_"
+)
+_FIXED_NETWORK = re.compile(
+    r"target|tgt|teacher|ema|frozen|fixed|_old|old_|(^|_)ref(_|$)|prime|momentum|lagged|avg",
+    re.IGNORECASE,
+)
+_SAYS_NETWORK = re.compile(
+    r"net|model|critic|actor|policy|agent|(^|_)(q|qf|v|vf)\d?(_|$)|value|encoder", re.IGNORECASE
+)
+_CUTS = frozenset("detach item numpy tolist argmax max_indices long int bool".split())
+_ENOUGH = 6
+
+
+class TargetNotDetached(Rule):
+    code = "FL131"
+    name = "target-not-detached"
+    severity = Severity.ERROR
+    what = "The target of a loss is computed by the model that is trained, and its gradient is not cut off."
+    why = """\
+The loss then moves the target towards the prediction as well as the prediction towards the target.
+
+In temporal-difference learning that minimises a different error: where the next state is random, the values it converges to are wrong. With a model's
+own predictions as targets (pseudo-labels), it agrees with itself instead of learning, and may collapse to one answer for everything."""
+    instead = (
+        "Compute the target without a graph:\n\n"
+        "```python\nwith torch.no_grad():\n    target = reward + gamma * target_net(next_state).max(1).values\n```"
+    )
+    tokens = (b"gamma", b"discount", b"pseudo", b"target", b"label")
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        seen: set[int] = set()
+        for node, prediction, target in _compared(module):
+            if id(node) in seen:
+                continue
+            found = _bootstrapped(module, target) or _own_prediction(module, prediction, target)
+            if found is None:
+                continue
+            seen.add(id(node))
+            call, why = found
+            fixed = _FIXED_NETWORK.search(module.segment(call.func)) is not None
+            yield self.finding(
+                module.location(node),
+                f"The target `{module.segment(target)[:60]}` still has the graph of `{module.segment(call.func)}`, so this loss also moves {why}. "
+                "Compute it under torch.no_grad(), or use detach()",
+                # gradients of a network that nobody steps only cost memory and time
+                severity=Severity.INFO if fixed else None,
+                network=module.segment(call.func),
+            )
+
+    def check_series(self, run: Any) -> Iterator[Finding]:
+        for entry in observed(run, self.code):
+            at, evidence = located(entry)
+            yield self.finding(
+                at,
+                "The target of this loss, a reward plus a discounted value, has a gradient into the same parameters as the prediction, so the loss also moves "
+                "the target towards the prediction. Compute the target under torch.no_grad()",
+                **evidence,
+            )
+
+    wrong = (
+        """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+q_net = nn.Linear(4, 2)
+optimizer = torch.optim.SGD(q_net.parameters(), lr=0.01)
+gamma = 0.99
+for update in range(4):
+    state, next_state = torch.randn(16, 4), torch.randn(16, 4)
+    reward, done = torch.randn(16), torch.zeros(16)
+    q = q_net(state).max(1)[0]
+    target = reward + gamma * q_net(next_state).max(1)[0] * (1 - done)
+    loss = nn.functional.mse_loss(q, target)  # FL131
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+        """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(8, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for update in range(4):
+    weak, strong = torch.randn(16, 8), torch.randn(16, 8)
+    pseudo_labels = torch.softmax(model(weak), dim=1)
+    loss = nn.functional.cross_entropy(model(strong), pseudo_labels)  # FL131
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+    )
+    right = (
+        """\
+import copy
+
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+q_net = nn.Linear(4, 2)
+target_net = copy.deepcopy(q_net).requires_grad_(False)
+optimizer = torch.optim.SGD(q_net.parameters(), lr=0.01)
+gamma = 0.99
+for update in range(4):
+    state, next_state = torch.randn(16, 4), torch.randn(16, 4)
+    reward = torch.randn(16)
+    q = q_net(state).max(1)[0]
+    with torch.no_grad():
+        target = reward + gamma * q_net(next_state).max(1)[0]
+    other = (reward + gamma * q_net(next_state).max(1)[0]).detach()
+    third = reward + gamma * q_net(next_state).detach().max(1)[0]
+    loss = nn.functional.mse_loss(q, target) + nn.functional.mse_loss(q, other) + (q - third).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+        """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(8, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for update in range(4):
+    weak, strong = torch.randn(16, 8), torch.randn(16, 8)
+    pseudo_labels = model(weak).argmax(dim=1)
+    first, second = model(weak), model(strong)
+    # two views of one image, each moved towards the other, on purpose
+    loss = nn.functional.cross_entropy(model(strong), pseudo_labels) + nn.functional.mse_loss(first, second)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+    )
+
+
+def _compared(module: Module) -> Iterator[tuple[ast.expr, ast.expr, ast.expr]]:
+    """What a loss compares: place, prediction, target; each side may be the target."""
+    for call, _ in loss_calls(module, *_LOSSES):
+        first = module.argument(call, 0, "input", "inputs")
+        second = module.argument(call, 1, "target", "targets")
+        if first is not None and second is not None and differentiated(module, call):
+            yield call, first, second
+            yield call, second, first
+    for node in module.all(ast.BinOp):
+        if isinstance(node.op, ast.Sub) and _squared(module, node) and in_loss(module, node):
+            yield node, node.left, node.right
+            yield node, node.right, node.left
+
+
+def _squared(module: Module, node: ast.expr) -> bool:
+    up = module.parent(node)
+    match up:
+        case ast.Attribute(attr="pow" | "square" | "abs"):
+            return True
+        case ast.BinOp(left, ast.Pow(), _):
+            return left is node
+    return False
+
+
+def _bootstrapped(module: Module, target: ast.expr) -> tuple[ast.Call, str] | None:
+    """`reward + gamma * network(next_state)`, with the network's graph."""
+    origin = values_of(module).origin(target)
+    if not isinstance(origin, ast.BinOp) or not isinstance(origin.op, ast.Add):
+        return None
+    if not differentiated(module, origin):
+        return None
+    sides = ((origin.left, origin.right), (origin.right, origin.left))
+    for reward, rest in sides:
+        if _REWARD.search(_words(reward)) and _DISCOUNT.search(_words(rest)):
+            call = _graph_of(module, rest)
+            if call is not None:
+                return call, "the target towards the prediction"
+    return None
+
+
+def _own_prediction(
+    module: Module, prediction: ast.expr, target: ast.expr
+) -> tuple[ast.Call, str] | None:
+    """A target by name that the same model computed as the prediction."""
+    if not isinstance(target, ast.Name) or not _SAYS_TARGET.search(target.id):
+        return None
+    call, own = _graph_of(module, target), _graph_of(module, prediction)
+    if call is None or own is None or not same(call.func, own.func):
+        return None
+    return call, "the model's own targets towards its predictions"
+
+
+def _words(node: ast.expr) -> str:
+    """The names in an expression, in one string with borders between them."""
+    attributes = (n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute))
+    keys = (
+        str(n.slice.value)
+        for n in ast.walk(node)
+        if isinstance(n, ast.Subscript) and isinstance(n.slice, ast.Constant)
+    )
+    return " _".join(["", *sorted(names_in(node)), *attributes, *keys])
+
+
+def _graph_of(module: Module, node: ast.expr, depth: int = 0) -> ast.Call | None:
+    """The call of a network whose graph this value has; None where there is none or it was cut."""
+    origin = values_of(module).origin(node)
+    if depth > _ENOUGH or isinstance(origin, ast.arg) or not differentiated(module, origin):
+        return None
+
+    def first(*parts: ast.expr) -> ast.Call | None:
+        found = (_graph_of(module, p, depth + 1) for p in parts)
+        return next((f for f in found if f is not None), None)
+
+    match origin:
+        case ast.BinOp(left, _, right):
+            return first(left, right)
+        case ast.UnaryOp(operand=inner) | ast.Subscript(value=inner):
+            return first(inner)
+        case ast.Attribute(inner, "values"):
+            return first(inner)
+        case ast.Call() if last_name(origin) in _CUTS:
+            return None
+        case ast.Call(func) if _is_network(module, func):
+            return origin
+        case ast.Call(ast.Attribute(inner)) if module.resolve(origin.func) is None:
+            return first(inner)
+        case ast.Call(args=args) if (module.resolve(origin.func) or "").startswith("torch."):
+            return first(*args)
+    return None
+
+
+def _is_network(module: Module, func: ast.expr) -> bool:
+    match func:
+        case ast.Name(name) | ast.Attribute(ast.Name("self"), name):
+            by_name = _SAYS_NETWORK.search(name) is not None and not _is_own_function(module, func)
+            return is_module(module, func) or looks_like_model(func) or by_name
+    return False
+
+
+def _is_own_function(module: Module, func: ast.expr) -> bool:
+    """A function or method of this file, which may well compute its result without a graph."""
+    return last_name(func) in {name.rpartition(".")[2] for name in module.functions}

@@ -1,0 +1,206 @@
+"""FL135: a schedule is computed from the learning rate that it set itself, so it compounds."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from fallline.finding import Finding, Severity
+from fallline.flow.calls import last_name, names_in
+from fallline.flow.values import values_of
+from fallline.rule import Rule
+from fallline.rules.gradients._specimens import SETUP
+from fallline.syntax import Module
+
+__all__ = ["LearningRateFeedback"]
+
+_TIME = re.compile(
+    r"^(cur(rent)?_)?(global_)?(epochs?|steps?|iter(ation)?s?|i_?iter|it|t|i|n_iter|num_updates|last_epoch)$",
+    re.IGNORECASE,
+)
+_RATE = frozenset({"lr", "learning_rate"})
+_GROWS = frozenset({"cos", "exp", "pow", "sin", "log", "sqrt"})
+
+
+class LearningRateFeedback(Rule):
+    code = "FL135"
+    name = "learning-rate-feedback"
+    severity = Severity.ERROR
+    what = "A learning-rate schedule multiplies the current learning rate, which it set itself the last time, by a factor that depends on the epoch or step."
+    why = (
+        "The factor is meant for the first learning rate. Applied to the current one it compounds: `lr * 0.95 ** epoch`, each epoch, is "
+        "`lr * 0.95 ** (1 + 2 + 3 + ...)`. After 20 epochs the rate is thousands of times too small, and the loss just stops falling."
+    )
+    instead = (
+        "Compute the rate from a constant:\n\n"
+        "```python\nfor group in optimizer.param_groups:\n    group['lr'] = group['initial_lr'] * 0.95 ** epoch\n```\n\n"
+        "or use a scheduler of torch (`ExponentialLR`, `LambdaLR`)."
+    )
+    references = ("https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate",)
+    tokens = (b'["lr"]', b"['lr']")
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        for statement, value in _rates_set(module):
+            current = _current_rate(module, value)
+            factor = _grows_with_time(module, value)
+            if current is None or factor is None or _once(module, statement):
+                continue
+            yield self.finding(
+                module.location(statement),
+                f"The learning rate is set to the current one times `{module.segment(factor)[:60]}`, which is meant for the first one, so the factors of all "
+                "earlier calls compound. Compute it from a constant such as `initial_lr`",
+            )
+
+    wrong = (
+        SETUP
+        + """
+for epoch in range(20):
+    for group in optimizer.param_groups:
+        group["lr"] = group["lr"] * 0.95**epoch  # FL135
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss_fn(model(x), y).backward()
+        optimizer.step()
+""",
+        """\
+import torch
+
+
+def adjust_learning_rate(optimizer, epoch, total):
+    for param_group in optimizer.param_groups:
+        lr = param_group["lr"]
+        lr = lr * (1 - epoch / total) ** 0.9
+        param_group["lr"] = lr  # FL135
+""",
+        """\
+import torch
+
+
+def decay(optimizer, epoch):
+    for param_group in optimizer.param_groups:
+        param_group["lr"] *= 0.1 ** (epoch // 30)  # FL135
+""",
+    )
+    right = (
+        SETUP
+        + """
+for epoch in range(20):
+    for group in optimizer.param_groups:
+        group["lr"] = 0.01 * 0.95**epoch
+        group["lr"] = group["initial_lr"] * 0.5 ** (epoch // 5) if "initial_lr" in group else group["lr"]
+    if epoch in (10, 15):
+        for group in optimizer.param_groups:
+            group["lr"] *= 0.1
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss_fn(model(x), y).backward()
+        optimizer.step()
+""",
+        """\
+import torch
+
+
+def adjust(optimizer, args, epoch):
+    lr = args.lr * 0.1 ** (epoch // 30)
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+
+
+def exponential(optimizer, gamma):
+    for group in optimizer.param_groups:
+        group["lr"] = group["lr"] * gamma
+
+
+def warm_up(optimizer, step, warmup):
+    for group in optimizer.param_groups:
+        group["lr"] = group["lr"] * (step + 1) / step
+""",
+    )
+
+
+def _rates_set(module: Module) -> Iterator[tuple[ast.stmt, ast.expr]]:
+    """`group["lr"] = value` and `group["lr"] *= value`, the latter as a product."""
+    for statement in module.all(ast.Assign):
+        match statement:
+            case ast.Assign([target], value) if _is_rate(target):
+                yield statement, value
+    for change in module.all(ast.AugAssign):
+        if _is_rate(change.target) and isinstance(change.op, ast.Mult):
+            product = ast.BinOp(change.target, ast.Mult(), change.value)
+            yield change, product
+
+
+def _is_rate(node: ast.AST) -> bool:
+    """`group["lr"]`, `optimizer.param_groups[0]["lr"]`."""
+    match node:
+        case ast.Subscript(held, ast.Constant(str() as key)) if key in _RATE:
+            return last_name(held) not in {
+                "config",
+                "cfg",
+                "args",
+                "params",
+                "logs",
+                "stats",
+                "hparams",
+            } and (isinstance(held, ast.Name | ast.Subscript))
+    return False
+
+
+def _current_rate(module: Module, value: ast.expr) -> ast.expr | None:
+    """The rate in force, as a factor of what it is set to, also through names: `lr = group["lr"]; lr = lr * ...`."""
+    match value:
+        case ast.BinOp(left, ast.Mult(), right):
+            return _current_rate(module, left) or _current_rate(module, right)
+        case ast.BinOp(left, ast.Div(), _):
+            return _current_rate(module, left)
+        case ast.Subscript() if _is_rate(value):
+            return value
+        case ast.Name():
+            made = values_of(module).definition(value)
+            return _current_rate(module, made) if isinstance(made, ast.expr) else None
+    return None
+
+
+def _grows_with_time(module: Module, value: ast.expr, depth: int = 0) -> ast.expr | None:
+    """A factor that is a power, a cosine or the like of the time since the beginning: not the ratio of two of them."""
+    match value:
+        case ast.BinOp(left, ast.Mult() | ast.Div(), right):
+            return _grows_with_time(module, left, depth) or _grows_with_time(module, right, depth)
+        case ast.BinOp(_, ast.Pow(), _) if _has_time(module, value):
+            return value
+        case ast.Call(args=args) if last_name(value) in _GROWS and _has_time(module, *args):
+            return value
+        case ast.Name() if depth < 3:
+            made = values_of(module).definition(value)
+            return _grows_with_time(module, made, depth + 1) if isinstance(made, ast.expr) else None
+        case ast.BinOp(_, ast.Add() | ast.Sub(), _):
+            return next(
+                (
+                    n
+                    for n in ast.walk(value)
+                    if isinstance(n, ast.Call)
+                    and last_name(n) == "cos"
+                    and _has_time(module, *n.args)
+                ),
+                None,
+            )
+    return None
+
+
+def _has_time(module: Module, *nodes: ast.AST) -> bool:
+    named = names_in(*nodes) | {
+        n.attr for node in nodes for n in ast.walk(node) if isinstance(n, ast.Attribute)
+    }
+    return any(_TIME.match(name) for name in named)
+
+
+def _once(module: Module, statement: ast.stmt) -> bool:
+    """Under a test for one moment, or of a scheduler's own recursion (`last_epoch`)."""
+    for up in module.parents(statement):
+        match up:
+            case ast.If(test) if any(isinstance(n, ast.Eq | ast.In) for n in ast.walk(test)):
+                return True
+            case ast.FunctionDef(name="get_lr" | "_get_closed_form_lr"):
+                return True
+    return False

@@ -1,0 +1,433 @@
+"""FL136: a loss, or a term of it, that cannot reach the parameters it is meant to train."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from fallline.finding import Finding, Severity
+from fallline.flow.calls import last_name
+from fallline.flow.gradients import takes_no_gradient
+from fallline.flow.losses import differentiated, loss_calls, trained_names
+from fallline.flow.makers import class_of
+from fallline.flow.values import values_of
+from fallline.rule import Rule
+from fallline.rules._observed import located, observed
+from fallline.syntax import Module
+from fallline.syntax.module import walk
+
+__all__ = ["LossWithoutGraph"]
+
+_LOSSES = (
+    *("mse_loss", "MSELoss", "l1_loss", "L1Loss", "smooth_l1_loss", "SmoothL1Loss", "huber_loss"),
+    *("cross_entropy", "CrossEntropyLoss", "nll_loss", "NLLLoss", "kl_div", "KLDivLoss"),
+    *("binary_cross_entropy", "BCELoss", "binary_cross_entropy_with_logits", "BCEWithLogitsLoss"),
+)
+_SAYS_LOSS = re.compile(r"loss|(^|_)(kl|reg|nll|penalty|entropy)(_|$)|criterion", re.IGNORECASE)
+_CUTS = frozenset({"detach", "item", "tolist", "numpy"})
+_MAKES_LEAF = frozenset({"Variable", "tensor", "FloatTensor", "as_tensor"})
+_MAKES_OUTPUT = frozenset({"empty", "empty_like", "zeros", "zeros_like", "new_empty"})
+# Kernels that are meant to run without a gradient, or whose gradient is written next to them.
+_NO_GRADIENT_MEANT = re.compile(
+    r"^_|kernel|fwd|bwd|forward|backward|grad|infer|quant|cache|decode|gen|adam|optim|sampl|sort|topk|index|mask|bench|test|ref"
+    r"|pack|scatter|gather|permute|count|histogram|copy|cast|fp8|int8|eval",
+    re.IGNORECASE,
+)
+_REGISTERS = (b"custom_op", b"triton_op", b"register_autograd", b"register_backward")
+_METRIC = re.compile(r"\w*Metric")
+
+
+class LossWithoutGraph(Rule):
+    code = "FL136"
+    name = "loss-without-graph"
+    severity = Severity.ERROR
+    what = "A loss, or a term of it, is cut off from the model on its way: by `.data`, `detach()`, `item()`, `no_grad`, a copy with `torch.tensor`, a metric or a raw kernel."
+    why = """\
+The gradient stops where the graph was cut, so the model does not learn from this term.
+
+Where nothing of the loss has a graph, backward raises an error. Setting `requires_grad` on the loss silences that error and changes nothing else: backward then
+gives the loss itself a gradient of 1, and no parameter ever moves. Where other terms still have a graph there is no error at all: the term counts in the
+printed loss and trains nothing."""
+    instead = """\
+Keep the tensors as they come out of the model, up to the backward.
+
+- Never set `requires_grad` on a loss; find where its graph was cut.
+- Join tensors with `torch.stack` or `sum`, not with `torch.tensor`.
+- Give `detach()`ed copies only to logs, metrics and targets."""
+    references = ("https://docs.pytorch.org/docs/stable/notes/autograd.html",)
+    tokens = (b"backward", b"Metric", b"triton")
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        yield from self._leaves(module)
+        yield from self._cut_terms(module)
+        yield from self._metrics(module)
+        yield from self._kernels(module)
+
+    def check_series(self, run: Any) -> Iterator[Finding]:
+        for entry in observed(run, self.code):
+            at, evidence = located(entry)
+            yield self.finding(
+                at,
+                "This loss has no graph: its requires_grad was set by hand, so backward reaches no parameter and nothing is learned. "
+                "Find where it was cut off from the model (`.data`, `detach()`, `item()`, `torch.tensor`)",
+                **evidence,
+            )
+
+    def _leaves(self, module: Module) -> Iterator[Finding]:
+        """A loss whose requires_grad is set by hand before its backward."""
+        for call in module.method_calls("backward"):
+            match call.func:
+                case ast.Attribute(ast.Name(name) as loss):
+                    pass
+                case _:
+                    continue
+            made = _reduced(module, loss)
+            if isinstance(made, ast.Call) and _is_leaf_copy(module, made):
+                yield self.finding(
+                    module.location(made),
+                    f"`{name}` is a copy without a graph, so its backward reaches no parameter and nothing is learned. Use the loss itself instead of a copy",
+                )
+                continue
+            for statement in _requires_grad_set(module, name, call):
+                sure = isinstance(made, ast.expr) and _has_no_graph(module, made)
+                yield self.finding(
+                    module.location(statement),
+                    f"Setting requires_grad on `{name}` gives it no graph: if it has none, backward reaches no parameter and nothing is learned. "
+                    "Remove this line, and find where the loss was cut off from the model",
+                    severity=None if sure else Severity.WARNING,
+                )
+
+    def _cut_terms(self, module: Module) -> Iterator[Finding]:
+        """Terms of a loss that backward starts from, and whose graph is cut in view."""
+        assigned: list[ast.Assign | ast.AugAssign] = [*module.all(ast.Assign)]
+        for statement in assigned + module.all(ast.AugAssign):
+            trained = _trained_by(module, statement)
+            if not trained or not differentiated(module, statement.value):
+                continue
+            for term in _terms(statement.value):
+                cut = _cut_loss(module, term) or _cut_inputs(module, term)
+                if cut is not None and not _also_whole(statement, cut):
+                    yield self.finding(
+                        module.location(term),
+                        f"`{module.segment(cut)}` has no graph, so this term of `{trained}` trains nothing: it only changes the number that is printed. "
+                        "Use the tensor as it comes from the model",
+                    )
+
+    def _metrics(self, module: Module) -> Iterator[Finding]:
+        """A loss class that returns what a metric of the project computes, where that detaches its result."""
+        for call in module.all(ast.Call):
+            if not isinstance(call.func, ast.Call) or not _METRIC.fullmatch(last_name(call.func)):
+                continue
+            cls, function = module.class_(call), module.function(call)
+            if cls is None or not cls.name.endswith("Loss") or function is None:
+                continue
+            metric = class_of(module, call.func.func, module.resolve(call.func.func))
+            if metric is not None and _detaches(*metric):
+                yield self.finding(
+                    module.location(call),
+                    f"{metric[1].name} detaches what it returns, so this loss has no graph and trains nothing. Call the function that computes the value",
+                )
+
+    def _kernels(self, module: Module) -> Iterator[Finding]:
+        """A function that fills an empty tensor with a Triton kernel: autograd sees neither its inputs nor its result."""
+        if not any(m == "triton" or m.startswith("triton.") for m in module.imports.values()):
+            return
+        if any(word in module.source.text.encode() for word in _REGISTERS):
+            return
+        inside = {last_name(c) for c in module.all(ast.Call) if _in_function_class(module, c)}
+        for function in module.functions.values():
+            if module.class_(function) is not None or not isinstance(function, ast.FunctionDef):
+                continue
+            if function.name in inside or _NO_GRADIENT_MEANT.search(function.name):
+                continue
+            if _fills_with_kernel(module, function):
+                yield self.finding(
+                    module.location(function),
+                    f"`{function.name}` writes its result with a Triton kernel into an empty tensor, which autograd does not see: no gradient passes through it. "
+                    "If it is trained through, wrap it in a torch.autograd.Function with a backward",
+                    severity=Severity.INFO,  # many kernels are only for inference
+                )
+
+    wrong = (
+        """\
+import torch
+from torch import nn
+
+model = nn.Linear(8, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for update in range(4):
+    inputs, targets = torch.randn(16, 8), torch.randint(0, 2, (16,))
+    predicted = model(inputs).detach()
+    loss = nn.functional.cross_entropy(predicted, targets)
+    loss.requires_grad = True  # FL136
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+        """\
+import torch
+from torch import nn
+
+model = nn.Linear(8, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for update in range(4):
+    losses = []
+    for part in range(3):
+        inputs, targets = torch.randn(16, 8), torch.randint(0, 2, (16,))
+        losses.append(nn.functional.cross_entropy(model(inputs), targets))
+    loss = torch.tensor(losses, requires_grad=True).mean()  # FL136
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+        """\
+import torch
+from torch import nn
+
+model = nn.Linear(8, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = torch.utils.data.TensorDataset(torch.randn(64, 8), torch.randn(64, 2))
+for inputs, targets in torch.utils.data.DataLoader(data, batch_size=16):
+    outputs = model(inputs)
+    penalty = outputs.pow(2).mean()
+    loss = nn.functional.mse_loss(outputs, targets) + 0.1 * penalty.item()  # FL136
+    smooth = nn.functional.l1_loss(outputs.data, targets)  # FL136
+    loss = loss + smooth
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+    )
+    right = (
+        """\
+import torch
+from torch import nn
+
+model, teacher = nn.Linear(8, 2), nn.Linear(8, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = torch.utils.data.TensorDataset(torch.randn(64, 8), torch.randn(64, 2))
+total = 0.0
+for inputs, targets in torch.utils.data.DataLoader(data, batch_size=16):
+    with torch.no_grad():
+        wanted = teacher(inputs)
+    outputs = model(inputs)
+    loss = nn.functional.mse_loss(outputs, targets) + nn.functional.mse_loss(wanted, outputs)
+    loss = loss / loss.detach()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    total += loss.item()
+    error = nn.functional.l1_loss(outputs.detach(), targets)
+    print(total, error)
+""",
+        """\
+import torch
+
+# An attack asks for the gradient of its input.
+model = torch.nn.Linear(8, 2)
+inputs = torch.randn(4, 8)
+inputs.requires_grad = True
+loss = model(inputs).sum()
+loss.backward()
+print(inputs.grad.sign())
+""",
+    )
+
+
+def _reduced(module: Module, loss: ast.expr) -> ast.expr | ast.arg:
+    """What a loss is the mean or the sum of, or what it stands for."""
+    made = values_of(module).origin(loss)
+    while isinstance(made, ast.Call) and isinstance(made.func, ast.Attribute):
+        if made.func.attr not in {"mean", "sum", "squeeze"} or module.resolve(made.func):
+            break
+        made = values_of(module).origin(made.func.value)
+    return made
+
+
+def _has_no_graph(module: Module, made: ast.expr) -> bool:
+    given = module.argument(made, 0, "input") if isinstance(made, ast.Call) else None
+    known = given is not None and id(made) in _losses_of(module)
+    return takes_no_gradient(module, made) or (known and _is_cut(module, given))  # type: ignore[arg-type]
+
+
+def _losses_of(module: Module) -> set[int]:
+    known = module.notes("FL136 losses")
+    if module.tree not in known:
+        known[module.tree] = {id(call) for call, _ in loss_calls(module, *_LOSSES)}
+    found: set[int] = known[module.tree]
+    return found
+
+
+def _is_leaf_copy(module: Module, made: ast.Call) -> bool:
+    """`torch.tensor(loss, requires_grad=True)`, `Variable(loss.data, requires_grad=True)` of something computed."""
+    wants = module.argument(made, None, "requires_grad")
+    if last_name(made) not in _MAKES_LEAF or wants is None or module.constant(wants) is not True:
+        return False
+    given = made.args[0] if made.args else None
+    return any(
+        isinstance(n, ast.Call | ast.Name) and not isinstance(module.constant(n), int | float)
+        for n in (ast.walk(given) if given is not None else ())
+        if isinstance(n, ast.expr)
+    )
+
+
+def _requires_grad_set(module: Module, name: str, backward: ast.Call) -> Iterator[ast.stmt]:
+    """`loss.requires_grad = True` and `loss.requires_grad_()` in the same function, before the backward and after the loss is bound."""
+    scope = module.scope(backward)
+    bound = [b for b in module.bindings(name, scope) if getattr(b, "lineno", 0) < backward.lineno]
+    last = max((getattr(b, "lineno", 0) for b in bound), default=0)
+    for node in module.all(ast.Attribute):
+        match node:
+            case ast.Attribute(ast.Name(written), "requires_grad" | "requires_grad_") if (
+                written == name and module.scope(node) is scope
+            ):
+                statement = module.statement(node)
+                sets = isinstance(node.ctx, ast.Store) or node.attr.endswith("_")
+                if sets and last <= node.lineno < backward.lineno and _is_loss(name):
+                    yield statement
+
+
+def _is_loss(name: str) -> bool:
+    return _SAYS_LOSS.search(name) is not None or name in {"cost", "err", "error", "total"}
+
+
+def _trained_by(module: Module, statement: ast.Assign | ast.AugAssign) -> str | None:
+    """The name that a statement binds, if its value reaches a backward below it in the same function and loop."""
+    match statement:
+        case ast.Assign([ast.Name(name)]) | ast.AugAssign(ast.Name(name)):
+            scope = module.scope(statement)
+            known = module.notes("FL136 trained names")
+            key: Any = scope if scope is not None else module.tree
+            if key not in known:
+                known[key] = trained_names(module, scope)
+            return name if known[key].get(name, 0) > statement.lineno else None
+    return None
+
+
+def _terms(value: ast.expr) -> Iterator[ast.expr]:
+    """The terms of a sum, without their weights."""
+    match value:
+        case ast.BinOp(left, ast.Add() | ast.Sub(), right):
+            yield from _terms(left)
+            yield from _terms(right)
+        case ast.BinOp(left, ast.Mult(), right):
+            yield from (t for side in (left, right) if isinstance(side, ast.Call) for t in (side,))
+        case _:
+            yield value
+
+
+def _cut_loss(module: Module, term: ast.expr) -> ast.expr | None:
+    """`penalty.item()`, `kl.detach()` in a sum: the loss that was cut."""
+    up = module.parent(term)
+    while isinstance(up, ast.BinOp) and isinstance(up.op, ast.Mult):
+        up = module.parent(up)
+    summed = isinstance(up, ast.AugAssign) or (
+        isinstance(up, ast.BinOp) and isinstance(up.op, ast.Add)
+    )
+    match term:
+        case ast.Call(ast.Attribute(ast.Name(name), method)) if method in _CUTS and summed:
+            return term if _SAYS_LOSS.search(name) else None
+        case ast.Attribute(ast.Name(name), "data") if summed:
+            return term if _SAYS_LOSS.search(name) else None
+    return None
+
+
+def _cut_inputs(module: Module, term: ast.expr) -> ast.expr | None:
+    """A loss of predictions that were cut and of targets that are data: what was cut."""
+    if not isinstance(term, ast.Call) or id(term) not in _losses_of(module):
+        return None
+    given = module.argument(term, 0, "input", "inputs")
+    target = module.argument(term, 1, "target", "targets")
+    if given is None or target is None or not _is_cut(module, given):
+        return None
+    return given if _is_data(module, target) else None
+
+
+def _is_cut(module: Module, node: ast.expr) -> bool:
+    made = values_of(module).origin(node)
+    match made:
+        case ast.Attribute(attr="data") | ast.Call(ast.Attribute(attr="detach" | "argmax")):
+            return True
+    return False
+
+
+def _is_data(module: Module, node: ast.expr) -> bool:
+    """What a loop over data gives, or what surely has no gradient."""
+    match node:
+        case ast.Call(
+            ast.Attribute(
+                inner, "to" | "cuda" | "float" | "long" | "view" | "unsqueeze" | "squeeze"
+            )
+        ):
+            return _is_data(module, inner)
+        case ast.Name(name):
+            bound = module.bindings(name, module.scope(node))
+            if bound and all(_by_loop(module, b) for b in bound):
+                return True
+    return takes_no_gradient(module, node)
+
+
+def _by_loop(module: Module, binding: ast.AST) -> bool:
+    up = module.parent(binding)
+    while isinstance(up, ast.Tuple):
+        up = module.parent(up)
+    return isinstance(up, ast.For)
+
+
+def _also_whole(statement: ast.stmt, cut: ast.expr) -> bool:
+    """`a - a.detach() + b`: the same value is there with its graph, and only its number is replaced."""
+    base = (
+        cut.func.value if isinstance(cut, ast.Call) and isinstance(cut.func, ast.Attribute) else cut
+    )
+    names = {n.id for n in ast.walk(base) if isinstance(n, ast.Name)}
+    others = [
+        n
+        for n in ast.walk(statement)
+        if isinstance(n, ast.Name) and n.id in names and isinstance(n.ctx, ast.Load)
+    ]
+    return len(others) > len(names) or (
+        isinstance(statement, ast.AugAssign)
+        and bool(names & {t.id for t in ast.walk(statement.target) if isinstance(t, ast.Name)})
+    )
+
+
+def _detaches(home: Module, cls: ast.ClassDef, depth: int = 4) -> bool:
+    """A class whose own methods, or those of a class it derives from, detach."""
+    if any(isinstance(n, ast.Call) and last_name(n) == "detach" for n in walk(cls)):
+        return True
+    above = (class_of(home, base, home.resolve(base)) for base in cls.bases) if depth else ()
+    return any(_detaches(*parent, depth - 1) for parent in above if parent is not None)
+
+
+def _in_function_class(module: Module, node: ast.AST) -> bool:
+    cls = module.class_(node)
+    return cls is not None and module.is_function_class(cls)
+
+
+def _fills_with_kernel(module: Module, function: ast.FunctionDef) -> bool:
+    """`out = torch.empty_like(x); kernel[grid](x, out); return out`."""
+    made: set[str] = set()
+    given: set[str] = set()
+    back: set[str] = set()
+    for node in walk(function):
+        match node:
+            case ast.Assign([ast.Name(name)], ast.Call() as call) if (
+                last_name(call) in _MAKES_OUTPUT
+            ):
+                made.add(name)
+            case ast.Call(ast.Subscript(ast.Name(kernel))) if _is_kernel(module, kernel):
+                given |= {a.id for a in node.args if isinstance(a, ast.Name)}
+            case ast.Return(ast.Name(name)):
+                back.add(name)
+            case ast.With(items) if any(last_name(i.context_expr) == "no_grad" for i in items):
+                return False
+    arguments = {a.arg for a in function.args.args}
+    return bool(made & given & back) and bool(arguments & given)
+
+
+def _is_kernel(module: Module, name: str) -> bool:
+    kernel = module.functions.get(name)
+    marked = kernel.decorator_list if kernel is not None else []
+    return any("triton" in (module.segment(d)) and "jit" in module.segment(d) for d in marked)

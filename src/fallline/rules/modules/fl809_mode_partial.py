@@ -1,0 +1,229 @@
+"""FL809: a part of the program runs in the wrong mode: an evaluation in train mode, a target network with dropout."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from fallline.events import Backward, Batch, Forward, Mode, Step, Trace
+from fallline.finding import Finding, Severity
+from fallline.flow.calls import last_name
+from fallline.flow.modes import class_has_mode
+from fallline.flow.modules import module_class
+from fallline.flow.values import values_of
+from fallline.location import Location
+from fallline.rule import Rule
+from fallline.syntax import Module
+
+__all__ = ["ModePartial"]
+
+_EVALUATES = re.compile(
+    r"(^|_|\.)(eval|evaluate|evaluation|valid|validate|validation|val|test)(_|$|[A-Z])",
+    re.IGNORECASE,
+)
+# Dropout that is left on to get many answers, statistics that are made anew, losses that are computed there for training.
+_ON_PURPOSE = re.compile(
+    r"train|monte|mc_|mcd|uncertain|ensemble|update_bn|calibrat|warm", re.IGNORECASE
+)
+_TARGET = re.compile(r"(^|_)(target|tgt)(_|$)|_target\d?$", re.IGNORECASE)
+_NOT_FOR_VALUES = re.compile(r"encoder|ema|teacher|momentum|key", re.IGNORECASE)
+
+
+class ModePartial(Rule):
+    code = "FL809"
+    name = "mode-partial"
+    severity = Severity.ERROR
+    yields_to = ("FL804",)
+    what = "An evaluation runs in train mode, or a network that is meant to be fixed (a target network) does."
+    why = """\
+In train mode dropout changes the answer from call to call, and BatchNorm uses the statistics of the batch and moves its running ones.
+
+An evaluation in train mode measures a different model from the one that will be used, its result depends on the batch, and the model's statistics move
+towards the validation data. A target network in train mode gives noisy targets."""
+    instead = (
+        "Set the mode where it matters, and set it back:\n\n"
+        "```python\nmodel.eval()\nwith torch.no_grad():\n    validate(model)\nmodel.train()\n```"
+    )
+    references = (
+        "https://docs.pytorch.org/docs/stable/notes/autograd.html#evaluation-mode-nn-module-eval",
+    )
+    tokens = (b"eval", b"valid", b"test", b"target")
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        """Evaluations of a model that is trained in the same execution, in train mode."""
+        if not trace.of(Step):
+            return
+        trained = _trained(trace)
+        walked = {e.at.function for e in trace.of(Backward)}
+        modes: dict[str, Mode] = {}
+        seen: set[tuple[str, str]] = set()
+        loop: Batch | None = None
+        for event in trace.of(Mode, Forward, Batch):
+            match event:
+                case Batch():
+                    loop = event
+                case Mode(model=str(name)):
+                    modes[name] = event
+                case Forward(model=str(name)) if name in trained and _in_evaluation(event):
+                    if event.at.function in walked or (name, event.at.function) in seen:
+                        continue
+                    if _in_train_mode(trace, event, modes.get(name)):
+                        seen.add((name, event.at.function))
+                        inside = loop is not None and loop.at.function == event.at.function
+                        yield self.finding(
+                            loop if loop is not None and inside else event,
+                            "The model is evaluated in train mode: dropout is on, and BatchNorm uses and updates its statistics on this data. "
+                            "Call eval() before the evaluation and train() after it",
+                        )
+
+    def refutes(self, trace: Trace) -> Iterator[Location]:
+        """A caller that sets eval mode where another one cannot be seen to."""
+        for forward in trace.of(Forward):
+            if forward.training is False:
+                yield forward.at
+                loop = trace.before(forward).of(Batch).first
+                if loop is not None:
+                    yield loop.at
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        """A copy for the targets of reinforcement learning, with dropout or BatchNorm, that never goes into eval mode."""
+        if "gamma" not in module.source.text or "reward" not in module.source.text:
+            return
+        rests = {module.segment(c.func.value) for c in module.method_calls("eval") if isinstance(c.func, ast.Attribute)}  # fmt: skip
+        for statement in module.all(ast.Assign):
+            match statement:
+                case ast.Assign(
+                    [(ast.Name() | ast.Attribute(ast.Name("self"))) as target], ast.Call() as made
+                ):
+                    name = module.segment(target)
+                case _:
+                    continue
+            if not _TARGET.search(name) or _NOT_FOR_VALUES.search(name) or name in rests:
+                continue
+            if ".eval()" not in module.segment(made) and _has_mode(module, made):
+                yield self.finding(
+                    module.location(statement),
+                    f"`{name}` is a target network with dropout or BatchNorm and stays in train mode, so its targets are noisy. Call `{name}.eval()`",
+                    severity=Severity.WARNING,
+                )
+
+    wrong = (
+        """\
+import torch
+from torch import nn
+
+
+def evaluate(model, loader):
+    right = 0
+    with torch.no_grad():
+        for x, y in loader:  # FL809
+            right += (model(x).argmax(1) == y).sum().item()
+    return right
+
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+data = torch.utils.data.TensorDataset(torch.randn(32, 4), torch.randint(0, 2, (32,)))
+loader = torch.utils.data.DataLoader(data, batch_size=8)
+for epoch in range(2):
+    model.train()
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+    print(evaluate(model, loader))
+""",
+    )
+    right = (
+        """\
+import torch
+from torch import nn
+
+
+def evaluate(model, loader):
+    model.eval()
+    right = 0
+    with torch.no_grad():
+        for x, y in loader:
+            right += (model(x).argmax(1) == y).sum().item()
+    return right
+
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+data = torch.utils.data.TensorDataset(torch.randn(32, 4), torch.randint(0, 2, (32,)))
+loader = torch.utils.data.DataLoader(data, batch_size=8)
+for epoch in range(2):
+    model.train()
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+    print(evaluate(model, loader))
+""",
+        """\
+import torch
+from torch import nn
+
+
+# Neither dropout nor BatchNorm: the mode does not matter.
+def validate(model, loader):
+    with torch.no_grad():
+        return sum((model(x).argmax(1) == y).sum().item() for x, y in loader)
+
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+data = torch.utils.data.TensorDataset(torch.randn(32, 4), torch.randint(0, 2, (32,)))
+loader = torch.utils.data.DataLoader(data, batch_size=8)
+for x, y in loader:
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+print(validate(model, loader))
+""",
+    )
+
+
+def _trained(trace: Trace) -> set[str | None]:
+    """The models that optimizers step; where that is not known, those whose output reaches a backward."""
+    held: set[str | None] = set()
+    for step in trace.of(Step):
+        held |= set(step.parameters or trace.held_by(step.optimizer) or ())
+    return held or {e.model for e in trace.of(Forward) if e.used}
+
+
+def _in_evaluation(forward: Forward) -> bool:
+    """In a function that is called after what it does, and that no backward uses."""
+    name = forward.at.function.rpartition(".")[2]
+    if _EVALUATES.search(name) is None or _ON_PURPOSE.search(forward.at.function):
+        return False
+    return forward.used is not True and (forward.grad is False or forward.used is False)
+
+
+def _in_train_mode(trace: Trace, forward: Forward, mode: Mode | None) -> bool:
+    """The model was made in view, is different in eval mode, and is not in it."""
+    model = trace.model(forward.model)
+    if model is None or model.assumed or not (model.has_mode or model.batchnorm):
+        return False
+    if mode is not None and mode.mode != "train":
+        return False
+    return forward.training is not False
+
+
+def _has_mode(module: Module, made: ast.Call) -> bool:
+    """`copy.deepcopy(policy)`, `QNet(...)`: of a class of the project that has such layers."""
+    inner: ast.expr = made
+    if last_name(made) == "deepcopy" and made.args:
+        built = values_of(module).built(made.args[0])
+        inner = built
+    if not isinstance(inner, ast.Call):
+        return False
+    cls = module_class(module, inner.func)
+    return cls is not None and class_has_mode(*cls) is True

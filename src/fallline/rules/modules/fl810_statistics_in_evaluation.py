@@ -1,0 +1,267 @@
+"""FL810: running statistics change in eval mode, or stay behind when parameters are averaged or copied."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from fallline.finding import Finding, Severity
+from fallline.flow.calls import last_name, of_self
+from fallline.rule import Rule
+from fallline.rules._observed import located, observed
+from fallline.syntax import Module
+from fallline.syntax.module import walk
+
+__all__ = ["StatisticsInEvaluation"]
+
+_STATISTIC = re.compile(
+    r"running_|(^|_)ema(_|$)|moving_|(^|_)(mean|var|std|avg|average)(_|$)|cluster_size|embed_avg|num_batches",
+    re.IGNORECASE,
+)
+_IN_PLACE = frozenset(
+    {
+        "mul_",
+        "add_",
+        "lerp_",
+        "copy_",
+        "sub_",
+        "div_",
+        "addcmul_",
+        "index_add_",
+        "scatter_add_",
+        "fill_",
+    }
+)
+_UPDATES = frozenset({"lerp_", "mul_", "add_", "copy_"})
+_COPIES_ALL = re.compile(
+    r"buffers\(|state_dict\(|AveragedModel|update_bn|use_buffers|running_mean|num_batches_tracked"
+)
+_AVERAGE = re.compile(r"ema|average|avg|mean_teacher|teacher|shadow|momentum|swa", re.IGNORECASE)
+
+
+class StatisticsInEvaluation(Rule):
+    code = "FL810"
+    name = "statistics-in-evaluation"
+    severity = Severity.WARNING
+    what = "Running statistics are updated in eval mode too, or an average of a model leaves out its BatchNorm statistics."
+    why = """\
+Statistics that move while the model is evaluated make the evaluation part of the training.
+
+They depend on the validation data and on how often it is seen, and the same input gives a different answer the next time.
+
+A copy of a model whose parameters are averaged (EMA) and whose buffers are not keeps the running mean and variance it was made with. Its BatchNorm
+normalises with the statistics of an untrained model."""
+    instead = """\
+Update statistics only under `if self.training:`, and copy buffers with the parameters.
+
+- `F.batch_norm(x, self.running_mean, self.running_var, training=self.training)`
+- `for kept, now in zip(average.buffers(), model.buffers()): kept.copy_(now)`
+- `torch.optim.swa_utils.AveragedModel(model, use_buffers=True)`"""
+    references = ("https://docs.pytorch.org/docs/stable/optim.html#weight-averaging-swa-and-ema",)
+    tokens = (b"batch_norm", b"register_buffer", b"BatchNorm")
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        yield from self._always_training(module)
+        yield from self._moved_in_forward(module)
+        yield from self._left_behind(module)
+
+    def _always_training(self, module: Module) -> Iterator[Finding]:
+        """`F.batch_norm(x, self.running_mean, self.running_var, training=True)`."""
+        for call in module.calls("torch.nn.functional.batch_norm", "torch.batch_norm"):
+            mean, training = (
+                module.argument(call, 1, "running_mean"),
+                module.argument(call, 5, "training"),
+            )
+            if mean is None or of_self(mean) is None or training is None:
+                continue
+            if module.constant(training) is True and not _asks_mode(module, call):
+                yield self.finding(
+                    module.location(call),
+                    "This BatchNorm uses and updates its running statistics in eval mode too. Pass `training=self.training`",
+                )
+
+    def _moved_in_forward(self, module: Module) -> Iterator[Finding]:
+        """A forward that updates a buffer, of a class that never asks for its mode."""
+        for cls in module.all(ast.ClassDef):
+            if not module.is_module_class(cls):
+                continue
+            buffers = set(_buffers(module, cls))
+            if not buffers or any(
+                isinstance(n, ast.Attribute) and n.attr == "training" for n in walk(cls)
+            ):
+                continue
+            for method in cls.body:
+                if isinstance(method, ast.FunctionDef) and method.name == "forward":
+                    place = next((n for n in walk(method) if _moves(n, buffers)), None)
+                    if place is not None and not _chosen(method):
+                        yield self.finding(
+                            module.location(place),
+                            f"`{module.segment(place)[:60]}` changes a running statistic on every call, in eval mode too, so an evaluation changes the model. "
+                            "Update it only `if self.training`",
+                        )
+
+    def _left_behind(self, module: Module) -> Iterator[Finding]:
+        """An average over `zip(a.parameters(), b.parameters())` in a file that has BatchNorm and copies no buffers."""
+        if "BatchNorm" not in module.source.text or _COPIES_ALL.search(module.source.text):
+            return
+        for loop in module.all(ast.For):
+            match loop.iter:
+                case ast.Call(ast.Name("zip"), [ast.Call() as first, ast.Call() as second]):
+                    pass
+                case _:
+                    continue
+            sides = [c for c in (first, second) if last_name(c) == "parameters"]
+            text = f"{module.segment(loop.iter)} {getattr(module.function(loop), 'name', '')}"
+            if len(sides) == 2 and _AVERAGE.search(text) and any(_updates(n) for n in walk(loop)):
+                yield self.finding(
+                    module.location(loop),
+                    "Only the parameters are averaged: the running mean and variance of BatchNorm stay as they were in the copy. Copy the buffers too: "
+                    "`for kept, now in zip(average.buffers(), model.buffers()): kept.copy_(now)`",
+                )
+
+    def check_series(self, run: Any) -> Iterator[Finding]:
+        for entry in observed(run, self.code):
+            at, evidence = located(entry)
+            yield self.finding(
+                at,
+                f"The running statistic `{entry['buffer']}` changed while the model was in eval mode, so this evaluation changed the model. Update it only in train mode",
+                **evidence,
+            )
+
+    wrong = (
+        """\
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Norm(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.register_buffer("running_mean", torch.zeros(size))
+        self.register_buffer("running_var", torch.ones(size))
+
+    def forward(self, x):
+        return F.batch_norm(x, self.running_mean, self.running_var, training=True)  # FL810
+""",
+        """\
+import torch
+from torch import nn
+
+
+class Centre(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.register_buffer("running_mean", torch.zeros(size))
+
+    def forward(self, x):
+        self.running_mean.mul_(0.9).add_(x.detach().mean(0), alpha=0.1)  # FL810
+        return x - self.running_mean
+""",
+        """\
+import copy
+
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 2))
+ema_model = copy.deepcopy(model)
+
+
+@torch.no_grad()
+def update_ema(decay=0.999):
+    for kept, now in zip(ema_model.parameters(), model.parameters()):  # FL810
+        kept.mul_(decay).add_(now, alpha=1 - decay)
+""",
+    )
+    right = (
+        """\
+import copy
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Norm(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.register_buffer("running_mean", torch.zeros(size))
+        self.register_buffer("running_var", torch.ones(size))
+
+    def forward(self, x):
+        return F.batch_norm(x, self.running_mean, self.running_var, training=self.training)
+
+
+class Centre(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.register_buffer("running_mean", torch.zeros(size))
+
+    def forward(self, x):
+        if self.training:
+            self.running_mean.mul_(0.9).add_(x.detach().mean(0), alpha=0.1)
+        return x - self.running_mean
+
+
+model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 2))
+ema_model = copy.deepcopy(model)
+
+
+@torch.no_grad()
+def update_ema(decay=0.999):
+    for kept, now in zip(ema_model.parameters(), model.parameters()):
+        kept.mul_(decay).add_(now, alpha=1 - decay)
+    for kept, now in zip(ema_model.buffers(), model.buffers()):
+        kept.copy_(now)
+""",
+    )
+
+
+def _asks_mode(module: Module, call: ast.Call) -> bool:
+    """Under a test of the mode."""
+    ups = (up for up in module.parents(call) if isinstance(up, ast.If | ast.IfExp))
+    return any("training" in module.segment(up.test) for up in ups)
+
+
+def _buffers(module: Module, cls: ast.ClassDef) -> Iterator[str]:
+    """The statistics that a class registers as buffers."""
+    for node in walk(cls):
+        match node:
+            case ast.Call(
+                ast.Attribute(ast.Name("self"), "register_buffer"),
+                [ast.Constant(str() as name), *_],
+            ):
+                if _STATISTIC.search(name):
+                    yield name
+
+
+def _moves(node: ast.AST, buffers: set[str]) -> bool:
+    """`self.running_mean.mul_(...)`, `self.running_mean += ...`, `self.running_mean = 0.9 * self.running_mean + ...`."""
+    match node:
+        case ast.Call(ast.Attribute(held, method)) if method in _IN_PLACE:
+            while isinstance(held, ast.Attribute) and held.attr == "data":
+                held = held.value
+            return of_self(held) in buffers
+        case ast.AugAssign(target):
+            return of_self(target) in buffers
+        case ast.Assign([target], value) if of_self(target) in buffers:
+            return any(of_self(n) == of_self(target) for n in ast.walk(value))
+    return False
+
+
+def _chosen(method: ast.FunctionDef) -> bool:
+    """The caller decides: `forward(x, update=False)`."""
+    names = [a.arg for a in [*method.args.args, *method.args.kwonlyargs]]
+    return any(re.search(r"update|train|freeze|eval|mode|momentum", n) for n in names)
+
+
+def _updates(node: ast.AST) -> bool:
+    match node:
+        case ast.Call(ast.Attribute(_, method)) if method in _UPDATES:
+            return True
+        case ast.Assign([ast.Attribute(_, "data")], ast.BinOp()):
+            return True
+    return False

@@ -1,0 +1,168 @@
+"""FL610: what may be NaN or infinite is masked by multiplication, and 0 times NaN is NaN."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from fallline.finding import Finding, Severity
+from fallline.flow.calls import last_name, names_in
+from fallline.flow.masks import infinity_in
+from fallline.flow.values import values_of
+from fallline.rule import Rule
+from fallline.syntax import Module
+
+__all__ = ["NanTimesMask"]
+
+_MASKED = re.compile(r"(^|_)masked_(mean|sum|average|avg|loss|reduce)", re.IGNORECASE)
+_MASK = re.compile(r"mask", re.IGNORECASE)
+_CAN_BE_ZERO = re.compile(
+    r"mask|prob|target|label|one_?hot|valid|(^|_)(p|q|pi)(_|$)", re.IGNORECASE
+)
+_MENDS = frozenset(
+    {"nan_to_num", "nan_to_num_", "masked_fill", "masked_fill_", "where", "nansum", "nanmean"}
+)
+
+
+class NanTimesMask(Rule):
+    code = "FL610"
+    name = "nan-times-mask"
+    severity = Severity.WARNING
+    what = "A value that can be NaN or infinite is multiplied by a mask or by a probability of 0 to leave it out."
+    why = (
+        "0 × NaN and 0 × ∞ are NaN, so one bad value outside the mask makes the whole sum NaN. Logits that were filled with `-inf` are the usual "
+        "source: their log-probability is `-inf`, their probability is 0, and the entropy `p * log p` is NaN."
+    )
+    instead = (
+        "Choose instead of multiplying:\n\n"
+        "```python\nloss = torch.where(mask, loss, 0.0).sum() / mask.sum()\n```\n\n"
+        "Its gradient is NaN too if the value is NaN where it is not chosen, so keep the value itself finite: fill with a large negative number such as "
+        "`-1e4` instead of `-inf`."
+    )
+    references = ("https://docs.pytorch.org/docs/stable/generated/torch.where.html",)
+    tokens = (b"inf", b"masked_")
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        for node, left, right in _products(module):
+            if _mended(module, node):
+                continue
+            for side, other in ((left, right), (right, left)):
+                filled = infinity_in(module, side)
+                if filled is None or not _leaves_out(module, other):
+                    continue
+                yield self.finding(
+                    module.location(node),
+                    f"`{module.segment(side)[:60]}` holds -inf where it was filled (line {getattr(filled, 'lineno', '?')}), and multiplying it by 0 gives NaN, not 0. "
+                    "Use torch.where or masked_fill on the product, or fill with a large finite number",
+                )
+                break
+            else:
+                if _is_masked_helper(module, node, left, right):
+                    yield self.finding(
+                        module.location(node),
+                        "A NaN or an infinity outside the mask makes this sum NaN, because 0 × NaN is NaN. Choose with torch.where(mask, values, 0.0)",
+                        severity=Severity.INFO,
+                    )
+
+    wrong = (
+        """\
+import torch
+
+logits = torch.nn.Linear(8, 5)(torch.randn(16, 8))
+allowed = torch.rand(16, 5) > 0.3
+logits = logits.masked_fill(~allowed, float("-inf"))
+log_probs = torch.log_softmax(logits, dim=-1)
+entropy = -(log_probs.exp() * log_probs).sum(-1)  # FL610
+entropy.mean().backward()
+""",
+        """\
+import torch
+import torch.nn.functional as F
+
+
+def policy_loss(scores, valid, targets):
+    scores.masked_fill_(valid == 0, -1 * float("inf"))
+    log_probs = F.log_softmax(scores, dim=1)
+    return -(log_probs * targets).sum()  # FL610
+""",
+        """\
+import torch
+
+
+def masked_mean(values: torch.Tensor, mask: torch.Tensor, axis=None):
+    return (values * mask).sum(axis=axis) / (mask.sum(axis=axis) + 1e-8)  # FL610
+""",
+    )
+    right = (
+        """\
+import torch
+
+logits = torch.nn.Linear(8, 5)(torch.randn(16, 8))
+allowed = torch.rand(16, 5) > 0.3
+filled = logits.masked_fill(~allowed, -1e4)
+log_probs = torch.log_softmax(filled, dim=-1)
+entropy = -(log_probs.exp() * log_probs).sum(-1)
+weights = torch.softmax(logits.masked_fill(~allowed, float("-inf")), dim=-1) * torch.rand(16, 5)
+other = torch.log_softmax(logits.masked_fill(~allowed, float("-inf")), dim=-1)
+masked = torch.where(allowed, other * torch.rand(16, 5), 0.0)
+(entropy.mean() + weights.sum()).backward()
+""",
+        """\
+import torch
+
+
+def masked_mean(values, mask, axis=None):
+    kept = torch.where(mask.bool(), values, 0.0)
+    return (kept * mask).sum(axis=axis) / mask.sum(axis=axis).clamp_min(1)
+""",
+    )
+
+
+def _products(module: Module) -> Iterator[tuple[ast.expr, ast.expr, ast.expr]]:
+    for node in module.all(ast.BinOp):
+        if isinstance(node.op, ast.Mult):
+            yield node, node.left, node.right
+    for call in module.method_calls("mul", "mul_"):
+        match call.func, call.args:
+            case ast.Attribute(left), [right] if module.resolve(call.func) is None:
+                yield call, left, right
+
+
+def _leaves_out(module: Module, node: ast.expr) -> bool:
+    """A mask, a probability or a target: something that can be 0."""
+    match values_of(module).origin(node):
+        case ast.Compare() | ast.UnaryOp(ast.Invert()):
+            return True
+        case ast.Call() as call if last_name(call) in {"exp", "softmax", "one_hot"}:
+            return True
+    written = names_in(node) | {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}
+    return any(_CAN_BE_ZERO.search(word) for word in written)
+
+
+def _mended(module: Module, node: ast.expr) -> bool:
+    """A choice or a replacement around the product, or one of what it was assigned to."""
+    for up in module.parents(node):
+        match up:
+            case ast.Call() if last_name(up) in _MENDS:
+                return True
+            case ast.stmt():
+                break
+    return False
+
+
+def _is_masked_helper(module: Module, node: ast.expr, left: ast.expr, right: ast.expr) -> bool:
+    """`values * mask` of the arguments of a function called masked_mean or so."""
+    function = module.function(node)
+    name = getattr(function, "name", "")
+    if function is None or not _MASKED.search(name):
+        return False
+    match left, right:
+        case (ast.Name(first), ast.Name(second)):
+            pass
+        case _:
+            return False
+    arguments = {a.arg for a in ast.walk(function) if isinstance(a, ast.arg)}
+    bound = [b for n in (first, second) for b in module.bindings(n, function)]
+    given = {first, second} <= arguments and all(isinstance(b, ast.arg) for b in bound)
+    return given and (_MASK.search(first) is None) != (_MASK.search(second) is None)
