@@ -111,7 +111,7 @@ def _backward(paper: Paper, accelerator: Thing, call: Call) -> Value:
         sure = facts.get("accumulates") or facts.get("inside")
         normalised = "accelerate" if sure else "perhaps"
     loss = paper.settled(call.arg(0, "loss") or Unknown())
-    known = normalised is not None and not facts.get("assumed")
+    known = (normalised is not None or window == 1) and not facts.get("assumed")
     before, paper.around.scales = paper.around.scales, True  # in float16 it scales by itself
     backward(paper, loss, call, normalised, window if known else None)
     paper.around.scales = before

@@ -66,6 +66,7 @@ def backward(
     if loss.raw and loss.reduction is None and loss.divided is False:
         # only a scalar has a backward without arguments
         loss.reduction, loss.presumed = "mean", "the model averages its loss over the batch"
+    _kept_before(paper, loss)
     known = loss.graph is not None or bool(loss.forwards)
     loss.graph = True  # whatever it was, it has a graph, or this would raise
     trained = [f for f in _forwards(paper, loss) if f.grad]
@@ -108,6 +109,16 @@ def backward(
     paper.emit(event)
     _settle_history(paper, loss, event)
     return event
+
+
+def _kept_before(paper: Paper, loss: Tensor) -> None:
+    """What was kept of this loss before it was known to have a graph."""
+    waiting, paper.updates.perhaps = paper.updates.perhaps, []
+    for tensor, kept in waiting:
+        same = tensor.forwards == loss.forwards and tensor.reduction == loss.reduction is not None
+        if tensor is loss or (same and not loss.stored):
+            kept.of, kept.parameters = _models(paper, tensor), tensor.sets or None
+            paper.emit(kept)
 
 
 def _forwards(paper: Paper, tensor: Tensor) -> list[Forward]:
@@ -267,19 +278,24 @@ def keep(
     paper: Paper, container: Sequence | Mapping, tensor: Tensor, how: How, node: ast.AST
 ) -> Tensor:
     """A tensor goes into a container; a leak when it still has its graph and the container outlives the iteration."""
-    if not tensor.graph or tensor.grad_of is not None:
+    if tensor.graph is False or tensor.grad_of is not None:
         return tensor
     if not paper.loops.outlives(container.born, tensor.forwards):
         return tensor
+    if tensor.graph is None:
+        paper.updates.perhaps.append(
+            (tensor, Keep(paper.place(node), how=how, born=container.born))
+        )
+        return replace(tensor, stored=True)
     return replace(tensor, kept=tensor.kept | _kept(paper, tensor, how, container.born, node))
 
 
 def into(paper: Paper, tensor: Tensor, value: Tensor, how: How, node: ast.AST) -> None:
     """`losses[i] = loss`, `total.add_(loss)`: a tensor that lives on takes the graph of another one into its own."""
-    if not value.graph or not paper.around.recording or tensor.born is None:
+    if not paper.around.recording or tensor.born is None:
         return
-    kept = keep(paper, Sequence([], tensor.born or 0), value, how, node)
-    tensor.graph = True
+    kept = keep(paper, Sequence([], tensor.born), value, how, node)
+    tensor.graph = True if value.graph else tensor.graph
     tensor.sets |= kept.sets
     tensor.forwards |= kept.forwards
     tensor.kept |= kept.kept

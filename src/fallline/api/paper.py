@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from fallline.api.call import Call
-from fallline.api.values import Const, Thing, Unknown, Value
-from fallline.events import Backward, Event
+from fallline.api.values import Const, Tensor, Thing, Unknown, Value
+from fallline.events import Backward, Event, Keep
 from fallline.location import Location
 from fallline.syntax import Module
 
@@ -90,6 +90,8 @@ class Updates:
     backwards: int = 0
     # backward passes that kept their graph, each with the forward passes in it
     retained: list[tuple[Backward, frozenset[int]]] = field(default_factory=list)
+    # what was kept that may have no graph, until its backward shows that it has
+    perhaps: list[tuple[Tensor, Keep]] = field(default_factory=list)
     # events of which nobody knows whether a backward reaches them
     undecided: set[int] = field(default_factory=set)
 

@@ -146,6 +146,7 @@ class Tensor(Value):
     per_sample: bool = False  # summed over some dimensions only: one number for each sample or row
     presumed: str = ""  # what its reduction rests on, where no code shows it
     raw: bool = False  # as a model returned it
+    stored: bool = False  # out of a container
     born: int | None = None  # the iteration that gave it a name
 
 
@@ -267,9 +268,16 @@ _HABITS: tuple[tuple[str, re.Pattern[str]], ...] = (
     (
         "model",
         re.compile(
-            r"(?i)(^|_)(model|net|network|generator|discriminator|critic|actor|policy|encoder|decoder|backbone|student|teacher|gan|vae|unet|classifier|transformer|llm|agent|g|d|netg|netd)($|_|s$|\d|(?-i:[A-Z]))"
+            r"(?i)(^|_)(model|net|network|generator|discriminator|critic|actor|policy|encoder|decoder|backbone|student|teacher|gan|vae|unet|classifier|transformer|llm|agent|netg|netd)($|_|s$|\d|(?-i:[A-Z]))"
+            r"|^_?[gd](_?[a-z]{1,2}|_?net|\d)?$"
         ),
     ),
+)
+
+
+# `model_name`, `opt_class`, `loader_kwargs`: not the thing itself.
+_ABOUT = re.compile(
+    r"(?i)_(class|cls|type|factory|name|names|config|cfg|conf|args|kwargs|params|path|dir|file|ids?|dim|size|loss|losses|level)$"
 )
 
 
@@ -277,6 +285,8 @@ _HABITS: tuple[tuple[str, re.Pattern[str]], ...] = (
 def kind_by_name(name: str) -> str | None:
     """The kind of object that people call by such a name. Evidence, not proof."""
     last = name.rpartition(".")[2]
+    if _ABOUT.search(last):
+        return None
     for kind, habit in _HABITS:
         if habit.search(last):
             return kind

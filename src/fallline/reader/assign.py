@@ -154,6 +154,7 @@ def _new_part(machine: Machine, model: Thing, part: Thing, node: ast.AST) -> Non
 
 def _set_item(machine: Machine, target: ast.Subscript, value: Value, node: ast.AST) -> None:
     of = machine.settled(machine.evaluate(target.value))
+    machine.name_tensor(value)
     if isinstance(of, Mapping):
         key = machine.evaluate(target.slice)
         if isinstance(key, Const):

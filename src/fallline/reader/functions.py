@@ -106,6 +106,7 @@ def _bind(
         frame.names[names[0]] = function.me
         names = names[1:]
     for name, value in zip(names, given, strict=False):
+        machine.name_tensor(value)
         frame.names[name] = value
         frame.fresh[name] = machine.loops.iteration
     if spec.vararg is not None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import re
 
 from fallline import api
 from fallline.api import containers, tensors
 from fallline.api.arithmetic import pieces
 from fallline.api.call import Call
-from fallline.api.gradients import backward
+from fallline.api.gradients import backward, into
+from fallline.api.torch.optimizer import emit_step
 from fallline.api.values import (
     NONE,
     Const,
@@ -23,10 +25,11 @@ from fallline.api.values import (
     Unknown,
     Value,
     kind_by_name,
+    replace,
 )
 from fallline.events import Opaque, SamplerEpoch
 from fallline.reader.machine import Machine
-from fallline.reader.opaque import derived
+from fallline.reader.opaque import computed, derived
 
 __all__ = ["call_method", "call_unknown"]
 
@@ -53,7 +56,7 @@ def call_method(machine: Machine, found: Value, name: str, call: Call) -> Value:
         if value.kind in {"optimizer", "scaler"} and _ACTS.search(name):
             # `optimizer.backward(loss)`, `optimizer.clip_master_grads(1)`: not torch's own class, and it does more than that one
             machine.emit(Opaque(machine.place(call.node), what=f"{value.kind}.{name}"))
-        return Unknown()
+        return _computed_by(machine, value, name, call) if value.kind == "model" else Unknown()
     if isinstance(value, Tensor):
         return tensors.tensor(machine, value, name, call)
     if name == "backward" and not call.values:
@@ -75,6 +78,14 @@ def call_method(machine: Machine, found: Value, name: str, call: Call) -> Value:
     if isinstance(value, Context) and name == "__enter__":
         return NONE
     return derived(call)
+
+
+def _computed_by(machine: Machine, model: Thing, name: str, call: Call) -> Value:
+    """`model.score(hidden)`, `model.loss(x, y)`: out of tensors, by a method that is not in view: perhaps with its graph."""
+    result = computed(machine, name, call, (model,))
+    if not isinstance(result, Tensor) or not machine.around.recording:
+        return result
+    return replace(result, graph=None, sets=result.sets | model.sets)
 
 
 def _special(machine: Machine, thing: Thing, name: str, call: Call) -> Value | None:
@@ -104,9 +115,10 @@ def call_unknown(machine: Machine, value: Unknown, name: str, call: Call) -> Val
     if kind in {"accelerator", "fabric"}:
         return _special(machine, machine.become(value, kind), name, call)
     if name == "backward" and call.args:
-        # engine.backward(loss), trainer.backward(loss): somebody else's protocol
-        machine.emit(Opaque(machine.place(call.node), what=f"{value.hint}.backward"))
+        _backward_by(machine, f"{value.hint}.backward", call)
         return NONE
+    if name == "optimizer_step":
+        _step_by(machine, call)
     if name in {"parameters", "named_parameters"}:
         return call_method(machine, machine.become(value, "model"), name, call)
     if name == "requires_grad_" and not value.hint and call.args:
@@ -120,7 +132,43 @@ def call_unknown(machine: Machine, value: Unknown, name: str, call: Call) -> Val
         return value
     if name in {"item"}:
         return Unknown()
+    if name == "add_" and call.args and not _new_here(machine, call):
+        _added(machine, call)
+        return value
     return None
+
+
+def _backward_by(machine: Machine, what: str, call: Call) -> None:
+    """`engine.backward(loss)`, `strategy.backward(loss, model)`: that of the loss, and whatever else belongs to it there."""
+    loss = machine.settled(call.args[0])
+    if isinstance(loss, Tensor) and loss.graph is not False:
+        before, machine.around.scales = machine.around.scales, True
+        backward(machine, replace(loss, divided=None), call, "perhaps")
+        machine.around.scales = before
+    machine.emit(Opaque(machine.place(call.node), what=what))
+
+
+def _step_by(machine: Machine, call: Call) -> None:
+    """`strategy.optimizer_step(optimizer, ...)`: a step; what else it does is left open by the opaque call it is."""
+    held = [machine.as_kind(value, "optimizer") for value in call.values]
+    mine = [optimizer for optimizer in held if optimizer is not None]
+    if len(mine) == 1:
+        emit_step(machine, mine[0], call.node, "framework")
+
+
+def _new_here(machine: Machine, call: Call) -> bool:
+    """Whether what a method is called on got its name in this iteration."""
+    match call.node.func:
+        case ast.Attribute(ast.Name(name)):
+            return machine.frame.fresh.get(name) == machine.loops.iteration
+    return False
+
+
+def _added(machine: Machine, call: Call) -> None:
+    """`stats.average("loss").add_(loss)`: what is kept out of sight takes the graph of a loss into its own."""
+    value = machine.settled(call.args[0])
+    if isinstance(value, Tensor):
+        into(machine, Tensor(False, born=0), value, "add", call.node)
 
 
 def _some_sampler(machine: Machine, call: Call) -> Value:

@@ -72,7 +72,7 @@ _LOSS = re.compile(r"(?i)(^|_)loss(es)?($|_)|loss$|criterion$")
 _CHANGES = re.compile(r"(?i)scal|norm|div|aver|mean|reduc|weigh|backward|sum|log(?!its)|add|total")
 
 
-def computed(machine: Machine, name: str, call: Call) -> Value:
+def computed(machine: Machine, name: str, call: Call, of: tuple[Thing, ...] = ()) -> Value:
     """The result of a call that cannot be seen into: where it is named so, a loss that averages, as losses do."""
     result = derived(call, machine)
     last = name.rpartition(".")[2]
@@ -82,7 +82,7 @@ def computed(machine: Machine, name: str, call: Call) -> Value:
     if any(isinstance(value, Unknown) and COUNTED.search(value.hint) for value in given):
         return result  # it may divide by that count
     if not isinstance(result, Tensor):
-        models = [t for t in given if isinstance(t, Thing) and t.kind == "model"]
+        models = [t for t in (*of, *given) if isinstance(t, Thing) and t.kind == "model"]
         if not models:
             return result
         result = Tensor(None, frozenset[str]().union(*(model.sets for model in models)))

@@ -105,9 +105,11 @@ class Session:
             emitter, routine, objects, window, wrappers, draft, scalers, reach, origin, spikes, graphs, kept, fuse
         )  # fmt: skip
 
+        self.trail = Trail(objects, progress, recording, fuse)
         known: dict[int, Known] = {}
         self.duty = duty = Duty(
-            options.budget, known, emitter, log, progress, draft, window, scalers, guard, recording, fuse
+            options.budget, known, emitter, log, progress, draft, window, scalers, guard, recording, fuse,
+            self.trail.awaits,
         )  # fmt: skip
         waits = Waits(emitter, progress, taps)
 
@@ -128,7 +130,6 @@ class Session:
         self.updates.subscribe(taps)
         Clips(emitter, routine, objects, draft, wrappers, guard, fuse).subscribe(taps)
         by_hand.subscribe(fuse)
-        self.trail = Trail(objects, progress, recording, fuse)
         self.trail.subscribe(taps)
         for part in (
             steps,

@@ -161,15 +161,16 @@ _TELLING = frozenset(
 
 
 def _run_forward(paper: Paper, model: Thing, call: Call) -> Value | None:
-    """Run a project model's own forward once a trace: what it returns does not change."""
+    """Run a project model's own forward once a trace for each way to call it: what it returns does not change."""
     inner = model.attrs.get("module")
     if model.facts.get("wrapper") and isinstance(inner, Thing):
         model = inner  # a wrapper's forward is its module's
     if model.cls is None:
         return None
-    if "returns" in model.attrs:
-        return model.attrs["returns"]
-    model.attrs["returns"] = Tensor(None, divided=None)  # a forward that calls itself
+    known = _returns(model, call)
+    if known in model.attrs:
+        return model.attrs[known]
+    model.attrs[known] = Tensor(None, divided=None)  # a forward that calls itself
     paper.around.inside_model += 1
     saved = paper.around.autocast
     try:
@@ -178,10 +179,23 @@ def _run_forward(paper: Paper, model: Thing, call: Call) -> Value | None:
         paper.around.inside_model -= 1
         paper.around.autocast = saved
     if found is None:
-        del model.attrs["returns"]
+        del model.attrs[known]
     else:
-        model.attrs["returns"] = found
+        model.attrs[known] = found
     return found
+
+
+_MOST_FORMS = 4  # ways to call one model that are told apart
+
+
+def _returns(model: Thing, call: Call) -> str:
+    """What a model's forward returned for a call of this form is kept under: `model(x, y, reduction="none")` is another."""
+    given = [*call.args, *call.kwargs.values()]
+    form = ", ".join(repr(v.value)[:20] if isinstance(v, Const) else "" for v in given)
+    names = f"{len(call.args)} {' '.join(call.kwargs)}"
+    key = f"returns {names} ({form})"
+    forms = [name for name in model.attrs if name.startswith("returns ")]
+    return key if key in model.attrs or len(forms) < _MOST_FORMS else forms[-1]
 
 
 def _train(paper: Paper, model: Thing, call: Call) -> Value:

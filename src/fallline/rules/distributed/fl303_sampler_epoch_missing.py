@@ -216,7 +216,9 @@ def _goes_over(cls: ast.ClassDef) -> str | None:
         match node:
             case ast.For(iter=ast.Attribute(ast.Name("self"), name)):
                 return name
-            case ast.For(iter=ast.Call(args=[ast.Attribute(ast.Name("self"), name), *_])):
+            case ast.For(
+                iter=ast.Call(ast.Name("enumerate"), [ast.Attribute(ast.Name("self"), name), *_])
+            ):
                 return name
             case ast.Call(ast.Name("iter"), [ast.Attribute(ast.Name("self"), name)]):
                 return name

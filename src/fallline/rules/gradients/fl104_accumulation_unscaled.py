@@ -38,9 +38,10 @@ class AccumulationUnscaled(Rule):
         if trace.hides("divide"):
             return
         for window in windows(trace):
-            # A live backward says itself whether a framework has divided it; on paper the framework's step has to do.
+            # A backward says itself whether a framework has divided it; where it does not, the framework's step has to do.
             owned = not trace.live and window.optimizer in trace.by_framework
-            if not window.micro or owned or not _unscaled(window):
+            known = all(b.window == 1 for b in window.micro)
+            if not window.micro or (owned and not known) or not _unscaled(window):
                 continue
             first, step = window.micro[0], window.step
             # On paper the number of micro-batches is the reader's choice, not the program's.
@@ -226,7 +227,8 @@ def _severity(trace: Trace, window: Window) -> Severity:
     kind = trace.type_of(window.optimizer)
     if scale_free(kind):
         return Severity.WARNING if window.update.of(Clip) else Severity.INFO
-    return Severity.ERROR
+    # who made the optimizer is not in view: it may be Adam
+    return Severity.ERROR if kind else Severity.WARNING
 
 
 def _remedy(backward: Backward) -> str:
