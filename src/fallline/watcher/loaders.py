@@ -31,6 +31,7 @@ from fallline.watcher.objects import Objects
 from fallline.watcher.progress import Draft
 from fallline.watcher.recording import Recording
 from fallline.watcher.routine import Routine
+from fallline.watcher.workers import Workers
 
 __all__ = ["Loaders"]
 
@@ -48,19 +49,21 @@ class Loaders:
         draft: Draft,
         kept: KeptGraphs,
         recording: Recording,
+        workers: Workers,
     ) -> None:
         self._emitter = emitter
         self._routine = routine
         self._objects = objects
         self._draft = draft
         self._kept = kept
+        self._workers = workers
         self._recording = recording
         self._told: set[tuple[str, Location]] = set()  # loaders that the run describes, by line
         # iterator → the name of its loader, which may be gone by then, [batches given, still in the middle], and the indices of batches to come, by number
         self._iterators: weakref.WeakKeyDictionary[
             Any, tuple[str, list[Any], dict[int, list[Any]]]
         ] = weakref.WeakKeyDictionary()
-        self._workers: dict[str, Any] = {}  # by loader
+        self._numbers: dict[str, Any] = {}  # of workers, by loader
         self._epochs: set[str] = set()
         self._asked = 0.0  # when the next batch was
 
@@ -83,9 +86,10 @@ class Loaders:
         name = self._name(call.loader)
         self._epochs.add(name)
         self._iterators[call.iterator] = (name, [0, False], {})
-        self._workers[name] = getattr(call.loader, "num_workers", None)
+        self._numbers[name] = getattr(call.loader, "num_workers", None)
         at, callers = spot(call.place)
         self._emitter.emit(Epoch(at, callers=callers, loader=name))
+        self._workers.epoch(call)
 
     def _name(self, loader: Any) -> str:
         known = self._objects.known(loader)
@@ -122,6 +126,8 @@ class Loaders:
         self._draft.seconds["data"] += now() - self._asked
         if self._draft.clock is not None:
             self._draft.clock.mark("other")
+        if self._workers.looking:
+            self._workers.batch(call)
         entry = self._iterators.get(call.iterator)
         if entry is None:
             return
@@ -153,7 +159,7 @@ class Loaders:
             self._told.add((name, at))
             known = {
                 "kind": "loader",
-                "workers": self._workers.get(name),
+                "workers": self._numbers.get(name),
                 "path": at.path,
                 "line": at.line,
             }
