@@ -16,8 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from fallline.errors import RunError
+from fallline.finding import Finding
 from fallline.location import Location
 from fallline.runs import schema
+from fallline.runs.many import outstanding
+from fallline.runs.rank import RankState, read_ranks
 from fallline.runs.samples import Sample
 from fallline.runs.schema import Damaged
 from fallline.runs.series import Rank, Series
@@ -46,15 +49,22 @@ _TABLES = {
 _LATER = frozenset({"prints"})  # tables that runs of older versions do not have
 
 
-def read_run(folder: Path) -> Series:
-    """The run in this folder, of all ranks, finished or not."""
-    files = rank_files(folder) if folder.is_dir() else {}
-    if not files:
-        raise RunError(
-            f"{folder} is not a run folder: `fallline run --out {folder} SCRIPT` makes one"
-        )
-    series = Series(folder=folder)
-    for number, path in files.items():
+def read_run(folder: Path, *more: Path) -> Series:
+    """The run in this folder, of all ranks, finished or not. `more`: what other machines have kept of it."""
+    files: dict[int, Path] = {}
+    for part in (folder, *more):
+        there = rank_files(part) if part.is_dir() else {}
+        if not there:
+            raise RunError(
+                f"{part} is not a run folder: `fallline run --out {part} SCRIPT` makes one"
+            )
+        files |= there
+    series = Series(folder=folder, states=read_ranks((folder, *more)))
+    opened = outstanding(series.states, sorted(files))
+    for number, path in sorted(files.items()):
+        if number not in opened:
+            series.ranks.append(_in_short(series.states[number]))
+            continue
         found = Series()
         try:
             _read_rank(found, number, path)
@@ -69,6 +79,19 @@ def read_run(folder: Path) -> Series:
             series.ranks += found.ranks
             series.tracks += [track for track in found.tracks if track.rows]
     return series
+
+
+def _in_short(state: RankState) -> Rank:
+    """A rank whose own file stays closed."""
+    known: dict[str, Any] = {
+        "rank": state.rank,
+        "world": state.world,
+        "pid": state.pid,
+        "started": state.started,
+    }
+    if state.ended:
+        known |= {"status": state.ended, "ended": state.written}
+    return Rank(state.rank, known, [Finding.from_dict(f) for f in state.findings])
 
 
 class _Reader:

@@ -15,6 +15,7 @@ from typing import Any
 from fallline.finding import Finding
 from fallline.location import Location
 from fallline.runs.prints import Print
+from fallline.runs.rank import RankState
 from fallline.runs.samples import Sample
 from fallline.runs.store import BUCKET
 from fallline.runs.update import UpdateRow
@@ -150,6 +151,7 @@ class Series:
     tracks: list[Track] = field(default_factory=list)
     ranks: list[Rank] = field(default_factory=list)
     folder: Path | None = None
+    states: dict[int, RankState] = field(default_factory=dict)  # where each rank was last
 
     @property
     def world(self) -> int:

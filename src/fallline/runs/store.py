@@ -155,6 +155,37 @@ def _taken(folder: Path, rank: int) -> bool:
     return True
 
 
+_NETWORK = (
+    "nfs",
+    "cifs",
+    "smb",
+    "lustre",
+    "gpfs",
+    "beegfs",
+    "glusterfs",
+    "ceph",
+    "fuse.",
+    "9p",
+    "afs",
+)
+
+
+def on_network(folder: Path, mounts: str = "/proc/self/mounts") -> bool:
+    """Whether the folder lies on a file system of another machine, as far as this system says."""
+    try:
+        with open(mounts, encoding="utf-8", errors="replace") as file:
+            known = [line.split() for line in file]
+    except OSError:
+        return False
+    here = str(folder.absolute())
+    around = [
+        (len(point), kind)
+        for _, point, kind, *_ in (m for m in known if len(m) > 2)
+        if here == point or here.startswith(point.rstrip("/") + "/")
+    ]
+    return bool(around) and max(around)[1].startswith(_NETWORK)
+
+
 class Store:
     """The open file of one rank. One thread uses it."""
 
@@ -168,7 +199,8 @@ class Store:
     @classmethod
     def create(cls, folder: Path, rank: int) -> Store:
         db = sqlite3.connect(folder / f"rank{rank}.sqlite", isolation_level=None)
-        db.execute("pragma journal_mode=wal")
+        # write-ahead logging needs shared memory, which a network file system does not have
+        db.execute(f"pragma journal_mode={'truncate' if on_network(folder) else 'wal'}")
         db.execute("pragma synchronous=off")  # the kernel keeps what a killed process has written
         db.execute("pragma cache_size=-2000")
         db.executescript(_SCHEMA)

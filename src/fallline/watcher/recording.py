@@ -42,6 +42,7 @@ class Recording:
         self.live: Any = None  # a LiveLine, where a person looks at a terminal
         self.spikes: Callable[[UpdateRow], None] | None = None  # looks at each row
         self.loggers: Any = None  # a LogThread, where numbers go to other tools as well
+        self.heartbeat: Any = None  # a Heartbeat
         self._opening = threading.Lock()
 
     def open(self) -> Recorder:
@@ -57,7 +58,8 @@ class Recording:
         meta = {"started": self._began, **options.meta, **accelerator()}
         if "argv" in meta:
             meta["argv"] = masked_words([str(word) for word in meta["argv"]])
-        recorder = Recorder(options.out, self.rank, self.world, meta, listen=self._row)
+        beat = self.heartbeat.beat if self.heartbeat is not None else None
+        recorder = Recorder(options.out, self.rank, self.world, meta, listen=self._row, beat=beat)
         if self.loggers is not None and self.rank == 0:
             self.loggers.begin(recorder.folder)
         return recorder
@@ -65,6 +67,8 @@ class Recording:
     def _row(self, row: UpdateRow) -> None:
         if self.spikes is not None:
             self.spikes(row)
+        if self.heartbeat is not None:
+            self.heartbeat.row(row)
         if self.loggers is not None:
             self.loggers.row(row)
         if self.live is not None:

@@ -18,6 +18,7 @@ from fallline.taps.tap import Subscription
 from fallline.watcher.backwards import Backwards
 from fallline.watcher.by_hand import ByHand
 from fallline.watcher.clips import Clips, tap_engine
+from fallline.watcher.collectives import Collectives
 from fallline.watcher.decay import Decay
 from fallline.watcher.duty import Duty
 from fallline.watcher.emit import Emitter
@@ -25,6 +26,7 @@ from fallline.watcher.forwards import Forwards
 from fallline.watcher.fuse import Fuse
 from fallline.watcher.guard import Guard
 from fallline.watcher.hand_updates import HandUpdates
+from fallline.watcher.heartbeat import Heartbeat
 from fallline.watcher.judge import Judge, Verdict
 from fallline.watcher.kept import KeptGraphs
 from fallline.watcher.known import Known
@@ -97,6 +99,10 @@ class Session:
         self.owners = owners = Owners(emitter, objects, progress, observed)
         self.by_hand = by_hand = ByHand(emitter, objects, taps)
         self.hand_updates = hand_updates = HandUpdates(recording.open, progress, draft, fuse.safely)
+        self.collectives = collectives = Collectives(recording.open, fuse)
+        recording.heartbeat = Heartbeat(
+            progress, collectives, observed, lambda: self.judge.findings
+        )
         reach = Reach(emitter, objects, window, owners, LossGraph(objects, progress, observed))
         spikes = Spikes(objects, origin, progress, draft, recording)
         recording.spikes = spikes.row
@@ -148,6 +154,7 @@ class Session:
             Loading(observed),
             Modes(emitter, routine, objects, progress, log),
             waits,
+            collectives,
         ):
             part.subscribe(taps, fuse)
 
@@ -197,6 +204,7 @@ class Session:
         self.fuse.off = True
         self.duty.stop()
         self.taps.stop()
+        self.collectives.stop()
         self._engine.remove()
         safely(self.hand_updates.finish)
         safely(self.owners.look)
@@ -216,6 +224,7 @@ class Session:
     def crashed(self, trace: TracebackType | None) -> None:
         """The program raised, and its frames are still there: perhaps it saw a NaN itself."""
         if not self.fuse.off:
+            self.fuse.safely(self.recording.heartbeat.crashed, trace)
             self.fuse.safely(self.hand_updates.settle)
             self.fuse.safely(self.origin.crashed, trace)
 
