@@ -14,7 +14,7 @@ from fallline.show.numbers import seconds_text
 
 __all__ = ["charts", "time_breakdown"]
 
-PARTS = ("data", "forward", "backward", "step")
+PARTS = ("data", "forward", "backward", "step", "other")
 MAP_ROWS, MAP_COLUMNS = 40, 160
 
 
@@ -230,6 +230,7 @@ def time_breakdown(series: Series, rank: int) -> str:
     rows = sorted(
         (r for t in series.of_rank(rank) for r in t.rows if r.seconds), key=lambda r: r.time
     )
+    rows = [r for r in rows if "other" in r.seconds] or rows  # the first update has no beginning
     if len(rows) < 2:
         return ""
     totals = {part: sum(r.seconds.get(part, 0.0) for r in rows) for part in PARTS}
@@ -247,7 +248,7 @@ def time_breakdown(series: Series, rank: int) -> str:
         if s
     )
     figure = (
-        '<figure class="chart wide"><figcaption><h3>Share of the measured time</h3>'
+        '<figure class="chart wide"><figcaption><h3>Share of the time between updates</h3>'
         f'<span class="legend">mean over {len(rows):,} updates</span></figcaption><div class="bar">{bar}</div><div class="shares">{shares}</div></figure>'
     )
     return f'<h2>Time of an update</h2><div class="charts">{figure}{_stacked(rows)}</div>'

@@ -24,7 +24,7 @@ from fallline.runs.rank import RankState, read_ranks
 from fallline.runs.samples import Sample
 from fallline.runs.schema import Damaged
 from fallline.runs.series import Rank, Series
-from fallline.runs.store import MAX_UPDATES, UPDATE_COLUMNS, rank_files
+from fallline.runs.store import LATER, MAX_UPDATES, UPDATE_COLUMNS, rank_files
 from fallline.runs.update import UpdateRow
 from fallline.untrusted import printable
 
@@ -142,7 +142,8 @@ class _Reader:
         columns, most = _TABLES[table]
         if table in self.missing:
             return
-        asked = ", ".join(f'"{column}"' for column in columns)
+        there = {row[1] for row in self.db.execute(f'pragma table_xinfo("{table}")')}
+        asked = ", ".join(f'"{column}"' if column in there else "null" for column in columns)
         for n, row in enumerate(
             self.db.execute(f'select {asked} from "{table}" order by rowid limit {most + 1}')
         ):
@@ -159,7 +160,7 @@ def _check_table(db: sqlite3.Connection, table: str, columns: tuple[str, ...], k
         raise Damaged(f"{table} is not a table")
     there = {row[1]: row[6] for row in db.execute(f'pragma table_xinfo("{table}")')}
     for column in columns:
-        if there.get(column) != 0:
+        if there.get(column) != 0 and (column in there or column not in LATER):
             raise Damaged(f"the table {table} has no column {column}")
 
 
@@ -235,7 +236,7 @@ def _row(found: dict[str, Any], places: dict[int, Location]) -> UpdateRow:
     def known(check: Callable[[Any, str], Any], name: str) -> Any:
         return schema.optional(check, found[name], name)
 
-    parts = ("data", "forward", "backward", "step")
+    parts = ("data", "forward", "backward", "step", "other")
     seconds = {name: known(schema.seconds, name) for name in parts if found[name] is not None}
     return UpdateRow(
         index=_index(found["idx"]),
@@ -255,4 +256,6 @@ def _row(found: dict[str, Any], places: dict[int, Location]) -> UpdateRow:
         graphs=known(schema.count, "graphs"),
         micro_batches=known(schema.count, "micro_batches"),
         all_reduces=known(schema.count, "all_reduces"),
+        clip_at=places.get(found["clip_at"]),
+        batch_at=places.get(found["batch_at"]),
     )

@@ -30,6 +30,7 @@ from fallline.runs.update import UpdateRow
 
 __all__ = [
     "BUCKET",
+    "LATER",
     "MARK",
     "UPDATE_COLUMNS",
     "Store",
@@ -50,7 +51,11 @@ BUCKET = 8  # neighbours that are thinned together; at most four of them stay
 UPDATE_COLUMNS = (
     "idx", "optimizer", "at", "loss_at", "time", "loss", "lr", "scale", "skipped", "clip_norm", "clip_threshold",
     "grad_norm", "data", "forward", "backward", "step", "memory", "graphs", "micro_batches", "all_reduces",
+    "other", "clip_at", "batch_at",
 )  # fmt: skip
+LATER = frozenset(
+    {"other", "clip_at", "batch_at"}
+)  # a run of an earlier version does not have these
 
 _SCHEMA = f"""
 create table meta(key text primary key, value text);
@@ -231,6 +236,7 @@ class Store:
             _encode(row.lr), row.scale, int(row.skipped), _encode(row.clip_norm), row.clip_threshold,
             _encode(row.grad_norm), seconds("data"), seconds("forward"), seconds("backward"), seconds("step"),
             row.memory, row.graphs, row.micro_batches, row.all_reduces,
+            seconds("other"), self._place(row.clip_at), self._place(row.batch_at),
         )  # fmt: skip
 
     def print(self, found: Print) -> None:

@@ -287,6 +287,8 @@ def _resolve(row: UpdateRow) -> None:
             except Exception:
                 setattr(row, name, None)
     row.skipped = bool(row.skipped)
+    if not isinstance(row.seconds, dict):  # marks on a device
+        row.seconds = row.seconds.read()
     if row.sample is not None:
         row.sample.resolve()
     if row.fingerprint is not None:
