@@ -69,6 +69,8 @@ def run_way(way: Way, target: Script | Callable[[], object], out: str) -> int:
     patches.reach_names()
     Aside(written, patches)
     try:
+        if way.offload:
+            torch.autograd.graph.save_on_cpu().__enter__()  # for as long as this process lives
         ran = run_until(target, recorder, updates=_MOST_UPDATES if way.one_sample else 1)
     finally:
         recorder.stop()
