@@ -190,6 +190,30 @@ def run(model, loader, optimizer, criterion):
 model = nn.Linear(4, 1)
 run(model, DataLoader(torch.randn(8, 4)), torch.optim.SGD(model.parameters(), lr=0.1), nn.MSELoss())
 """,
+    "metric_of_a_sum_under_no_grad": """
+class Metric:
+    def __init__(self):
+        self.total = torch.tensor(0.0)
+
+    def update(self, value):
+        self.total += value.cpu()
+
+
+def train(model, loader):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    metric, step_loss = Metric(), torch.tensor(0.0)
+    for x, y in loader:
+        loss = F.mse_loss(model(x), y)
+        with torch.no_grad():
+            step_loss += loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        metric.update(step_loss)
+
+
+train(nn.Linear(4, 1), DataLoader(torch.randn(8, 4)))
+""",
     "numbers_on_ctx": """
 class Scale(torch.autograd.Function):
     @staticmethod
