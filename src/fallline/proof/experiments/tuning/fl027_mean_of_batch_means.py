@@ -34,4 +34,4 @@ def mean_of_batch_means() -> Measured:
 
 def _means(losses: torch.Tensor, size: int) -> float:
     parts = losses.split(size)
-    return sum(part.mean().item() for part in parts) / len(parts)
+    return float(sum(part.mean().item() for part in parts)) / len(parts)
