@@ -125,12 +125,13 @@ def _hunks(name: str, before: list[str], after: list[str]) -> Iterator[Differenc
     first = _common(before, after)
     last = _common(before[first:][::-1], after[first:][::-1])
     middle = before[first : len(before) - last], after[first : len(after) - last]
-    places = [("replace", 0, len(middle[0]), 0, len(middle[1]))]
+    places = [(0, len(middle[0]), 0, len(middle[1]))]
     if max(map(len, middle)) <= _MATCHED:
-        places = difflib.SequenceMatcher(None, *middle).get_opcodes()
-    for tag, i, j, k, m in places:
+        matched = difflib.SequenceMatcher(None, *middle).get_opcodes()
+        places = [(i, j, k, m) for _, i, j, k, m in matched]
+    for i, j, k, m in places:
         old, new = _code_in(middle[0][i:j]), _code_in(middle[1][k:m])
-        if tag == "equal" or old == new:
+        if old == new:
             continue
         line = first + (k if m > k else i) + 1
         text = f"{name}:{line}: {_edit(old, new)}"
