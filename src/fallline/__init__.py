@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     )
     from fallline.instruments import check_function, precision_probe
     from fallline.instruments.equal import equal
+    from fallline.integrations.data import measure_data
     from fallline.integrations.watch import watch
 
 _HOME = {
@@ -56,6 +57,7 @@ _HOME = {
     "distributed": "fallline.engine",
     "check_function": "fallline.instruments",
     "precision_probe": "fallline.instruments",
+    "measure_data": "fallline.integrations.data",
     "equal": "fallline.instruments.equal",
     "watch": "fallline.integrations.watch",
 }
@@ -72,6 +74,7 @@ __all__ = [
     "equal",
     "gradient_stats",
     "load_checkpoint",
+    "measure_data",
     "precision_probe",
     "save_checkpoint",
     "seed_everything",

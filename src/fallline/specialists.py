@@ -1,4 +1,4 @@
-"""The nine specialists: who answers for which hundred of codes."""
+"""The ten specialists: who answers for which hundred of codes."""
 
 from __future__ import annotations
 
@@ -53,13 +53,20 @@ SPECIALISTS: tuple[Specialist, ...] = (
         "module-design-patterns", 8, "modules", "nn.Module: registration, modes, initialisation"
     ),
     Specialist("custom-autograd-functions", 9, "autograd", "torch.autograd.Function"),
+    Specialist(
+        "fine-tuning",
+        0,
+        "tuning",
+        "what a batch teaches: labels, padding, chat templates, packing, LoRA, preference and policy losses",
+    ),
 )
 
 _BY_DIGIT = {s.digit: s for s in SPECIALISTS}
-# FL000 (a file that cannot be read) is nobody's mistake in training; debugging answers for it.
-_BY_DIGIT[0] = _BY_DIGIT[6]
+_UNREADABLE = (
+    "FL000"  # a file that cannot be read is nobody's mistake in training; debugging answers for it
+)
 
 
 def specialist_of(code: str) -> Specialist:
     """The specialist of a rule code such as `FL201`."""
-    return _BY_DIGIT[int(code[2])]
+    return _BY_DIGIT[6 if code == _UNREADABLE else int(code[2])]

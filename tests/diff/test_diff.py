@@ -18,7 +18,7 @@ import fallline
 from fallline.diff import Comparison, compare
 from fallline.runs.read import read_run
 
-UPDATES = 24
+UPDATES = 12
 
 
 class Net(nn.Module):
@@ -145,15 +145,15 @@ def test_the_same_run_twice_is_the_same_bit_for_bit(base: Path, tmp_path: Path) 
     found = against(base, tmp_path / "run")
     assert found.same and found.noise.identical and found.differences == []
     assert "initialisation of 6 parameters" in found.agrees
-    assert any(said.startswith("data (24 batches, 24 with their samples") for said in found.agrees)
+    assert any(said.startswith("data (12 batches, 12 with their samples") for said in found.agrees)
 
 
 @pytest.mark.parametrize("changes", [{}, {"lr": 0.1}, {"optimizer": torch.optim.SGD, "lr": 0.5}], ids=str)  # fmt: skip
 def test_runs_that_differ_by_rounding_are_the_same_within_noise(
     tmp_path: Path, changes: dict[str, Any]
 ) -> None:
-    first = record(tmp_path / "a", noise=1e-7, updates=100, **changes)
-    found = against(first, tmp_path / "b", noise=1e-7, updates=100, **changes)
+    first = record(tmp_path / "a", noise=1e-7, updates=60, **changes)
+    found = against(first, tmp_path / "b", noise=1e-7, updates=60, **changes)
     assert found.same and not found.noise.identical, found.first
 
 

@@ -184,7 +184,7 @@ async def test_advice_is_checked(call: Call) -> None:
     assert "there is no advice" in await call("check_advice", text="  ")
 
 
-async def test_the_specialists_are_nine(call: Call) -> None:
+async def test_the_specialists_are_ten(call: Call) -> None:
     found = (await call("list_specialists"))["result"]
     assert [s["name"] for s in found] == [s.name for s in SPECIALISTS]
     assert sum(len(s["rules"]) for s in found) == len(all_rules())

@@ -451,6 +451,88 @@ def finetune(head, loader):
         best = copy.deepcopy(head)
     return best
 """,
+    "a_number_or_a_tensor_on_ctx": """
+class Spread(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, w, interval):
+        if torch.is_tensor(interval):
+            ctx.save_for_backward(w, interval)
+            ctx.interval = None
+        else:
+            ctx.save_for_backward(w)
+            ctx.interval = interval
+        return (w * interval).sum()
+
+    @staticmethod
+    def backward(ctx, grad):
+        interval = ctx.interval if ctx.interval is not None else ctx.saved_tensors[1]
+        return grad * interval, None
+""",
+    "a_window_dropped_on_purpose": """
+def train(model, loader, k, threshold):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    average = 0.0
+    for i, (x, y) in enumerate(loader):
+        loss = F.mse_loss(model(x), y)
+        (loss / k).backward()
+        if (i + 1) % k == 0 or i + 1 == len(loader):
+            skip = False
+            if average > 0 and loss.item() > threshold * average:
+                skip = True
+                optimizer.zero_grad()
+            if not skip:
+                optimizer.step()
+                optimizer.zero_grad()
+            average = 0.9 * average + 0.1 * loss.item()
+""",
+    "remainder_of_a_progress_bar": """
+from tqdm import tqdm
+
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(torch.randn(8, 4))
+for epoch in range(3):
+    progress = tqdm(loader)
+    for batch in progress:
+        loss = model(batch).mean() / 4
+        loss.backward()
+        if (progress.n + 1) % 4 == 0 or progress.n + 1 == len(loader):
+            optimizer.step()
+            optimizer.zero_grad()
+""",
+    "clip_shown_before_the_training": """
+model = nn.Linear(4, 1)
+loader = DataLoader(torch.randn(8, 4))
+loss = model(torch.randn(2, 4)).mean()
+loss.backward()
+torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+print(model.weight.grad.max())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x in loader:
+    optimizer.zero_grad()
+    model(x).mean().backward()
+    optimizer.step()
+""",
+    "spread_of_whole_images": """
+def energy_loss(output, samples):
+    relative = (output.var(dim=(1, 2, 3)) / samples.var(dim=(1, 2, 3))).clip(min=0.1, max=10)
+    return (relative - 1 - relative.log()).mean()
+""",
+    "search_for_the_largest_batch": """
+def largest(build, size=512):
+    while size:
+        try:
+            model = build()
+            loss = model(torch.randn(size, 4)).mean()
+            loss.backward()
+            del model, loss
+            torch.cuda.empty_cache()
+            return size
+        except RuntimeError as error:
+            if "out of memory" not in str(error):
+                raise
+            size //= 2
+""",
     "counts_of_the_whole_dataset": """
 class GroupLossComputer:
     def __init__(self, criterion, dataset):

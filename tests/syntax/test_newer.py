@@ -53,3 +53,8 @@ def test_a_finding_behind_newer_grammar() -> None:
         '    print(f"{d["k"]}")\n    return torch.sqrt((a - b) ** 2).mean()\n'
     )
     assert [(f.code, f.at.line) for f in read_text(code, "a.py")] == [("FL603", 6)]
+
+
+def test_a_notebook_saved_as_one_file() -> None:
+    code = "%%writefile a.py\nimport torch\n!pip install x\n\n\ndef f_loss(a, b):\n    return torch.sqrt((a - b) ** 2).mean()\n"
+    assert [(f.code, f.at.line) for f in read_text(code, "a.py")] == [("FL603", 7)]

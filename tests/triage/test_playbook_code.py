@@ -24,6 +24,7 @@ ELSEWHERE = {
     "Clip with Fabric": "needs lightning",
     "Set max_grad_norm": "needs transformers",
     "Shard with fully_shard": "needs torchrun",
+    "Resize the embeddings after adding tokens": "needs transformers",
     "Share by file, not by descriptor": "changes how the whole process shares",
 }
 FIXES = [
@@ -75,6 +76,31 @@ class Net(torch.nn.Module):
         return contextlib.nullcontext()
 
 
+class Words:
+    """As much of a tokenizer as the fixes call."""
+
+    def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
+        return {"input_ids": [1] * add_special_tokens + [ord(c) % 7 for c in text]}
+
+    def __len__(self) -> int:
+        return 7
+
+
+def _texts() -> dict[str, Any]:
+    """Tokens, and what a policy was rewarded for."""
+    ids = torch.randint(7, (2, 5))
+    return {
+        "encoded": {"input_ids": ids, "attention_mask": torch.ones_like(ids)},
+        "ids": ids,
+        "position_ids": torch.arange(5).expand(2, 5),
+        "tokenizer": Words(),
+        "text": "a text",
+        "samples": [{"labels": [-100, -100]}, {"labels": [-100, 3]}],
+        "log_prob": torch.randn(4, requires_grad=True),
+        "advantage": torch.randn(4, requires_grad=True),
+    }
+
+
 def world() -> dict[str, Any]:
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -110,6 +136,7 @@ def world() -> dict[str, Any]:
         **{"step": 0, "i": 1, "total": 0.0, "vocabulary": 50257, "world_size": 2, "epoch": 0},
         **{"classes": 3, "predictions": torch.randn(8, 1), "values": torch.randn(8)},
         "state": {f"module.{key}": value for key, value in model.state_dict().items()},
+        **_texts(),
         **{"loss_sum": logits.sum(), "samples_on_all_ranks": 16, "grad_weight": None},
     }
 

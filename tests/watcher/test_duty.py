@@ -112,7 +112,7 @@ def test_a_rest_ends_where_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             clock.update()
 
     watch = watched(tmp_path, run)
-    assert clock.watched.count(False) > 800
+    assert clock.watched.count(False) > 600
     assert not watch.findings
     kinds = [type(e) for e in watch._session.log.events]
     assert kinds.count(Step) == kinds.count(Forward)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +28,6 @@ OPTIMIZERS = {
 BAD = 90
 
 
-@pytest.fixture
-def no_waits() -> Iterator[None]:
-    torch.cuda.set_sync_debug_mode("error")
-    yield
-    torch.cuda.set_sync_debug_mode("default")
-
-
 def make() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8)).cuda()
@@ -54,12 +46,23 @@ def loop(model: nn.Module, optimizer: Any, updates: int, bad: Any = (), wiped: A
         optimizer.step()
 
 
-def watched(folder: Path, name: str, updates: int, bad: Any = (), **options: Any) -> Any:
+def watched(
+    folder: Path,
+    name: str,
+    updates: int,
+    bad: Any = (),
+    waits_are_errors: bool = False,
+    **options: Any,
+) -> Any:
     model = make()
     optimizer = OPTIMIZERS[name](model.parameters())
     options = {"guard": "skip"} | options
     with fallline.watch(model, optimizer, out=folder / "run", **options) as watch:
-        loop(model, optimizer, updates, bad)
+        torch.cuda.set_sync_debug_mode("error" if waits_are_errors else "default")
+        try:
+            loop(model, optimizer, updates, bad)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
     assert watch._session.failed is None
     return watch, model
 
@@ -82,11 +85,7 @@ def test_a_whole_run_never_waits_and_keeps_its_bits(
     if not triton:
         monkeypatch.setattr(on_device, "has_kernel", lambda tensor: False)
     expected = bare(name, 150)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        watch, model = watched(tmp_path, name, 150)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+    watch, model = watched(tmp_path, name, 150, waits_are_errors=True)
     assert same(model, expected)
     rows = watch.series.tracks[0].rows
     assert len(rows) == 150 and all(r.loss is not None and not r.skipped for r in rows)
@@ -108,10 +107,9 @@ def test_a_bad_update_has_no_gradients(
     assert {f.code for f in watch.findings} >= {"FL621"}
 
 
-def test_a_bad_update_is_noticed_also_where_waiting_is_an_error(
-    tmp_path: Path, no_waits: None
-) -> None:
-    watch, _ = watched(tmp_path, "adamw", 150, bad=(BAD, BAD + 20))
+def test_a_bad_update_is_noticed_also_where_waiting_is_an_error(tmp_path: Path) -> None:
+    bad = (BAD, BAD + 20)
+    watch, _ = watched(tmp_path, "adamw", 150, bad, waits_are_errors=True)
     assert watch._session.guard.skipped == 2
 
 

@@ -27,6 +27,7 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ),
             ("equal", "make one update in other ways and compare: accumulation, precision, ranks"),
             ("diff", "compare two watched runs and name what changed first"),
+            ("bisect", "find the commit or the option that changed the training"),
             ("report", "show a watched run again, and write its HTML page"),
             ("rule", "explain a rule"),
             ("prove", "run the experiment behind a rule or a fact"),

@@ -21,7 +21,18 @@ change the model, the random numbers or the results. Ctrl-C ends the script and 
 
 # Each verb is one module: fallline/cli/measuring/<verb>.py with HELP (its first line is the verb's line here),
 # add_arguments(parser) and run(args) -> exit status; NEEDS_TORCH = False where it can do without.
-VERBS = ("precision", "memory", "time", "ranks", "same", "clip", "model", "function", "plan")
+VERBS = (
+    "data",
+    "precision",
+    "memory",
+    "time",
+    "ranks",
+    "same",
+    "clip",
+    "model",
+    "function",
+    "plan",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

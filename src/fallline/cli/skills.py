@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 __all__ = ["HELP", "add_arguments"]
 
 HELP = """\
-Write the Agent Skills into a folder: a router and nine specialists, made from the playbooks and the rules of this version.
+Write the Agent Skills into a folder: a router and ten specialists, made from the playbooks and the rules of this version.
 
   fallline skills .agents/skills        read by Codex, Copilot, OpenCode and others
   fallline skills .claude/skills        read by Claude Code

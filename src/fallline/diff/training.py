@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from fallline.diff.difference import Difference
-from fallline.runs.noise import EPSILON, Bound, Noise, envelope, gaps, judge
+from fallline.runs.noise import EPSILON, Bound, Noise, envelope, gaps, judge_together
 from fallline.runs.prints import PARAMETERS, RATES, WIDTH, Print, distance, norm
 from fallline.runs.series import Series, Track
 from fallline.runs.update import UpdateRow
@@ -23,6 +23,9 @@ _NORM_ROOM = 16.0  # a gradient rounds more than a loss: it is a sum of products
 _STEP = 0.2  # of the way that the first update makes: so much is no rounding
 _PARTED = 0.02  # the same, of a parameter: from here on a loss may follow from it
 _SOON = 2  # updates after which parameters still show where it began
+
+
+Curve = Callable[[Track], list[tuple[int, float]]]
 
 
 @dataclass
@@ -219,8 +222,11 @@ def _pieces(pair: Pair) -> Iterator[Difference]:
 
 def parted(pair: Pair, repeats: list[Pair]) -> list[Difference]:
     """The first number that parts by more than noise; fills `pair.noise`."""
-    pair.noise = losses = _judged(pair, repeats, Track.losses, 1.0)
-    norms = _judged(pair, repeats, _norms, _NORM_ROOM)
+    losses, norms = judge_together(
+        [_gaps(pair, repeats, Track.losses, 1.0), _gaps(pair, repeats, _norms, _NORM_ROOM)],
+        pair.format,
+    )
+    pair.noise = losses
     found = [
         *_of_curve(pair, "the loss", losses, dict(pair.a.losses()), dict(pair.b.losses())),
         *_of_curve(pair, "the gradient norm", norms, dict(_norms(pair.a)), dict(_norms(pair.b))),
@@ -234,11 +240,10 @@ def _norms(track: Track) -> list[tuple[int, float]]:
     return [(r.index, n) for r in track.rows if (n := track.norm(r)) is not None]
 
 
-def _judged(pair: Pair, repeats: list[Pair], curve: Any, room: float) -> Noise:
-    bound: Bound | None = None
-    if repeats:
-        bound = envelope(gaps(dict(curve(r.a)), dict(curve(r.b))) for r in repeats)
-    return judge(gaps(dict(curve(pair.a)), dict(curve(pair.b))), pair.format, bound, room)
+def _gaps(pair: Pair, repeats: list[Pair], curve: Curve, room: float) -> tuple[dict[int, float], Bound | None, float]:  # fmt: skip
+    """Of one curve: the gaps, what repeats show of them, and how much more than a loss it rounds."""
+    again = [gaps(dict(curve(r.a)), dict(curve(r.b))) for r in repeats]
+    return gaps(dict(curve(pair.a)), dict(curve(pair.b))), envelope(again) if again else None, room
 
 
 def _of_curve(pair: Pair, what: str, noise: Noise, a: dict[int, float], b: dict[int, float]) -> Iterator[Difference]:  # fmt: skip

@@ -33,7 +33,7 @@ def _index(books: dict[str, Playbook]) -> str:
         [
             "# Specialists",
             "",
-            "`fallline ask` hands a question to one of nine specialists. Each works from a playbook: what is known, what to measure, which fix applies under which",
+            "`fallline ask` hands a question to one of ten specialists. Each works from a playbook: what is known, what to measure, which fix applies under which",
             "measured condition, what to avoid and why it tempts, how to verify. Every statement names the rule or the fact that backs it; `fallline prove` repeats the",
             "measurement. These pages are made from the playbooks by `make docs`.",
             "",

@@ -44,19 +44,20 @@ class Layout:
         if list(groups) != sorted(groups):
             raise AssertionError("tensors of one group must follow each other")
         self.numels, self.dtypes, self.groups, self.device = numels, dtypes, groups, device
-        sizes, codes = torch.tensor(numels), torch.tensor([_CODES[d] for d in dtypes])
+        # on the CPU, whatever device a script has made torch's default
+        sizes, codes = _tensor(numels), _tensor([_CODES[d] for d in dtypes])
         counts = (sizes + (_CHUNK - 1)) // _CHUNK
-        first_chunk = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
+        first_chunk = torch.cat([_tensor([0]), counts.cumsum(0)])
         self.n_tensors = len(numels)
         self.n_chunks = int(first_chunk[-1])
         self.n_groups = groups[-1] + 1
-        tensor = torch.repeat_interleave(torch.arange(self.n_tensors), counts)
-        first = (torch.arange(self.n_chunks) - first_chunk[tensor]) * _CHUNK
-        kind = (codes + 4 * torch.tensor(groups))[tensor]
+        tensor = torch.repeat_interleave(_tensor(range(self.n_tensors)), counts)
+        first = (_tensor(range(self.n_chunks)) - first_chunk[tensor]) * _CHUNK
+        kind = (codes + 4 * _tensor(groups))[tensor]
         chunks = torch.stack(
             [tensor, first, (sizes[tensor] - first).clamp(max=_CHUNK), kind], dim=1
         )
-        first_tensor = torch.searchsorted(torch.tensor(groups), torch.arange(self.n_groups + 1))
+        first_tensor = torch.searchsorted(_tensor(groups), _tensor(range(self.n_groups + 1)))
         self.chunks = _upload(chunks, device)
         self.first_chunk = _upload(first_chunk.to(torch.int32), device)
         self.chunk_ranges = _upload(first_chunk[first_tensor].to(torch.int32), device)
@@ -102,8 +103,8 @@ class Table:
         self.layout = layout
         self.stream = stream
         self.addresses = pointers
-        self.pointers = _upload(torch.tensor(pointers), layout.device)
-        self.counter = _upload(torch.zeros(1, dtype=torch.int32), layout.device)
+        self.pointers = _upload(_tensor(pointers), layout.device)
+        self.counter = _upload(_tensor([0]).to(torch.int32), layout.device)
 
     def read(self) -> Tensor:
         """Read the gradients once, for `moments`."""
@@ -239,6 +240,10 @@ class Table:
             PARTS=parts,
             TILE=_SCALE_TILE,
         )
+
+
+def _tensor(numbers: Sequence[int]) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.int64, device="cpu")
 
 
 def _upload(host: Tensor, device: torch.device) -> Tensor:

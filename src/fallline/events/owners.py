@@ -24,7 +24,14 @@ __all__ = ["acting", "misdirected", "owners", "position"]
 
 def acting(trace: Trace, event: Event) -> list[str | None]:
     """The optimizers in use when this happens, without those that are done or have not begun yet."""
-    return [o for o, (start, end) in _phases(trace).items() if start <= event.order < end]
+    phases = _phases(trace).items()
+    return [o for o, (start, end) in phases if max(start, _made(trace, o)) <= event.order < end]
+
+
+def _made(trace: Trace, optimizer: str | None) -> int:
+    """How many events there were before it was made."""
+    known = trace.optimizer(optimizer)
+    return known.born if known is not None else 0
 
 
 @lru_cache(maxsize=2)  # asked for at every clip of one trace

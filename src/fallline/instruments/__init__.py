@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fallline.instruments.clip.noise import gradient_noise_scale, noise_scale_from_norms
     from fallline.instruments.clip.rates import lr_range_test
     from fallline.instruments.clip.threshold import propose_clip, propose_from_norms
+    from fallline.instruments.data.measure import data_of_script
     from fallline.instruments.frame import Measurement, Progress
     from fallline.instruments.function import check_function
     from fallline.instruments.memory import measure_memory
@@ -44,6 +45,7 @@ _HOME = {
     "Progress": "fallline.instruments.frame",
     "autocast_table": "fallline.instruments.precision.table",
     "check_function": "fallline.instruments.function",
+    "data_of_script": "fallline.instruments.data.measure",
     "measure_model": "fallline.instruments.model",
     "precision_probe": "fallline.instruments.precision",
     "Observer": "fallline.instruments.script",
@@ -71,6 +73,7 @@ __all__ = [
     "Script",
     "autocast_table",
     "check_function",
+    "data_of_script",
     "gradient_noise_scale",
     "lr_range_test",
     "measure_memory",

@@ -208,7 +208,7 @@ def _add_question_tools(server: MCPServer[None], root: Root, seconds: float) -> 
 
     @server.tool(title="List the specialists", annotations=_READS)
     async def list_specialists() -> list[SpecialistObject]:
-        """The nine specialists with the cases they know and the rules they answer for."""
+        """The ten specialists with the cases they know and the rules they answer for."""
         return await _answered(seconds, work.list_specialists)
 
 

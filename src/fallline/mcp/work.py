@@ -323,7 +323,7 @@ def _series_in(folder: str, root: Root) -> Series:
 
 
 def list_specialists() -> list[SpecialistObject]:
-    """The nine, with what each knows."""
+    """The ten, with what each knows."""
     cases = {book.specialist: [case.title for case in book.cases] for book in playbooks()}
     return [
         SpecialistObject(

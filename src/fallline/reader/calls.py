@@ -24,7 +24,7 @@ from fallline.api.values import (
     Value,
     kind_by_name,
 )
-from fallline.events import Opaque
+from fallline.events import Deed, Opaque, Step
 from fallline.reader.machine import Machine
 from fallline.reader.methods import call_method, call_unknown
 from fallline.reader.objects import construct, thing_attribute
@@ -123,7 +123,10 @@ def _method(machine: Machine, receiver: Value, name: str, node: ast.Call) -> Val
             and api.method(receiver.kind, name) is not None
         ):
             return call_method(machine, receiver, name, _arguments(machine, node))
-        return machine.call(attribute, _arguments(machine, node))
+        begun = len(machine.events)
+        result = machine.call(attribute, _arguments(machine, node))
+        _perhaps_stepped(machine, receiver, name, node, begun)
+        return result
     if isinstance(receiver, Unknown):
         call = _arguments(machine, node)
         known = call_unknown(machine, receiver, name, call)
@@ -131,6 +134,21 @@ def _method(machine: Machine, receiver: Value, name: str, node: ast.Call) -> Val
             return known
         return _unknown(machine, receiver.part(name), call)
     return call_method(machine, receiver, name, _arguments(machine, node))
+
+
+def _perhaps_stepped(
+    machine: Machine, receiver: Thing, name: str, node: ast.Call, begun: int
+) -> None:
+    """`step` of an object of the project that is called like an optimizer, and none of those it holds was seen to step."""
+    stepped = any(isinstance(e, Step | Opaque) for e in machine.events[begun:])
+    if name != "step" or receiver.kind != "object" or stepped:
+        return
+    text = machine.text(node.func.value) if isinstance(node.func, ast.Attribute) else ""
+    if kind_by_name(text) == "optimizer":
+        machine.emit(Opaque(machine.place(node), what=f"{text}.step", could=_AROUND_A_STEP))
+
+
+_AROUND_A_STEP: frozenset[Deed] = frozenset({"clear", "step"})
 
 
 def _is_an_update(thing: Thing) -> bool:

@@ -191,6 +191,8 @@ def _count(asked: Comparison) -> Answer | None:
     for pair in asked.sides():
         match pair:
             case Unknown(hint=hint), Const(int(number), varying) if not isinstance(number, bool):
+                if "%" in hint:
+                    continue  # the remainder of something unknown: zero now and then
                 reached = machine.counts.ranges.get(hint)
                 if not COUNTED.search(hint) and (reached is None or not varying):
                     continue

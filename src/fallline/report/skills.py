@@ -1,4 +1,4 @@
-"""The Agent Skills: a router and nine specialists, rendered from the playbooks and the rules.
+"""The Agent Skills: a router and ten specialists, rendered from the playbooks and the rules.
 
     fallline/SKILL.md                                  which specialist, in which order to work
     fallline-gradient-management/SKILL.md              which case, what never to say

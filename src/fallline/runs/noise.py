@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["EPSILON", "Curve", "Noise", "envelope", "gaps", "judge"]
+__all__ = ["EPSILON", "Curve", "Noise", "envelope", "gaps", "judge", "judge_together"]
 
 Curve = Mapping[int, float]  # update → value
 Bound = Callable[[int], float]  # update → the largest gap that noise explains
@@ -94,17 +94,35 @@ def envelope(repeats: Iterable[Mapping[int, float]]) -> Bound:
 
 
 def judge(found: Mapping[int, float], format: str, bound: Bound | None = None, room: float = 1.0) -> Noise:  # fmt: skip
-    """The first gap that is a jump. `room`: how many times more the quantity rounds than a loss does."""
-    noise = Noise(format, room * floor_of(format), bound is not None, len(found))
+    """The first gap of one curve that is a jump. `room`: how many times more the quantity rounds than a loss does."""
+    return judge_together([(found, bound, room)], format)[0]
+
+
+def judge_together(curves: list[tuple[Mapping[int, float], Bound | None, float]], format: str) -> list[Noise]:  # fmt: skip
+    """The first jump of each of several curves of one run: gaps, what a repeat shows, and the room of each.
+
+    What carries one curve apart carries the others: a gap is a jump against the largest of all of them so far.
+    """
+    answers = [
+        Noise(format, room * floor_of(format), bound is not None, len(found))
+        for found, bound, room in curves
+    ]
     highest, count = 0.0, 0
-    for update in sorted(found):
-        gap = found[update]
-        if gap and noise.onset is None:
-            noise.onset, noise.first = update, gap
+    for update in sorted({u for found, *_ in curves for u in found}):
         jump = (_JUMP + _JUMP_FIRST / count) * highest if count else 0.0
-        allowed = max(noise.floor, bound(update) if bound is not None else jump)
-        if gap > allowed and noise.jump is None:
-            noise.jump, noise.allowed = update, allowed
-        highest, count = max(highest, gap), count + (gap > 0)
-    noise.largest = highest
-    return noise
+        sizes = []
+        for noise, (found, bound, room) in zip(answers, curves, strict=True):
+            gap = found.get(update, 0.0)
+            _note(noise, update, gap, bound(update) if bound is not None else room * jump)
+            sizes.append(gap / room)
+        highest, count = max(highest, *sizes), count + any(sizes)
+    return answers
+
+
+def _note(noise: Noise, update: int, gap: float, allowed: float) -> None:
+    allowed = max(noise.floor, allowed)
+    if gap and noise.onset is None:
+        noise.onset, noise.first = update, gap
+    if gap > allowed and noise.jump is None:
+        noise.jump, noise.allowed = update, allowed
+    noise.largest = max(noise.largest, gap)

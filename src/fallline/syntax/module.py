@@ -28,6 +28,7 @@ _NO_NODES = frozenset(
 )
 _PLAIN = frozenset({type(None), str, int, float, complex, bool, bytes, type(...)})
 _FIELDS: dict[type, tuple[str, ...]] = {ast.Constant: ()}
+_PLAIN_NAMES = frozenset({"torch", "nn", "F"})
 # Files that gather hundreds of others with `import *` are not followed: all would be parsed for one name.
 MOST_STARS = 8
 
@@ -216,7 +217,10 @@ class Module:
                 if other is not None and other.path not in seen:
                     seen.add(other.path)
                     queue.append(other)
-        return found if found or self.star_imports else self._habits
+        if self.star_imports:
+            # what a star brings may be out of sight; nobody calls anything else by these names
+            return {**{n: d for n, d in self._habits.items() if n in _PLAIN_NAMES}, **found}
+        return found or self._habits
 
     @cached_property
     def _habits(self) -> dict[str, str]:

@@ -128,7 +128,13 @@ class Source:
 
     def parse(self) -> ast.Module:
         """The syntax tree; raises `UnreadableError` with the reason in words."""
-        return _parse(self.text, self.path)
+        try:
+            return _parse(self.text, self.path)
+        except UnreadableError:
+            cells = None if self.cells else _exported(self.text)
+            if cells is None or not _is_python(cells):
+                raise
+            return _parse(cells, self.path)
 
 
 def _parse(text: str, path: str = "") -> ast.Module:
@@ -167,6 +173,14 @@ def _newer_tree(text: str, path: str) -> ast.Module | None:
         return _tree(spelled, path) if spelled is not None else None
     except (SyntaxError, RecursionError, MemoryError, ValueError):
         return None
+
+
+def _exported(text: str) -> str | None:
+    """The cells of a notebook saved as one file, with their magics: `%matplotlib inline`, `!pip install`, `%%writefile a.py`."""
+    if len(text) >= _LARGE or not re.search(r"^[%!]", text, re.M):
+        return None
+    lines = ["# " + line[2:] if line.startswith("%%") else line for line in text.split("\n")]
+    return "\n".join(_without_magics(lines))
 
 
 def decode(data: bytes) -> tuple[str, str]:

@@ -24,11 +24,13 @@ __all__ = [
     "CLOSURE",
     "OPTIMIZER_MADE",
     "PARAMETERS_ADDED",
+    "STATE_LOADED",
     "STEP",
     "ZERO_GRAD",
     "ClosureCall",
     "OptimizerMade",
     "ParametersAdded",
+    "StateLoaded",
     "StepCall",
     "ZeroGradCall",
 ]
@@ -70,6 +72,14 @@ class ParametersAdded(Call):
     optimizer: Optimizer
 
 
+@dataclass(slots=True)
+class StateLoaded(Call):
+    """`optimizer.load_state_dict(state)`. Only after."""
+
+    optimizer: Optimizer
+    state: Any
+
+
 def _hook_steps(patches: Patches) -> None:
     patches.on_removal(register_optimizer_step_pre_hook(_before_step).remove)
     patches.on_removal(register_optimizer_step_post_hook(_after_step).remove)
@@ -86,6 +96,10 @@ def _patch_init(patches: Patches) -> None:
 
 def _patch_add_param_group(patches: Patches) -> None:
     patches.patch(Optimizer, "add_param_group", _add_param_group)
+
+
+def _patch_load(patches: Patches) -> None:
+    patches.patch(Optimizer, "load_state_dict", _load_state_dict)
 
 
 def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
@@ -178,9 +192,22 @@ def _init(original: Wrapped) -> Wrapped:
     return __init__
 
 
+def _load_state_dict(original: Wrapped) -> Wrapped:
+    def load_state_dict(self: Optimizer, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, state_dict, *args, **kwargs)
+        if published_at_rest():
+            call = StateLoaded(caller(), self, state_dict)
+            for handler in STATE_LOADED.after:
+                handler(call)
+        return result
+
+    return load_state_dict
+
+
 _steps = Tap(_hook_steps)
 STEP = Topic(StepCall, _steps)
 CLOSURE = Topic(ClosureCall, _steps)
 ZERO_GRAD = Topic(ZeroGradCall, Tap(_patch_zero_grad))
 OPTIMIZER_MADE = Topic(OptimizerMade, Tap(_patch_init))
+STATE_LOADED = Topic(StateLoaded, Tap(_patch_load))
 PARAMETERS_ADDED = Topic(ParametersAdded, Tap(_patch_add_param_group))

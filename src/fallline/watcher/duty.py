@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from statistics import median
 from types import CodeType
 from typing import Any
@@ -61,7 +62,9 @@ class Duty:
         guard: Guard,
         recording: Recording,
         fuse: Fuse,
+        awaits: Callable[[], int | None],
     ) -> None:
+        """`awaits`: in how many updates one comes that somebody has to see."""
         self._budget = budget
         self._known = known
         self._emitter = emitter
@@ -73,6 +76,7 @@ class Duty:
         self._guard = guard
         self._recording = recording
         self._fuse = fuse
+        self._awaits = awaits
         self.rests = False
         self._spent = 0.0
         self._left = 1  # updates of this stretch
@@ -106,6 +110,13 @@ class Duty:
             return
         self._watched.append(self._seconds())
         watched, rest = self._plan(compared)
+        left = self._awaits()
+        if left is not None:
+            if rest and left < STRETCH:  # it comes first
+                self._left = max(left, 0) + STRETCH
+                self._watched.pop()
+                return
+            rest = min(rest, left - 1)
         if rest:
             self._rest(call, optimizer, watched, rest)
         else:

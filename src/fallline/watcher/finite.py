@@ -61,7 +61,7 @@ class Plan:
         for dtype in {d for d, _ in stacks}:
             mine = [(rest, which) for (d, rest), which in stacks.items() if d is dtype]
             sizes = [sum(gradients[i].numel() for i in which) for _, which in mine]
-            buffer = torch.empty(sum(sizes), dtype=dtype)
+            buffer = torch.empty(sum(sizes), dtype=dtype, device="cpu")
             self._buffers.append(buffer)
             for (rest, which), part in zip(mine, torch.split(buffer, sizes), strict=True):
                 self._stacks.append((itemgetter(*which), part.view(-1, *rest)))

@@ -25,6 +25,7 @@ from fallline.watcher.objects import Objects
 from fallline.watcher.origin import Origin
 from fallline.watcher.progress import Draft, Progress
 from fallline.watcher.routine import Routine
+from fallline.watcher.running_statistics import RunningStatistics
 from fallline.watcher.window import Window
 from fallline.watcher.wrappers import Wrappers
 
@@ -67,6 +68,7 @@ class Forwards:
         origin: Origin,
         graphs: LiveGraphs,
         kept: KeptGraphs,
+        statistics: RunningStatistics,
         fuse: Fuse,
     ) -> None:
         self._emitter = emitter
@@ -79,6 +81,7 @@ class Forwards:
         self._origin = origin
         self._graphs = graphs
         self._kept = kept
+        self._statistics = statistics
         self._fuse = fuse
         self._devices: dict[str, str] = {}  # of models; they stay where they train
         self._met: dict[int, tuple[weakref.ref[nn.Module], str, str | None]] = {}
@@ -113,6 +116,8 @@ class Forwards:
                 self._recorded = True
                 routine.differs(key)
                 event: Event = self._record(module, call.place)
+                if not module.training:
+                    self._statistics.begins(module)
                 if grad:
                     device = self._devices.get(event.model or "", "cpu")
                     self._origin.before_forward(module, call.args, call.kwargs, device, frame)
@@ -177,6 +182,8 @@ class Forwards:
         self._wrappers.add(call.module)
 
     def _done(self, event: Forward, output: Any) -> None:
+        if event.training is False:
+            self._statistics.ends(event.at)
         if event.grad:
             self._window.add(event)
             tensor = first_tensor(output)

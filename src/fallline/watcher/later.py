@@ -89,7 +89,8 @@ def _to_host(tensor: Tensor) -> tuple[Tensor, Any]:
     if tensor.is_cpu:
         return tensor, None
     if tensor.is_cuda:
-        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        # device: a script may have made another one torch's default
+        host = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
         host.copy_(tensor, non_blocking=True)
         arrived: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
         arrived.record(torch.cuda.current_stream(tensor.device))

@@ -27,6 +27,7 @@ from fallline.watcher.kept import KeptGraphs
 from fallline.watcher.objects import Objects
 from fallline.watcher.progress import Draft
 from fallline.watcher.routine import Routine
+from fallline.watcher.workers import Workers
 
 __all__ = ["Loaders"]
 
@@ -41,12 +42,14 @@ class Loaders:
         objects: Objects,
         draft: Draft,
         kept: KeptGraphs,
+        workers: Workers,
     ) -> None:
         self._emitter = emitter
         self._routine = routine
         self._objects = objects
         self._draft = draft
         self._kept = kept
+        self._workers = workers
         # iterator → its loader, and [batches given, still in the middle]
         self._iterators: weakref.WeakKeyDictionary[Any, tuple[weakref.ref[Any], list[Any]]] = (
             weakref.WeakKeyDictionary()
@@ -74,6 +77,7 @@ class Loaders:
         self._iterators[call.iterator] = (weakref.ref(call.loader), [0, False])
         at, callers = spot(call.place)
         self._emitter.emit(Epoch(at, callers=callers, loader=name))
+        self._workers.epoch(call)
 
     def _name(self, loader: Any) -> str:
         known = self._objects.known(loader)
@@ -95,6 +99,8 @@ class Loaders:
 
     def _batch(self, call: BatchCall) -> None:
         self._draft.seconds["data"] += now() - self._asked
+        if self._workers.looking:
+            self._workers.batch(call)
         entry = self._iterators.get(call.iterator)
         loader = entry[0]() if entry is not None else None
         if entry is None or loader is None:

@@ -242,7 +242,9 @@ def gradient_sample(gradients: Sequence[Tensor]) -> Tensor:
 
     The one seam for kernels: what this returns may still be in the device's queue.
     """
-    counts = torch.tensor([float(max(g.numel(), 1)) for g in gradients], dtype=torch.float32)
+    # device: a script may have made another one torch's default
+    elements = [float(max(g.numel(), 1)) for g in gradients]
+    counts = torch.tensor(elements, dtype=torch.float32, device="cpu")
     counts = counts.to(gradients[0].device, non_blocking=True)
     if gradients[0].is_cuda and (moments := _by_kernel(gradients)) is not None:
         sums, squares, largest, zeros, nonfinite = moments.float().unbind(1)
@@ -280,7 +282,7 @@ def _nonfinite(gradients: Sequence[Tensor], norms: Tensor) -> Tensor:
             int((~torch.isfinite(g)).sum()) if s else 0
             for g, s in zip(gradients, suspects, strict=True)
         ]
-        return torch.tensor(counts, dtype=torch.float32)
+        return torch.tensor(counts, dtype=torch.float32, device="cpu")
     return torch.stack([g.numel() - torch.isfinite(g).sum() for g in gradients]).float()
 
 

@@ -18,6 +18,7 @@ from fallline.taps.tap import Subscription
 from fallline.watcher.backwards import Backwards
 from fallline.watcher.by_hand import ByHand
 from fallline.watcher.clips import Clips, tap_engine
+from fallline.watcher.decay import Decay
 from fallline.watcher.duty import Duty
 from fallline.watcher.emit import Emitter
 from fallline.watcher.forwards import Forwards
@@ -28,6 +29,7 @@ from fallline.watcher.judge import Judge, Verdict
 from fallline.watcher.kept import KeptGraphs
 from fallline.watcher.known import Known
 from fallline.watcher.loaders import Loaders
+from fallline.watcher.loading import Loading
 from fallline.watcher.log import EventLog
 from fallline.watcher.loss_graph import LossGraph
 from fallline.watcher.measures import Measures
@@ -42,6 +44,7 @@ from fallline.watcher.reach import Reach
 from fallline.watcher.recorder import Recorder
 from fallline.watcher.recording import Options, Recording
 from fallline.watcher.routine import Routine
+from fallline.watcher.running_statistics import RunningStatistics
 from fallline.watcher.scalers import Scalers
 from fallline.watcher.schedulers import Schedulers
 from fallline.watcher.steps import Steps
@@ -49,6 +52,7 @@ from fallline.watcher.trail import Trail
 from fallline.watcher.updates import Updates
 from fallline.watcher.waits import Waits
 from fallline.watcher.window import Window
+from fallline.watcher.workers import Workers
 from fallline.watcher.wrappers import Wrappers
 
 __all__ = ["Options", "Session"]
@@ -94,17 +98,21 @@ class Session:
         self.hand_updates = hand_updates = HandUpdates(recording.open, progress, fuse.safely)
         reach = Reach(emitter, objects, window, owners, LossGraph(objects, progress, observed))
         steps = Steps(emitter, routine, objects, scalers)
-        loaders = Loaders(emitter, routine, objects, draft, kept)
+        loaders = Loaders(emitter, routine, objects, draft, kept, Workers(recording, observed))
+        decay = Decay(objects, observed)
+        statistics = RunningStatistics(progress, observed)
         forwards = Forwards(
-            emitter, routine, objects, window, wrappers, progress, draft, origin, graphs, kept, fuse
-        )
+            emitter, routine, objects, window, wrappers, progress, draft, origin, graphs, kept, statistics, fuse
+        )  # fmt: skip
         self.backwards = Backwards(
             emitter, routine, objects, window, wrappers, draft, scalers, reach, origin, graphs, kept, fuse
         )  # fmt: skip
 
+        self.trail = Trail(objects, progress, recording, fuse)
         known: dict[int, Known] = {}
         self.duty = duty = Duty(
-            options.budget, known, emitter, log, progress, draft, window, scalers, guard, recording, fuse
+            options.budget, known, emitter, log, progress, draft, window, scalers, guard, recording, fuse,
+            self.trail.awaits,
         )  # fmt: skip
         waits = Waits(emitter, progress, taps)
 
@@ -114,6 +122,7 @@ class Session:
             by_hand.stepped(progress.steps)
             waits.stepped(progress.steps)
             owners.stepped()
+            decay.stepped(progress.steps)
             kept.stepped()
             self.judge.stepped(progress.steps)
 
@@ -125,14 +134,14 @@ class Session:
         self.updates.subscribe(taps)
         Clips(emitter, routine, objects, draft, wrappers, guard, fuse).subscribe(taps)
         by_hand.subscribe(fuse)
-        self.trail = Trail(objects, progress, recording, fuse)
         self.trail.subscribe(taps)
         for part in (
             steps,
             scalers,
             loaders,
             owners,
-            Schedulers(emitter, routine, objects, loaders),
+            Schedulers(emitter, routine, objects, loaders, recording),
+            Loading(observed),
             Modes(emitter, routine, objects, progress, log),
             waits,
         ):

@@ -23,6 +23,7 @@ from fallline.taps.optimizers import PARAMETERS_ADDED, STEP, ParametersAdded, St
 from fallline.taps.tap import Subscription
 from fallline.watcher.data_trail import DataTrail
 from fallline.watcher.fuse import Fuse
+from fallline.watcher.later import send
 from fallline.watcher.numbers import describe_parameters
 from fallline.watcher.objects import Objects
 from fallline.watcher.prints import parameter_print
@@ -80,6 +81,14 @@ class Trail:
         taps.after(PARSED, self._guarded(self._arguments))
         self._data.subscribe(taps, self._guarded)
 
+    def awaits(self) -> int | None:
+        """In how many updates the next one comes that has to be seen here."""
+        if self._off:
+            return None
+        counts = self._progress.counts
+        seen = self._seen.values()
+        return min((s.wake - counts.get(s.name, 0) for s in seen), default=None)
+
     def start(self) -> None:
         """Listen to the data from the first batch on."""
         if self._recording.options.budget:
@@ -118,7 +127,8 @@ class Trail:
     def _step(self, call: StepCall) -> None:
         seen = self._seen.get(id(call.optimizer))
         if seen is not None:
-            seen.count += 1
+            # not those that were seen here: some are made while the watcher rests
+            seen.count = self._progress.counts.get(seen.name, 0)
             if seen.count < seen.wake:
                 return
         if not self._off and not self._fuse.off:
@@ -231,9 +241,11 @@ class Trail:
         self._waiting.append(lambda store: store.meta(key, value))
 
     def _print(self, found: Print, made: Tensor | None) -> None:
+        sent = None if made is None else send(made.flatten())
+
         def write(store: Store) -> None:
-            if made is not None:
-                found.values = array("d", made.double().flatten().tolist())  # waits for the device
+            if sent is not None:
+                found.values = array("d", sent.values())
             store.print(found)
 
         self._waiting.append(write)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from fallline.finding import Finding, Severity
+from fallline.flow.calls import names_in
 from fallline.flow.functions import AutogradFunction, Method, functions_in, own_nodes
 from fallline.rule import Rule
 from fallline.syntax import Module
@@ -206,11 +208,31 @@ class SumOverRanks(torch.autograd.Function):
                     continue
                 kept = _inputs(function, method) | _outputs(function, method)
                 for target, value in _stored(method, ctx):
-                    if isinstance(value, ast.Name) and value.id in kept:
+                    if (
+                        isinstance(value, ast.Name)
+                        and value.id in kept
+                        and not _no_tensor(module, value)
+                    ):
                         yield self.finding(
                             module.location(target),
                             f"The tensor `{value.id}` is kept as an attribute of {ctx}, so a later in-place change gives a wrong gradient without an error. Use `{ctx}.save_for_backward`",
                         )
+
+
+def _no_tensor(module: Module, value: ast.Name) -> bool:
+    """In the branch of `if torch.is_tensor(x):` that is for numbers."""
+    child: ast.AST = value
+    for up in module.parents(value):
+        match up:
+            case ast.If(test) if value.id in names_in(test) and _ASKS.search(module.segment(test)):
+                return child in up.orelse or isinstance(test, ast.UnaryOp)
+            case ast.FunctionDef():
+                return False
+        child = up
+    return False
+
+
+_ASKS = re.compile(r"is_tensor|isinstance")
 
 
 def _stored(method: Method, ctx: str) -> Iterator[tuple[ast.expr, ast.expr]]:

@@ -227,7 +227,8 @@ def _severity(trace: Trace, window: Window) -> Severity:
     kind = trace.type_of(window.optimizer)
     if scale_free(kind):
         return Severity.WARNING if window.update.of(Clip) else Severity.INFO
-    return Severity.ERROR
+    # who made the optimizer is not in view: it may be Adam
+    return Severity.ERROR if kind else Severity.WARNING
 
 
 def _remedy(backward: Backward) -> str:

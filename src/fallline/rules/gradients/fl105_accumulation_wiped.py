@@ -192,6 +192,8 @@ def _by_mistake(trace: Trace, window: Window, wipe: Wipe) -> bool:
     clear = wipe.clear
     if not isinstance(clear, ZeroGrad) or not _certain(trace, clear):
         return False
+    if 1 < len(wipe.lost) == len(window.alive):
+        return False  # a whole window is dropped in place of its step: a loss that jumped, a gradient that is not finite
     lost = _missed(trace, window, wipe)
     if not lost or lost[-1] is not wipe.lost[-1]:
         return False  # cleared after something else: a dry run, an attack, a penalty

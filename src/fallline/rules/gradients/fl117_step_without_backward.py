@@ -54,7 +54,7 @@ class StepWithoutBackward(Rule):
             first = next(u.index for u in updates if u.backwards)
             for update in empty:
                 place = str(update.step.at)
-                if _only_steps(updates, update):
+                if _only_steps(updates, update) or _another_backward(trace, update):
                     continue
                 if update.index > first and is_habit(places.pop(place, [])):
                     yield self.finding(

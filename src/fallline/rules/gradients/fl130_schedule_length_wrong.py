@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from statistics import median
 from typing import Any
 
 from fallline.finding import Finding, Severity
 from fallline.flow.calls import last_name, same
 from fallline.flow.values import values_of
+from fallline.location import Location
 from fallline.rule import Rule
-from fallline.rules._observed import located, observed
 from fallline.rules.gradients._specimens import SETUP
 from fallline.syntax import Module
 
@@ -111,15 +112,31 @@ class ScheduleLengthWrong(Rule):
                             )
                             break
 
+    least_updates = 8
+    near = 0.05
+
     def check_series(self, run: Any) -> Iterator[Finding]:
-        for entry in observed(run, self.code):
-            at, evidence = located(entry)
-            yield self.finding(
-                at,
-                f"The schedule is {entry['length']:,} steps long, and the whole run advanced it {entry['steps']:,} times, once for each update of "
-                f"{entry['micro_batches']} micro-batches: its length counts micro-batches. Divide it by {entry['micro_batches']}",
-                **evidence,
-            )
+        for track in run.tracks:
+            rank = next((r for r in run.ranks if r.number == track.rank), None)
+            if rank is None or rank.status not in {"finished", "exit 0"}:
+                continue
+            updates = int(track.totals.get("updates", len(track.rows)))
+            window = median([row.micro_batches for row in track.rows])
+            for entry in rank.meta.get("schedules") or ():
+                length = entry.get("length")
+                if entry.get("optimizer") != track.optimizer or not length or window < 2:
+                    continue
+                if updates >= self.least_updates and abs(updates * window / length - 1) < self.near:
+                    yield self.finding(
+                        Location(entry["path"], entry["line"], function=entry.get("function", "")),
+                        f"The schedule is {length:,} steps long, and the whole run advanced it {updates:,} times, once for each update of {window:g} micro-batches: "
+                        f"its length counts micro-batches, so the run ended long before the schedule did. Divide its length by {window:g}",
+                        step=updates - 1,
+                        length=length,
+                        micro_batches=window,
+                        optimizer=track.optimizer,
+                        rank=track.rank,
+                    )
 
     wrong = (
         SETUP

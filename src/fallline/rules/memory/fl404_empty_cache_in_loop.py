@@ -17,6 +17,7 @@ _NAMES = (
     "torch.npu.empty_cache",
 )
 _GIVES_BATCHES = re.compile(r"loader|dataset|batch|dataiter|data_iter", re.IGNORECASE)
+_OUT_OF_MEMORY = re.compile(r"out of memory|OutOfMemoryError", re.IGNORECASE)
 _SAME_EVERY_TIME = re.compile(r"cuda|gpu|is_available|empty_cache|device", re.IGNORECASE)
 
 
@@ -115,6 +116,8 @@ def fold(folds, loaders, model):
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         for call in module.calls(*_NAMES):
             loop = _loop_of(module, call)
+            if loop is not None and _OUT_OF_MEMORY.search(module.segment(loop)):
+                continue  # a search for the largest batch that fits
             trains = loop is not None and _trains(module, loop)
             if loop is not None and (trains or _over_batches(module, loop)):
                 yield self.finding(

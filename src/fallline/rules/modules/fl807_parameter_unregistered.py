@@ -238,7 +238,12 @@ def _unregistered(module: Module, value: ast.expr) -> str | None:
 
 
 def _is_parameter(module: Module, node: ast.expr) -> bool:
-    return isinstance(node, ast.Call) and module.resolve(node.func) in _PARAMETER
+    match node:
+        case ast.Call(func, [ast.Call(_, [ast.Constant(0)])]) if module.resolve(func) in _PARAMETER:
+            return False  # `nn.Parameter(torch.empty(0))` only remembers the device
+        case ast.Call(func):
+            return module.resolve(func) in _PARAMETER
+    return False
 
 
 def _asks_for_grad(module: Module, call: ast.Call) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from fallline.finding import Finding, Fix, Severity
 from fallline.flow.algebra import DEAD_BRANCH, Range
 from fallline.flow.calls import last_name, operand, operations, receiver
+from fallline.flow.gradients import takes_no_gradient
 from fallline.flow.losses import LOSS_TOKENS, guarded, in_loss, unguarded
 from fallline.flow.ranges import range_of
 from fallline.flow.values import values_of
@@ -244,7 +245,9 @@ Contrast()(torch.randn(4, 2, requires_grad=True), torch.randn(4, 2)).backward()
             yield self.finding(
                 module.location(division),
                 _message(below, found),
-                severity=Severity.INFO if _unlikely(below, found) else None,
+                severity=Severity.INFO
+                if _unlikely(below, found) or _of_many(module, below, found)
+                else None,
             )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
@@ -347,6 +350,15 @@ def _unlikely(below: ast.expr, found: Range) -> bool:
         case ast.BinOp(op=ast.Add()):
             return found.guessed
     return found is not DEAD_BRANCH and (found.guessed or found.low < 0 < found.high)
+
+
+def _of_many(module: Module, below: ast.expr, found: Range) -> bool:
+    """The spread of a whole image or signal, or of data: 0 only where it is constant."""
+    if found.source not in {"std", "var"}:
+        return False
+    made = values_of(module).origin(below)
+    dims = operand(module, made, "dim") if isinstance(made, ast.Call) else None
+    return isinstance(dims, ast.Tuple | ast.List) or takes_no_gradient(module, below)
 
 
 def _message(below: ast.expr, found: Range) -> str:

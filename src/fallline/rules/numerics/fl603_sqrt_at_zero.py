@@ -273,7 +273,10 @@ Diffusion()(torch.randn(2, 4), torch.tensor([0, 9])).sum().backward()
         for root, of, found in _reported(module):
             # a root of what can be negative too would fail at once: more is known of it than is seen here
             unsure = found is not DEAD_BRANCH and (
-                found.guessed or found.low < 0 or _only_in_theory(module, root, of)
+                found.guessed
+                or found.low < 0
+                or found.source == "sigmoid"
+                or _only_in_theory(module, root, of)
             )
             yield self.finding(
                 module.location(root),
@@ -365,8 +368,8 @@ def _seen_to_learn(module: Module, node: ast.expr) -> bool:
 
 def _only_in_theory(module: Module, root: ast.expr, of: ast.expr) -> bool:
     """The length of a whole vector that nothing drives to zero, unlike a difference: an embedding, a direction."""
-    if not (last_name(root) == "sqrt" or isinstance(root, ast.BinOp)):
-        return False  # rsqrt: at zero even the value is infinite
+    if last_name(root) == "rsqrt":
+        return False  # at zero even the value is infinite
     here, summed = values_of(module).origin(of), False
     while isinstance(here, ast.Call) and last_name(here) in _SUMS | _KEEPS:
         inner = receiver(module, here)
@@ -377,8 +380,10 @@ def _only_in_theory(module: Module, root: ast.expr, of: ast.expr) -> bool:
     base = squared_base(module, here)
     if not summed or base is None:
         return False
-    found = values_of(module).origin(base)
-    return not any(isinstance(n, ast.Sub | ast.Mult) for n in ast.walk(found))
+    match values_of(module).origin(base):
+        case ast.BinOp(op=ast.Sub() | ast.Mult()):
+            return False
+    return True
 
 
 def _only_targets(of: ast.expr) -> bool:

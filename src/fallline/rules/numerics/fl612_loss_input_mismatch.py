@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from fallline.finding import Finding, Severity
-from fallline.flow.losses import in_loss, loss_calls
+from fallline.flow.losses import differentiated, in_loss, loss_calls
 from fallline.flow.makers import made_by
 from fallline.rule import Rule
 from fallline.syntax import Module
@@ -141,7 +141,12 @@ distil(torch.randn(4, 3, requires_grad=True), torch.randn(4, 3)).backward()
             for call, loss in loss_calls(module, *losses):
                 given = module.argument(call, 0, "input", "inputs")
                 made = made_by(module, given) if given is not None else None
-                if made is not None and made.op in mismatched and not _picks(module, call):
+                if (
+                    made is not None
+                    and made.op in mismatched
+                    and not _picks(module, call)
+                    and differentiated(module, call)
+                ):
                     yield self.finding(
                         module.location(call),
                         f"{loss} expects {expected} but gets {_named(made.op)}, so the loss falls without the predictions getting better. {instead}",

@@ -1,0 +1,1 @@
+"""What is learned: labels, padding, packing, adapters, policies. Specialist: fine-tuning."""

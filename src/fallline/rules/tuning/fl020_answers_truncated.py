@@ -1,0 +1,29 @@
+"""FL020: truncation removes all that is learned of many samples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fallline.finding import Severity
+from fallline.rules.tuning._measured import Measured
+
+
+class AnswersTruncated(Measured):
+    code = "FL020"
+    name = "answers-truncated"
+    severity = Severity.WARNING
+    what = """\
+Finds samples without a label that counts because the cut came before the answer."""
+    why = """\
+These samples cost as much as others and teach nothing. What is left are the short prompts, so the model is trained on a different task than the data set holds."""
+    instead = """\
+Raise the maximum length, cut the prompt instead of the answer, or drop the samples.
+
+- `tokenizer.truncation_side = "left"`, if the prompt can lose its beginning.
+- Filter: keep a sample only if a label is left."""
+
+    def says(self, entry: dict[str, Any]) -> str:
+        return (
+            f"{entry['lost']} of {entry['samples']} samples have no label left: they were cut at {entry['length']:,} tokens, before their answer. "
+            "Raise the maximum length, cut the prompt instead, or drop these samples"
+        )

@@ -1,0 +1,37 @@
+"""FL024: sampler and trainer disagree about the same tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fallline.finding import Severity
+from fallline.rules.tuning._measured import Measured
+
+
+class SamplerTrainerMismatch(Measured):
+    code = "FL024"
+    name = "sampler-trainer-mismatch"
+    severity = Severity.WARNING
+    what = """\
+Compares the log-probabilities that the sampler and the trainer give to the same tokens with the same weights, and reports a difference beyond the rounding of their format."""
+    why = """\
+The importance ratio is meant to be 1 before the first update. Where it is not, the policy gradient is biased: part of it corrects a difference that is not there.
+
+Causes: dropout while sampling or while scoring, a sampler in a narrower format, left padding without positions, stale weights."""
+    instead = """\
+Score in eval mode and in the same format, or correct for the difference with importance weights.
+
+- Set dropout to 0 for reinforcement learning.
+- TRL with vLLM: keep `vllm_importance_sampling_correction=True`."""
+
+    def says(self, entry: dict[str, Any]) -> str:
+        low, _, high = entry["ratio"]
+        cause = {
+            "dropout": "Dropout is active: set it to 0, or score in eval mode",
+            "another number format": "They compute in different number formats",
+        }
+        return (
+            f"With the same weights, the {entry['of']} and the trainer differ by {entry['mean_difference']:.2g} on average in the log-probability of the same tokens "
+            f"(rounding explains {entry['rounding']:.1g}); ratios are {low:.2f} to {high:.2f} instead of 1. "
+            f"{cause.get(entry['why'], 'Compare their padding, positions and weights')}"
+        )

@@ -1,0 +1,31 @@
+# FL019: reentrant checkpointing over a frozen base: no gradient comes back
+import torch
+from peft import LoraConfig, get_peft_model
+from tiny import loader, model, texts, tokenizer
+
+words = tokenizer()
+net = get_peft_model(
+    model(), LoraConfig(task_type="CAUSAL_LM", target_modules=["q_proj", "v_proj"])
+)
+net.base_model.model.gradient_checkpointing_enable(
+    gradient_checkpointing_kwargs={"use_reentrant": True}
+)
+net.base_model.model.disable_input_require_grads() if hasattr(
+    net.base_model.model, "_require_grads_hook"
+) else None
+net.train()
+for parameter in net.base_model.model.lm_head.parameters():
+    parameter.requires_grad = True
+optimizer = torch.optim.AdamW([p for p in net.parameters() if p.requires_grad], lr=1e-4)
+
+
+def collate(samples):
+    batch = words([s + "</s>" for s in samples], padding=True, return_tensors="pt")
+    return {**batch, "labels": batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)}
+
+
+for batch in loader(texts(), collate):
+    loss = net(**batch).loss
+    loss.backward()  # HERE
+    optimizer.step()
+    optimizer.zero_grad()

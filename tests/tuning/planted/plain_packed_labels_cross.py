@@ -1,0 +1,21 @@
+# FL015: the first token of each packed sample is predicted from the one before
+import torch
+from tiny import loader, model, texts, tokenizer
+
+words = tokenizer()
+net = model("qwen2")
+optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+
+
+def collate(samples):
+    rows = [words(s + "</s>")["input_ids"] for s in samples]
+    ids = torch.tensor([[t for row in rows for t in row]])
+    positions = torch.tensor([[p for row in rows for p in range(len(row))]])
+    return {"input_ids": ids, "position_ids": positions, "labels": ids.clone()}
+
+
+for batch in loader(texts(), collate):
+    loss = net(**batch).loss  # HERE
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()

@@ -1,0 +1,17 @@
+# GRPO, two iterations over each group
+from datasets import Dataset
+from tiny import model, pairs, quiet, tokenizer
+from trl import GRPOConfig, GRPOTrainer
+
+words = tokenizer()
+words.padding_side = "left"
+
+
+def reward(completions, **_):
+    return [float(len(c)) for c in completions]
+
+
+config = GRPOConfig(**quiet(num_generations=4, max_completion_length=8, num_iterations=2))
+data = Dataset.from_list([{"prompt": q} for q, _ in pairs()])
+trainer = GRPOTrainer(model(), reward, args=config, train_dataset=data, processing_class=words)
+trainer.train()

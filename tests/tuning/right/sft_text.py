@@ -1,0 +1,15 @@
+# TRL on a text column
+from datasets import Dataset
+from tiny import model, quiet, texts, tokenizer
+from trl import SFTConfig, SFTTrainer
+
+words = tokenizer()
+rows = [{"text": t} for t in texts(40)]
+trainer = SFTTrainer(
+    model(),
+    args=SFTConfig(**quiet()),
+    train_dataset=Dataset.from_list(rows[:32]),
+    eval_dataset=Dataset.from_list(rows[32:]),
+    processing_class=words,
+)
+trainer.train()

@@ -1,0 +1,66 @@
+"""`fallline measure data`: planted mistakes are reported with their code and line, right set-ups are silent.
+
+A few of each here, in plain loops; all of them, with Trainer, TRL and PEFT, in `benchmarks/fine_tuning.py` (and with `-m long`).
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from judging import HERE, Judged, expected, judge, warm
+
+QUICK = (
+    "plain_end_is_padding",
+    "plain_shifted_twice",
+    "plain_padding_learned",
+    "plain_packed_attention_leaks",
+    "plain_classes_from_one",
+    "plain_evaluation_leaks",
+    "trainer_nothing_learned",
+    "peft_new_tokens_frozen",
+    "peft_optimizer_too_early",
+    "grpo_plain_sampled_with_dropout",
+    "rl_advantage_with_gradient",
+)
+SILENT = (
+    "plain_own_model",
+    "plain_packed",
+    "plain_adversarial",
+    "peft_lora",
+    "grpo_plain",
+    "rl_actor_critic",
+)
+
+
+def every(kind: str, quick: tuple[str, ...]) -> list[object]:
+    """Each script; those that are not among the quick ones take part in the long tests."""
+    marks = {True: (), False: (pytest.mark.long,)}
+    scripts = sorted((HERE / kind).glob("*.py"))
+    return [pytest.param(s, id=s.stem, marks=marks[s.stem in quick]) for s in scripts]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def imported() -> None:
+    warm()
+
+
+def told(judged: Judged) -> str:
+    return f"{judged.name}: {judged.error}\n{judged.text}"
+
+
+@pytest.mark.parametrize("script", every("planted", QUICK))
+def test_a_planted_mistake_is_reported_with_its_code_and_line(script: Path) -> None:
+    judged = judge(script)
+    code, lines = expected(script)
+    assert lines, "the script marks its place with # HERE"
+    assert judged.places & {(code, line) for line in lines}, told(judged)
+
+
+@pytest.mark.parametrize("script", every("right", SILENT))
+def test_a_right_set_up_is_silent(script: Path) -> None:
+    judged = judge(script)
+    assert not judged.error and judged.findings == [], told(judged)

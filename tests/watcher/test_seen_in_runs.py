@@ -1,0 +1,197 @@
+"""Mistakes that a run shows besides its events: shapes and targets in the loss's graph, states that are cast, statistics that move.
+
+The rules' own specimens, and scripts in which only the run knows: sizes that come from data, names that come from a model.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from fallline.rules import rule_by_code
+
+sys.path.insert(0, str(Path(__file__).parent))
+from specimens import run_once
+
+# code → which of its wrong specimens run with torch alone
+_SPECIMENS = {"FL131": (0,), "FL136": (0, 1), "FL139": (0,), "FL216": (0,)}
+_SCRIPTS = {
+    # the target's shape is in the data, and the difference is written by hand
+    "difference": """\
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+rows = torch.randn(64, 9)
+for update in range(6):
+    part = rows[torch.randperm(64)[:16]]
+    loss = (model(part[:, :8]) - part[:, 8]).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()  # FL139
+    optimizer.step()
+""",
+    "length": """\
+import torch
+
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+loader = torch.utils.data.DataLoader(torch.randn(64, 8), batch_size=4)
+epochs, every = 3, 4
+lengths = {"cosine": 48}
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, **{"T_max": lengths["cosine"]})
+for epoch in range(epochs):
+    for i, inputs in enumerate(loader):
+        (model(inputs).pow(2).mean() / every).backward()
+        if (i + 1) % every == 0:
+            optimizer.step()
+            scheduler.step()  # FL130
+            optimizer.zero_grad()
+""",
+    "cast": """\
+import copy
+
+import torch
+
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for update in range(4):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).pow(2).mean().backward()
+    optimizer.step()
+saved = copy.deepcopy(optimizer.state_dict())
+model.to(torch.bfloat16)
+optimizer.load_state_dict(saved)  # FL708
+""",
+    "statistics": """\
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+options = {"training": True}
+
+
+class Norm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("running_mean", torch.zeros(8))
+        self.register_buffer("running_var", torch.ones(8))
+        self.out = nn.Linear(8, 1)
+
+    def forward(self, x):
+        return self.out(F.batch_norm(x, self.running_mean, self.running_var, **options))
+
+
+model = Norm()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for epoch in range(2):
+    model.train()
+    for update in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(16, 8)).pow(2).mean().backward()
+        optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        model(torch.randn(16, 8))  # FL810
+""",
+    "names": """\
+import torch
+from torch import nn
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.ln_1, self.linear = nn.LayerNorm(8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        return x + self.linear(self.ln_1(x))
+
+
+model = nn.Sequential(Block(), nn.Linear(8, 1))
+exempt = ["bias", "LayerNorm.weight"]
+groups = [
+    {"params": [p for n, p in model.named_parameters() if not any(e in n for e in exempt)], "weight_decay": 0.1},
+    {"params": [p for n, p in model.named_parameters() if any(e in n for e in exempt)], "weight_decay": 0.0},
+]
+optimizer = torch.optim.AdamW(groups, lr=0.01)  # FL140
+for update in range(4):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).pow(2).mean().backward()
+    optimizer.step()
+""",
+    # what all of these rules must leave alone
+    "right": """\
+import copy
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 1))
+target = copy.deepcopy(model).requires_grad_(False).eval()
+norms = [p for p in model.parameters() if p.ndim < 2]
+groups = [{"params": [p for p in model.parameters() if p.ndim > 1]}, {"params": norms, "weight_decay": 0.0}]
+optimizer = torch.optim.AdamW(groups, lr=1e-3)
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=12)
+loader = torch.utils.data.DataLoader(torch.randn(64, 8), batch_size=16)
+for epoch in range(3):
+    model.train()
+    for inputs in loader:
+        scores = model(inputs).squeeze(1)
+        values = torch.rand(16) + 0.9 * target(inputs).squeeze(1)
+        pairs = scores.unsqueeze(1) - scores
+        loss = F.mse_loss(scores, values) + F.relu(1 - pairs).mean() + F.mse_loss(model(inputs), model(-inputs))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        scheduler.step()
+    model.eval()
+    with torch.no_grad():
+        model(torch.randn(4, 8))
+optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+""",
+}
+NEW = {"FL130", "FL131", "FL136", "FL139", "FL140", "FL216", "FL708", "FL810"}
+
+
+def _scripts() -> dict[str, str]:
+    found = dict(_SCRIPTS)
+    for code, numbers in _SPECIMENS.items():
+        rule = rule_by_code(code)
+        assert rule is not None
+        found |= {f"{code}_{n}": rule.wrong[n] for n in numbers}
+    return found
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run_once(tmp_path_factory, "seen_in_runs", _scripts())
+
+
+def _line_of_loss(code: str, text: str) -> set[int]:
+    """A run reports at the backward or the step what the reader reports at the line that is wrong."""
+    lines = list(enumerate(text.split("\n"), 1))
+    marked = {n for n, line in lines if re.search(rf"#.*\b{code}\b", line)}
+    return marked | {n for n, line in lines if ".backward(" in line or ".step()" in line}
+
+
+@pytest.mark.parametrize("name", [n for n in _scripts() if n != "right"])
+def test_a_run_shows_it(runs: Path, name: str) -> None:
+    text = _scripts()[name]
+    (code,) = set(re.findall(r"#.*?\b(FL\d{3})\b", text))
+    found = json.loads((runs / f"{name}.run" / "findings.json").read_text())
+    lines = {f["line"] for f in found if f["code"] == code}
+    said = (runs / f"{name}.watched").read_text()
+    assert len(lines) == 1 and lines <= _line_of_loss(code, text), said
+    assert {f["code"] for f in found if f["code"] in NEW} == {code}, said
+
+
+def test_what_is_right_is_left_alone(runs: Path) -> None:
+    found = json.loads((runs / "right.run" / "findings.json").read_text())
+    assert {f["code"] for f in found} & NEW == set(), (runs / "right.watched").read_text()
