@@ -25,42 +25,58 @@ def net(*, norm: bool = False, dropout: float = 0.1) -> nn.Sequential:
     return nn.Sequential(nn.Linear(8, 16), middle, nn.Tanh(), nn.Dropout(dropout), nn.Linear(16, 3))
 
 
+def _optimizer(model: nn.Module, fault: str) -> torch.optim.Optimizer:
+    if "adam" in fault:
+        return torch.optim.AdamW(model.parameters(), lr=1e-3)
+    kind = {"right foreach": {"foreach": True}, "right fused": {"fused": True}}.get(fault, {})
+    return torch.optim.SGD(model.parameters(), lr=0.1, **kind)  # type: ignore[arg-type]
+
+
 def classify(fault: str = "") -> None:
     """The textbook loop with accumulation."""
     torch.manual_seed(0)
     model = net(norm=fault == "right batch norm")
+    kind = torch.float64 if fault == "right float64" else torch.float32
+    model.to(kind)
     short = fault.startswith(("remainder", "right flush"))
     loader = DataLoader(pictures(44 if short else 32), batch_size=4, shuffle=True)
-    optimizer: Any = (
-        torch.optim.AdamW(model.parameters(), lr=1e-3)
-        if "adam" in fault
-        else torch.optim.SGD(model.parameters(), lr=0.1)
-    )
+    optimizer = _optimizer(model, fault)
     precision = torch.autocast("cpu", torch.bfloat16, enabled=fault == "right autocast")
+    scaler = torch.amp.GradScaler("cpu", enabled=fault == "right scaler")
+    k = 1 if fault == "right one batch" else K
     for _ in range(2):
         for i, (x, y) in enumerate(loader):
             with precision:
-                loss = F.cross_entropy(model(x), y)
-            loss = _divided(loss, fault, i, len(loader))
-            loss.backward()
-            if fault == "wiped" and (i + 1) % K == 2:
+                loss = _loss(model(x.to(kind)), y, fault)
+            loss = _divided(loss, fault, i, len(loader), k)
+            scaler.scale(loss).backward()
+            if fault == "wiped" and (i + 1) % k == 2:
                 optimizer.zero_grad()
             if fault == "clip each":
                 nn.utils.clip_grad_norm_(model.parameters(), 0.05)
             if fault == "divided inside":
                 for p in model.parameters():
-                    p.grad /= K
+                    p.grad /= k  # type: ignore[operator]
             last = i + 1 == len(loader) and fault not in ("remainder dropped", "right")
-            if (i + 1) % K == 0 or last:
+            if (i + 1) % k == 0 or last:
+                scaler.unscale_(optimizer)
                 _before_step(model, fault)
-                optimizer.step()
+                scaler.step(optimizer)
+                scaler.update()
                 optimizer.zero_grad()
         if fault == "remainder dropped":
             optimizer.zero_grad()
 
 
-def _divided(loss: Tensor, fault: str, i: int, length: int) -> Tensor:
-    if fault in ("undivided", "undivided and clipped", "divided inside", "right by hand"):
+def _loss(out: Tensor, y: Tensor, fault: str) -> Tensor:
+    if fault == "right sum":
+        return F.cross_entropy(out, y, reduction="sum")
+    return F.cross_entropy(out, y)
+
+
+def _divided(loss: Tensor, fault: str, i: int, length: int, k: int) -> Tensor:
+    whole = ("undivided", "undivided and clipped", "divided inside", "right by hand", "right sum")
+    if fault in whole:
         return loss
     if fault == "divided twice":
         return loss / K / K
@@ -68,7 +84,7 @@ def _divided(loss: Tensor, fault: str, i: int, length: int) -> Tensor:
         return loss / 2
     if fault == "right flush":
         return loss / (K if i < length - length % K else length % K)
-    return loss / K
+    return loss / k
 
 
 def _before_step(model: nn.Module, fault: str) -> None:
@@ -121,9 +137,9 @@ def language(fault: str = "") -> None:
                 loss = F.cross_entropy(logits, labels.flatten()) / K
             else:
                 summed = F.cross_entropy(logits, labels.flatten(), reduction="sum")
+                if fault == "divided by the last one's tokens":
+                    total = int((window[-1][1] != -100).sum())
                 loss = summed / total
-                if fault == "tokens over ranks":
-                    loss = loss * K
             loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -158,6 +174,8 @@ class Blocks(nn.Module):
             if "checkpoint" in self.fault:
                 keep = self.fault != "checkpoint without rng"
                 x = checkpoint(block, x, use_reentrant=False, preserve_rng_state=keep)
+            elif self.fault == "right reentrant":
+                x = checkpoint(block, x, use_reentrant=True)
             else:
                 x = block(x)
         if self.fault == "compile only" and torch.compiler.is_compiling():

@@ -15,6 +15,7 @@ from fallline.rule import Rule
 from fallline.rules import all_rules
 from fallline.runs.excerpt import project_of
 from fallline.runs.findings import write_findings
+from fallline.runs.rank import read_ranks
 from fallline.runs.read import read_run
 from fallline.runs.series import Series
 from fallline.settle import settle
@@ -96,19 +97,27 @@ def _all_ranks(folder: Path) -> Series:
         waited = time.monotonic()
         over = waited > still + WAIT_FOR_RANKS or waited > begun + LONGEST_WAIT
         try:
-            series = read_run(folder)
-            if over or sum(1 for r in series.ranks if "ended" in r.meta) >= series.world:
-                return series
+            if over or _all_ended(folder):
+                return read_run(folder)
         except RunError:
             if over:
                 raise
         time.sleep(0.1)
 
 
+def _all_ended(folder: Path) -> bool:
+    """By what each rank says of itself in short; by the whole run where some rank has not said that."""
+    states = read_ranks([folder])
+    if states and len(states) >= max(s.world for s in states.values()):
+        return all(s.ended for s in states.values())
+    series = read_run(folder)
+    return sum(1 for r in series.ranks if "ended" in r.meta) >= series.world
+
+
 def _written(folder: Path) -> list[tuple[str, int, int]]:
     """How the files of the ranks lie there now; another answer later means that a rank still writes."""
     found = []
-    for path in sorted(folder.glob("rank*")):
+    for path in sorted(folder.glob("rank*.sqlite*")):
         with contextlib.suppress(OSError):  # a journal goes away when its rank ends
             seen = path.stat()
             found.append((path.name, seen.st_size, seen.st_mtime_ns))

@@ -200,6 +200,34 @@ def test_trackio_joins_the_open_run(tmp_path: Path) -> None:
     assert alerts == ["FL101 clip-after-step"]
 
 
+@pytest.mark.slow
+def test_opentelemetry_uses_the_scripts_provider(tmp_path: Path) -> None:
+    said = run(
+        tmp_path,
+        '"opentelemetry"',
+        before="from opentelemetry import metrics\n"
+        "from opentelemetry.sdk.metrics import MeterProvider\n"
+        "from opentelemetry.sdk.metrics.export import InMemoryMetricReader\n"
+        "reader = InMemoryMetricReader()\n"
+        "metrics.set_meter_provider(MeterProvider([reader]))",
+        after="scope, = reader.get_metrics_data().resource_metrics[0].scope_metrics\n"
+        "seen = {m.name: m.data.data_points[-1] for m in scope.metrics}\n"
+        "print('SEEN', seen['fallline.step'].value, seen['fallline.findings'].attributes['code'])",
+    )
+    assert "SEEN 11.0 FL101" in said
+
+
+def test_opentelemetry_sends_nothing_to_an_address_nobody_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from fallline.integrations.opentelemetry import OpenTelemetry
+
+    for name in ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(UsageError, match="OTEL_EXPORTER_OTLP_ENDPOINT"):
+        OpenTelemetry().open(tmp_path)
+
+
 def trackio_records(tmp_path: Path, project: str) -> tuple[list[dict[str, Any]], list[str]]:
     import sqlite3
 

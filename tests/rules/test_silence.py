@@ -190,6 +190,30 @@ def run(model, loader, optimizer, criterion):
 model = nn.Linear(4, 1)
 run(model, DataLoader(torch.randn(8, 4)), torch.optim.SGD(model.parameters(), lr=0.1), nn.MSELoss())
 """,
+    "metric_of_a_sum_under_no_grad": """
+class Metric:
+    def __init__(self):
+        self.total = torch.tensor(0.0)
+
+    def update(self, value):
+        self.total += value.cpu()
+
+
+def train(model, loader):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    metric, step_loss = Metric(), torch.tensor(0.0)
+    for x, y in loader:
+        loss = F.mse_loss(model(x), y)
+        with torch.no_grad():
+            step_loss += loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        metric.update(step_loss)
+
+
+train(nn.Linear(4, 1), DataLoader(torch.randn(8, 4)))
+""",
     "numbers_on_ctx": """
 class Scale(torch.autograd.Function):
     @staticmethod
@@ -532,6 +556,50 @@ def largest(build, size=512):
             if "out of memory" not in str(error):
                 raise
             size //= 2
+""",
+    "sum_of_the_steps_of_one_batch": """
+def train(model_d, loader, repeats):
+    optimizer = torch.optim.SGD(model_d.parameters(), lr=0.1)
+    for x in loader:
+        total = 0.0
+        for _ in range(repeats):
+            optimizer.zero_grad()
+            loss = model_d(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            total += loss
+        print(total.item() / repeats)
+
+
+train(nn.Linear(4, 1), DataLoader(torch.randn(8, 4)), 3)
+""",
+    "saved_when_the_training_is_over": """
+def train(model, loader, epochs):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+    for epoch in range(epochs):
+        for x in loader:
+            optimizer.zero_grad()
+            model(x).mean().backward()
+            optimizer.step()
+        scheduler.step()
+    torch.save({"epoch": epochs, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, "final.pt")
+""",
+    "a_function_used_as_a_plain_class": """
+from torch.autograd import Function
+
+
+class Distance(Function):
+    def __init__(self, p):
+        super().__init__()
+        self.p = p
+
+    def forward(self, a, b):
+        return torch.pow((a - b).abs() + 1e-4, self.p).sum(1)
+
+
+def compare(a, b):
+    return Distance(2).forward(a, b)
 """,
     "counts_of_the_whole_dataset": """
 class GroupLossComputer:

@@ -13,6 +13,8 @@ Show a run again: its findings, and the course of loss, gradients, learning rate
   fallline report fallline-runs/train-20261115-101500
   fallline report DIR --html page.html
   fallline report DIR --output-format json
+  fallline report DIR --live               where every rank is now
+  fallline report node1/run node2/run      one run whose machines kept their own ranks
 
 Writes DIR/report.html, one page that needs no network, and DIR/findings.json if the run was killed before it could.
 Works while the run is still going, and on a machine without torch.
@@ -21,7 +23,16 @@ Works while the run is still going, and on a machine without torch.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "folder", metavar="DIR", type=Path, help="the run folder that `fallline run` made"
+        "folder",
+        metavar="DIR",
+        type=Path,
+        nargs="+",
+        help="the run folder that `fallline run` made; several, where each machine kept its own ranks",
+    )
+    parser.add_argument(
+        "--live",
+        action="store_true",
+        help="show where every rank is, every two seconds, until all have ended; writes nothing",
     )
     parser.add_argument(
         "--html",

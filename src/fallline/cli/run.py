@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--log",
         action="append",
-        choices=("tensorboard", "wandb", "mlflow", "trackio"),
+        choices=("tensorboard", "wandb", "mlflow", "trackio", "opentelemetry"),
         help="also log numbers and findings there: to the script's own run, or to a new local one if it has none (repeatable)",
     )
     parser.add_argument(

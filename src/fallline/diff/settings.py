@@ -13,6 +13,8 @@ from fallline.runs.series import Series
 
 __all__ = ["settings_of"]
 
+_DRAWN = 10  # digits: people write shorter seeds
+_MATCHED = 2_000  # lines between the first and the last difference
 _SHOWN = 6  # differences of one kind in code and model
 # options that say where results go, not how they are made
 _INCIDENTAL = frozenset(
@@ -119,16 +121,27 @@ def _same_program(before: list[str], after: list[str]) -> bool:
 
 
 def _hunks(name: str, before: list[str], after: list[str]) -> Iterator[Difference]:
-    matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
-    for tag, i, j, k, m in matcher.get_opcodes():
-        if tag == "equal":
-            continue
-        old, new = _code_in(before[i:j]), _code_in(after[k:m])
+    """The places that differ. Where they are too far apart to be matched in reasonable time, all between them is one place."""
+    first = _common(before, after)
+    last = _common(before[first:][::-1], after[first:][::-1])
+    middle = before[first : len(before) - last], after[first : len(after) - last]
+    places = [(0, len(middle[0]), 0, len(middle[1]))]
+    if max(map(len, middle)) <= _MATCHED:
+        matched = difflib.SequenceMatcher(None, *middle).get_opcodes()
+        places = [(i, j, k, m) for _, i, j, k, m in matched]
+    for i, j, k, m in places:
+        old, new = _code_in(middle[0][i:j]), _code_in(middle[1][k:m])
         if old == new:
             continue
-        line = k + 1 if m > k else i + 1
+        line = first + (k if m > k else i) + 1
         text = f"{name}:{line}: {_edit(old, new)}"
         yield Difference("code", text, name=f"{name}:{line}", a="\n".join(old), b="\n".join(new))
+
+
+def _common(before: list[str], after: list[str]) -> int:
+    """How many lines both begin with."""
+    pairs = enumerate(zip(before, after, strict=False))
+    return next((n for n, (x, y) in pairs if x != y), min(len(before), len(after)))
 
 
 def _code_in(lines: list[str]) -> list[str]:
@@ -180,7 +193,10 @@ def _options(a: Series, b: Series, notes: list[str]) -> Iterator[Difference]:
             yield _differs("options", "autocast", a.meta["autocast"], b.meta["autocast"])
     seeds = [about.get("seed") for about in _both(a, b, "environment")]
     if seeds[0] != seeds[1]:
-        yield _differs("options", "seed", *seeds)
+        found = _differs("options", "seed", *seeds)
+        if all(len(str(seed)) > _DRAWN for seed in seeds):
+            found.what = "torch's seed: the script sets none, so each run draws its own"
+        yield found
 
 
 def _incidental(name: str) -> bool:

@@ -79,11 +79,19 @@ def shortest_format(a: Series, b: Series, layout: list[Any]) -> str:
     """The number format that rounds most among those that the runs compute in."""
     used = {str(run.meta.get("autocast", "off")) for run in (a, b)}
     used |= {str(p[2]) for p in layout}
-    for run in (a, b):
-        about = run.meta.get("environment") or {}
-        if "device" in about and about.get("float32 matmul precision") in ("tf32", "high", "medium"):  # fmt: skip
-            used.add("tf32")
+    if any(_in_tf32(run) for run in (a, b)):
+        used.add("tf32")
     return max(used & EPSILON.keys(), key=EPSILON.__getitem__, default="float32")
+
+
+def _in_tf32(run: Series) -> bool:
+    about, model = run.meta.get("environment") or {}, run.meta.get("model") or {}
+    if "device" not in about:
+        return False
+    convolves = any(str(module.get("type", "")).startswith("Conv") for module in model.values())
+    return about.get("float32 matmul precision") in ("tf32", "high", "medium") or (
+        convolves and about.get("float32 convolution precision") == "tf32"
+    )
 
 
 def _module(parameter: str) -> str:

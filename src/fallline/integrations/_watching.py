@@ -24,7 +24,7 @@ class Watching:
     budget   time for measuring, in percent of the step time
     guard    "skip" keeps a non-finite update out of the model, "exact" too and waits for the device, "stop" raises on it, "off" lets it
              through
-    log      "tensorboard", "wandb", "mlflow", "trackio", an object of your own, or a list of these
+    log      "tensorboard", "wandb", "mlflow", "trackio", "opentelemetry", an object of your own, or a list of these
     """
 
     _begun: Watch | None = None  # the last one, of any callback

@@ -37,6 +37,7 @@ NAMES = {
     "wandb": ("wandb", "Wandb"),
     "mlflow": ("mlflow", "MLflow"),
     "trackio": ("trackio", "Trackio"),
+    "opentelemetry": ("opentelemetry", "OpenTelemetry"),
 }
 RECENT = 100  # updates that the share of clipped ones is taken over
 QUEUE_LIMIT = 10_000

@@ -129,7 +129,7 @@ def watch(
     `things` are models and optimizers, for their names; what else is used is found by itself. `budget` is the time
     for measuring in percent of the step time. `guard`: "skip" keeps non-finite updates out of the model, "exact" does so too and
     waits for the device before each step, "stop" raises on them, "off" leaves them alone. `guard_limit`: after 10 of them in a row
-    or more than 5 % of the last 200 the guard steps "aside", or raises ("stop"), or continues ("none"). `log` sends the numbers on: "tensorboard", "wandb", "mlflow", "trackio", an object with
+    or more than 5 % of the last 200 the guard steps "aside", or raises ("stop"), or continues ("none"). `log` sends the numbers on: "tensorboard", "wandb", "mlflow", "trackio", "opentelemetry", an object with
     `numbers` and `finding`, or a list of these. Under `fallline run`, which watches already, only `log` counts.
     """
     global _watching

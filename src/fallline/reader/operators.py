@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from fallline.api.arithmetic import combined
-from fallline.api.values import Const, Params, Sequence, Tensor, Unknown, Value
+from fallline.api.values import Const, Params, Sequence, Tensor, Unknown, Value, replace
 from fallline.reader.counts import COUNTED
 from fallline.reader.machine import Machine
 from fallline.syntax.names import UNKNOWN, computed
@@ -23,7 +23,8 @@ def combine(
     a, b = machine.settled(first), machine.settled(second)
     match a, op, b:
         case (Tensor(), _, _) | (_, _, Tensor()):
-            return combined(machine, a, b, op, node)
+            found = combined(machine, a, b, op, node)
+            return _forgotten(found) if not machine.around.recording else found
         case Const(), _, Const():
             return _arithmetic(machine, a, b, op)
         case Sequence(), ast.Add(), Sequence():
@@ -35,6 +36,13 @@ def combine(
         case Sequence(), ast.Mult(), _:
             return Sequence(a.items * 1, machine.loops.iteration, open=True)
     return _with_unknown(machine, a, b, op, node)
+
+
+def _forgotten(value: Value) -> Value:
+    """What is computed under no_grad has no graph."""
+    if not isinstance(value, Tensor):
+        return value
+    return replace(value, graph=False, forwards=frozenset(), kept=frozenset())
 
 
 def _repeated(items: Sequence, times: int, born: int) -> Sequence:

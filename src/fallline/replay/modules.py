@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from types import FrameType, ModuleType
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch.nn.modules import module as global_hooks
 
 from fallline.replay.tensors import storage
 
-__all__ = ["Modules", "unwrap", "wrapper_of"]
+__all__ = ["Modules", "name_in", "unwrap", "wrapper_of"]
 
 
 def wrapper_of(module: nn.Module) -> str | None:
@@ -52,6 +53,28 @@ def unwrap(module: nn.Module) -> nn.Module:
         if not isinstance(inner, nn.Module):
             return module
         module = inner
+
+
+def name_in(frame: FrameType, module: nn.Module) -> str | None:
+    """What the code that runs in this frame calls a module: `decoder`, `model.head`, or `head` for `self.head`."""
+    for scope in (frame.f_locals, frame.f_globals):
+        for name, value in list(scope.items()):
+            if value is module:
+                return name
+        for name, value in list(scope.items()):
+            inside = _path(value, module)
+            if inside is not None:
+                return inside if name == "self" else f"{name}.{inside}"
+    return None
+
+
+def _path(holder: Any, module: nn.Module) -> str | None:
+    if isinstance(holder, nn.Module):
+        return next((path for path, m in holder.named_modules() if m is module), None)
+    held = getattr(holder, "__dict__", None)
+    if not isinstance(held, dict) or isinstance(holder, type | ModuleType):
+        return None
+    return next((name for name, value in held.items() if value is module), None)
 
 
 class Modules:

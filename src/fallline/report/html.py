@@ -12,7 +12,8 @@ from fallline.errors import RunError
 from fallline.files import write_atomically
 from fallline.finding import Finding
 from fallline.report.html_findings import finding_cards
-from fallline.report.html_run import charts, ranks_table, time_breakdown
+from fallline.report.html_ranks import ranks_table
+from fallline.report.html_run import charts, time_breakdown
 from fallline.report.html_style import SCRIPT, STYLE
 from fallline.report.run import SHOWN, Overview, overview, verdict
 from fallline.runs.series import Series, Track

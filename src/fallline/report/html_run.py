@@ -1,9 +1,8 @@
-"""The pictures of a run: lines over updates, layers over time, gradients by depth, where the time went, the ranks."""
+"""The pictures of a run: lines over updates, layers over time, gradients by depth, where the time went."""
 
 from __future__ import annotations
 
 import math
-from html import escape
 
 from fallline.finding import Finding
 from fallline.report.charts import Area, Chart, Line, Mark, Point, running_median
@@ -11,13 +10,12 @@ from fallline.report.html_heatmap import heat_map
 from fallline.runs.samples import ParameterInfo, Sample
 from fallline.runs.series import Series, Track
 from fallline.runs.update import UpdateRow
-from fallline.show.numbers import number, seconds_text
+from fallline.show.numbers import seconds_text
 
-__all__ = ["charts", "ranks_table", "time_breakdown"]
+__all__ = ["charts", "time_breakdown"]
 
-PARTS = ("data", "forward", "backward", "step")
+PARTS = ("data", "forward", "backward", "step", "other")
 MAP_ROWS, MAP_COLUMNS = 40, 160
-STRAGGLER = 1.15  # times the median of all ranks
 
 
 def charts(track: Track, findings: list[Finding]) -> str:
@@ -232,6 +230,7 @@ def time_breakdown(series: Series, rank: int) -> str:
     rows = sorted(
         (r for t in series.of_rank(rank) for r in t.rows if r.seconds), key=lambda r: r.time
     )
+    rows = [r for r in rows if "other" in r.seconds] or rows  # the first update has no beginning
     if len(rows) < 2:
         return ""
     totals = {part: sum(r.seconds.get(part, 0.0) for r in rows) for part in PARTS}
@@ -249,7 +248,7 @@ def time_breakdown(series: Series, rank: int) -> str:
         if s
     )
     figure = (
-        '<figure class="chart wide"><figcaption><h3>Share of the measured time</h3>'
+        '<figure class="chart wide"><figcaption><h3>Share of the time between updates</h3>'
         f'<span class="legend">mean over {len(rows):,} updates</span></figcaption><div class="bar">{bar}</div><div class="shares">{shares}</div></figure>'
     )
     return f'<h2>Time of an update</h2><div class="charts">{figure}{_stacked(rows)}</div>'
@@ -277,54 +276,3 @@ def _stacked(rows: list[UpdateRow]) -> str:
 
 
 # -- ranks -------------------------------------------------------------------------------------------------------
-
-
-def ranks_table(series: Series) -> str:
-    """One line for one process; the slow ones stand out."""
-    if len(series.ranks) < 2:
-        return ""
-    measured = {rank.number: _rank_times(series, rank.number) for rank in series.ranks}
-    computing = sorted(busy for busy, _, _ in measured.values() if busy)
-    typical = computing[len(computing) // 2] if computing else 0.0
-    lines = []
-    for rank in series.ranks:
-        busy, waiting, updates = measured[rank.number]
-        slow = bool(typical) and busy > STRAGGLER * typical
-        shown = (
-            f'<span class="slow">{seconds_text(busy)}, straggler</span>'
-            if slow
-            else seconds_text(busy or None)
-        )
-        status = rank.status or "killed, or still running"
-        lines.append(
-            f"<tr><td>{rank.number}</td><td>{updates:,}</td><td>{shown}</td><td>{seconds_text(waiting or None)}</td>"
-            f"<td>{number(_last_loss(series, rank.number))}</td><td>{escape(status)}</td></tr>"
-        )
-    return (
-        '<h2>Ranks</h2><div class="scroll" tabindex="0" role="region" aria-label="ranks"><table><thead><tr><th>rank</th><th>updates</th>'
-        "<th>data + forward, per update</th><th>backward + step</th><th>last loss</th><th>status</th></tr></thead>"
-        f"<tbody>{''.join(lines)}</tbody></table></div>"
-    )
-
-
-def _rank_times(series: Series, rank: int) -> tuple[float, float, int]:
-    """Median seconds before the ranks meet, and of backward and step, in which the fast ones wait for the slow; updates."""
-    rows = [r for t in series.of_rank(rank) for r in t.rows]
-    before = sorted(
-        r.seconds.get("data", 0.0) + r.seconds.get("forward", 0.0) for r in rows if r.seconds
-    )
-    after = sorted(
-        r.seconds.get("backward", 0.0) + r.seconds.get("step", 0.0) for r in rows if r.seconds
-    )
-    updates = sum(t.totals.get("updates", len(t.rows)) for t in series.of_rank(rank))
-    return (
-        (before[len(before) // 2], after[len(after) // 2], updates)
-        if before
-        else (0.0, 0.0, updates)
-    )
-
-
-def _last_loss(series: Series, rank: int) -> float | None:
-    return next(
-        (r.loss for t in series.of_rank(rank) for r in reversed(t.rows) if r.loss is not None), None
-    )

@@ -40,7 +40,7 @@ class Overview:
     clips: int  # updates that were applied, and their norm compared with a threshold
     rate: float | None
     scale: float | None
-    update_seconds: float | None  # median
+    update_seconds: float | None  # of a typical update, from the one before it
     memory: int | None
     duration: float | None
     status: str
@@ -52,7 +52,7 @@ def overview(series: Series, track: Track | None) -> Overview:
     totals = track.totals if track is not None else {}
     losses = [r.loss for r in rows if r.loss is not None]
     norms = sorted(n for _, n in (track.norms() if track is not None else []) if math.isfinite(n))
-    seconds = sorted(sum(r.seconds.values()) for r in rows if r.seconds)
+    typical = track.typical() if track is not None else {}
     meta = series.meta
     ended = meta.get("ended") or (rows[-1].time if rows else None)
     clips = totals.get("clips", 0)
@@ -70,7 +70,7 @@ def overview(series: Series, track: Track | None) -> Overview:
         clips=clips,
         rate=rows[-1].lr if rows else None,
         scale=next((r.scale for r in reversed(rows) if r.scale is not None), None),
-        update_seconds=seconds[len(seconds) // 2] if seconds else None,
+        update_seconds=sum(typical.values()) if typical else None,
         memory=max((r.memory for r in rows if r.memory is not None), default=None),
         duration=ended - meta["started"] if ended and "started" in meta else None,
         status=status_of(series),
@@ -174,22 +174,13 @@ def _clip_text(seen: Overview) -> str:
 
 
 def _shares(track: Track) -> str:
-    totals: dict[str, float] = {}
-    for row in track.rows:
-        for part, seconds in row.seconds.items():
-            totals[part] = totals.get(part, 0.0) + seconds
-    whole = sum(totals.values())
+    """Of a typical update; they add up to all of it."""
+    typical = track.typical()
+    whole = sum(typical.values())
     if not whole:
         return ""
-    return (
-        " ("
-        + ", ".join(
-            f"{part} {seconds / whole:.0%}"
-            for part, seconds in totals.items()
-            if seconds / whole >= 0.005
-        )
-        + ")"
-    )
+    parts = (f"{part} {s / whole:.0%}" for part, s in typical.items() if s / whole >= 0.005)
+    return f" ({', '.join(parts)})"
 
 
 def _reservation(series: Series, findings: list[Finding]) -> str:

@@ -16,12 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from fallline.errors import RunError
+from fallline.finding import Finding
 from fallline.location import Location
 from fallline.runs import schema
+from fallline.runs.many import outstanding
+from fallline.runs.rank import RankState, read_ranks
 from fallline.runs.samples import Sample
 from fallline.runs.schema import Damaged
 from fallline.runs.series import Rank, Series
-from fallline.runs.store import MAX_UPDATES, UPDATE_COLUMNS, rank_files
+from fallline.runs.store import LATER, MAX_UPDATES, UPDATE_COLUMNS, rank_files
 from fallline.runs.update import UpdateRow
 from fallline.untrusted import printable
 
@@ -46,15 +49,22 @@ _TABLES = {
 _LATER = frozenset({"prints"})  # tables that runs of older versions do not have
 
 
-def read_run(folder: Path) -> Series:
-    """The run in this folder, of all ranks, finished or not."""
-    files = rank_files(folder) if folder.is_dir() else {}
-    if not files:
-        raise RunError(
-            f"{folder} is not a run folder: `fallline run --out {folder} SCRIPT` makes one"
-        )
-    series = Series(folder=folder)
-    for number, path in files.items():
+def read_run(folder: Path, *more: Path) -> Series:
+    """The run in this folder, of all ranks, finished or not. `more`: what other machines have kept of it."""
+    files: dict[int, Path] = {}
+    for part in (folder, *more):
+        there = rank_files(part) if part.is_dir() else {}
+        if not there:
+            raise RunError(
+                f"{part} is not a run folder: `fallline run --out {part} SCRIPT` makes one"
+            )
+        files |= there
+    series = Series(folder=folder, states=read_ranks((folder, *more)))
+    opened = outstanding(series.states, sorted(files))
+    for number, path in sorted(files.items()):
+        if number not in opened:
+            series.ranks.append(_in_short(series.states[number]))
+            continue
         found = Series()
         try:
             _read_rank(found, number, path)
@@ -69,6 +79,19 @@ def read_run(folder: Path) -> Series:
             series.ranks += found.ranks
             series.tracks += [track for track in found.tracks if track.rows]
     return series
+
+
+def _in_short(state: RankState) -> Rank:
+    """A rank whose own file stays closed."""
+    known: dict[str, Any] = {
+        "rank": state.rank,
+        "world": state.world,
+        "pid": state.pid,
+        "started": state.started,
+    }
+    if state.ended:
+        known |= {"status": state.ended, "ended": state.written}
+    return Rank(state.rank, known, [Finding.from_dict(f) for f in state.findings])
 
 
 class _Reader:
@@ -119,7 +142,8 @@ class _Reader:
         columns, most = _TABLES[table]
         if table in self.missing:
             return
-        asked = ", ".join(f'"{column}"' for column in columns)
+        there = {row[1] for row in self.db.execute(f'pragma table_xinfo("{table}")')}
+        asked = ", ".join(f'"{column}"' if column in there else "null" for column in columns)
         for n, row in enumerate(
             self.db.execute(f'select {asked} from "{table}" order by rowid limit {most + 1}')
         ):
@@ -136,7 +160,7 @@ def _check_table(db: sqlite3.Connection, table: str, columns: tuple[str, ...], k
         raise Damaged(f"{table} is not a table")
     there = {row[1]: row[6] for row in db.execute(f'pragma table_xinfo("{table}")')}
     for column in columns:
-        if there.get(column) != 0:
+        if there.get(column) != 0 and (column in there or column not in LATER):
             raise Damaged(f"the table {table} has no column {column}")
 
 
@@ -212,7 +236,7 @@ def _row(found: dict[str, Any], places: dict[int, Location]) -> UpdateRow:
     def known(check: Callable[[Any, str], Any], name: str) -> Any:
         return schema.optional(check, found[name], name)
 
-    parts = ("data", "forward", "backward", "step")
+    parts = ("data", "forward", "backward", "step", "other")
     seconds = {name: known(schema.seconds, name) for name in parts if found[name] is not None}
     return UpdateRow(
         index=_index(found["idx"]),
@@ -232,4 +256,6 @@ def _row(found: dict[str, Any], places: dict[int, Location]) -> UpdateRow:
         graphs=known(schema.count, "graphs"),
         micro_batches=known(schema.count, "micro_batches"),
         all_reduces=known(schema.count, "all_reduces"),
+        clip_at=places.get(found["clip_at"]),
+        batch_at=places.get(found["batch_at"]),
     )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from fallline.finding import Finding
-from fallline.runs.prints import KINDS, Print
+from fallline.runs.prints import INDICES, KINDS, Print
 from fallline.runs.samples import WIDTH, Layout, ParameterInfo
 from fallline.untrusted import parse_json, printable
 
@@ -157,6 +157,8 @@ def fingerprint(row: tuple[Any, ...]) -> Print:
     if kind not in KINDS:
         raise Damaged("a fingerprint is of an unknown kind")
     values = floats(blob, "d", "a fingerprint")
+    if kind == INDICES and not all(math.isfinite(v) for v in values):
+        raise Damaged("the index of a sample is not a number")
     place = count(index, "the number of an update"), count(number, "the number of a batch")
     return Print(kind, text(name, "the name of a fingerprint"), *place, values)
 

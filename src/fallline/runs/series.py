@@ -15,6 +15,7 @@ from typing import Any
 from fallline.finding import Finding
 from fallline.location import Location
 from fallline.runs.prints import Print
+from fallline.runs.rank import RankState
 from fallline.runs.samples import Sample
 from fallline.runs.store import BUCKET
 from fallline.runs.update import UpdateRow
@@ -52,6 +53,16 @@ class Track:
         return next((r.loss_at for r in reversed(self.rows) if r.loss_at is not None), self.at)
 
     @property
+    def clip_at(self) -> Location:
+        """The user's line of the last clip; of the step where that is not known."""
+        return next((r.clip_at for r in reversed(self.rows) if r.clip_at is not None), self.at)
+
+    @property
+    def batch_at(self) -> Location:
+        """The user's line that took the last batch from a loader; of the step where that is not known."""
+        return next((r.batch_at for r in reversed(self.rows) if r.batch_at is not None), self.at)
+
+    @property
     def type(self) -> str:
         return str(self.facts.get("type", ""))
 
@@ -70,6 +81,15 @@ class Track:
     def losses(self) -> list[tuple[int, float]]:
         """(update, loss) where the loss is known; non-finite ones are kept."""
         return [(r.index, r.loss) for r in self.rows if r.loss is not None]
+
+    def typical(self) -> dict[str, float]:
+        """Seconds of a typical update by part, which add up: the mean of the middle half of the recent ones, by how long they took."""
+        rows = [r.seconds for r in self.rows if r.seconds]
+        whole = [s for s in rows if "other" in s] or rows  # the first update has no beginning
+        taken = sorted(whole[-2000:], key=lambda s: sum(s.values()))
+        middle = taken[len(taken) // 4 : len(taken) - len(taken) // 4]
+        parts = dict.fromkeys(name for s in middle for name in s)
+        return {name: sum(s.get(name, 0.0) for s in middle) / len(middle) for name in parts}
 
     def append(self, row: UpdateRow) -> None:
         """One more update of a live run."""
@@ -131,6 +151,7 @@ class Series:
     tracks: list[Track] = field(default_factory=list)
     ranks: list[Rank] = field(default_factory=list)
     folder: Path | None = None
+    states: dict[int, RankState] = field(default_factory=dict)  # where each rank was last
 
     @property
     def world(self) -> int:

@@ -30,6 +30,7 @@ from fallline.runs.update import UpdateRow
 
 __all__ = [
     "BUCKET",
+    "LATER",
     "MARK",
     "UPDATE_COLUMNS",
     "Store",
@@ -50,7 +51,11 @@ BUCKET = 8  # neighbours that are thinned together; at most four of them stay
 UPDATE_COLUMNS = (
     "idx", "optimizer", "at", "loss_at", "time", "loss", "lr", "scale", "skipped", "clip_norm", "clip_threshold",
     "grad_norm", "data", "forward", "backward", "step", "memory", "graphs", "micro_batches", "all_reduces",
+    "other", "clip_at", "batch_at",
 )  # fmt: skip
+LATER = frozenset(
+    {"other", "clip_at", "batch_at"}
+)  # a run of an earlier version does not have these
 
 _SCHEMA = f"""
 create table meta(key text primary key, value text);
@@ -150,6 +155,37 @@ def _taken(folder: Path, rank: int) -> bool:
     return True
 
 
+_NETWORK = (
+    "nfs",
+    "cifs",
+    "smb",
+    "lustre",
+    "gpfs",
+    "beegfs",
+    "glusterfs",
+    "ceph",
+    "fuse.",
+    "9p",
+    "afs",
+)
+
+
+def on_network(folder: Path, mounts: str = "/proc/self/mounts") -> bool:
+    """Whether the folder lies on a file system of another machine, as far as this system says."""
+    try:
+        with open(mounts, encoding="utf-8", errors="replace") as file:
+            known = [line.split() for line in file]
+    except OSError:
+        return False
+    here = str(folder.absolute())
+    around = [
+        (len(point), kind)
+        for _, point, kind, *_ in (m for m in known if len(m) > 2)
+        if here == point or here.startswith(point.rstrip("/") + "/")
+    ]
+    return bool(around) and max(around)[1].startswith(_NETWORK)
+
+
 class Store:
     """The open file of one rank. One thread uses it."""
 
@@ -163,7 +199,8 @@ class Store:
     @classmethod
     def create(cls, folder: Path, rank: int) -> Store:
         db = sqlite3.connect(folder / f"rank{rank}.sqlite", isolation_level=None)
-        db.execute("pragma journal_mode=wal")
+        # write-ahead logging needs shared memory, which a network file system does not have
+        db.execute(f"pragma journal_mode={'truncate' if on_network(folder) else 'wal'}")
         db.execute("pragma synchronous=off")  # the kernel keeps what a killed process has written
         db.execute("pragma cache_size=-2000")
         db.executescript(_SCHEMA)
@@ -199,6 +236,7 @@ class Store:
             _encode(row.lr), row.scale, int(row.skipped), _encode(row.clip_norm), row.clip_threshold,
             _encode(row.grad_norm), seconds("data"), seconds("forward"), seconds("backward"), seconds("step"),
             row.memory, row.graphs, row.micro_batches, row.all_reduces,
+            seconds("other"), self._place(row.clip_at), self._place(row.batch_at),
         )  # fmt: skip
 
     def print(self, found: Print) -> None:

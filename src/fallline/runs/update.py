@@ -29,10 +29,13 @@ class UpdateRow:
     clip_norm: Any = None  # the norm that clipping measured, before it clipped
     clip_threshold: float | None = None
     grad_norm: Any = None  # of all gradients, without the loss scale, where it was measured
-    seconds: dict[str, float] = field(default_factory=dict)  # data, forward, backward, step
+    # data, forward, backward, step, other: all of the time since the update before. Empty: not measured
+    seconds: Any = field(default_factory=dict)
     memory: int | None = None  # bytes: of live tensors on the accelerator, of the process on a CPU
     graphs: int | None = None  # autograd graphs of past updates that are still alive
     micro_batches: int = 1
     all_reduces: int | None = None
+    clip_at: Location | None = None  # the user's line of the clip
+    batch_at: Location | None = None  # the user's line that takes batches from a loader
     sample: Sample | None = None  # Numbers.after_step fills these two
     fingerprint: Any = None

@@ -124,14 +124,15 @@ def _model(original: Wrapped) -> Wrapped:
     # Called for every module of every forward pass: the way past it must stay as short as it can be. in_backward: a
     # checkpointed block is computed again.
     state = switch
+    compiling = torch.compiler.is_compiling  # dynamo knows it, and leaves out what follows
 
     def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if state.inside or state.quiet or state.in_backward:
+        if state.inside or state.quiet or state.in_backward or compiling():
             return original(self, *args, **kwargs)
         return _forward(original, self, args, kwargs)
 
     def instead(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if state.inside or state.quiet or state.in_backward:
+        if state.inside or state.quiet or state.in_backward or compiling():
             if self._compiled_call_impl is not None:
                 return self._compiled_call_impl(*args, **kwargs)
             return self._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]

@@ -26,6 +26,7 @@ from fallline.watcher.progress import Draft
 from fallline.watcher.reach import WALKS_PER_SITE, Reach
 from fallline.watcher.routine import Routine
 from fallline.watcher.scalers import Scalers
+from fallline.watcher.spikes import Spikes
 from fallline.watcher.window import Window
 from fallline.watcher.wrappers import Wrappers
 
@@ -46,6 +47,7 @@ class Backwards:
         scalers: Scalers,
         reach: Reach,
         origin: Origin,
+        spikes: Spikes,
         graphs: LiveGraphs,
         kept: KeptGraphs,
         fuse: Fuse,
@@ -59,6 +61,7 @@ class Backwards:
         self._scalers = scalers
         self._reach = reach
         self._origin = origin
+        self._spikes = spikes
         self._graphs = graphs
         self._kept = kept
         self._fuse = fuse
@@ -104,16 +107,22 @@ class Backwards:
                 if number is not None:
                     self._draft.losses.append(number)
                 self._origin.before_backward(loss, number, event, frame, recorded)
+                if isinstance(number, float):
+                    self._spikes.look(number)
             self._event = event
         except Exception as error:
             self._fuse.fail(error)
         self._started = now()
+        if self._draft.clock is not None:
+            self._draft.clock.mark("backward")
 
     def _ends(self, call: BackwardCall) -> None:
         event = self._event
         if event is None or self._fuse.off:
             return
         self._draft.seconds["backward"] += now() - self._started
+        if self._draft.clock is not None:
+            self._draft.clock.mark("other")
         # in an update that goes like the last one the guard's look may come next
         if not (self._origin.guard_follows and self._routine.resting):
             self._fuse.safely(self._origin.after_backward, event)
@@ -132,8 +141,10 @@ class Backwards:
             number = loss.item()
         except RuntimeError:  # several numbers
             return False
-        if number.__class__ is not float or not isfinite(number):
+        level = self._spikes.level
+        if number.__class__ is not float or not isfinite(number) or number > level.limit:
             return False
+        level.add(number)
         node.metadata["fallline"] = self._graphs.anchor  # type: ignore[index]
         self._draft.losses.append(number)
         capture.end(frame, False)

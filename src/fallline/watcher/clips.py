@@ -86,6 +86,7 @@ class Clips:
         limit = call.threshold if isinstance(call.threshold, int | float) else None
         # the event may be that of an earlier call, with a different threshold
         self._draft.clip = (norm, event.threshold if limit is None else float(limit))
+        self._draft.clip_at = event.at
         self._guard.clipped(norm, event)
 
 

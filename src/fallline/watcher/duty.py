@@ -169,7 +169,7 @@ class Duty:
         if self._progress.steps - self._first >= ENOUGH:
             self._rested.append(self._seconds())
         self.stop()
-        self._draft.clear()
+        self._draft.resume(time.perf_counter())
         self._begin(self._next)
 
     def stop(self) -> None:

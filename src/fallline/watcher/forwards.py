@@ -5,13 +5,14 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from time import perf_counter as now
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import nn
 
 from fallline.events import Event, Forward
-from fallline.replay.modules import wrapper_of
+from fallline.replay.modules import name_in, wrapper_of
 from fallline.taps.frames import Place
 from fallline.taps.modules import FORWARD, WRAPPED, ForwardCall, ModuleWrapped
 from fallline.taps.tap import Subscription
@@ -115,7 +116,7 @@ class Forwards:
             if not routine.resting or routine.keys[routine.at] != key:
                 self._recorded = True
                 routine.differs(key)
-                event: Event = self._record(module, call.place)
+                event: Event = self._record(module, call.place, frame)
                 if not module.training:
                     self._statistics.begins(module)
                 if grad:
@@ -132,19 +133,23 @@ class Forwards:
         except Exception as error:
             self._fuse.fail(error)
         self._started = now()
+        if self._draft.clock is not None:
+            self._draft.clock.mark("forward")
 
     def _ends(self, call: ForwardCall) -> None:
         event = self._event
         if event is None or self._fuse.off:
             return
         self._draft.seconds["forward"] += now() - self._started
+        if self._draft.clock is not None:
+            self._draft.clock.mark("other")
         if self._recorded and isinstance(event, Forward):
             self._fuse.safely(self._done, event, call.output)
 
-    def _record(self, module: nn.Module, where: Place | None) -> Forward:
+    def _record(self, module: nn.Module, where: Place | None, frame: FrameType) -> Forward:
         met = self._met.get(id(module))
         if met is None or met[0]() is not module:
-            met = self._meet(module, where)
+            met = self._meet(module, where, frame)
         _, model, wrapper = met
         held = module if wrapper else self._wrappers.around(module)
         sync = getattr(held, "require_backward_grad_sync", None) if held is not None else None
@@ -168,10 +173,13 @@ class Forwards:
         )
 
     def _meet(
-        self, module: nn.Module, where: Place | None
+        self, module: nn.Module, where: Place | None, frame: FrameType
     ) -> tuple[weakref.ref[nn.Module], str, str | None]:
         """A model is called for the first time: its name, and what it is wrapped in."""
         model = self._objects.model(module, where.at if where else None)
+        called = name_in(frame, module)
+        if called is not None:
+            self._objects.called.setdefault(model, called)
         wrapper = wrapper_of(module)
         if wrapper == "fsdp1":
             self._wrappers.add(module)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from fallline.taps.gradients import GRADIENT_READ, GradientRead, gradient_of
 from fallline.taps.optimizers import OPTIMIZER_MADE
 from fallline.taps.tap import Subscription
 from fallline.watcher.later import syncs_allowed
-from fallline.watcher.progress import Progress
+from fallline.watcher.progress import Draft, Progress
 from fallline.watcher.recorder import Recorder, as_it_is
 
 __all__ = ["BY_HAND", "HandUpdates"]
@@ -45,9 +46,14 @@ class HandUpdates:
     """Listens until an optimizer is made. `safely` runs a handler so that its failure does not reach the program."""
 
     def __init__(
-        self, open: Callable[[], Recorder], progress: Progress, safely: Callable[..., Any]
+        self,
+        open: Callable[[], Recorder],
+        progress: Progress,
+        draft: Draft,
+        safely: Callable[..., Any],
     ) -> None:
         self._progress = progress
+        self._draft = draft
         self._open = open
         self._before: dict[int, _Before] = {}
         self._at: Location | None = None
@@ -127,9 +133,12 @@ class HandUpdates:
                 self._at,
                 self._loss_at,
                 loss=_mean(losses),
+                seconds=self._draft.parts(perf_counter()),
                 micro_batches=max(1, len(losses)),
+                batch_at=self._draft.batch_at,
             )
         )
+        self._draft.clear()
         progress.by_hand += 1
         progress.by_hand_at = self._at
         self._lines.add(self._at)

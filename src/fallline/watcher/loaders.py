@@ -7,15 +7,18 @@ from time import perf_counter as now
 from typing import Any, Literal
 
 from fallline.events import Batch, Epoch, EpochEnd, Loader, SamplerEpoch
+from fallline.location import Location
 from fallline.taps.data import (
     BATCH,
     EPOCH,
     EXHAUSTED,
+    INDEX,
     SAMPLER_EPOCH,
     SAMPLER_MADE,
     BatchCall,
     EpochCall,
     Exhausted,
+    IndexCall,
     SamplerEpochCall,
     SamplerMade,
 )
@@ -26,10 +29,13 @@ from fallline.watcher.fuse import Fuse
 from fallline.watcher.kept import KeptGraphs
 from fallline.watcher.objects import Objects
 from fallline.watcher.progress import Draft
+from fallline.watcher.recording import Recording
 from fallline.watcher.routine import Routine
 from fallline.watcher.workers import Workers
 
 __all__ = ["Loaders"]
+
+AHEAD = 1_000  # batches that a sampler has drawn and no loader has given yet
 
 
 class Loaders:
@@ -42,6 +48,7 @@ class Loaders:
         objects: Objects,
         draft: Draft,
         kept: KeptGraphs,
+        recording: Recording,
         workers: Workers,
     ) -> None:
         self._emitter = emitter
@@ -50,10 +57,13 @@ class Loaders:
         self._draft = draft
         self._kept = kept
         self._workers = workers
-        # iterator → its loader, and [batches given, still in the middle]
-        self._iterators: weakref.WeakKeyDictionary[Any, tuple[weakref.ref[Any], list[Any]]] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._recording = recording
+        self._told: set[tuple[str, Location]] = set()  # loaders that the run describes, by line
+        # iterator → the name of its loader, which may be gone by then, [batches given, still in the middle], and the indices of batches to come, by number
+        self._iterators: weakref.WeakKeyDictionary[
+            Any, tuple[str, list[Any], dict[int, list[Any]]]
+        ] = weakref.WeakKeyDictionary()
+        self._numbers: dict[str, Any] = {}  # of workers, by loader
         self._epochs: set[str] = set()
         self._asked = 0.0  # when the next batch was
 
@@ -62,6 +72,7 @@ class Loaders:
         taps.before(BATCH, self._batch_begins)
         taps.after(BATCH, fuse.guarded(self._batch))
         taps.after(EXHAUSTED, fuse.guarded(self._epoch_end))
+        taps.after(INDEX, fuse.guarded(self._drawn))
         taps.after(SAMPLER_MADE, fuse.guarded(self._sampler_made))
         taps.before(SAMPLER_EPOCH, fuse.guarded(self._sampler_epoch))
 
@@ -69,12 +80,13 @@ class Loaders:
         """Whether we are between the batches of a loader, or between its epochs."""
         if not self._epochs:
             return None
-        return "batch" if any(middle for _, (_, middle) in self._iterators.values()) else "epoch"
+        return "batch" if any(middle for _, (_, middle), _ in self._iterators.values()) else "epoch"
 
     def _epoch(self, call: EpochCall) -> None:
         name = self._name(call.loader)
         self._epochs.add(name)
-        self._iterators[call.iterator] = (weakref.ref(call.loader), [0, False])
+        self._iterators[call.iterator] = (name, [0, False], {})
+        self._numbers[name] = getattr(call.loader, "num_workers", None)
         at, callers = spot(call.place)
         self._emitter.emit(Epoch(at, callers=callers, loader=name))
         self._workers.epoch(call)
@@ -96,36 +108,69 @@ class Loaders:
 
     def _batch_begins(self, call: BatchCall) -> None:
         self._asked = now()
+        if self._draft.clock is not None:
+            self._draft.clock.mark("data")
+
+    def _drawn(self, call: IndexCall) -> None:
+        """The sampler has drawn a batch, with workers some batches ahead."""
+        entry = self._iterators.get(call.iterator)
+        if entry is not None and isinstance(call.index, list):
+            iterator = call.iterator
+            number = getattr(iterator, "_send_idx", getattr(iterator, "_num_yielded", None))
+            if len(entry[2]) > AHEAD:  # batches that came while the watcher was at rest
+                entry[2].clear()
+            if number is not None:
+                entry[2][number] = call.index
 
     def _batch(self, call: BatchCall) -> None:
         self._draft.seconds["data"] += now() - self._asked
+        if self._draft.clock is not None:
+            self._draft.clock.mark("other")
         if self._workers.looking:
             self._workers.batch(call)
         entry = self._iterators.get(call.iterator)
-        loader = entry[0]() if entry is not None else None
-        if entry is None or loader is None:
+        if entry is None:
             return
         # the iterator's own count: batches that came while the watcher was at rest are in it
         index = getattr(call.iterator, "_num_yielded", entry[1][0] + 1) - 1
         entry[1][0] = index + 1
+        drawn = entry[2].pop(index, None)
+        if drawn is not None:
+            self._draft.indices.append(drawn)
         entry[1][1] = True
-        name = self._name(loader)
+        name = entry[0]
         described = self._objects.described[name]
         length = described.length if isinstance(described, Loader) else None
         last = None if length is None else index + 1 == length
-        if self._routine.expected("batch", loader, call.frame, last) is not None:
+        again = self._routine.expected("batch", described, call.frame, last)
+        if again is not None:
+            self._draft.batch_at = again.at
             return
         at, callers = spot(call.place)
+        self._describe(name, at)
         endless = True if length is None else None
         self._emitter.emit(Batch(at, callers=callers, loader=name, last=last, endless=endless))
 
+    def _describe(self, name: str, at: Location) -> None:
+        """Which line takes batches from which kind of loader."""
+        self._draft.batch_at = at
+        recorder = self._recording.recorder
+        if recorder is not None and (name, at) not in self._told:
+            self._told.add((name, at))
+            known = {
+                "kind": "loader",
+                "workers": self._numbers.get(name),
+                "path": at.path,
+                "line": at.line,
+            }
+            recorder.describe(name, known)
+
     def _epoch_end(self, call: Exhausted) -> None:
         entry = self._iterators.get(call.iterator)
-        loader = entry[0]() if entry is not None else None
-        if entry is not None and loader is not None:
+        if entry is not None:
             entry[1][1] = False
             at, callers = spot(call.place)
-            self._emitter.emit(EpochEnd(at, callers=callers, loader=self._name(loader)))
+            self._emitter.emit(EpochEnd(at, callers=callers, loader=entry[0]))
             self._kept.pass_over()
 
     def _sampler_made(self, call: SamplerMade) -> None:

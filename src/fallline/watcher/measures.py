@@ -34,6 +34,7 @@ class Measures:
             if numbers is None:
                 half = self._scalers.any or autocast_dtype("cpu") == "float16"
                 recording = self._recording
+                recording.open()  # a spawned process learns its rank from a process group that it has made since
                 numbers = Numbers(
                     named,
                     recording.options.budget,

@@ -44,6 +44,7 @@ class Objects:
         self.optimizer_sets: dict[str, int] = {}
         self._looks: dict[str, list[tuple[int, int]]] = {}
         self._models: dict[str, weakref.ref[nn.Module]] = {}
+        self.called: dict[str, str] = {}  # model → what the code that calls it calls it
         self._optimizers: dict[str, weakref.ref[torch.optim.Optimizer]] = {}
 
     # -- names -------------------------------------------------------------------------------------------------
@@ -157,14 +158,17 @@ class Objects:
             known = self._covers[wide, narrow] = self._members[narrow] <= self._members[wide]
         return known
 
-    def parameter_names(self, serials: Iterable[int]) -> tuple[str, ...]:
-        """What people call these parameters, as in named_parameters()."""
+    def parameter_names(self, serials: Iterable[int], *, whole: bool = False) -> tuple[str, ...]:
+        """What people call these parameters, as in named_parameters(); `whole`: with the model's own name, where there are several."""
         wanted = set(serials)
         if not wanted:
             return ()
-        known = {
-            self.serial(p): n for _, model in self.models() for n, p in model.named_parameters()
-        }
+        models = self.models()
+        known: dict[int, str] = {}
+        for model_name, model in models:
+            called = self.called.get(model_name) if whole and len(models) > 1 else None
+            for name, p in model.named_parameters():
+                known[self.serial(p)] = f"{called}.{name}" if called else name
         return tuple(sorted(known.get(s, f"parameter {s}") for s in wanted))
 
     def members(self, number: int) -> frozenset[int]:

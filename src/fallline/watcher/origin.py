@@ -36,6 +36,7 @@ from fallline.watcher.objects import Objects
 from fallline.watcher.observed import Observed
 from fallline.watcher.origin_graph import from_graph
 from fallline.watcher.origin_hooks import Hooks
+from fallline.watcher.origin_input import bad_input
 from fallline.watcher.origin_parameter import ORDINARY, Stepped, blame
 from fallline.watcher.origin_probes import small_parameters, small_stepped
 from fallline.watcher.origin_trace import BackwardTrace, ForwardTrace, Story, describe, first_bad
@@ -317,6 +318,11 @@ class Origin:
         facts: dict[str, Any] = {"parameter": name, "replayed": way or None}
         if parameter.grad is not None:
             facts["gradient"] = describe(parameter.grad)
+        given = bad_input(self.capture)
+        if given is not None:  # a saturating layer kept the loss finite
+            known = self._facts(story) if story is not None else {}
+            self._observe("FL623", event, known | facts | given, story.at if story else None)
+            return
         if story is None:
             facts["missing"] = missing or "the replay did not make it happen again"
             self._observe("FL621", event, facts)

@@ -152,7 +152,7 @@ class Owners:
                 left.append(serial)
         if left and "FL126" not in self._reported:
             self._reported.add("FL126")
-            names = self._objects.parameter_names(left)
+            names = self._objects.parameter_names(left, whole=True)
             at = self._optimizer_line()
             self._observed.add(
                 "FL126",

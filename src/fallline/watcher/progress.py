@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 from fallline.location import Location
+from fallline.watcher.clock import DeviceClock
 
 __all__ = ["NO_CLIP", "Draft", "Progress"]
 
 NO_CLIP = (None, None)  # the norm that was measured, and the threshold
-SPANS = ("data", "forward", "backward", "step")  # where the time of an update goes
+SPANS = (
+    "data",
+    "forward",
+    "backward",
+    "step",
+)  # where the time of an update goes; the rest is "other"
+MOST_BATCHES = 64  # whose samples are known
 
 
 class Progress:
@@ -35,7 +43,24 @@ class Draft:
     def __init__(self) -> None:
         self.in_closure: bool | None = False  # None: between two runs of one step's closure
         self.loss_at: Location | None = None  # of the last backward
+        self.clip_at: Location | None = None
+        self.batch_at: Location | None = None  # of the last batch
+        self.clock: DeviceClock | None = None  # while the parts of an update are timed on a device
+        self._ended = 0.0  # when the update before this one did
         self.clear()
+
+    def parts(self, moment: float) -> dict[str, float]:
+        """Seconds since the update before, which ends at `moment`, by part."""
+        seconds, before = self.seconds, self._ended
+        self._ended = moment
+        if before:
+            seconds["other"] = max(0.0, moment - before - sum(seconds.values()))
+        return seconds
+
+    def resume(self, moment: float) -> None:
+        """Updates have passed that nobody watched; the next one begins."""
+        self.clear()
+        self._ended, self.clock = moment, None
 
     def clear(self) -> None:
         """The next update begins."""
@@ -45,4 +70,6 @@ class Draft:
             None  # the loss scale of its backward passes; None where they are not scaled
         )
         self.all_reduces = 0
+        # of the samples in its batches, where a sampler drew them
+        self.indices: deque[list[Any]] = deque(maxlen=MOST_BATCHES)
         self.seconds = dict.fromkeys(SPANS, 0.0)

@@ -38,7 +38,8 @@ class Recorder:
     """Writes one rank of one run into `folder`.
 
     When `folder` already holds another run, a new one beside it is taken (`runs/a` → `runs/a-2`): see `.folder`.
-    `listen(row)` is called in the background thread with each row after its tensors became numbers.
+    `listen(row)` is called in the background thread with each row after its tensors became numbers, `beat(folder, rank, world,
+    ended)` every few seconds.
     """
 
     def __init__(
@@ -49,10 +50,13 @@ class Recorder:
         meta: dict[str, Any] | None = None,
         *,
         listen: Callable[[UpdateRow], None] | None = None,
+        beat: Callable[[Path, int, int, str], None] | None = None,
     ) -> None:
         self.rank, self.world = rank, world
         self.dropped = 0
         self._listen = listen
+        self._beat = beat
+        self._status = ""  # how the run ended
         self._queue: deque[tuple[str, Any]] = deque()  # both ends of which are safe between threads
         self._pid = os.getpid()
         self._closed = False
@@ -118,6 +122,7 @@ class Recorder:
             return
         self._put("meta", ("status", status))
         self._put("meta", ("ended", time.time()))
+        self._status = status
         self._closed = True
         self._wake.set()
         self._thread.join(timeout=30)
@@ -139,6 +144,7 @@ class Recorder:
             if batch:
                 self._guarded(lambda batch=batch: self._write(batch))  # type: ignore[misc]
                 self._tell(batch)
+            self._pulse()
             if ending:
                 break
             self._wake.wait(FLUSH_SECONDS)
@@ -176,6 +182,15 @@ class Recorder:
         except Exception as error:
             self._listen = None
             print(f"fallline: the live line failed ({error!r}) and is off", file=sys.stderr)
+
+    def _pulse(self) -> None:
+        if self._beat is None or self._store is None:
+            return
+        try:
+            self._beat(self.folder, self.rank, self.world, self._status if self._closed else "")
+        except Exception as error:  # a disk that is full, for a start
+            self._beat = None
+            self._warn(error)
 
     def _write(self, batch: list[tuple[str, Any]]) -> None:
         store = self._store
@@ -272,6 +287,8 @@ def _resolve(row: UpdateRow) -> None:
             except Exception:
                 setattr(row, name, None)
     row.skipped = bool(row.skipped)
+    if not isinstance(row.seconds, dict):  # marks on a device
+        row.seconds = row.seconds.read()
     if row.sample is not None:
         row.sample.resolve()
     if row.fingerprint is not None:

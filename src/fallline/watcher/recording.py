@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,9 +37,12 @@ class Recording:
     def __init__(self, options: Options) -> None:
         self.options = options
         self.rank, self.world = rank_and_world()
+        self._began = time.time()  # loading data and making the model are part of a run
         self.recorder: Recorder | None = None
         self.live: Any = None  # a LiveLine, where a person looks at a terminal
+        self.spikes: Callable[[UpdateRow], None] | None = None  # looks at each row
         self.loggers: Any = None  # a LogThread, where numbers go to other tools as well
+        self.heartbeat: Any = None  # a Heartbeat
         self._opening = threading.Lock()
 
     def open(self) -> Recorder:
@@ -50,15 +55,20 @@ class Recording:
 
     def _begin(self) -> Recorder:
         options = self.options
-        meta = options.meta | accelerator()
+        meta = {"started": self._began, **options.meta, **accelerator()}
         if "argv" in meta:
             meta["argv"] = masked_words([str(word) for word in meta["argv"]])
-        recorder = Recorder(options.out, self.rank, self.world, meta, listen=self._row)
+        beat = self.heartbeat.beat if self.heartbeat is not None else None
+        recorder = Recorder(options.out, self.rank, self.world, meta, listen=self._row, beat=beat)
         if self.loggers is not None and self.rank == 0:
             self.loggers.begin(recorder.folder)
         return recorder
 
     def _row(self, row: UpdateRow) -> None:
+        if self.spikes is not None:
+            self.spikes(row)
+        if self.heartbeat is not None:
+            self.heartbeat.row(row)
         if self.loggers is not None:
             self.loggers.row(row)
         if self.live is not None:

@@ -18,6 +18,7 @@ from fallline.taps.tap import Subscription
 from fallline.watcher.backwards import Backwards
 from fallline.watcher.by_hand import ByHand
 from fallline.watcher.clips import Clips, tap_engine
+from fallline.watcher.collectives import Collectives
 from fallline.watcher.decay import Decay
 from fallline.watcher.duty import Duty
 from fallline.watcher.emit import Emitter
@@ -25,6 +26,7 @@ from fallline.watcher.forwards import Forwards
 from fallline.watcher.fuse import Fuse
 from fallline.watcher.guard import Guard
 from fallline.watcher.hand_updates import HandUpdates
+from fallline.watcher.heartbeat import Heartbeat
 from fallline.watcher.judge import Judge, Verdict
 from fallline.watcher.kept import KeptGraphs
 from fallline.watcher.known import Known
@@ -47,6 +49,7 @@ from fallline.watcher.routine import Routine
 from fallline.watcher.running_statistics import RunningStatistics
 from fallline.watcher.scalers import Scalers
 from fallline.watcher.schedulers import Schedulers
+from fallline.watcher.spikes import Spikes
 from fallline.watcher.steps import Steps
 from fallline.watcher.trail import Trail
 from fallline.watcher.updates import Updates
@@ -95,17 +98,24 @@ class Session:
         kept = KeptGraphs(emitter, progress)
         self.owners = owners = Owners(emitter, objects, progress, observed)
         self.by_hand = by_hand = ByHand(emitter, objects, taps)
-        self.hand_updates = hand_updates = HandUpdates(recording.open, progress, fuse.safely)
+        self.hand_updates = hand_updates = HandUpdates(recording.open, progress, draft, fuse.safely)
+        self.collectives = collectives = Collectives(recording.open, fuse)
+        recording.heartbeat = Heartbeat(
+            progress, collectives, observed, lambda: self.judge.findings
+        )
         reach = Reach(emitter, objects, window, owners, LossGraph(objects, progress, observed))
+        spikes = Spikes(objects, origin, progress, draft, recording)
+        recording.spikes = spikes.row
         steps = Steps(emitter, routine, objects, scalers)
-        loaders = Loaders(emitter, routine, objects, draft, kept, Workers(recording, observed))
+        workers = Workers(recording, observed)
+        loaders = Loaders(emitter, routine, objects, draft, kept, recording, workers)
         decay = Decay(objects, observed)
         statistics = RunningStatistics(progress, observed)
         forwards = Forwards(
             emitter, routine, objects, window, wrappers, progress, draft, origin, graphs, kept, statistics, fuse
         )  # fmt: skip
         self.backwards = Backwards(
-            emitter, routine, objects, window, wrappers, draft, scalers, reach, origin, graphs, kept, fuse
+            emitter, routine, objects, window, wrappers, draft, scalers, reach, origin, spikes, graphs, kept, fuse
         )  # fmt: skip
 
         self.trail = Trail(objects, progress, recording, fuse)
@@ -127,7 +137,7 @@ class Session:
             self.judge.stepped(progress.steps)
 
         self.updates = Updates(
-            steps, routine, log, progress, draft, scalers, measures, guard, origin, graphs, recording, fuse, known, duty, stepped
+            steps, routine, log, progress, draft, scalers, measures, guard, origin, spikes, graphs, recording, fuse, known, duty, stepped
         )  # fmt: skip
         forwards.subscribe(taps)
         self.backwards.subscribe(taps)
@@ -144,6 +154,7 @@ class Session:
             Loading(observed),
             Modes(emitter, routine, objects, progress, log),
             waits,
+            collectives,
         ):
             part.subscribe(taps, fuse)
 
@@ -193,6 +204,7 @@ class Session:
         self.fuse.off = True
         self.duty.stop()
         self.taps.stop()
+        self.collectives.stop()
         self._engine.remove()
         safely(self.hand_updates.finish)
         safely(self.owners.look)
@@ -212,6 +224,7 @@ class Session:
     def crashed(self, trace: TracebackType | None) -> None:
         """The program raised, and its frames are still there: perhaps it saw a NaN itself."""
         if not self.fuse.off:
+            self.fuse.safely(self.recording.heartbeat.crashed, trace)
             self.fuse.safely(self.hand_updates.settle)
             self.fuse.safely(self.origin.crashed, trace)
 

@@ -38,6 +38,7 @@ __all__ = ["Trail"]
 FIRST = 64  # updates whose data is looked at one by one
 _CHEAP = 1e-3  # seconds
 _MOST_OPTIMIZERS = 8
+_MOST_LOOKS = 4 * FIRST  # of all optimizers together, while each is in its first updates
 _MOST_MODULES = 5_000
 
 
@@ -72,6 +73,7 @@ class Trail:
         self._leader: _Seen | None = None  # the first optimizer
         self._parsed: list[Namespace] = []
         self._waiting: list[Callable[[Store], None]] = []  # until there is a recorder
+        self._looks = 0
         self._off = False
         self._data = DataTrail(progress, self._print, self._describe)
 
@@ -152,7 +154,10 @@ class Trail:
                 not seen.count or thread_time() - started < _CHEAP
             )  # the first one makes vectors
             seen.due = _next_due(seen.count, cheap)
-        if seen is self._leader:
+        self._looks += 1
+        if self._looks > _MOST_LOOKS and seen.count < FIRST:
+            self._data.rest()  # one optimizer after the other, as a search over settings makes them
+        elif seen is self._leader:
             self._data.stepped()
             if seen.count < FIRST or seen.count == seen.due - 1:
                 self._data.listen()

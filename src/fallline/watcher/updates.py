@@ -19,6 +19,7 @@ from fallline.runs.update import UpdateRow
 from fallline.taps.optimizers import CLOSURE, PARAMETERS_ADDED, STEP, ClosureCall, StepCall
 from fallline.taps.scaling import SCALER_STEP, ScalerStepCall
 from fallline.taps.tap import Call, Subscription
+from fallline.watcher.clock import DeviceClock
 from fallline.watcher.duty import Duty
 from fallline.watcher.facts import inner_of
 from fallline.watcher.fuse import Fuse, GuardStop
@@ -36,6 +37,7 @@ from fallline.watcher.recorder import as_it_is, as_they_are
 from fallline.watcher.recording import Recording
 from fallline.watcher.routine import Routine
 from fallline.watcher.scalers import Scalers
+from fallline.watcher.spikes import Spikes
 from fallline.watcher.steps import Steps
 
 __all__ = ["Updates"]
@@ -57,6 +59,7 @@ class Updates:
         measures: Measures,
         guard: Guard,
         origin: Origin,
+        spikes: Spikes,
         graphs: LiveGraphs,
         recording: Recording,
         fuse: Fuse,
@@ -74,6 +77,7 @@ class Updates:
         self._measures = measures
         self._guard = guard
         self._origin = origin
+        self._spikes = spikes
         self._graphs = graphs
         self._recording = recording
         self._fuse = fuse
@@ -85,6 +89,8 @@ class Updates:
         self._closure = _Closure()
         self._stepped = False
         self._memory: int | None = None
+        self._clock: DeviceClock | None = None  # where some optimizer steps on a device
+        self._untimed = 0  # updates until the next one that is timed there
 
     def subscribe(self, taps: Subscription) -> None:
         guarded = self._fuse.guarded
@@ -127,6 +133,8 @@ class Updates:
             except Exception as error:
                 self._fuse.fail(error)
         self._started, self._closure.seconds = now(), 0.0  # our own part is not the step
+        if self._draft.clock is not None:
+            self._draft.clock.mark("step")
 
     def _closure_begins(self, call: ClosureCall) -> None:
         # an optimizer may evaluate its closure many times (LBFGS): what counts is the last
@@ -171,6 +179,8 @@ class Updates:
             return None
         name, held = self._steps.named(optimizer)
         known = Known(name, held, self._measures.of(name, optimizer), on_device)
+        if on_device and self._clock is None:
+            self._clock = DeviceClock()
         self._known[id(optimizer)] = known
         self._origin.step_comes()
         return known
@@ -240,6 +250,10 @@ class Updates:
         progress.micro_batches = max(1, len(losses))
         loss = losses[0] if len(losses) == 1 else mean_of(losses)
         (norm, threshold), scale, flag = draft.clip, draft.scale, guard.flag
+        parts: Any = draft.parts(now())
+        if self._clock is not None:
+            self._spikes.drawn(name, index)
+            parts = self._device_parts(self._clock, parts)
         measured: Any = guard.norm
         if loss.__class__ is float and flag is None:
             scale = None if scale is None else as_it_is(scale)
@@ -265,11 +279,13 @@ class Updates:
             norm,
             threshold,
             measured,
-            draft.seconds,
+            parts,
             self._memory,
             getrefcount(graphs.anchor) - graphs.others,  # graphs.alive
             progress.micro_batches,
             draft.all_reduces if recording.world > 1 else None,
+            draft.clip_at,
+            draft.batch_at,
         )
         recorder = recording.recorder or recording.open()
         numbers = self._measures.numbers.get(name)
@@ -288,6 +304,18 @@ class Updates:
         if again is None:
             self._after()
         self._duty.stepped(call, optimizer, again is not None, self._closure.given)
+
+    def _device_parts(self, clock: DeviceClock, seconds: dict[str, float]) -> Any:
+        """The parts of the update that has ended, as the device came to them; nothing where they were not marked."""
+        spans = None
+        if self._draft.clock is not None:
+            spans = clock.end()
+            self._untimed = clock.rests(sum(seconds.values())) + 1
+        self._untimed -= 1
+        self._draft.clock = clock if self._untimed <= 0 else None
+        if self._draft.clock is not None:
+            clock.begin()
+        return spans or {}
 
 
 class _Closure:

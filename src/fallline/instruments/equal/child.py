@@ -13,7 +13,6 @@ from fallline.instruments.equal.aside import Aside
 from fallline.instruments.equal.way import Way
 from fallline.instruments.same.sources import pin, pin_kernels
 from fallline.instruments.script import Script, run_until
-from fallline.taps.patches import Patches
 
 __all__ = ["forked", "run_way"]
 
@@ -36,20 +35,23 @@ def run_way(way: Way, target: Script | Callable[[], object], out: str) -> int:
     os.environ.update(_OFFLINE)
     import torch
 
+    from fallline.instruments.equal.draws import SampleDraws
     from fallline.instruments.equal.evaluated import EvaluationRecorder
     from fallline.instruments.equal.feed import feed_all, keep_inputs
     from fallline.instruments.equal.labels import watch_labels
     from fallline.instruments.equal.loaders import vary_loaders
+    from fallline.instruments.equal.patching import RebindingPatches
     from fallline.instruments.equal.record import Recorder
     from fallline.instruments.equal.steady import steady
     from fallline.instruments.equal.switches import turn
 
     met: set[str] = set()
-    patches = Patches(rebind=True)
+    patches = RebindingPatches()
+    draws = SampleDraws(patches)
     if way.one_sample:
         recorder: Recorder = EvaluationRecorder(met, way.loader)
     else:
-        recorder = Recorder(met, at_backward=way.at_once > 1)
+        recorder = Recorder(met, at_backward=way.at_once > 1, draws=draws)
     written = tempfile.mkdtemp(prefix="tmp-fallline-aside-")
     for source in ("python", "numpy", "entropy"):
         pin(source, patches)
@@ -64,6 +66,7 @@ def run_way(way: Way, target: Script | Callable[[], object], out: str) -> int:
     if way.feed:
         feed_all(patches, torch.load(way.feed, weights_only=True))
     given = keep_inputs(patches, lambda: len(recorder.record.backwards)) if way.keep else None
+    patches.reach_names()
     Aside(written, patches)
     try:
         ran = run_until(target, recorder, updates=_MOST_UPDATES if way.one_sample else 1)

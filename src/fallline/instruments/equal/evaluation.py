@@ -52,7 +52,12 @@ def _judged(plan: Plan, run: Record) -> Comparison:
 
 
 def _trained(run: Record, k: int) -> float:
-    """The loop's own loss, without what it divides by because it accumulates."""
+    """The loop's own loss, without what it divides by because it accumulates.
+
+    A loop that looks ahead divides each part by a count of all of them: the loss is their sum.
+    """
     first = run.backwards[0]
+    if k > 1 and first.batches >= k and len(run.backwards) >= k:
+        return sum(b.loss for b in run.backwards[:k]) / run.scale
     divided = sum(math.isclose(d, k, rel_tol=1e-6) for d in first.divisors) if k > 1 else 0
     return first.loss * float(k) ** divided / run.scale

@@ -14,7 +14,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from fallline.instruments.equal.child import forked, run_way
@@ -23,7 +23,7 @@ from fallline.instruments.script import Script
 
 __all__ = ["run_forked"]
 
-_HEAVY = ("transformers", "accelerate", "lightning", "pytorch_lightning", "deepspeed", "torchvision", "trl", "peft", "datasets")  # fmt: skip
+HEAVY = ("transformers", "accelerate", "lightning", "pytorch_lightning", "deepspeed", "torchvision", "trl", "peft", "datasets")  # fmt: skip
 
 
 def main(arguments: list[str]) -> int:
@@ -39,6 +39,7 @@ def main(arguments: list[str]) -> int:
     for line in sys.stdin:
         order = json.loads(line)
         statuses = run_forked(Way.of(order["way"]), script, order["out"], order["output"])
+        _import_what_it_imported(order["out"], script)
         answers.write(json.dumps({"statuses": statuses}) + "\n")
         answers.flush()
     return 0
@@ -47,20 +48,34 @@ def main(arguments: list[str]) -> int:
 def import_ahead(script: Script) -> None:
     """torch, and the frameworks that the script imports; not those, where it sets something in the environment first."""
     import_torch()
+    text = _source(script)
+    if "environ" not in text:
+        with contextlib.suppress(SyntaxError, ValueError):
+            _import_all(name for name in _imported(ast.parse(text)) if name in HEAVY)
+
+
+def _source(script: Script) -> str:
     if script.module:
-        return
+        return "environ"  # who knows
     try:
         with open(script.path, encoding="utf-8") as file:
-            text = file.read()
-        tree = ast.parse(text)
-    except (OSError, SyntaxError, ValueError):
-        return
-    if "environ" in text:
-        return
-    for name in _imported(tree):
-        if name in _HEAVY:
-            with contextlib.suppress(Exception):  # the script will say so itself
-                importlib.import_module(name)
+            return file.read()
+    except (OSError, ValueError):
+        return ""
+
+
+def _import_all(names: Iterable[str]) -> None:
+    for name in names:
+        with contextlib.suppress(Exception):  # the script will say so itself
+            importlib.import_module(name)
+
+
+def _import_what_it_imported(out: str, script: Script) -> None:
+    """What frameworks import when they are used, the next run finds there."""
+    path = f"{out}.modules"
+    if os.path.exists(path) and "environ" not in _source(script):
+        with open(path, encoding="utf-8") as file:
+            _import_all(json.load(file))
 
 
 def import_torch() -> None:
@@ -101,7 +116,15 @@ def _ranked(way: Way, target: Any, out: str, rank: int, port: int) -> int:
             RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(way.ranks), LOCAL_WORLD_SIZE=str(way.ranks),
             MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
         )  # fmt: skip
-    return run_way(way, target, out)
+    before = set(sys.modules)
+    status = run_way(way, target, out)
+    if not rank:
+        new = [
+            name for name in sys.modules if name not in before and name.partition(".")[0] in HEAVY
+        ]
+        with open(f"{out.removesuffix('.0')}.modules", "w", encoding="utf-8") as file:
+            json.dump(new, file)
+    return status
 
 
 def _free_port() -> int:

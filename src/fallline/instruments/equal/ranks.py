@@ -70,7 +70,11 @@ def _judged(plan: Plan, records: list[Record], alone: Record) -> Comparison | No
         if all(sorted(rank) == sorted(ours[0]) for rank in ours):
             parting = compare(first.unclipped, alone.unclipped, tolerance)
             return _comparison(
-                parting, tolerance, "FL304", place, f"All {n} ranks read the same samples"
+                parting,
+                tolerance,
+                "FL304",
+                place,
+                f"{'Both' if n == 2 else f'All {n}'} ranks read the same samples",
             )
         plan.cannot(
             "ranks", f"{n} ranks read other samples than one process with {n} times the batch"

@@ -11,12 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fallline.instruments.equal.draws import SampleDraws
 from fallline.instruments.equal.loaders import number_of
 from fallline.instruments.equal.root import divisors_of
 from fallline.instruments.observer import Observer
 from fallline.instruments.where import user_line
 from fallline.taps.clipping import CLIP, ClipCall
 from fallline.taps.data import EXHAUSTED, Exhausted
+from fallline.taps.optimizers import CLOSURE, ClosureCall
 from fallline.taps.scaling import SCALE, ScaleCall
 from fallline.taps.tap import Subscription, silence
 
@@ -92,9 +94,12 @@ class Record:
 class Recorder(Observer):
     """Hears of a run up to its first step."""
 
-    def __init__(self, met: set[str], *, at_backward: bool = False) -> None:
-        """`at_backward`: the first backward is enough."""
+    def __init__(
+        self, met: set[str], *, at_backward: bool = False, draws: SampleDraws | None = None
+    ) -> None:
+        """`at_backward`: the first backward is enough. `draws` hear which samples a batch has."""
         self.record = Record()
+        self._draws = draws
         self.met = met
         self._at_backward = at_backward
         self._optimizers: list[Any] = []
@@ -102,6 +107,7 @@ class Recorder(Observer):
         self._before: Vectors = {}
         self._parameters_before: Vectors = {}
         self._samples = 0
+        self._closed = False
         self.tokens: Tensor | None = None  # that the model got last
         self._read: dict[int, int] = {}  # loader → batches
         self._ended: dict[int, int] = {}  # loader → epochs
@@ -111,6 +117,7 @@ class Recorder(Observer):
         self._taps = Subscription(rebind=True)
         self._taps.before(CLIP, self._clip_begins)
         self._taps.after(CLIP, self._clip_ends)
+        self._taps.after(CLOSURE, self._closure_ends)
         self._taps.after(SCALE, self._scaled)
         self._taps.after(EXHAUSTED, self._exhausted)
 
@@ -129,8 +136,10 @@ class Recorder(Observer):
             self._lengths[number_of(loader)] = 0
 
     def indices_taken(self, iterator: Any, indices: Any) -> None:
-        taken = indices if isinstance(indices, list | tuple) else [indices]
-        self._indices.setdefault(number_of(iterator), []).extend(str(i) for i in taken)
+        taken = [str(i) for i in (indices if isinstance(indices, list | tuple) else [indices])]
+        self._indices.setdefault(number_of(iterator), []).extend(taken)
+        if self._draws is not None:
+            self._draws.batch(taken)
 
     def batch_ends(self, iterator: Any, batch: Any) -> None:
         number = number_of(iterator)
@@ -228,8 +237,17 @@ class Recorder(Observer):
     # -- the step ------------------------------------------------------------------------------------------------
 
     def step_begins(self, optimizer: Any) -> None:
-        if self.record.stepped:
-            return
+        if not self.record.stepped:
+            self._reach(optimizer)
+
+    def _closure_ends(self, call: ClosureCall) -> None:
+        """The last backward was inside of the step. A closure that is evaluated again is a search of the optimizer's own."""
+        if not self.record.stepped and not self._closed:
+            self._closed = True
+            with silence():
+                self._reach(call.optimizer)
+
+    def _reach(self, optimizer: Any) -> None:
         held = self._names_of(optimizer)
         record = self.record
         record.reached = self._gradients(held, getattr(optimizer, "grad_scale", None))

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from fallline.finding import Finding, Fix, Severity
-from fallline.flow.functions import Method, functions_in, head
+from fallline.flow.functions import AutogradFunction, Method, functions_in, head
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
 
@@ -172,6 +172,7 @@ Double.apply(torch.ones(3, requires_grad=True)).sum().backward()
                     yield self.finding(
                         head(module, method),
                         f"{name} of this autograd Function is not a static method, so torch raises when it is applied to an instance. Decorate it with `@staticmethod` and call `apply`",
+                        severity=Severity.INFO if _plain_method(module, function) else None,
                     )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
@@ -191,6 +192,11 @@ Double.apply(torch.ones(3, requires_grad=True)).sum().backward()
                     (Editor(module).insert(anchor, 1, f"{indent}@staticmethod\n"),),
                 )
         return None
+
+
+def _plain_method(module: Module, function: AutogradFunction) -> bool:
+    """It has no backward, and this file calls `.forward(...)` itself: a method like any other, which autograd follows."""
+    return "backward" not in function.methods and ".forward(" in module.source.text
 
 
 def _is_static(module: Module, method: Method) -> bool:

@@ -270,7 +270,11 @@ for epoch in range(10):
                 at,
                 f"This checkpoint is meant for resuming but leaves out {_listed(missing_parts)}, so a resumed run continues differently. Save the state of each.",
                 severity=None
-                if ("optimizer" in roles and not _only_evaluated(module, saved))
+                if (
+                    "optimizer" in roles
+                    and not _only_evaluated(module, saved)
+                    and not _at_the_end(module, saved, used)
+                )
                 or _resumed(module, saved)
                 else Severity.INFO,
                 missing=missing_parts,
@@ -307,6 +311,15 @@ def _for_resuming(module: Module, saved: Saved, roles: set[str]) -> bool:
         }:
             return True
     return False
+
+
+def _at_the_end(module: Module, saved: Saved, used: list[Used]) -> bool:
+    """Saved once, after the loop that trains: the run is finished."""
+    if saved.module is not module or module.in_loop(saved.call):
+        return False
+    home = module.function(saved.call)
+    stepping = [u.node for u in used if module.function(u.node) is home and module.in_loop(u.node)]
+    return any(node.lineno < saved.call.lineno for node in stepping if isinstance(node, ast.expr))
 
 
 def _only_evaluated(module: Module, saved: Saved) -> bool:

@@ -192,6 +192,8 @@ def _by_mistake(trace: Trace, window: Window, wipe: Wipe) -> bool:
     clear = wipe.clear
     if not isinstance(clear, ZeroGrad) or not _certain(trace, clear):
         return False
+    if _left_over(trace, window, wipe):
+        return False  # FL107
     if 1 < len(wipe.lost) == len(window.alive):
         return False  # a whole window is dropped in place of its step: a loss that jumped, a gradient that is not finite
     lost = _missed(trace, window, wipe)
@@ -202,6 +204,14 @@ def _by_mistake(trace: Trace, window: Window, wipe: Wipe) -> bool:
     if any(read.what in ("use", "input") for read in trace.between(lost[0], clear).of(GradRead)):
         return False  # SAM, FGSM, gradients collected by hand
     return not trace.between(lost[-1], clear).of(Epoch, EpochEnd)  # an epoch's remainder is FL107
+
+
+def _left_over(trace: Trace, window: Window, wipe: Wipe) -> bool:
+    """A full window follows, and what was cleared is less than one: the end of the data, where no loader shows it."""
+    if not trace.live or not 0 < len(wipe.lost) < len(window.alive):
+        return False
+    others = (w for w in windows(trace) if w.optimizer == window.optimizer and not w.wiped)
+    return any(len(w.alive) == len(window.alive) for w in others)
 
 
 def _made_at(trace: Trace, backward: Backward) -> object:

@@ -59,6 +59,8 @@ class AccumulationRemainder(Rule):
                 continue
             yield from self._left_over(trace, optimizer, mine, rhythm)
             yield from self._flushed(trace, mine, rhythm)
+            if trace.live:
+                yield from self._cleared(mine, rhythm)
 
     def _left_over(
         self, trace: Trace, optimizer: str | None, mine: list[Window], rhythm: _Rhythm
@@ -73,6 +75,23 @@ class AccumulationRemainder(Rule):
                     f"When the number of batches is not a multiple of the window, the micro-batches left over at the end of the epoch {fate}. "
                     "Step on the last batch as well, and divide by the number that was really accumulated.",
                     **(counted if trace.live else {}),
+                )
+
+    def _cleared(self, mine: list[Window], rhythm: _Rhythm) -> Iterator[Finding]:
+        """Where no loader shows the end of the data: less than a window is cleared, and a full one follows."""
+        full = [w for w in mine if len(w.alive) == rhythm.size]
+        if all(w.wiped for w in full):
+            return
+        for window in full:
+            lost = [b for wipe in window.wiped for b in wipe.lost if b.loss == rhythm.loss]
+            if 0 < len(lost) < rhythm.size:
+                yield self.finding(
+                    rhythm.boundary,
+                    f"When the number of batches is not a multiple of the window, the micro-batches left over at the end of the epoch are dropped: "
+                    f"{len(lost)} here, where a window has {rhythm.size}. Step on the last batch as well, and divide by the number that was really "
+                    "accumulated.",
+                    left_over=len(lost),
+                    window=rhythm.size,
                 )
 
     def _flushed(self, trace: Trace, mine: list[Window], rhythm: _Rhythm) -> Iterator[Finding]:

@@ -71,7 +71,7 @@ for update in range(80):
 """,
     )
 
-    least_updates = 50
+    least_updates = 30
     least_samples = 8
     share = 0.95  # of the recent samples
 

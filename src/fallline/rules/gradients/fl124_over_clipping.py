@@ -39,8 +39,8 @@ for update in range(80):
     loss = torch.nn.functional.mse_loss(model(inputs), 10 * inputs[:, :1])
     optimizer.zero_grad()
     loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-    optimizer.step()  # FL124
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)  # FL124
+    optimizer.step()
 """,
     )
     right = (
@@ -79,7 +79,7 @@ for update in range(80):
             threshold = recent[-1][1]
             invariant = scale_free(track.type)
             yield self.finding(
-                track.at,
+                track.clip_at,
                 f"{clipped:.0%} of the last {len(recent)} updates were clipped: the median norm {median(norms):.3g} is "
                 f"{median(norms) / threshold:.3g} times the threshold {threshold:g}"
                 + (

@@ -212,7 +212,21 @@ def _growing(trace: Trace) -> set[tuple[Location, object]]:
             case _:
                 for kinds in between.values():
                     kinds.add(type(event))
-    return found
+    return found - _made_anew(trace)
+
+
+def _made_anew(trace: Trace) -> set[tuple[Location, object]]:
+    """Sums that each batch begins again, although the loop inside it steps more than once: `for _ in range(n_critic)`."""
+    made: dict[Location, dict[object, list[Keep]]] = {}
+    for keep in trace.of(Keep):
+        made.setdefault(keep.at, {}).setdefault(keep.born, []).append(keep)
+    return {
+        (at, born)
+        for at, each in made.items()
+        if len(each) > 1
+        and not any(trace.between(keeps[0], keeps[-1]).of(Batch) for keeps in each.values())
+        for born in each
+    }
 
 
 def _kept(module: Module, statement: ast.stmt | None) -> ast.expr | None:

@@ -73,6 +73,25 @@ for epoch in range(3):
 import torch
 from torch import nn
 
+# The evaluation before the first epoch leaves eval mode on.
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+loader = torch.utils.data.DataLoader(torch.randn(32, 4), batch_size=8)
+model.eval()  # FL804
+with torch.no_grad():
+    print("before training", sum(model(x).mean().item() for x in loader))
+for epoch in range(2):
+    for x in loader:
+        optimizer.zero_grad()
+        loss = model(x).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+""",
+        """\
+import torch
+from torch import nn
+
 
 def evaluate(model, loader):
     model.eval()  # FL804
@@ -205,6 +224,7 @@ for epoch in range(2):
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         trained: set[str] = set()  # models that an update was already made for in train mode
+        evaluated: set[str] = set()  # models that were called without gradients since their eval()
         evaluating: dict[str, Mode] = {}  # model → the eval() that is in force
         suspects: dict[
             str, Mode
@@ -216,11 +236,16 @@ for epoch in range(2):
                 case Mode(model=str(model)):
                     evaluating.pop(model, None)
                     suspects.pop(model, None)
+                    evaluated.discard(model)
+                case Forward(model=str(model), grad=False) if model in evaluating:
+                    evaluated.add(model)
                 case Forward(model=str(model)) if event.used and event.grad is not False:
                     if model not in evaluating and event.training is not False:
                         trained.add(model)
-                    elif model in evaluating and model in trained and event.training is not True:
-                        suspects[model] = evaluating[model]
+                    elif model in evaluating and event.training is not True:
+                        # eval() before the loop may be a choice, unless it was called for an evaluation there
+                        if model in trained or model in evaluated:
+                            suspects[model] = evaluating[model]
                 case Step():
                     for model in [m for m in suspects if _steps(trace, event, m)]:
                         yield self._not_restored(trace, suspects.pop(model), model, event)

@@ -28,4 +28,5 @@ class InputNonfinite(Rule):
         name = entry.get("tensor") or "an input"
         index = f"[{', '.join(map(str, entry['index']))}]" if entry.get("index") else ""
         met = f"; the first operation that met it is {entry['op']}" if entry.get("op") else ""
-        return f"{name} holds a non-finite value at {index or 'some index'} {when(entry)}, and it reached the loss{met}."
+        reached = f"the gradient of {entry['parameter']}" if entry.get("parameter") else "the loss"
+        return f"{name} holds a non-finite value at {index or 'some index'} {when(entry)}, and it reached {reached}{met}."

@@ -9,6 +9,7 @@ from typing import Any
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
 from fallline.rules._trends import finite, median, spread
+from fallline.rules.numerics._spike import causes, seen_at, spoken
 
 __all__ = ["LossSpike"]
 
@@ -22,7 +23,10 @@ class LossSpike(Rule):
         "One update undid many: a broken batch, a learning rate at the edge, or an optimizer state that no longer fits. A new level "
         "that stays, as at a change of phase, is not a spike."
     )
-    instead = "Look at the batch of that update, clip the gradient norm, lower the learning rate, or raise Adam's `eps` or lower its `beta2`."
+    instead = (
+        "Where one sample made it, look at that sample: the finding names its index in the dataset. Where the learning rate or the gradients had "
+        "grown before, clip the gradient norm, lower the learning rate, or raise Adam's `eps` or lower its `beta2`."
+    )
     wrong = (
         """\
 import torch
@@ -76,10 +80,16 @@ for update in range(120):
             if spikes:
                 index, loss, level = max(spikes, key=lambda s: s[1] - s[2])
                 count = f" ({len(spikes)} spikes in the run)" if len(spikes) > 1 else ""
+                seen = seen_at(run, track, index)
+                found = causes(track, index, seen)
                 yield self.finding(
                     track.loss_at,
-                    f"The loss spiked at update {index}: {loss:.4g}, where the recent level was {level:.4g}{count}. Look at the batch of that update.",
+                    f"The loss spiked at update {index}: {loss:.4g}, where the recent level was {level:.4g}{count}. {spoken(found, seen)}",
                     step=index,
+                    causes=found,
+                    indices=(seen or {}).get("indices"),
+                    samples=(seen or {}).get("samples"),
+                    fingerprint=(seen or {}).get("fingerprint"),
                     loss=loss,
                     recent_loss=level,
                     spikes=len(spikes),

@@ -55,6 +55,7 @@ for update in range(150):
     )
 
     least_updates = 100
+    least_equal = 20  # updates, where all losses are equal to the bit
     least_samples = 8
     moved = 0.02  # share of the loss: more than this since the start is movement
     at_once = 4.0  # spreads of the loss: a start so far above the rest is no noise
@@ -65,6 +66,9 @@ for update in range(150):
     def check_series(self, run: Any) -> Iterator[Finding]:
         for track in run.tracks:
             losses = finite([loss for _, loss in track.losses()])
+            if self._constant(track, losses):
+                yield self._never_changes(track, losses)
+                continue
             if len(losses) < self.least_updates or len(track.samples) < self.least_samples:
                 continue
             if _adversarial(run, track) or warming(track):
@@ -96,6 +100,29 @@ for update in range(150):
                 optimizer=track.optimizer,
                 rank=track.rank,
             )
+
+    def _constant(self, track: Any, losses: list[float]) -> bool:
+        """Equal to the bit from the first update on, though there are gradients: no noise, no progress, no decay does that."""
+        if len(losses) < self.least_equal or min(losses) != max(losses) or warming(track):
+            return False
+        return any(sample.total_norm() > 0 for sample in track.samples)
+
+    def _never_changes(self, track: Any, losses: list[float]) -> Finding:
+        rate = track.rows[-1].lr
+        return self.finding(
+            track.loss_at,
+            f"The loss is exactly {losses[-1]:.6g} in all of the {len(losses)} updates so far, although its gradients are not zero: the updates do "
+            "not reach the weights that make it. Check "
+            + ("" if rate is None else f"the learning rate ({rate:g}), ")
+            + "that the optimizer holds this model's parameters, and that nothing puts the weights back.",
+            step=track.rows[-1].index,
+            loss_before=losses[0],
+            loss_after=losses[-1],
+            threshold=0.0,
+            lr=rate,
+            optimizer=track.optimizer,
+            rank=track.rank,
+        )
 
     def _still(self, track: Any, trend: Progress) -> bool:
         """The weights have not moved enough for the loss to move, however noisy it is."""

@@ -7,7 +7,6 @@ from typing import Any
 
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
-from fallline.rules._trends import median
 
 __all__ = ["InputBound"]
 
@@ -38,11 +37,11 @@ class Slow(torch.utils.data.Dataset):
 torch.manual_seed(0)
 model = torch.nn.Linear(8, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for inputs in torch.utils.data.DataLoader(Slow(), batch_size=4):
+for inputs in torch.utils.data.DataLoader(Slow(), batch_size=4):  # FL520
     loss = torch.nn.functional.mse_loss(model(inputs), inputs[:, :1])
     optimizer.zero_grad()
     loss.backward()
-    optimizer.step()  # FL520
+    optimizer.step()
 """,
     )
     right = (
@@ -70,23 +69,46 @@ for inputs in torch.utils.data.DataLoader(torch.randn(240, 8), batch_size=4):
             rows = [r for r in track.rows[5:][-1000:] if "data" in r.seconds and len(r.seconds) > 1]
             if len(rows) < self.least_updates:
                 continue
-            waits = [r.seconds["data"] for r in rows]
-            totals = [sum(r.seconds.values()) for r in rows]
-            usual = median([w / t for w, t in zip(waits, totals, strict=True) if t > 0] or [0.0])
-            if usual < self.share or median(waits) < self.least_seconds:
+            # of a typical update, as in the report
+            typical = track.typical()
+            wait, total = typical.get("data", 0.0), sum(typical.values())
+            if wait < self.share * total or wait < self.least_seconds:
                 continue
-            # said as a share of the whole, as in the report: an epoch's first batch counts as much as it takes
-            wait, total = sum(waits) / len(rows), sum(totals) / len(rows)
-            share = wait / total
+            workers = _workers(run, track)
             yield self.finding(
-                track.at,
-                f"{share:.0%} of the time between updates is spent waiting for data: {1000 * wait:.1f} of {1000 * total:.1f} ms. "
-                "Without workers, set `num_workers`; with workers, add more, or do the slow part of loading once and cache it.",
+                track.batch_at,
+                f"{wait / total:.0%} of the time between updates is spent waiting for data: {1000 * wait:.1f} of {1000 * total:.1f} ms. {_advice(workers)}",
                 step=rows[-1].index,
-                share=share,
+                share=wait / total,
                 threshold=self.share,
                 data_ms=1000 * wait,
                 update_ms=1000 * total,
+                workers=workers,
                 optimizer=track.optimizer,
                 rank=track.rank,
             )
+
+
+def _workers(run: Any, track: Any) -> int | None:
+    """Of the loader whose batches this loop waits for."""
+    at = track.batch_at
+    meta: dict[str, Any] = next((rank.meta for rank in run.ranks if rank.number == track.rank), {})
+    for name, known in meta.items():
+        if name.startswith("loader#") and (known.get("path"), known.get("line")) == (
+            at.path,
+            at.line,
+        ):
+            workers = known.get("workers")
+            return workers if isinstance(workers, int) else None
+    return None
+
+
+def _advice(workers: int | None) -> str:
+    if workers:
+        return (
+            f"The loader has {workers} worker{'s' * (workers > 1)}, and they cannot keep up: add more while there are idle cores, or do the slow "
+            "part of loading once and cache it."
+        )
+    if workers == 0:
+        return "The loader reads in the training process: set `num_workers`, or do the slow part of loading once and cache it."
+    return "Without workers, set `num_workers`; with workers, add more, or do the slow part of loading once and cache it."

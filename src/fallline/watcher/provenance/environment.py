@@ -31,6 +31,7 @@ def switches() -> dict[str, Any]:
         "default dtype": lambda: str(torch.get_default_dtype())[6:],
         "deterministic algorithms": torch.are_deterministic_algorithms_enabled,
         "float32 matmul precision": lambda: _precision(backends.cuda.matmul, torch.get_float32_matmul_precision),
+        "float32 convolution precision": lambda: _convolutions(backends.cudnn),
         "cudnn.benchmark": lambda: backends.cudnn.benchmark,
         "cudnn.deterministic": lambda: backends.cudnn.deterministic,
         "mkldnn": lambda: backends.mkldnn.enabled,
@@ -46,8 +47,17 @@ def switches() -> dict[str, Any]:
 
 def _precision(matmul: Any, otherwise: Callable[[], str]) -> str:
     """Newer versions warn of the older question once the newer one was answered."""
-    known = getattr(matmul, "fp32_precision", None)
-    return otherwise() if known in (None, "none") else str(known)
+    for place in (matmul, torch.backends):
+        known = getattr(place, "fp32_precision", None)
+        if known not in (None, "none"):
+            return str(known)
+    return otherwise()
+
+
+def _convolutions(cudnn: Any) -> str:
+    """In TF32 unless somebody turns that off."""
+    known = getattr(getattr(cudnn, "conv", None), "fp32_precision", None)
+    return str(known) if known not in (None, "none") else "tf32" if cudnn.allow_tf32 else "ieee"
 
 
 def surroundings() -> dict[str, Any]:

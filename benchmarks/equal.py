@@ -1,0 +1,179 @@
+"""`fallline equal` on loops with one planted fault each, and on right ones, in six frameworks: each fault named, each right loop equal.
+
+python benchmarks/equal.py             # all of them; about ten minutes on two cores
+python benchmarks/equal.py plain       # those of one module of equal_loops
+python benchmarks/equal.py --write     # writes the section of RESULTS.md
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from results import machine, write_section
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+@dataclass
+class Case:
+    """One loop, and what has to be said about it."""
+
+    module: str
+    loop: str
+    fault: str
+    what: str = ""  # the comparison that differs; none for a right loop
+    code: str | None = None
+    ratio: float | None = None
+    ranks: int = 1
+    only: tuple[str, ...] = ()
+
+
+A, F = ("accumulation",), ("features",)
+FAULTS = [
+    Case("plain", "classify", "undivided", "accumulation", "FL104", 4),
+    Case("plain", "classify", "undivided and clipped", "accumulation", "FL104", 4),
+    Case("plain", "classify", "divided twice", "accumulation", "FL129", 1 / 4),
+    Case("plain", "classify", "wrong divisor", "accumulation", "FL104", 2),
+    Case("plain", "classify", "wiped", "accumulation", "FL105"),
+    Case("plain", "classify", "clip each", "accumulation", "FL103"),
+    Case("plain", "classify", "divided inside", "accumulation", "FL110"),
+    Case("plain", "classify", "scaled after clipping", "clipping", None, 1 / 4),
+    Case("plain", "classify", "remainder", "remainder", "FL107", 3 / 4),
+    Case("plain", "classify", "remainder dropped", "remainder", "FL107"),
+    Case("plain", "language", "mean of means", "tokens", "FL111"),
+    Case("plain", "language", "divided by the last one's tokens", "accumulation", None),
+    Case("plain", "blocks", "checkpoint without rng", "checkpointing", "FL407"),
+    Case("plain", "blocks", "compile only", "compile", None),
+    Case("plain", "blocks", "eager only", "compile", None),
+    Case("plain", "evaluated", "evaluation divided twice", "evaluation", None, 1 / 8),
+    Case("plain", "evaluated", "evaluation undivided", "evaluation", None, 3),
+    Case("plain", "shifted", "labels shifted twice", "labels", None),
+    Case("plain", "drawn", "drawn undivided", "accumulation", "FL104", 4),
+    Case("plain", "split", "split undivided", "accumulation", "FL104", 4),
+    Case("accelerated", "train", "undivided", "accumulation", "FL104", 4),
+    Case("accelerated", "train", "divided twice", "accumulation", "FL129", 1 / 4),
+    Case("accelerated", "train", "wiped", "accumulation", "FL105"),
+    Case("accelerated", "train", "clip each", "accumulation", "FL103"),
+    Case("accelerated", "train", "remainder", "remainder", "FL107", 3 / 4),
+    Case("accelerated", "train", "scaled after clipping", "clipping", None, 1 / 4),
+    Case("accelerated", "train", "evaluation undivided", "evaluation", None, 3),
+    Case("lightened", "train", "divided twice", "accumulation", "FL129", 1 / 4),
+    Case("lightened", "train", "divided before the step", "accumulation", "FL129", 1 / 4),
+    Case("lightened", "train", "manual undivided", "accumulation", "FL104", 4),
+    Case("lightened", "train", "manual wiped", "accumulation", "FL105"),
+    Case("lightened", "train", "manual clip each", "accumulation", "FL103"),
+    Case("lightened", "train", "remainder", "remainder", "FL107", 3 / 4),
+    Case("lightened", "train", "evaluation divided twice", "evaluation", None, 1 / 4),
+    Case("trained", "train", "undivided", "accumulation", "FL104", 4),
+    Case("trained", "train", "divided twice", "accumulation", "FL129", 1 / 4),
+    Case("trained", "train", "mean of means", "tokens", "FL111"),
+    Case("trained", "train", "labels shifted twice", "labels", None),
+    Case("trained", "train", "mask forgotten", "padding", None),
+    Case("ranked", "classify", "by ranks twice", "ranks", "FL137", 1 / 2, 2),
+    Case("ranked", "classify", "fsdp by ranks twice", "ranks", "FL137", 1 / 2, 2),
+    Case("ranked", "classify", "summed over ranks", "ranks", "FL137", 2, 2),
+    Case("ranked", "classify", "undivided", "accumulation", "FL104", 2, 2),
+    Case("ranked", "classify", "no sampler", "ranks", "FL304", None, 2),
+    Case("ranked", "classify", "never synchronised", "ranks", "FL320", None, 2),
+    Case("ranked", "language", "mean of ranks", "ranks", None, None, 2),
+    Case("sped", "train", "undivided", "accumulation", "FL104", 4),
+    Case("sped", "train", "divided twice", "accumulation", "FL129", 1 / 4),
+    Case("sped", "train", "wiped", "accumulation", "FL105"),
+    Case("sped", "train", "clip each", "accumulation", "FL103"),
+    Case("sped", "train", "remainder", "remainder", "FL107"),
+    Case("sped", "train", "by ranks twice", "ranks", "FL137", 1 / 2, 2),
+]
+RIGHT = [
+    *(Case("plain", "classify", f"right{more}") for more in ("", " by hand", " clip", " flush", " batch norm", " autocast", " adam", " float64", " foreach", " fused", " one batch", " sum", " scaler")),
+    *(Case("plain", "language", f"right{more}") for more in ("",)),
+    *(Case("plain", "blocks", f"right{more}") for more in ("", " checkpoint", " compile", " reentrant")),
+    *(Case("plain", "evaluated", f"right{more}") for more in ("", " sum over samples")),
+    *(Case("plain", loop, "right") for loop in ("shifted", "drawn", "split", "noisy", "augmented")),
+    *(Case("accelerated", "train", f"right{more}") for more in ("", " by hand", " clip")),
+    Case("accelerated", "train", "right", ranks=2),
+    *(Case("lightened", "train", f"right{more}") for more in ("", " clip", " manual")),
+    *(Case("trained", "train", f"right{more}") for more in ("", " flush", " checkpointing", " bf16", " clip", " equal lengths")),
+    *(Case("ranked", "classify", f"right{more}", ranks=2) for more in ("", " clip", " fsdp", " fsdp clip")),
+    Case("ranked", "language", "right", ranks=2),
+    *(Case("sped", "train", f"right{more}") for more in ("", " clip")),
+    Case("sped", "train", "right", ranks=2),
+]  # fmt: skip
+
+
+@dataclass
+class Outcome:
+    case: Case
+    right: bool
+    said: str
+    seconds: float
+    runs: int
+
+
+def judge(case: Case) -> Outcome:
+    """Run it, and hold what was said against what has to be."""
+    from fallline.instruments.equal import equal
+
+    begun = time.monotonic()
+    loop = importlib.import_module(f"equal_loops.{case.module}").LOOPS[case.loop]
+    try:
+        answer = equal(functools.partial(loop, case.fault), ranks=case.ranks, only=case.only)
+    except Exception as error:
+        return Outcome(case, False, f"{type(error).__name__}: {error}", 0, 0)
+    wrong = [c for c in answer.comparisons if not c.equal]
+    if case.what:
+        hits = [c for c in wrong if (c.what, c.code) == (case.what, case.code)]
+        right = bool(hits) and (
+            case.ratio is None or abs((hits[0].ratio or 0) / case.ratio - 1) < 0.02
+        )
+        said = (hits or wrong)[0].message if wrong else "equal"
+    else:
+        right = answer.verdict == "equal"
+        said = wrong[0].message if wrong else f"equal in {len(answer.comparisons)} ways"
+    return Outcome(case, right, said, time.monotonic() - begun, answer.runs)
+
+
+def main(arguments: list[str]) -> int:
+    modules = [a for a in arguments if not a.startswith("-")]
+    outcomes = []
+    for case in (*FAULTS, *RIGHT):
+        if not modules or case.module in modules:
+            outcomes.append(judge(case))
+            o = outcomes[-1]
+            print(f"{'ok   ' if o.right else 'WRONG'} {case.module} {case.loop}: {case.fault} ({o.runs} runs, {o.seconds:.0f} s): {o.said}", flush=True)  # fmt: skip
+    body = table(outcomes)
+    print(body)
+    if "--write" in arguments:
+        write_section("One update in other ways", body)
+    return 0 if all(o.right for o in outcomes) else 1
+
+
+NAMES = {"plain": "plain PyTorch", "accelerated": "Accelerate", "lightened": "Lightning", "trained": "transformers' Trainer", "ranked": "DDP and FSDP2 (gloo)", "sped": "DeepSpeed"}  # fmt: skip
+
+
+def table(outcomes: list[Outcome]) -> str:
+    lines = [
+        f"`python benchmarks/equal.py`, {machine()}: `fallline equal` on loops with one planted fault each (it has to be named with the right rule and, where there is one, ratio) and on right loops (they have to be called equal).",
+        "",
+        "| framework | faults named | right loops called equal |",
+        "|---|---:|---:|",
+    ]
+    for module, name in NAMES.items():
+        mine = [o for o in outcomes if o.case.module == module]
+        if mine:
+            faults, right = [o for o in mine if o.case.what], [o for o in mine if not o.case.what]
+            lines.append(f"| {name} | {sum(o.right for o in faults)} of {len(faults)} | {sum(o.right for o in right)} of {len(right)} |")  # fmt: skip
+    faults, right = [o for o in outcomes if o.case.what], [o for o in outcomes if not o.case.what]
+    lines.append(f"| all | {sum(o.right for o in faults)} of {len(faults)} | {sum(o.right for o in right)} of {len(right)} |")  # fmt: skip
+    missed = [o for o in outcomes if not o.right]
+    lines += ["", "Not as they should be:", ""] if missed else []
+    lines += [f"- {NAMES[o.case.module]}, {o.case.loop}: {o.case.fault}: {o.said}" for o in missed]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

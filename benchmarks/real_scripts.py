@@ -1,0 +1,293 @@
+"""Public training scripts, watched: the same bits as bare, every finding judged by hand, and broken in one way each.
+
+    python benchmarks/real_scripts.py --mirror DIR [--site DIR] [NAME ...]      # healthy and broken
+    python benchmarks/real_scripts.py --mirror DIR --cost 5                     # CPU time in turns, on a quiet machine
+    python benchmarks/real_scripts.py --mirror DIR --write                      # and into RESULTS.md
+
+`--mirror` holds git directories `owner+name/repo`; `--site` is a folder with packages that the scripts need and we do not
+(torchvision, gymnasium, torch_geometric, matplotlib, tyro, scikit-learn), made by `pip install --no-deps --target`. Nothing fetched
+is in this repository: real/scripts.py names the files, says which few words of them are replaced (data, sizes, devices; loops stay as
+they are), and what each finding is worth. Data is made up, in the format that the script reads (real/data.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import resource
+import shlex
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from real.data import WRITERS
+from real.entry import Break, Real, Swap
+from real.scripts import SCRIPTS
+from results import machine, write_section
+
+HERE = Path(__file__).parent
+SOURCE = HERE.parent / "src"
+_TORCH = re.compile(
+    r"^(import torch|from torch[\w.]* import [^(\n]*[^(\\\n]|import torch\.[\w.]+ as \w+) *$", re.M
+)
+SECONDS = 600
+
+
+@dataclass
+class Ran:
+    """One run of a script."""
+
+    status: int
+    output: str
+    seconds: float
+    cpu: float
+    bits: dict[str, object] = field(default_factory=dict)
+    findings: list[dict[str, object]] = field(default_factory=list)
+    said: str = ""  # the line at the end
+
+
+class Stage:
+    """Where scripts are laid out and run."""
+
+    def __init__(self, mirror: Path, site: Path | None, work: Path) -> None:
+        self.mirror, self.site, self.work = mirror, site, work
+
+    def lay(self, real: Real, name: str, swaps: tuple[Swap, ...] = ()) -> Path:
+        """A fresh copy of a script, its neighbours and its data; the folder that stands for the repository."""
+        ready = self.work / "ready" / real.name
+        if not ready.exists():
+            self._fetch(real, ready)
+            for writer in real.data:
+                WRITERS[writer](ready / Path(real.script).parent)
+        folder = self.work / name / real.name
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(ready, folder)
+        for swap in (*real.swaps, *swaps):
+            _swap(folder / (swap.path or real.script), swap)
+        script = folder / real.script
+        text = script.read_text(encoding="utf-8")
+        found = _TORCH.search(text)
+        at = text.index("\n", found.start()) if found else None
+        if real.after:
+            at = text.index("\n", text.index(real.after))
+        if at is None:
+            raise SystemExit(f"{real.name}: no line imports torch")
+        script.write_text(f"{text[:at]}; import _bits{text[at:]}", encoding="utf-8")
+        return folder
+
+    def _fetch(self, real: Real, into: Path) -> None:
+        git = ["git", "-C", str(self.mirror / real.repo.replace("/", "+") / "repo")]
+        listed = subprocess.run(
+            [*git, "ls-tree", "-r", "--name-only", "HEAD", *real.take],
+            capture_output=True, text=True, check=True,
+        ).stdout.splitlines()  # fmt: skip
+        for path in listed:
+            if Path(path).suffix not in (".py", ".txt", ".json", ".yaml", ".yml", ".toml"):
+                continue
+            got = subprocess.run([*git, "show", f"HEAD:{path}"], capture_output=True)
+            if got.returncode == 0:
+                (into / path).parent.mkdir(parents=True, exist_ok=True)
+                (into / path).write_bytes(got.stdout)
+        if not (into / real.script).exists():
+            raise SystemExit(f"{real.name}: {real.repo} has no {real.script}")
+
+    def run(self, real: Real, folder: Path, out: Path | None, *, bits: bool = True) -> Ran:
+        script = folder / real.script
+        python = [sys.executable] if out is None else [
+            sys.executable, "-m", "fallline", "run", "--out", str(out)
+        ]  # fmt: skip
+        paths = [HERE / "real" / "stage", SOURCE, *(folder / p for p in real.path)]
+        paths += [self.site] if self.site else []
+        record = folder / "_bits.json"
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(map(str, paths)),
+            "OMP_NUM_THREADS": "1",
+            "PYTHONHASHSEED": "0",
+            "MPLBACKEND": "Agg",
+            "HF_HUB_OFFLINE": "1",
+            "HF_HOME": str(self.work / "hf"),
+            "CUDA_VISIBLE_DEVICES": "",
+            "REAL_BITS": str(record) if bits else "",
+        }
+        if out is not None:
+            shutil.rmtree(out, ignore_errors=True)
+        before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+        try:
+            done = subprocess.run(
+                [*python, script.name, *shlex.split(real.args)],
+                cwd=script.parent, env=environment, capture_output=True, text=True, timeout=SECONDS,
+                stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+            status, output, errors = done.returncode, done.stdout, done.stderr
+        except subprocess.TimeoutExpired as error:
+            status, output, errors = 124, "", str(error.stderr or b"", "utf-8", "replace") if isinstance(error.stderr, bytes) else ""  # fmt: skip
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        ran = Ran(
+            status,
+            output + errors,
+            time.perf_counter() - start,
+            after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
+        )
+        (folder / "_output.txt").write_text(ran.output, encoding="utf-8")
+        if record.exists():
+            ran.bits = json.loads(record.read_text())
+        if out is not None and (out / "findings.json").exists():
+            ran.findings = json.loads((out / "findings.json").read_text())
+        ours = [line for line in errors.splitlines() if line.startswith("fallline:")]
+        ran.said = ours[-1] if ours else ""
+        return ran
+
+
+def _swap(path: Path, swap: Swap) -> None:
+    text = path.read_text(encoding="utf-8")
+    if swap.old not in text:
+        raise SystemExit(f"{path}: does not hold {swap.old!r}")
+    path.write_text(text.replace(swap.old, swap.new), encoding="utf-8")
+
+
+def healthy(stage: Stage, real: Real) -> tuple[str, list[str]]:
+    """The row of a script as it is, and what is wrong with it."""
+    bare = stage.run(real, stage.lay(real, "bare"), None)
+    watched = stage.run(real, stage.lay(real, "watched"), stage.work / "runs" / real.name)
+    wrong = []
+    if bare.status or watched.status != bare.status:
+        wrong.append(f"exit {bare.status} bare, {watched.status} watched: {watched.output[-600:]}")
+    same = bare.bits == watched.bits and bool(bare.bits.get("steps") or bare.bits.get("state"))
+    if not same:
+        wrong.append(f"other bits: {bare.bits} {watched.bits}")
+    cells = []
+    for finding in watched.findings:
+        if finding["severity"] == "info":
+            continue
+        code, line = str(finding["code"]), finding["line"]
+        verdict = real.judged.get(code)
+        if verdict is None:
+            wrong.append(
+                f"not judged: {code} {Path(str(finding['path'])).name}:{line} {finding['message']}"
+            )
+        cells.append(f"{code} :{line} {verdict or '?'}")
+    missing = [c for c in real.judged if c not in {f["code"] for f in watched.findings}]
+    if missing:
+        wrong.append(f"judged, and not found any more: {missing}")
+    told = "<br>".join(cells) or "nothing"
+    row = f"| {real.repo} | {real.script} | {watched.bits.get('steps', 0)} | {'yes' if same else '**no**'} | {told} |"
+    print(f"   {bare.seconds:.0f} s bare, {watched.seconds:.0f} s watched; {watched.said}")
+    return row, wrong
+
+
+def broken(stage: Stage, real: Real, fault: Break) -> tuple[str, list[str]]:
+    """The row of one break, and what is wrong with it."""
+    folder = stage.lay(real, "broken", fault.swaps)
+    path = folder / (fault.path or fault.swaps[0].path or real.script)
+    lines = path.read_text(encoding="utf-8").splitlines()
+    at = [n for n, line in enumerate(lines, 1) if fault.at in line]
+    if len(at) != 1:
+        raise SystemExit(f"{real.name}: {fault.at!r} is in {len(at)} lines")
+    ran = stage.run(real, folder, stage.work / "runs" / f"{real.name}-broken")
+    told = [
+        (str(f["code"]), Path(str(f["path"])).name, f["line"])
+        for f in ran.findings
+        if f["severity"] != "info" and str(f["code"]) not in real.judged
+    ]
+    hit = [t for t in told if t[0] in fault.codes]
+    exact = [t for t in hit if t[1] == path.name and t[2] == at[0]]
+    others = sorted({f"{c}:{line}" for c, _, line in told if c not in fault.codes})
+    verdict = (
+        exact[0][0]
+        if exact
+        else f"{hit[0][0]}, line {hit[0][2]} not {at[0]}"
+        if hit
+        else "**missed**"
+    )
+    row = f"| {real.script} | {fault.what} | {verdict} | {', '.join(others)} |"
+    wrong = (
+        []
+        if exact
+        else [
+            f"{fault.what}: expected {fault.codes} at {at[0]}, told {told}; {ran.said}; {ran.output[-300:] if ran.status else ''}"
+        ]
+    )
+    return row, wrong
+
+
+def cost(stage: Stage, real: Real, turns: int) -> str:
+    """CPU time watched over bare, in turns."""
+    ratios, walls = [], []
+    for _ in range(turns):
+        bare = stage.run(real, stage.lay(real, "bare"), None, bits=False)
+        watched = stage.run(
+            real, stage.lay(real, "watched"), stage.work / "runs" / real.name, bits=False
+        )
+        ratios.append(watched.cpu / bare.cpu)
+        walls.append(watched.seconds / bare.seconds)
+    ratios.sort()
+    return (
+        f"| {real.script} | {bare.seconds:.1f} | {statistics.median(ratios):.3f} "
+        f"({ratios[0]:.3f} - {ratios[-1]:.3f}) | {statistics.median(walls):.3f} |"
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", help="scripts; all by default")
+    parser.add_argument("--mirror", type=Path, required=True)
+    parser.add_argument("--site", type=Path)
+    parser.add_argument("--work", type=Path, default=Path("/tmp/real_scripts"))
+    parser.add_argument("--only", choices=("healthy", "broken"))
+    parser.add_argument("--cost", type=int, metavar="TURNS", help="measure CPU time instead")
+    parser.add_argument(
+        "--write", action="store_true", help="put the result into benchmarks/RESULTS.md"
+    )
+    args = parser.parse_args()
+    stage = Stage(args.mirror, args.site, args.work)
+    chosen = [s for s in SCRIPTS if not args.names or s.name in args.names]
+    if args.cost:
+        rows = ["| script | bare, s | CPU x | wall x |", "|---|---|---|---|"]
+        for real in chosen:
+            rows.append(cost(stage, real, args.cost))
+            print(rows[-1], flush=True)
+        if args.write:
+            write_section(
+                "real scripts, cost",
+                f"`python benchmarks/real_scripts.py --mirror DIR --cost {args.cost}`, {machine()}\n\n"
+                + "\n".join(rows),
+            )
+        return 0
+    good = [
+        "| repository | script | updates | same bits | errors and warnings, judged |",
+        "|---|---|---|---|---|",
+    ]
+    bad = ["| script | broken so | found, on the line | also said |", "|---|---|---|---|"]
+    failures = 0
+    for real in chosen:
+        steps = [] if args.only == "broken" else [(good, lambda real=real: healthy(stage, real))]
+        if args.only != "healthy":
+            steps += [(bad, lambda real=real, b=b: broken(stage, real, b)) for b in real.breaks]
+        for table, step in steps:
+            row, wrong = step()
+            table.append(row)
+            failures += bool(wrong)
+            print(row, *(f"   !! {w}" for w in wrong), sep="\n", flush=True)
+    print(f"{len(good) - 2} scripts, {len(bad) - 2} broken, {failures} with something to look at")
+    if args.write:
+        body = f"`python benchmarks/real_scripts.py --mirror DIR --site DIR`, {machine()}, one thread. Data is made up, loops are untouched.\n\n"
+        write_section(
+            "real scripts",
+            body + "\n".join(good) + "\n\nBroken in one way each:\n\n" + "\n".join(bad),
+        )
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

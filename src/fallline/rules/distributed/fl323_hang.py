@@ -1,0 +1,93 @@
+"""FL323: ranks wait in a collective for one that is elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from fallline.finding import Finding, Severity
+from fallline.location import Location
+from fallline.rule import Rule
+from fallline.runs.stall import STALLED, sentences, stall_of
+
+__all__ = ["Hang"]
+
+
+class Hang(Rule):
+    code = "FL323"
+    name = "hang"
+    severity = Severity.ERROR
+    yields_to = ("FL322", "FL324")
+    what = "Ranks wait in a collective for a rank that is elsewhere."
+    why = (
+        "A collective returns when every rank has called it. A rank that took another branch, or is stuck, keeps all of them waiting until a "
+        "timeout of minutes ends the run, and its message names the rank that waited, not the one that did not come."
+    )
+    instead = (
+        "Look at the line where the odd rank is. Branches around training steps must be decided alike on all ranks: by the update's number, or by a "
+        "value that was broadcast."
+    )
+    wrong = (
+        """\
+import time
+
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+
+
+def evaluate():
+    time.sleep(3600)  # FL323
+
+
+for update in range(60):
+    if update == 30 and dist.get_rank() == 1:
+        evaluate()
+    loss = model(torch.randn(16, 8)).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+dist.destroy_process_group()
+""",
+    )
+    right = (
+        """\
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+for update in range(60):
+    loss = model(torch.randn(16, 8)).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+dist.destroy_process_group()
+""",
+    )
+
+    stalled = STALLED  # seconds without an update on any rank
+
+    def check_series(self, run: Any) -> Iterator[Finding]:
+        stall = stall_of(run.states, self.stalled)
+        if stall is None or not stall.waiting:
+            return
+        odd = [*stall.elsewhere, *stall.silent]
+        if not odd and len(stall.waiting) > 1:  # all wait, but not for each other
+            odd = min(stall.waiting.values(), key=len)
+        if not odd:
+            return
+        yield self.finding(
+            odd[0].at or Location("", 1),
+            f"No rank has made an update for {stall.idle:.0f} s. {' '.join(sentences(stall))}",
+            seconds=stall.idle,
+            ranks=[state.rank for state in odd][:64],
+            updates=odd[0].updates,
+            threshold=self.stalled,
+        )

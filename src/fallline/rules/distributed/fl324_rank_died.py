@@ -1,0 +1,128 @@
+"""FL324: a rank ended before the others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from fallline.finding import Finding, Severity
+from fallline.location import Location
+from fallline.rule import Rule
+
+__all__ = ["RankDied"]
+
+# how a rank ends that another one has left alone
+_LEFT_ALONE = re.compile(
+    r"peer|connection|broken pipe|socket|timed? ?out|nccl|aborted|SIGTERM|terminat", re.IGNORECASE
+)
+
+
+class RankDied(Rule):
+    code = "FL324"
+    name = "rank-died"
+    severity = Severity.ERROR
+    what = "A rank ended before the others."
+    why = (
+        "The others cannot go on without it: they raise errors about connections, or are stopped by the launcher, and those messages hide the one "
+        "that matters."
+    )
+    instead = (
+        "Look at that rank's own error first. A rank that ended without a word was killed from outside: mostly by the system, out of memory "
+        "(`dmesg | grep -i oom`), or by the cluster."
+    )
+    wrong = (
+        """\
+import os
+
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+for update in range(60):
+    if update == 30 and dist.get_rank() == 1:
+        raise RuntimeError("a corrupt sample")  # FL324
+    loss = model(torch.randn(16, 8)).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+dist.destroy_process_group()
+""",
+    )
+    right = (
+        """\
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+for update in range(60):
+    loss = model(torch.randn(16, 8)).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+dist.destroy_process_group()
+""",
+    )
+
+    quiet = 10.0  # seconds in which the others were heard of
+
+    def check_series(self, run: Any) -> Iterator[Finding]:
+        states = list(run.states.values())
+        first = self._first(states)
+        if first is None:
+            return
+        others = [s for s in states if s is not first]
+        how = (
+            f"ended: {first.ended}"
+            if first.ended
+            else "ended without a word, so it was killed from outside (out of memory?)"
+        )
+        after = f" {_others(others)}"
+        yield self.finding(
+            first.at or self._place(run, first.rank),
+            f"Rank {first.rank} {how}, after {first.updates} updates.{after}",
+            rank=first.rank,
+            status=first.ended,
+            updates=first.updates,
+            written=first.written,
+        )
+
+    def _first(self, states: list[Any]) -> Any:
+        """The rank that went first, where one did."""
+        if len(states) < 2:
+            return None
+        failed = [s for s in states if s.ended and not _well(s.ended)]
+        own = [s for s in failed if not _LEFT_ALONE.search(s.ended)]
+        gone = [s for s in states if not s.ended]
+        newest = max(s.written for s in states)
+        silent = [s for s in gone if newest - s.written > self.quiet]
+        if own and len(own) < len(states) and len({s.ended for s in own}) == 1:
+            return min(own, key=lambda s: s.written)
+        if failed and not own and gone:  # the others lost their connection to it
+            return min(gone, key=lambda s: s.written)
+        if silent and len(silent) < len(states):
+            return min(silent, key=lambda s: s.written)
+        return None
+
+    @staticmethod
+    def _place(run: Any, rank: int) -> Location:
+        track = next((t for t in (*run.of_rank(rank), *run.tracks) if t.rows), None)
+        return track.loss_at if track is not None else Location("", 1)
+
+
+def _well(status: str) -> bool:
+    return status in ("finished", "exit 0")
+
+
+def _others(states: list[Any]) -> str:
+    still = [s for s in states if not s.ended]
+    if len(still) == len(states):
+        return "The others were stopped, or wait for it."
+    ended = next(s for s in states if s.ended)
+    return f"Rank {ended.rank} then ended: {ended.ended}."

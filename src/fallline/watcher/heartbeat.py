@@ -1,0 +1,180 @@
+"""Where this rank is: the training thread's stack, seen from the recorder's thread every few seconds.
+
+The training thread does nothing for it. A rank that is stuck in Python or in a call that lets other threads run is still
+seen; one that holds the interpreter, or is dead, stops being written, which is an answer too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import statistics
+import sys
+import threading
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType, TracebackType
+
+from fallline.finding import Finding
+from fallline.location import Location
+from fallline.runs.rank import PARTS, RankState, read_ranks, write_rank
+from fallline.runs.stall import STALLED, stall_text
+from fallline.runs.update import UpdateRow
+from fallline.taps.frames import is_user_file, locate, place
+from fallline.taps.tap import thread
+from fallline.watcher.collectives import RECENT, Collectives
+from fallline.watcher.observed import Observed
+from fallline.watcher.progress import Progress
+from fallline.watcher.recorder import FLUSH_SECONDS
+
+__all__ = ["Heartbeat"]
+
+PRINTS = 48  # digests of the parameters: the first third stays, of the others the latest
+FINDINGS = 20
+_DISTRIBUTED = os.path.join("torch", "distributed", "")
+# what a file of torch's says about what is going on; the innermost counts
+_DOING = (
+    (os.path.join("torch", "autograd", ""), "backward"),
+    (os.path.join("torch", "utils", "data", ""), "data"),
+    (os.path.join("torch", "optim", ""), "step"),
+    (os.path.join("torch", "_dynamo", ""), "compile"),
+    (os.path.join("torch", "_inductor", ""), "compile"),
+)
+
+
+class Heartbeat:
+    """Of one process. `beat` and `row` are called in the recorder's thread."""
+
+    def __init__(
+        self,
+        progress: Progress,
+        collectives: Collectives,
+        observed: Observed,
+        found: Callable[[], list[Finding]],
+    ) -> None:
+        self._progress = progress
+        self._collectives = collectives
+        self._observed = observed
+        self._found = found
+        self._recent: deque[dict[str, float]] = deque(maxlen=RECENT)
+        self._prints: dict[int, str] = {}
+        self._last = self._longest = 0.0
+        self._cpu = (time.monotonic(), time.process_time())
+        self._started = time.time()
+        self._steps = 0
+        self._crashed_at: Location | None = None
+        self._said = 0.0  # the update after which a stall was told
+
+    def row(self, row: UpdateRow) -> None:
+        """One more update."""
+        if self._last and row.seconds:
+            passed = row.time - self._last
+            self._longest = max(self._longest, passed)
+            other = max(0.0, passed - sum(row.seconds.values()))
+            self._recent.append({**row.seconds, "other": other})
+        self._last = row.time
+        if row.fingerprint is not None:
+            digest = hashlib.blake2b(array("d", row.fingerprint).tobytes(), digest_size=8)
+            self._prints[row.index] = digest.hexdigest()
+            if len(self._prints) > PRINTS:
+                del self._prints[sorted(self._prints)[PRINTS // 3]]
+
+    def crashed(self, trace: TracebackType | None) -> None:
+        """The program raised: at the user's innermost line of this traceback."""
+        while trace is not None:
+            code = trace.tb_frame.f_code
+            if is_user_file(code.co_filename):
+                self._crashed_at = locate(code, trace.tb_lasti, trace.tb_lineno)
+            trace = trace.tb_next
+
+    def beat(self, folder: Path, rank: int, world: int, ended: str = "") -> None:
+        """Write down where this rank is; on rank 0, say so when nothing moves any more."""
+        self._look()
+        doing, at = ("", self._crashed_at) if ended else where()
+        write_rank(
+            folder,
+            RankState(
+                rank=rank,
+                world=world,
+                host=platform.node(),
+                pid=os.getpid(),
+                started=self._started,
+                written=time.time(),
+                ended=ended,
+                updates=self._progress.updates,
+                last_update=self._last,
+                longest=self._longest,
+                doing=doing,
+                at=at,
+                busy=self._busy(),
+                collectives=self._collectives.count,
+                met=self._collectives.met,
+                seconds=self._seconds(),
+                prints=self._prints,
+                findings=[f.as_dict() for f in self._found()[:FINDINGS]],
+                noted=len(self._observed.all),
+            ),
+        )
+        if rank == 0 and world > 1 and not ended:
+            self._tell(folder)
+
+    def _look(self) -> None:
+        """Updates that are counted but not recorded (while watching rests) are updates too."""
+        if self._progress.steps != self._steps:
+            self._steps = self._progress.steps
+            self._last = max(self._last, time.time() - FLUSH_SECONDS)
+
+    def _tell(self, folder: Path) -> None:
+        idle = time.time() - (self._last or self._started)
+        if idle < max(STALLED, 10 * self._longest) or self._said == (self._last or 1.0):
+            return
+        self._said = self._last or 1.0
+        text = stall_text(read_ranks([folder]))
+        if text:
+            print(f"fallline: no update for {idle:.0f} s. {text}", file=sys.stderr, flush=True)
+
+    def _busy(self) -> float:
+        before, self._cpu = self._cpu, (time.monotonic(), time.process_time())
+        passed = self._cpu[0] - before[0]
+        return round((self._cpu[1] - before[1]) / passed, 3) if passed > 0 else 0.0
+
+    def _seconds(self) -> dict[str, float]:
+        """Of an update, by part: the median of the recent ones."""
+        found = {
+            part: statistics.median(r.get(part, 0.0) for r in self._recent)
+            for part in PARTS
+            if self._recent
+        }
+        if self._collectives.waits:
+            waited = list(self._collectives.waits)
+            found["wait"] = statistics.median(w for w, _ in waited)
+            found["meet"] = statistics.median(m for _, m in waited)
+        return found
+
+
+def where() -> tuple[str, Location | None]:
+    """What the training thread is doing, and the user's line it does it from."""
+    ident = thread.ident or threading.main_thread().ident
+    frame = sys._current_frames().get(ident or 0)
+    if frame is None:
+        return "", None
+    at = place(frame)
+    return _doing(frame), at.at if at is not None else None
+
+
+def _doing(frame: FrameType) -> str:
+    """The outermost function of torch.distributed that it is in, else the kind of torch's code."""
+    here: FrameType | None = frame
+    found = met = ""
+    while here is not None:
+        name = here.f_code.co_filename
+        if _DISTRIBUTED in name and name.endswith("distributed_c10d.py"):
+            met = here.f_code.co_name
+        elif not found:
+            found = next((doing for part, doing in _DOING if part in name), "")
+        here = here.f_back
+    return met or found

@@ -1,0 +1,214 @@
+"""Which rank, which line: stragglers, hangs, dead ranks and collectives that part, for real on gloo; and what a folder may hold."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fallline.conclude import findings_of
+from fallline.finding import Finding
+from fallline.location import Location
+from fallline.rules import rule_by_code
+from fallline.runs.rank import RankState, read_rank, read_ranks, write_rank
+from fallline.runs.read import read_run
+from fallline.runs.series import Series
+from fallline.runs.stall import stall_text
+
+
+def launch(folder: Path, source: str, world: int) -> list[subprocess.Popen[str]]:
+    """That script on so many ranks, as torchrun starts it."""
+    (folder / "train.py").write_text(source)
+    port = free_port()
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world)}
+    return [
+        subprocess.Popen(
+            [sys.executable, "-m", "fallline", "run", "--out", "run", "train.py"],
+            cwd=folder,
+            env=os.environ | shared | {"RANK": str(rank), "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(world)
+    ]
+
+
+def free_port() -> int:
+    """Below those that the system hands out by itself: nobody else gets it between this look and its use."""
+    for port in range(20_000 + os.getpid() % 9_000, 32_000):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
+    raise AssertionError("no free port")
+
+
+def marked(source: str, code: str) -> int:
+    return next(n for n, line in enumerate(source.splitlines(), 1) if line.endswith(f"# {code}"))
+
+
+def found(folder: Path, **thresholds: dict[str, float]) -> dict[str, Finding]:
+    return {f.code: f for f in findings_of(read_run(folder / "run"), thresholds)}
+
+
+def ended(processes: list[subprocess.Popen[str]], seconds: float = 120) -> None:
+    for process in processes:
+        process.communicate(timeout=seconds)
+
+
+def specimen(code: str, kind: str = "wrong") -> str:
+    rule = rule_by_code(code)
+    assert rule is not None
+    return str(getattr(rule, kind)[0])
+
+
+def eventually(look: Callable[[], Finding | None]) -> Finding:
+    until = time.monotonic() + 120
+    while time.monotonic() < until:
+        if (seen := look()) is not None:
+            return seen
+        time.sleep(0.2)
+    raise AssertionError("never seen")
+
+
+def when(folder: Path, world: int, seconds: float, moved: int) -> None:
+    """Wait until all ranks have made so many updates and none for so long."""
+    until = time.monotonic() + 120
+    while time.monotonic() < until:
+        states = read_ranks([folder / "run"]) if (folder / "run").is_dir() else {}
+        if len(states) == world and all(
+            s.updates >= moved and s.idle > seconds for s in states.values()
+        ):
+            return
+        time.sleep(0.2)
+    raise AssertionError("the ranks never came to rest")
+
+
+@pytest.mark.parametrize("world", [2, pytest.param(8, marks=pytest.mark.long)])
+def test_a_straggler_and_a_rank_that_raises(tmp_path: Path, world: int) -> None:
+    """One run for both: rank 1 is slow in each update, and raises in the last."""
+    source = specimen("FL321").replace(
+        "dist.destroy_process_group()",
+        "if dist.get_rank() == 1:\n    raise RuntimeError('a corrupt sample')  # FL324\ndist.barrier()",
+    )
+    processes = launch(tmp_path, source, world)
+    ended(processes)
+    says = found(tmp_path)
+    slow, died = says["FL321"], says["FL324"]
+    assert slow.at.line == marked(source, "FL321") and slow.evidence["rank"] == 1
+    assert slow.evidence["part"] == "other" and slow.evidence["seconds"] > 0.01
+    assert died.at.line == marked(source, "FL324") and "a corrupt sample" in died.message
+    assert died.evidence["rank"] == 1
+
+
+@pytest.mark.parametrize("world", [2, pytest.param(8, marks=pytest.mark.long)])
+def test_a_hang_by_a_branch_and_then_a_kill(tmp_path: Path, world: int) -> None:
+    source = specimen("FL323")
+    processes = launch(tmp_path, source, world)
+    try:
+        when(tmp_path, world, 4.0, 30)
+        states = read_ranks([tmp_path / "run"])
+        assert [s.waits for s in states.values()].count(False) == 1
+        hang = found(tmp_path, FL323={"stalled": 3.0})["FL323"]
+        assert hang.at.line == marked(source, "FL323") and hang.evidence["ranks"] == [1]
+        assert "in evaluate()" in hang.message and "wait" in hang.message
+        processes[1].send_signal(signal.SIGKILL)
+        died = eventually(lambda: found(tmp_path).get("FL324"))
+        assert died.evidence["rank"] == 1 and "without a word" in died.message
+    finally:
+        for process in processes:
+            process.kill()
+
+
+def test_collectives_that_part(tmp_path: Path) -> None:
+    source = specimen("FL322")
+    processes = launch(tmp_path, source, 2)
+    try:
+        when(tmp_path, 2, 3.0, 6)
+        parts = found(tmp_path)["FL322"]
+    finally:
+        for process in processes:
+            process.kill()
+    assert f"barrier at train.py:{marked(source, 'FL322')}" in parts.message
+    assert parts.evidence["calls"] == {"all_reduce": [0], "barrier": [1]}
+
+
+# -- without processes ---------------------------------------------------------------------------------------------
+
+
+def state(rank: int, **known: object) -> RankState:
+    base = dict(world=4, started=1.0, written=1000.0, updates=500, last_update=900.0, longest=0.5)
+    return RankState(rank, **(base | known))  # type: ignore[arg-type]
+
+
+def series(*states: RankState) -> Series:
+    return Series(states={s.rank: s for s in states})
+
+
+def test_healthy_ranks_are_silent() -> None:
+    calm = {"data": 0.01, "forward": 0.1, "backward": 0.2, "step": 0.05, "other": 0.0, "wait": 0.1}
+    going = [state(r, last_update=999.0, seconds=calm) for r in range(4)]
+    assert findings_of(series(*going), {}) == []
+    done = [state(r, ended="finished", seconds=calm) for r in range(4)]
+    assert findings_of(series(*done), {}) == []
+    assert stall_text({s.rank: s for s in going}) == ""
+
+
+def test_the_slowest_of_a_thousand_is_named() -> None:
+    def seconds(data: float) -> dict[str, float]:
+        return {"data": data, "forward": 0.1, "backward": 0.3, "step": 0.05, "wait": 0.2}
+
+    states = [state(r, last_update=999.0, seconds=seconds(0.01)) for r in range(1000)]
+    states[617] = state(617, last_update=999.0, seconds=seconds(0.15))
+    (slow,) = findings_of(series(*states), {})
+    assert slow.code == "FL321" and slow.evidence["rank"] == 617 and slow.evidence["part"] == "data"
+
+
+def test_everybody_raises_the_same_is_no_dead_rank() -> None:
+    raised = [state(r, ended="raised ValueError: bad option") for r in range(4)]
+    assert findings_of(series(*raised), {}) == []
+
+
+def test_a_state_is_read_as_it_was_written(tmp_path: Path) -> None:
+    written = state(
+        3, doing="all_reduce", at=Location("train.py", 4, function="f"), prints={8: "ab"}
+    )
+    write_rank(tmp_path, written)
+    assert read_ranks([tmp_path]) == {3: written}
+    assert [p.name for p in tmp_path.iterdir()] == ["rank3.json"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b'{"rank": -1}',
+        b'{"rank": "1"}',
+        b'{"rank": 1, "at": {"path": 3}}',
+        b'{"rank": 1, "met": [1]}',
+        b'{"rank": 1, "written": 1e400}',
+        b"[" * 5000,
+        b'{"rank": 1, "host": "' + b"x" * 300_000 + b'"}',
+    ],
+)
+def test_what_is_no_state_is_left_out(tmp_path: Path, body: bytes) -> None:
+    (tmp_path / "rank1.json").write_bytes(body)
+    assert read_rank(tmp_path / "rank1.json") is None and read_ranks([tmp_path]) == {}
+
+
+def test_control_characters_do_not_come_through(tmp_path: Path) -> None:
+    (tmp_path / "rank1.json").write_text(json.dumps({"rank": 1, "host": "a\x1b[31mb"}))
+    known = read_rank(tmp_path / "rank1.json")
+    assert known is not None and "\x1b" not in known.host
