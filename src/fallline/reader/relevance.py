@@ -17,7 +17,6 @@ __all__ = [
     "begins",
     "called_names",
     "called_under_no_grad",
-    "makes_leaves",
     "relevant",
     "steps_in",
     "trains",
@@ -58,14 +57,6 @@ TOKENS = (
 
 
 Definition: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
-_LEAF = re.compile(r"requires_grad_\(|requires_grad\s*=\s*True")
-
-
-def makes_leaves(module: Module) -> bool:
-    """Tensors that require a gradient are made here: a graph of them, made before a loop, is walked in every iteration."""
-    return _LEAF.search(module.source.text) is not None
-
-
 _NO_GRAD = re.compile(r"\b(no_grad|inference_mode|set_grad_enabled)\b")
 
 
