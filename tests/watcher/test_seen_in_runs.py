@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from fallline.rules import rule_by_code
+from fallline.runs.series import Rank, Series
 
 sys.path.insert(0, str(Path(__file__).parent))
 from specimens import run_once
@@ -124,6 +125,28 @@ for update in range(4):
     model(torch.randn(4, 8)).pow(2).mean().backward()
     optimizer.step()
 """,
+    "workers": """\
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+
+class Rows(IterableDataset):
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __iter__(self):
+        return iter(self.rows)
+
+
+torch.manual_seed(0)
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+options = {"num_workers": 2, "batch_size": 8}
+for inputs in DataLoader(Rows(torch.randn(32, 8)), **options):  # FL025
+    optimizer.zero_grad()
+    model(inputs).pow(2).mean().backward()
+    optimizer.step()
+""",
     # what all of these rules must leave alone
     "right": """\
 import copy
@@ -157,7 +180,7 @@ for epoch in range(3):
 optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
 """,
 }
-NEW = {"FL130", "FL131", "FL136", "FL139", "FL140", "FL216", "FL708", "FL810"}
+NEW = {"FL025", "FL130", "FL131", "FL136", "FL139", "FL140", "FL216", "FL708", "FL810"}
 
 
 def _scripts() -> dict[str, str]:
@@ -190,6 +213,19 @@ def test_a_run_shows_it(runs: Path, name: str) -> None:
     said = (runs / f"{name}.watched").read_text()
     assert len(lines) == 1 and lines <= _line_of_loss(code, text), said
     assert {f["code"] for f in found if f["code"] in NEW} == {code}, said
+
+
+@pytest.mark.parametrize(("second", "codes"), [(7, ["FL029"]), (8, [])])
+def test_ranks_whose_loaders_start_from_one_seed(second: int, codes: list[str]) -> None:
+    """Each rank writes its seed down; whoever reads the folder compares them."""
+    rule = rule_by_code("FL029")
+    assert rule is not None
+    place = {"path": "train.py", "line": 3, "function": "main"}
+    ranks = [
+        Rank(n, {"world": 2, "loader seeds": [place | {"seed": seed}]})
+        for n, seed in enumerate((7, second))
+    ]
+    assert [f.code for f in rule.check_series(Series(ranks=ranks))] == codes
 
 
 def test_what_is_right_is_left_alone(runs: Path) -> None:

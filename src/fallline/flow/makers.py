@@ -12,7 +12,16 @@ from fallline.flow.calls import last_name, of_self, receiver, returned
 from fallline.flow.values import values_of
 from fallline.syntax import Module
 
-__all__ = ["SHAPE_OPS", "Made", "class_of", "made_by", "method_of", "output_of", "own_similarity"]
+__all__ = [
+    "SHAPE_OPS",
+    "Made",
+    "called_function",
+    "class_of",
+    "made_by",
+    "method_of",
+    "output_of",
+    "own_similarity",
+]
 
 _DEEPEST = 12
 _STARS = 4
@@ -180,6 +189,26 @@ def _children(made: ast.Call) -> list[ast.expr]:
         case [ast.Call() as given] if last_name(given) == "OrderedDict":
             return []
     return made.args
+
+
+def called_function(module: Module, call: ast.Call) -> tuple[Module, ast.FunctionDef] | None:
+    """The function, the method, or the forward of the model that a call runs."""
+    match call.func:
+        case ast.Name(name) if isinstance(found := module.functions.get(name), ast.FunctionDef):
+            return module, found
+        case ast.Attribute() as func if (method := method_of(module, func)) is not None:
+            return method
+        case ast.Name("self") as this:
+            cls = module.class_(this)
+            home = (module, cls) if cls is not None else None
+        case func:
+            made = values_of(module).constructed(func)
+            home = class_of(module, made.func, module.resolve(made.func)) if made else None
+    for statement in home[1].body if home is not None else ():
+        match statement:
+            case ast.FunctionDef("forward") if home is not None:
+                return home[0], statement
+    return None
 
 
 def class_of(

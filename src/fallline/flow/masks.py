@@ -71,18 +71,29 @@ def _in_call(module: Module, call: ast.Call, depth: int) -> ast.AST | None:
 def _filled_in_place(module: Module, use: ast.Name) -> ast.AST | None:
     """`scores.masked_fill_(mask, -inf)` or `scores[mask] = -inf` before this use, with nothing assigned in between."""
     scope, line = module.scope(use), use.lineno
+    filled = [p for p in _places(module).get(use.id, ()) if p.lineno < line]
+    if not filled:
+        return None
     bound = [getattr(b, "lineno", 0) for b in module.bindings(use.id, scope)]
     since = max((b for b in bound if b < line), default=0)
-    for call in module.method_calls("masked_fill_"):
-        match call.func:
-            case ast.Attribute(ast.Name(name)) if name == use.id and since <= call.lineno < line:
-                value = module.argument(call, 1, "value")
-                if module.scope(call) is scope and is_infinite(module, value):
-                    return call
-    for target in module.all(ast.Subscript):
-        match target, module.parent(target):
-            case ast.Subscript(ast.Name(name), _, ast.Store()), ast.Assign(value=value):
-                within = since <= target.lineno < line and module.scope(target) is scope
-                if name == use.id and within and is_infinite(module, value):
-                    return target
-    return None
+    return next((p for p in filled if since <= p.lineno and module.scope(p) is scope), None)
+
+
+def _places(module: Module) -> dict[str, list[ast.Call | ast.Subscript]]:
+    """By name: where it is filled with an infinity in place."""
+    known = module.notes("filled in place with an infinity")
+    if module.tree not in known:
+        found: dict[str, list[ast.Call | ast.Subscript]] = {}
+        for call in module.method_calls("masked_fill_"):
+            match call.func:
+                case ast.Attribute(ast.Name(name)):
+                    if is_infinite(module, module.argument(call, 1, "value")):
+                        found.setdefault(name, []).append(call)
+        for target in module.all(ast.Subscript):
+            match target, module.parent(target):
+                case ast.Subscript(ast.Name(name), _, ast.Store()), ast.Assign(value=value):
+                    if is_infinite(module, value):
+                        found.setdefault(name, []).append(target)
+        known[module.tree] = found
+    places: dict[str, list[ast.Call | ast.Subscript]] = known[module.tree]
+    return places

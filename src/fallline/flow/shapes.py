@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fallline.flow.calls import last_name, of_self, operand, receiver, returned
-from fallline.flow.makers import class_of, method_of
+from fallline.flow.makers import called_function, method_of
 from fallline.flow.values import values_of
 from fallline.syntax import Module
 
@@ -97,6 +97,8 @@ def shape_of(module: Module, node: ast.expr | ast.arg, depth: int = 0) -> Shape 
 def _of_name(module: Module, name: ast.Name, depth: int) -> Shape | None:
     """A name that was unpacked from a call, or one of those a loop over a loader binds."""
     part = values_of(module).unpacked(name)
+    if part is not None and last_name(part[0]) in {"max", "min", "topk", "sort"}:
+        return _of_call(module, part[0], depth)
     if part is not None:
         return _of_result(module, part[0], depth, part[1])
     bound = module.bindings(name.id, module.scope(name))
@@ -148,6 +150,9 @@ def _broadcast(left: Shape | None, right: Shape | None) -> Shape | None:
 
 def _indexed(module: Module, value: ast.expr, index: ast.expr, depth: int) -> Shape | None:
     match index:
+        case ast.Name() | ast.Attribute():  # of `returns[indices]`; a number would leave one return
+            whole = shape_of(module, value, depth + 1)
+            return whole if whole is not None and whole.is_vector and _is_many(index) else None
         case ast.Tuple([*_, ast.Constant(None)]):
             return Shape((1,), whole=False, made_so=True)
         case ast.Constant(0):  # of `x.max(1)[0]`
@@ -155,6 +160,10 @@ def _indexed(module: Module, value: ast.expr, index: ast.expr, depth: int) -> Sh
             if isinstance(reduced, ast.Call) and last_name(reduced) in {"max", "min"}:
                 return _of_call(module, reduced, depth)
     return None
+
+
+def _is_many(index: ast.expr) -> bool:
+    return re.search(r"ind(ices|s|exes)|idxs?$|mask|perm|batch|order", last_name(index)) is not None
 
 
 def _of_call(module: Module, call: ast.Call, depth: int) -> Shape | None:
@@ -202,6 +211,8 @@ def _of_operation(module: Module, call: ast.Call, name: str, depth: int) -> Shap
         return _broadcast(inner, other) if inner is not None and other is not None else None
     if name in _REDUCTIONS:
         return _reduced(module, call, inner)
+    if name == "gather":
+        return _gathered(module, call, inner)
     if name in _SAME:
         return inner
     if name == "unsqueeze":
@@ -267,7 +278,22 @@ def _reduced(module: Module, call: ast.Call, inner: Shape | None) -> Shape | Non
         left = (1,) if keeps else ()
         return Shape((*inner.dims[:at], *left, *inner.dims[at + 1 :]))
     # (B, A).sum(1, keepdim=True), of a tensor whose size is not seen
-    return _COLUMN if keeps and dim in (1, -1) else None
+    if keeps:
+        return _COLUMN if dim in (1, -1) else None
+    # (B, A).max(1), of what a network's last layer gives for a batch
+    last = inner is not None and not inner.whole and len(inner.dims) == 1
+    return _VECTOR if last and dim == 1 else None
+
+
+def _gathered(module: Module, call: ast.Call, inner: Shape | None) -> Shape | None:
+    """`q(states).gather(1, actions)`: one value for each row, as a column."""
+    dim, index = operand(module, call, "dim"), operand(module, call, "index", place=1)
+    known = shape_of(module, index) if index is not None else None
+    if known is not None:
+        return known
+    one = index is not None and re.search(r"action|label|target", module.segment(index)) is not None
+    rows = inner is not None and module.number(dim) == 1
+    return _COLUMN if one and rows else None
 
 
 def _of_result(module: Module, call: ast.Call, depth: int, element: int | None) -> Shape | None:
@@ -275,7 +301,7 @@ def _of_result(module: Module, call: ast.Call, depth: int, element: int | None) 
     layer = _layer(module, call)
     if layer is not None:
         return _of_layer(module, layer, call, depth)
-    function = _called(module, call)
+    function = called_function(module, call)
     if function is None:
         return None
     home, body = function
@@ -291,26 +317,6 @@ def _of_result(module: Module, call: ast.Call, depth: int, element: int | None) 
     return _agreed(found)
 
 
-def _called(module: Module, call: ast.Call) -> tuple[Module, ast.FunctionDef] | None:
-    """The function, the method, or the forward of the model that a call runs."""
-    match call.func:
-        case ast.Name(name) if isinstance(found := module.functions.get(name), ast.FunctionDef):
-            return module, found
-        case ast.Attribute() as func if (method := method_of(module, func)) is not None:
-            return method
-        case ast.Name("self") as this:
-            cls = module.class_(this)
-            home = (module, cls) if cls is not None else None
-        case func:
-            made = values_of(module).constructed(func)
-            home = class_of(module, made.func, module.resolve(made.func)) if made else None
-    for statement in home[1].body if home is not None else ():
-        match statement:
-            case ast.FunctionDef("forward") if home is not None:
-                return home[0], statement
-    return None
-
-
 def _layer(module: Module, call: ast.Call) -> ast.Call | None:
     """The construction of the torch.nn layer that is called."""
     made = values_of(module).constructed(call.func)
@@ -322,7 +328,7 @@ def _of_layer(module: Module, made: ast.Call, call: ast.Call, depth: int) -> Sha
     name = last_name(made)
     if name == "Sequential":
         for part in reversed(made.args):
-            inner = values_of(module).built(part)
+            inner = _initialised(module, values_of(module).built(part))
             if not isinstance(inner, ast.Call):
                 return None
             if last_name(inner) not in _KEEPING_LAYERS:
@@ -331,7 +337,7 @@ def _of_layer(module: Module, made: ast.Call, call: ast.Call, depth: int) -> Sha
     if name == "Linear":
         width = _linear(module, made)
         given = shape_of(module, call.args[0], depth + 1) if call.args else None
-        if width is not None and given is not None and given.whole and len(given.dims) > 1:
+        if given is not None and given.whole and len(given.dims) > 1:
             return Shape((*given.dims[:-1], *width.dims))
         return width
     if name in _KEEPING_LAYERS and call.args:
@@ -339,9 +345,18 @@ def _of_layer(module: Module, made: ast.Call, call: ast.Call, depth: int) -> Sha
     return None
 
 
-def _linear(module: Module, made: ast.Call) -> Shape | None:
+def _initialised(module: Module, made: ast.expr) -> ast.expr:
+    """`nn.Linear(64, 1)` of `layer_init(nn.Linear(64, 1), std=1.0)`, which gives the layer back."""
+    match made:
+        case ast.Call(ast.Name(name), [ast.Call(func) as layer, *_]) if name in module.functions:
+            if (module.resolve(func) or "").startswith("torch.nn."):
+                return layer
+    return made
+
+
+def _linear(module: Module, made: ast.Call) -> Shape:
     width = module.number(module.argument(made, 1, "out_features"))
-    return Shape((int(width),), whole=False) if width is not None else None
+    return Shape((None if width is None else int(width),), whole=False)
 
 
 def _agreed(found: Iterator[Shape | None] | list[Shape | None]) -> Shape | None:

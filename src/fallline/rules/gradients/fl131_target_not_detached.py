@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from fallline.finding import Finding, Severity
-from fallline.flow.calls import last_name, names_in, same
+from fallline.flow.calls import last_name, names_in, returned, same
 from fallline.flow.losses import differentiated, in_loss, loss_calls
+from fallline.flow.makers import called_function
 from fallline.flow.modules import is_module, looks_like_model
 from fallline.flow.values import values_of
 from fallline.rule import Rule
@@ -36,7 +37,8 @@ _SAYS_NETWORK = re.compile(
     r"net|model|critic|actor|policy|agent|(^|_)(q|qf|v|vf)\d?(_|$)|value|encoder", re.IGNORECASE
 )
 _CUTS = frozenset("detach item numpy tolist argmax max_indices long int bool".split())
-_ENOUGH = 6
+_ENOUGH = 8
+_FOLLOWED = 3  # functions in a row
 
 
 class TargetNotDetached(Rule):
@@ -66,9 +68,14 @@ own predictions as targets (pseudo-labels), it agrees with itself instead of lea
             seen.add(id(node))
             call, why = found
             fixed = _FIXED_NETWORK.search(module.segment(call.func)) is not None
+            harm = (
+                "the backward runs through it as well, and trains it if an optimizer holds it"
+                if fixed
+                else f"this loss also moves {why}"
+            )
             yield self.finding(
                 module.location(node),
-                f"The target `{module.segment(target)[:60]}` still has the graph of `{module.segment(call.func)}`, so this loss also moves {why}. "
+                f"The target `{module.segment(target)[:60]}` still has the graph of `{module.segment(call.func)}`, so {harm}. "
                 "Compute it under torch.no_grad(), or use detach()",
                 # gradients of a network that nobody steps only cost memory and time
                 severity=Severity.INFO if fixed else None,
@@ -103,6 +110,30 @@ for update in range(4):
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
+""",
+        """\
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Agent:
+    def __init__(self):
+        self.q_net = nn.Linear(4, 2)
+        self.optimizer = torch.optim.Adam(self.q_net.parameters())
+        self.gamma = 0.9
+
+    def compute_target(self, rewards, next_states, dones):
+        best = self.q_net(next_states).max(1)[0]
+        return rewards + self.gamma * best * (1 - dones)
+
+    def learn(self, states, actions, rewards, next_states, dones):
+        expected = self.compute_target(rewards, next_states, dones)
+        q = self.q_net(states).gather(1, actions).squeeze(1)
+        loss = F.smooth_l1_loss(q, expected)  # FL131
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
 """,
         """\
 import torch
@@ -189,9 +220,12 @@ def _squared(module: Module, node: ast.expr) -> bool:
     return False
 
 
-def _bootstrapped(module: Module, target: ast.expr) -> tuple[ast.Call, str] | None:
+def _bootstrapped(module: Module, target: ast.expr, depth: int = 0) -> tuple[ast.Call, str] | None:
     """`reward + gamma * network(next_state)`, with the network's graph."""
     origin = values_of(module).origin(target)
+    if isinstance(origin, ast.Call) and depth < _FOLLOWED:
+        home, value = _returned_by(module, origin) or (module, None)
+        return _bootstrapped(home, value, depth + 1) if value is not None else None
     if not isinstance(origin, ast.BinOp) or not isinstance(origin.op, ast.Add):
         return None
     if not differentiated(module, origin):
@@ -239,6 +273,8 @@ def _graph_of(module: Module, node: ast.expr, depth: int = 0) -> ast.Call | None
         return next((f for f in found if f is not None), None)
 
     match origin:
+        case ast.Name() if (part := values_of(module).unpacked(origin)) is not None:
+            return first(part[0]) if part[1] == 0 else None  # of `values, indices = x.max(1)`
         case ast.BinOp(left, _, right):
             return first(left, right)
         case ast.UnaryOp(operand=inner) | ast.Subscript(value=inner):
@@ -249,11 +285,24 @@ def _graph_of(module: Module, node: ast.expr, depth: int = 0) -> ast.Call | None
             return None
         case ast.Call(func) if _is_network(module, func):
             return origin
+        case ast.Call() if (given := _returned_by(module, origin)) is not None:
+            return _graph_of(*given, depth + 2)
         case ast.Call(ast.Attribute(inner)) if module.resolve(origin.func) is None:
             return first(inner)
         case ast.Call(args=args) if (module.resolve(origin.func) or "").startswith("torch."):
             return first(*args)
     return None
+
+
+def _returned_by(module: Module, call: ast.Call) -> tuple[Module, ast.expr] | None:
+    """What a function or method of the project returns, where it has one `return`; not what a network's forward does."""
+    found = called_function(module, call)
+    if found is None or found[1].name == "forward" or not differentiated(module, call):
+        return None
+    values = returned(*found)
+    return (
+        (found[0], values[0]) if len(values) == 1 and differentiated(found[0], values[0]) else None
+    )
 
 
 def _is_network(module: Module, func: ast.expr) -> bool:

@@ -1,0 +1,155 @@
+"""FL025: every worker of a loader yields the same samples."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from fallline.finding import Finding, Severity
+from fallline.flow.calls import last_name
+from fallline.flow.values import values_of
+from fallline.rule import Rule
+from fallline.rules._observed import located, observed
+from fallline.syntax import Module
+from fallline.syntax.module import walk
+
+__all__ = ["SamplesRepeated"]
+
+_ITERABLE = ("torch.utils.data.IterableDataset", "torch.utils.data.dataset.IterableDataset")
+# What divides the samples, or draws different ones in every worker.
+_DIVIDES = re.compile(
+    r"worker|rank|shard|split_(by|data|files|among)|world_size|num_replicas|islice|rand|shuffle|sample|choice|seed|queue|socket|stream|env$|simulat",
+    re.IGNORECASE,
+)
+
+
+class SamplesRepeated(Rule):
+    code = "FL025"
+    name = "samples-repeated"
+    severity = Severity.ERROR
+    what = (
+        "An IterableDataset is read by several workers and does not divide its samples among them."
+    )
+    why = (
+        "Each worker has its own copy of the dataset and iterates over all of it. With 4 workers an epoch holds every sample 4 times: it takes four times "
+        "as long, counts of samples and epochs are wrong, and an evaluation weighs nothing but repeats."
+    )
+    instead = (
+        "Give each worker its share:\n\n"
+        "```python\ndef __iter__(self):\n    worker = torch.utils.data.get_worker_info()\n"
+        "    first, step = (worker.id, worker.num_workers) if worker else (0, 1)\n"
+        "    yield from itertools.islice(self.samples, first, None, step)\n```"
+    )
+    references = (
+        "https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset",
+    )
+    tokens = (b"IterableDataset",)
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        for call in module.all(ast.Call):
+            if last_name(call) != "DataLoader":
+                continue
+            workers = module.argument(call, 5, "num_workers")
+            if workers is None or module.argument(call, None, "worker_init_fn") is not None:
+                continue
+            number = module.number(workers)
+            dataset = module.argument(call, 0, "dataset")
+            cls = _class_of(module, dataset) if dataset is not None else None
+            if cls is None or (number is not None and number < 2) or not _yields_all(module, cls):
+                continue
+            yield self.finding(
+                module.location(call),
+                f"Each of the loader's workers iterates over the whole {cls.name}, so every sample comes once per worker. "
+                "Divide the samples in `__iter__` with torch.utils.data.get_worker_info()",
+                severity=None if number is not None else Severity.WARNING,
+            )
+
+    def check_series(self, run: Any) -> Iterator[Finding]:
+        for entry in observed(run, self.code):
+            at, evidence = located(entry)
+            yield self.finding(
+                at,
+                f"The first batches of {entry['workers']} loader workers are the same: each worker iterates over the whole dataset, so every sample comes once per worker. "
+                "Divide the samples in `__iter__` with torch.utils.data.get_worker_info()",
+                **evidence,
+            )
+
+    wrong = (
+        """\
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+
+class Lines(IterableDataset):
+    def __init__(self, path):
+        self.path = path
+
+    def __iter__(self):
+        with open(self.path) as lines:
+            for line in lines:
+                yield torch.tensor([float(x) for x in line.split()])
+
+
+loader = DataLoader(Lines("train.txt"), batch_size=32, num_workers=4)  # FL025
+""",
+    )
+    right = (
+        """\
+import itertools
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+
+class Lines(IterableDataset):
+    def __init__(self, path):
+        self.path = path
+
+    def __iter__(self):
+        worker = get_worker_info()
+        first, step = (worker.id, worker.num_workers) if worker else (0, 1)
+        with open(self.path) as lines:
+            for line in itertools.islice(lines, first, None, step):
+                yield torch.tensor([float(x) for x in line.split()])
+
+
+class Noise(IterableDataset):
+    def __iter__(self):
+        while True:
+            yield torch.randn(8)
+
+
+class Small(IterableDataset):
+    def __iter__(self):
+        yield from range(8)
+
+
+loader = DataLoader(Lines("train.txt"), batch_size=32, num_workers=4)
+endless = DataLoader(Noise(), batch_size=32, num_workers=4)
+alone = DataLoader(Small(), batch_size=2, num_workers=1)
+""",
+    )
+
+
+def _class_of(module: Module, dataset: ast.expr) -> ast.ClassDef | None:
+    """The IterableDataset of this file that a loader is given."""
+    made = values_of(module).built(dataset)
+    if not isinstance(made, ast.Call) or not isinstance(made.func, ast.Name):
+        return None
+    cls = module.classes.get(made.func.id)
+    return cls if cls is not None and set(module.bases(cls)) & set(_ITERABLE) else None
+
+
+def _yields_all(module: Module, cls: ast.ClassDef) -> bool:
+    """It defines `__iter__`, and nothing in it can differ from worker to worker."""
+    if not any(isinstance(n, ast.FunctionDef) and n.name == "__iter__" for n in cls.body):
+        return False
+    names = (
+        n.id if isinstance(n, ast.Name) else n.attr if isinstance(n, ast.Attribute) else n.arg
+        for n in walk(cls)
+        if isinstance(n, ast.Name | ast.Attribute | ast.arg)
+    )
+    bases = {last_name(b) for b in cls.bases}
+    return bases == {"IterableDataset"} and not any(_DIVIDES.search(name) for name in names)
