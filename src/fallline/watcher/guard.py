@@ -159,6 +159,10 @@ class Guard:
                     total = _item(_sum(gradient)) + (total or 0.0)
             if total is not None and math.isfinite(total):
                 return
+        self.look(optimizer, index, held)
+
+    def look(self, optimizer: torch.optim.Optimizer, index: int, held: int) -> None:
+        """At all gradients."""
         # each look at .grad makes a Python object: one look for the whole check
         gradients = [
             g
@@ -209,6 +213,16 @@ class Guard:
         pairs = self._held[id(optimizer)] = [(p, p.grad) for p in parameters if p.grad is not None]
         for p, _ in pairs:
             p.grad = None
+
+    def probe(self, optimizer: torch.optim.Optimizer, held: int) -> tuple[Tensor | None, float]:
+        """For updates that are not watched: a parameter whose gradient shows nearly any NaN, and what a look at all takes."""
+        plan = self._plans.get(held)
+        few = _few(optimizer)
+        if plan is None or not few:
+            return None, plan.seconds if plan is not None else 0.0
+        i, j = few[0]
+        parameter: Tensor = optimizer.param_groups[i]["params"][j]
+        return parameter, plan.seconds
 
     def release(self, optimizer: torch.optim.Optimizer) -> bool:
         """After the step: give held-back gradients their place again. Whether the step was held back."""
