@@ -1,9 +1,10 @@
 """Real repairs in public repositories: is the mistake found before the repair, and is the reader silent after it?
 
-    python benchmarks/history.py ROWS.jsonl --mirror FOLDER [--source SRC] [--keep OUT.jsonl] [--only TEXT] [--write]
+    python benchmarks/history.py ROWS.jsonl --mirror FOLDER [--source SRC] [--near] [--keep OUT.jsonl] [--only TEXT] [--write]
 
 A row names a repository, the commit before and after, a file, a line and a code. Both trees are read as a whole with
-`fallline check` and thrown away afterwards; nothing in them is run. A row is *found* when its code is reported in its file
+`fallline check` and thrown away afterwards (with `--near`, only the row's file and the files that import it are read, and what
+they import); nothing in them is run. A row is *found* when its code is reported in its file
 within six lines of its line, and *silent* when it is not reported after the repair where it was before (the same file, the
 same code, and either no finding at all or none near the place that was repaired). `--mirror` holds the git directories as
 OWNER+NAME. `--source` measures another checkout of fallline.
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -25,8 +27,9 @@ from pathlib import Path
 from typing import Any
 
 NEAR = 6
+MOST_NEAR = 12  # files that import the row's file
 READ = (".py", ".ipynb", ".toml", ".cfg", ".ini")
-CHECK = ["-m", "fallline", "check", "--no-cache", "--jobs", "1", "--output-format", "json", "."]
+CHECK = ["-m", "fallline", "check", "--no-cache", "--jobs", "1", "--output-format", "json"]
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ def main() -> int:
     rows = [r for r in rows if args.only in f"{r.repo} {r.file} {r.code}"]
     judged = []
     for row in sorted(rows, key=lambda r: (r.repo, r.before)):
-        judged.append(judge(row, args.mirror, args.source))
+        judged.append(judge(row, args.mirror, args.source, args.near))
         print(_line(judged[-1]), flush=True)
     if args.keep is not None:
         args.keep.write_text("".join(json.dumps(asdict(j)) + "\n" for j in judged))
@@ -86,6 +89,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("rows", type=Path)
     parser.add_argument("--mirror", type=Path, required=True, help="git directories, OWNER+NAME")
     parser.add_argument("--source", type=Path, help="the src folder of another fallline")
+    parser.add_argument("--near", action="store_true", help="read only what is near the row's file")
     parser.add_argument("--keep", type=Path, help="write what was found for each row here")
     parser.add_argument(
         "--only", default="", help="only rows whose repository, file or code contains this"
@@ -94,10 +98,11 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def judge(row: Row, mirror: Path, source: Path | None) -> Judged:
+def judge(row: Row, mirror: Path, source: Path | None, near: bool = False) -> Judged:
     """Read both trees and compare them at the place that was repaired."""
     git = git_directory(mirror, row.repo)
-    old, new = (list(findings(git, commit, source)) for commit in (row.before, row.after))
+    about = row.file if near else ""
+    old, new = (list(findings(git, commit, source, about)) for commit in (row.before, row.after))
     before, after = _lines(old, row), _lines(new, row)
     found = any(abs(line - row.line) <= NEAR for line in before)
     silent = len(after) < len(before) if found else not after
@@ -118,26 +123,40 @@ def git_directory(mirror: Path, repo: str) -> Path:
     return folder / ".git" if (folder / ".git").is_dir() else folder
 
 
-_read: dict[tuple[str, str], list[dict[str, Any]]] = {}
+_read: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
 
 
-def findings(git: Path, commit: str, source: Path | None) -> list[dict[str, Any]]:
-    """What `fallline check` reports on one tree; several rows of one commit read it once."""
-    key = (str(git), commit)
+def findings(git: Path, commit: str, source: Path | None, about: str = "") -> list[dict[str, Any]]:
+    """What `fallline check` reports on one tree, or near one file of it; several rows of one commit read it once."""
+    key = (str(git), commit, about)
     if key not in _read:
-        _read[key] = _check(git, commit, source)
+        _read[key] = _check(git, commit, source, about)
     return _read[key]
 
 
-def _check(git: Path, commit: str, source: Path | None) -> list[dict[str, Any]]:
+def near_to(folder: Path, file: str) -> list[str]:
+    """A file, and those that import it by its name."""
+    name = Path(file).stem if Path(file).stem != "__init__" else Path(file).parent.name
+    imports = re.compile(rf"^\s*(from|import)\b.*\b{re.escape(name)}\b", re.M)
+    paths = (p for p in sorted(folder.rglob("*.py")) if p != folder / file)
+    others = [p for p in paths if imports.search(p.read_text(errors="replace"))]
+    return [file, *(str(p.relative_to(folder)) for p in others[:MOST_NEAR])]
+
+
+def _check(git: Path, commit: str, source: Path | None, about: str) -> list[dict[str, Any]]:
     folder = Path(tempfile.mkdtemp(prefix="history-"))
     try:
         extract(git, commit, folder)
         environment = dict(os.environ)
         if source is not None:
             environment["PYTHONPATH"] = str(source.resolve())
+        paths = near_to(folder, about) if about and (folder / about).exists() else ["."]
         done = subprocess.run(
-            [sys.executable, *CHECK], cwd=folder, env=environment, capture_output=True, check=False
+            [sys.executable, *CHECK, *paths],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            check=False,
         )
     finally:
         shutil.rmtree(folder)

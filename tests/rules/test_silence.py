@@ -389,6 +389,23 @@ for epoch in range(100):
     loss.backward(retain_graph=True)
     optimizer.step()
 """,
+    "target_made_once_inside_a_function": """
+def fit(model):
+    x = torch.linspace(-1, 1, 50).reshape(-1, 1).requires_grad_(True)
+    y = x**3
+    optimizer = torch.optim.Adam(model.parameters())
+    for epoch in range(100):
+        optimizer.zero_grad()
+        F.mse_loss(model(x), y).backward(retain_graph=True)
+        optimizer.step()
+""",
+    "aspect_ratio_with_an_epsilon": """
+def ciou_loss(a, b):
+    wa, ha = a[..., 2] - a[..., 0], a[..., 3] - a[..., 1]
+    wb, hb = b[..., 2] - b[..., 0], b[..., 3] - b[..., 1]
+    v = (torch.atan(wb / (hb + 1e-7)) - torch.atan(wa / (ha + 1e-7))) ** 2
+    return v.mean()
+""",
     "no_grad_if_there_is_torch": """
 AVAILABLE = True
 

@@ -27,6 +27,9 @@ _PADDING = re.compile(
 )
 
 
+_RANKS = re.compile(r"(?i)(world_?size|dp_?size|num_(processes|gpus|ranks|replicas)|n_?gpus?)$")
+
+
 def combined(paper: Paper, a: Value, b: Value, op: ast.operator, node: ast.AST) -> Value:
     """Two values under an arithmetic operator, at least one of them a tensor."""
     match a, op, b:
@@ -92,6 +95,8 @@ def _weighted(paper: Paper, tensor: Tensor, by: Value, node: ast.AST) -> Tensor:
             return replace(tensor, divided=True, divisor=1 / number, divided_at=paper.place(node))
         case Const(int() | float()):
             return replace(tensor)
+        case Unknown(hint=hint) if _RANKS.search(hint):
+            return replace(tensor)  # against the average over ranks: not a division
         case Unknown(hint=hint) if hint.startswith("1"):
             return replace(tensor, divided=True, divided_by=hint, divided_at=paper.place(node))
     return replace(tensor, divided=None if not tensor.divided else True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import Literal, TypeAlias
 
 from fallline.api.call import Call
@@ -146,6 +147,13 @@ def _settle_history(paper: Paper, loss: Tensor, event: Backward) -> None:
             earlier.second = True
     if event.retain_graph:
         paper.updates.retained.append((event, loss.forwards))
+        if _LEAF.search(paper.module.source.text):
+            # a graph of such tensors, made before the loop, is walked in every iteration
+            paper.updates.undecided.add(event.order)
+
+
+# Somebody makes tensors that require a gradient.
+_LEAF = re.compile(r"requires_grad_\(|requires_grad\s*=\s*True")
 
 
 def _perhaps_used(paper: Paper) -> None:

@@ -102,7 +102,19 @@ def truth(machine: Machine, node: ast.expr, usual: bool = True, matters: int = 2
             return not value, varying
         case ast.Compare(ops=[_]):
             return compared(machine, node, usual, matters)
-    return _truthy(machine, machine.evaluate(node), node, usual, matters)
+    return _truthy(machine, machine.evaluate(node), node, _finite(node, usual), matters)
+
+
+def _finite(node: ast.expr, usual: bool) -> bool:
+    """`torch.isfinite(grad_norm)` is true and `loss.isnan().any()` is false, as a rule: what happens otherwise comes second."""
+    match node:
+        case ast.Call(ast.Attribute(ast.Call() as inner, "any" | "all" | "item")):
+            return _finite(inner, usual)
+        case ast.Call(ast.Attribute(attr=name) | ast.Name(name)):
+            if name == "isfinite":
+                return True
+            return False if name in {"isnan", "isinf"} else usual
+    return usual
 
 
 def _several(machine: Machine, node: ast.BoolOp, usual: bool, matters: int) -> Answer:

@@ -56,7 +56,9 @@ def traces_of(
             spent += machine.work
             tried += machine.work if perhaps else 0
             trains = trains or bool(machine.updates.backwards or machine.updates.windows)
-            ran |= machine.reached
+            if machine.bounds.complete:
+                # what was cut short is begun on its own as well: reading more must not find less
+                ran |= machine.reached
             files |= machine.touched
             undecided = frozenset(machine.updates.undecided)
             happened = (_outline(event) for event in machine.events)

@@ -35,7 +35,7 @@ from fallline.events import (
 )
 from fallline.location import Location
 from fallline.reader.counts import Counts
-from fallline.reader.relevance import acts_here, called_names, makes_leaves, trains
+from fallline.reader.relevance import acts_here, called_names, trains
 from fallline.reader.switches import Settings
 from fallline.syntax import Module, Project
 from fallline.syntax.classes import find_method
@@ -472,7 +472,7 @@ class Machine:
                     event.used = again
                 case Keep(reaches_backward=None) if decided:
                     event.reaches_backward = again
-                case Backward(second=None, retain_graph=True) if not makes_leaves(self.module):
+                case Backward(second=None, retain_graph=True):
                     event.second = False
 
 

@@ -17,7 +17,6 @@ __all__ = [
     "begins",
     "called_names",
     "called_under_no_grad",
-    "makes_leaves",
     "relevant",
     "steps_in",
     "trains",
@@ -50,6 +49,7 @@ TOKENS = (
     b"backward(",
     b"training_step",
     b"train_step",
+    b".train(",
     b"compute_loss",
     b".eval(",
     b"optimizer",
@@ -58,14 +58,6 @@ TOKENS = (
 
 
 Definition: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
-_LEAF = re.compile(r"requires_grad_\(|requires_grad\s*=\s*True")
-
-
-def makes_leaves(module: Module) -> bool:
-    """Tensors that require a gradient are made here: a graph of them, made before a loop, is walked in every iteration."""
-    return _LEAF.search(module.source.text) is not None
-
-
 _NO_GRAD = re.compile(r"\b(no_grad|inference_mode|set_grad_enabled)\b")
 
 
@@ -250,6 +242,17 @@ _QUESTIONS = {
 }
 
 
+_STARS = 4  # a package that re-exports everything would have all its files read
+
+
+def _starred(module: Module, name: str) -> tuple[Module, ast.AST] | None:
+    """A class that `from utils import *` brings."""
+    if module.project is None or len(module.star_imports) > _STARS:
+        return None
+    found = (module.project.find(f"{star}.{name}", module) for star in module.star_imports)
+    return next((there for there in found if there is not None), None)
+
+
 def definitions(module: Module, name: str) -> list[tuple[Module, ast.AST]]:
     """Functions and methods of the project that a simple name may mean from this module."""
     kept = module.notes("definitions")
@@ -267,5 +270,7 @@ def definitions(module: Module, name: str) -> list[tuple[Module, ast.AST]]:
             dotted = f"{module.imports[base]}.{last}" if last else module.imports[base]
             if module.project.may_hold(dotted, module, TOKENS):
                 there = module.project.find(dotted, module)
+        elif module.project is not None and not last and name[:1].isupper():
+            there = _starred(module, name)
         by_name[name] = [there] if there is not None else []
     return by_name[name]

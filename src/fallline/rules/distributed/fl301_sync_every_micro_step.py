@@ -56,7 +56,7 @@ for i, (inputs, targets) in enumerate(loader):
                 if update.step.boundary is not None:
                     related["boundary"] = update.step.boundary
                 yield self.finding(
-                    backward,
+                    backward.seen_from(update.step),
                     "DDP all-reduces the gradients on every micro-batch although only their sum is stepped, which costs time and changes nothing. Run the forward "
                     "and the backward pass of all but the last micro-batch inside model.no_sync().",
                     related=related,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from fallline.events import Backward, Forward, Trace
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
 from fallline.rules.distributed._specimen import DDP
+from fallline.syntax import Module
 
 
 class NoSyncWithoutForward(Rule):
@@ -44,6 +46,19 @@ with model.no_sync():
                     )
                 case Backward():
                     inside = False
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        """A helper that is given the loss: whatever made it ran before this no_sync()."""
+        alone = [s for s in module.all(ast.With) if _only_backward(module, s)]
+        if len(alone) < len(list(module.method_calls("no_sync"))):
+            return  # another one may be around the forward pass
+        for block in alone:
+            yield self.finding(
+                module.location(block.body[0]),
+                "no_sync() is around backward() but not around the forward pass, where DDP decides whether to all-reduce, so it saves nothing. "
+                "Move the forward pass inside.",
+                presuming="no caller runs the forward pass inside no_sync()",
+            )
 
     wrong = (
         DDP
@@ -120,3 +135,15 @@ for inputs, targets in loader:
     optimizer.step()
 """,
     )
+
+
+def _only_backward(module: Module, block: ast.With) -> bool:
+    """`with model.no_sync(): loss.backward()`, where the loss is an argument of this function."""
+    match block.items, block.body:
+        case [ast.withitem(ast.Call(ast.Attribute(attr="no_sync")))], [
+            ast.Expr(ast.Call(ast.Attribute(ast.Name(loss), "backward")))
+        ]:
+            function = module.function(block)
+            args = function.args if function is not None else None
+            return args is not None and loss in {a.arg for a in [*args.args, *args.kwonlyargs]}
+    return False

@@ -52,9 +52,9 @@ class AccumulationNotConfigured(Rule):
             uses = [c for c in module.method_calls("accumulate") if _is_on(module, c, made)]
             if count is None and uses:
                 yield self.finding(
-                    module.location(uses[0]),
-                    "accumulate() uses the Accelerator's gradient_accumulation_steps, which is not set and defaults to 1: the optimizer steps on every micro-batch. "
-                    f"Pass {_COUNT} to Accelerator (or set ACCELERATE_GRADIENT_ACCUMULATION_STEPS).",
+                    module.location(made),
+                    f"This Accelerator has no {_COUNT}, so accumulate() at line {uses[0].lineno} steps the optimizer on every micro-batch. "
+                    f"Pass {_COUNT} (or set ACCELERATE_GRADIENT_ACCUMULATION_STEPS).",
                 )
             elif count is not None and not uses and _steps_each_time(module, made, count):
                 yield self.finding(
@@ -68,13 +68,13 @@ class AccumulationNotConfigured(Rule):
 import torch
 from accelerate import Accelerator
 
-accelerator = Accelerator(mixed_precision="bf16")
+accelerator = Accelerator(mixed_precision="bf16")  # FL138
 model = torch.nn.Linear(8, 2)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 loader = torch.utils.data.DataLoader(torch.randn(64, 8), batch_size=8)
 model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
 for inputs in loader:
-    with accelerator.accumulate(model):  # FL138
+    with accelerator.accumulate(model):
         accelerator.backward(model(inputs).mean())
         optimizer.step()
         optimizer.zero_grad()
@@ -131,7 +131,8 @@ for i, inputs in enumerate(loader):
 
 def _is_on(module: Module, call: ast.Call, made: ast.Call) -> bool:
     """The call is a method of what this constructor made, by the name that it was given there."""
-    match module.parent(made), call.func:
+    chosen = module.parent(made)  # `Accelerator(...) if args.track else Accelerator()`
+    match module.parent(chosen) if isinstance(chosen, ast.IfExp) else chosen, call.func:
         case ast.Assign([ast.Name(name)]), ast.Attribute(ast.Name(used)):
             seen_there = module.scope(made) in (None, module.scope(call))
             return name == used and seen_there
