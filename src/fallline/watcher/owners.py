@@ -148,6 +148,8 @@ class Owners:
             parameter = reference()
             if parameter is None or serial in owned or self._progress.steps - step < PATIENCE:
                 continue
+            if not parameter.untyped_storage().size():
+                continue  # FSDP's whole parameter, freed since: the optimizer has its shard
             if torch.equal(before, _probe(parameter)):
                 left.append(serial)
         if left and "FL126" not in self._reported:
