@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
 from typing import Any
 
-from fallline.finding import Severity
+from fallline.finding import Finding, Severity
+from fallline.flow.calls import last_name
 from fallline.rules.tuning._measured import Measured
+from fallline.syntax import Module
 
 
 class EndTokenMasked(Measured):
@@ -29,6 +33,76 @@ model.resize_token_embeddings(len(tokenizer))
 labels = encoded["input_ids"].masked_fill(encoded["attention_mask"] == 0, -100)
 ```"""
 
+    tokens = (b"pad_token",)
+    wrong = (
+        """\
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, DataCollatorForLanguageModeling, Trainer
+
+tokenizer = AutoTokenizer.from_pretrained("gpt2")
+tokenizer.pad_token = tokenizer.eos_token
+model = AutoModelForCausalLM.from_pretrained("gpt2")
+data = [tokenizer(text + tokenizer.eos_token) for text in open("texts.txt")]
+collator = DataCollatorForLanguageModeling(tokenizer, mlm=False)  # FL010
+Trainer(model, train_dataset=data, data_collator=collator).train()
+""",
+        """\
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("gpt2")
+tokenizer.pad_token_id = tokenizer.eos_token_id
+model = AutoModelForCausalLM.from_pretrained("gpt2")
+
+
+def collate(texts):
+    batch = tokenizer([t + tokenizer.eos_token for t in texts], padding=True, return_tensors="pt")
+    labels = batch["input_ids"].clone()
+    labels[labels == tokenizer.pad_token_id] = -100  # FL010
+    return {**batch, "labels": labels}
+""",
+    )
+    right = (
+        """\
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, DataCollatorForLanguageModeling, Trainer
+
+tokenizer = AutoTokenizer.from_pretrained("gpt2")
+tokenizer.add_special_tokens({"pad_token": "<|pad|>"})
+model = AutoModelForCausalLM.from_pretrained("gpt2")
+model.resize_token_embeddings(len(tokenizer))
+data = [tokenizer(text + tokenizer.eos_token) for text in open("texts.txt")]
+collator = DataCollatorForLanguageModeling(tokenizer, mlm=False)
+Trainer(model, train_dataset=data, data_collator=collator).train()
+""",
+        """\
+import torch
+from transformers import AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("gpt2")
+tokenizer.pad_token = tokenizer.eos_token
+
+
+def collate(texts):
+    batch = tokenizer([t + tokenizer.eos_token for t in texts], padding=True, return_tensors="pt")
+    labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
+    return {**batch, "labels": labels}
+""",
+    )
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        if not any(_pads_with_end(n) for n in module.all(ast.Assign)):
+            return
+        # without an end token in the texts nothing is masked that counts: then it is only worth a note
+        severity = None if _appends_end(module) else Severity.INFO
+        for node in [*_masking_collators(module), *_masking_assignments(module)]:
+            yield self.finding(
+                module.location(node),
+                "The padding token is the end token, and this sets the label of every padding token to -100, so the end of a text is never learned and the "
+                "model does not learn to stop. Use a padding token of its own, or mask labels by the attention mask",
+                severity=severity,
+            )
+
     def says(self, entry: dict[str, Any]) -> str:
         token, seen = entry["token"].strip(), f"{entry['samples']} of {entry['of']} samples"
         if entry["why"] == "absent":
@@ -42,3 +116,45 @@ labels = encoded["input_ids"].masked_fill(encoded["attention_mask"] == 0, -100)
                 "Use a padding token of its own, or mask labels by the attention mask"
             )
         return f"{token} ends {seen}, but its label is -100, so the model does not learn to stop. Let the mask of the answer include the token that ends it"
+
+
+def _pads_with_end(node: ast.Assign) -> bool:
+    """`tokenizer.pad_token = tokenizer.eos_token`."""
+    match node:
+        case ast.Assign(
+            [ast.Attribute(attr="pad_token" | "pad_token_id")],
+            ast.Attribute(attr="eos_token" | "eos_token_id"),
+        ):
+            return True
+    return False
+
+
+def _appends_end(module: Module) -> bool:
+    """The end token is added to texts: `text + tokenizer.eos_token`, an f-string, `add_eos_token=True`."""
+    for node in module.all(ast.Attribute):
+        if node.attr in ("eos_token", "eos_token_id") and isinstance(
+            module.parent(node), ast.BinOp | ast.FormattedValue | ast.List
+        ):
+            return True
+    return any(k.arg == "add_eos_token" for k in module.all(ast.keyword))
+
+
+def _masking_collators(module: Module) -> Iterator[ast.Call]:
+    for call in module.calls("transformers.DataCollatorForLanguageModeling"):
+        mlm = module.argument(call, 1, "mlm")
+        if mlm is not None and module.constant(mlm) is False:
+            yield call
+
+
+def _masking_assignments(module: Module) -> Iterator[ast.Assign]:
+    """`labels[labels == tokenizer.pad_token_id] = -100`."""
+    for node in module.all(ast.Assign):
+        match node:
+            case ast.Assign(
+                [ast.Subscript(slice=ast.Compare(ops=[ast.Eq()], comparators=[against]))], value
+            ):
+                if (
+                    last_name(against) in ("pad_token_id", "eos_token_id")
+                    and module.constant(value) == -100
+                ):
+                    yield node

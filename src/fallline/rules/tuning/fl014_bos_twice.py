@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
 from typing import Any
 
-from fallline.finding import Severity
+from fallline.finding import Finding, Severity
 from fallline.rules.tuning._measured import Measured
+from fallline.syntax import Module
 
 
 class BosTwice(Measured):
@@ -25,6 +28,77 @@ Let one of the two write it.
 ids = tokenizer.apply_chat_template(messages, tokenize=True)
 ids = tokenizer(text, add_special_tokens=False)["input_ids"]   # text is already rendered
 ```"""
+
+    tokens = (
+        b"bos_token",
+        b"apply_chat_template",
+    )
+    wrong = (
+        """\
+import torch
+from transformers import AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("meta-llama/Llama-3.2-1B")
+for text in open("texts.txt"):
+    ids = tokenizer(tokenizer.bos_token + text)["input_ids"]  # FL014
+""",
+        """\
+import torch
+from transformers import AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("meta-llama/Llama-3.2-1B-Instruct")
+
+
+def encode(messages):
+    text = tokenizer.apply_chat_template(messages, tokenize=False)
+    return tokenizer(text, return_tensors="pt")  # FL014
+""",
+    )
+    right = (
+        """\
+import torch
+from transformers import AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("meta-llama/Llama-3.2-1B-Instruct")
+
+
+def encode(messages):
+    text = tokenizer.apply_chat_template(messages, tokenize=False)
+    return tokenizer(text, return_tensors="pt", add_special_tokens=False)
+
+
+ids = tokenizer(tokenizer.bos_token + "a text", add_special_tokens=False)["input_ids"]
+""",
+    )
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        for call in module.all(ast.Call):
+            if (
+                not isinstance(call.func, ast.Name)
+                or "tok" not in call.func.id.lower()
+                or not call.args
+            ):
+                continue
+            if any(k.arg in (None, "add_special_tokens") for k in call.keywords):
+                continue
+            given = module.value(call.args[0])
+            match given:
+                case ast.BinOp(ast.Attribute(ast.Name(name), "bos_token"), ast.Add()) if (
+                    name == call.func.id
+                ):
+                    yield self.finding(
+                        module.location(call),
+                        "The text already begins with the begin token, and the tokenizer adds another one. Pass `add_special_tokens=False`",
+                    )
+                case ast.Call(ast.Attribute(ast.Name(name), "apply_chat_template")) if (
+                    name == call.func.id
+                ):
+                    yield self.finding(
+                        module.location(call),
+                        "A rendered chat is tokenized with special tokens: where the template writes a begin token, the tokenizer adds another one. "
+                        "Pass `add_special_tokens=False`",
+                        severity=Severity.INFO,
+                    )
 
     def says(self, entry: dict[str, Any]) -> str:
         token = entry["token"].strip()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
 from typing import Any
 
-from fallline.finding import Severity
+from fallline.finding import Finding, Severity
 from fallline.rules.tuning._measured import Measured
+from fallline.syntax import Module
 
 
 class PaddingSupervised(Measured):
@@ -24,6 +27,84 @@ labels = encoded["input_ids"].masked_fill(encoded["attention_mask"] == 0, -100)
 loss = (per_token * mask).sum() / mask.sum()
 ```"""
 
+    tokens = (
+        b"labels",
+        b"reduction",
+    )
+    wrong = (
+        """\
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("gpt2")
+model = AutoModelForCausalLM.from_pretrained("gpt2")
+
+
+def collate(texts):
+    batch = tokenizer(texts, padding="max_length", max_length=128, return_tensors="pt")
+    batch["labels"] = batch["input_ids"].clone()  # FL016
+    return batch
+""",
+        """\
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+model = nn.Linear(8, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = [(torch.randn(8), 1, float(i % 2)) for i in range(32)]
+for inputs, targets, mask in torch.utils.data.DataLoader(data, batch_size=8):
+    per_token = F.cross_entropy(model(inputs), targets, reduction="none")
+    loss = (per_token * mask).mean()  # FL016
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+    )
+    right = (
+        """\
+import torch
+from torch import nn
+from torch.nn import functional as F
+from transformers import AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("gpt2")
+model = nn.Linear(8, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def collate(texts):
+    batch = tokenizer(texts, padding=True, return_tensors="pt")
+    batch["labels"] = batch["input_ids"].clone()
+    batch["labels"][batch["attention_mask"] == 0] = -100
+    return batch
+
+
+data = [(torch.randn(8), 1, float(i % 2)) for i in range(32)]
+for inputs, targets, mask in torch.utils.data.DataLoader(data, batch_size=8):
+    per_token = F.cross_entropy(model(inputs), targets, reduction="none")
+    loss = (per_token * mask).sum() / mask.sum()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+    )
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        for node in _copied_labels(module):
+            yield self.finding(
+                module.location(node),
+                "The labels are a copy of the padded tokens, so padding counts in the loss and the model learns to write it. "
+                "Set them to -100 where the attention mask is 0",
+            )
+        for call in module.method_calls("mean"):
+            if not call.args and not call.keywords and _masked_product(module, call):
+                yield self.finding(
+                    module.location(call),
+                    "The masked losses are averaged over all positions, those that the mask removes too, so the gradient shrinks with the padding. "
+                    "Divide their sum by `mask.sum()`",
+                )
+
     def says(self, entry: dict[str, Any]) -> str:
         if entry["where"] == "divisor":
             return (
@@ -34,3 +115,76 @@ loss = (per_token * mask).sum() / mask.sum()
             f"{entry['supervised']:,} padding positions count in the loss, {entry['share']:.0%} of all labels: the model learns to write padding. "
             "Set the labels to -100 where the attention mask is 0"
         )
+
+
+def _copied_labels(module: Module) -> Iterator[ast.Assign]:
+    """`batch["labels"] = batch["input_ids"].clone()` of a batch that was padded, in a file that never writes -100."""
+    if "-100" in module.source.text or "DataCollatorForLanguageModeling" in module.source.text:
+        return
+    for node in module.all(ast.Assign):
+        match node:
+            case ast.Assign([ast.Subscript(ast.Name() as batch, ast.Constant("labels"))], value):
+                tokens = (
+                    value.func.value
+                    if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute)
+                    else value
+                )
+                made = module.value(batch)
+                if (
+                    _is_tokens_of(tokens, batch.id)
+                    and isinstance(made, ast.Call)
+                    and _pads(module, made)
+                ):
+                    yield node
+
+
+def _is_tokens_of(node: ast.expr, batch: str) -> bool:
+    match node:
+        case ast.Subscript(ast.Name(name), ast.Constant("input_ids")) | ast.Attribute(
+            ast.Name(name), "input_ids"
+        ):
+            return name == batch
+    return False
+
+
+def _pads(module: Module, call: ast.Call) -> bool:
+    padding = module.argument(call, None, "padding")
+    return padding is not None and module.constant(padding) in (True, "max_length", "longest")
+
+
+def _masked_product(module: Module, call: ast.Call) -> bool:
+    """`(losses * mask).mean()` where the losses were not reduced."""
+    match call.func:
+        case ast.Attribute(ast.BinOp(left, ast.Mult(), right)):
+            sides = [(left, right), (right, left)]
+            return any(_named_mask(mask) and _unreduced(module, losses) for losses, mask in sides)
+    return False
+
+
+def _named_mask(node: ast.expr) -> bool:
+    inner = (
+        node.func.value
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        else node
+    )
+    return (
+        isinstance(inner, ast.Name | ast.Attribute)
+        and "mask" in ast.unparse(inner).rpartition(".")[2].lower()
+    )
+
+
+def _unreduced(module: Module, node: ast.expr) -> bool:
+    made = module.value(node)
+    if (
+        isinstance(made, ast.Call)
+        and isinstance(made.func, ast.Attribute)
+        and made.func.attr in ("view", "reshape", "view_as")
+    ):
+        made = module.value(made.func.value)
+    if (
+        not isinstance(made, ast.Call)
+        or module.resolve(made.func) != "torch.nn.functional.cross_entropy"
+    ):
+        return False
+    reduction = module.argument(made, None, "reduction")
+    return reduction is not None and module.constant(reduction) == "none"

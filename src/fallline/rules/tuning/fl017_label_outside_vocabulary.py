@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
 from typing import Any
 
-from fallline.finding import Severity
+from fallline.finding import Finding, Severity
 from fallline.rules.tuning._measured import Measured
+from fallline.syntax import Module
 
 
 class LabelOutsideVocabulary(Measured):
@@ -26,6 +29,63 @@ tokenizer.add_tokens(["<tool>"])
 model.resize_token_embeddings(len(tokenizer))
 ```"""
 
+    tokens = (
+        b"add_tokens",
+        b"add_special_tokens",
+    )
+    wrong = (
+        """\
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer
+
+tokenizer = AutoTokenizer.from_pretrained("gpt2")
+tokenizer.add_special_tokens({"pad_token": "[PAD]"})  # FL017
+model = AutoModelForCausalLM.from_pretrained("gpt2")
+data = [tokenizer(text, padding="max_length", max_length=64) for text in open("texts.txt")]
+Trainer(model, train_dataset=data).train()
+""",
+    )
+    right = (
+        """\
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer
+
+tokenizer = AutoTokenizer.from_pretrained("gpt2")
+tokenizer.add_special_tokens({"pad_token": "[PAD]"})
+model = AutoModelForCausalLM.from_pretrained("gpt2")
+model.resize_token_embeddings(len(tokenizer))
+data = [tokenizer(text, padding="max_length", max_length=64) for text in open("texts.txt")]
+Trainer(model, train_dataset=data).train()
+""",
+        """\
+import torch
+from transformers import AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("gpt2")
+tokenizer.add_tokens(["<tool>"])
+tokenizer.save_pretrained("tokenizer")
+""",
+    )
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        text = module.source.text
+        if (
+            "resize_token_embeddings" in text
+            or "resize_embeddings" in text
+            or not _trains_pretrained(module)
+        ):
+            return
+        for call in module.method_calls("add_tokens", "add_special_tokens"):
+            match call.func:
+                case ast.Attribute(ast.Name(name)) if "tok" in name.lower() and not _known_token(
+                    module, call
+                ):
+                    yield self.finding(
+                        module.location(call),
+                        "Tokens are added, but the model is never resized: their ids are beyond the embedding, and the first of them in a batch ends the run. "
+                        "Call `model.resize_token_embeddings(len(tokenizer))`",
+                    )
+
     def says(self, entry: dict[str, Any]) -> str:
         value, size = entry["value"], entry["size"]
         if entry["what"] == "token":
@@ -36,3 +96,19 @@ model.resize_token_embeddings(len(tokenizer))
         if value < 0:
             return f"A label is {value}, which is neither a class nor the ignored label. Write -100 where a label shall not count, or pass `ignore_index={value}`"
         return f"A label is {value}, but the head has {size:,} classes (0 to {size - 1:,}). Map the labels to 0 ... {size - 1}, or give the head more classes"
+
+
+def _trains_pretrained(module: Module) -> bool:
+    """This file loads a language model of Transformers and trains it."""
+    loads = any(
+        part.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration"))
+        for call in module.method_calls("from_pretrained")
+        for part in (module.resolve(call.func) or "").split(".")
+    )
+    return loads and any(True for _ in module.method_calls("train", "backward"))
+
+
+def _known_token(module: Module, call: ast.Call) -> bool:
+    """Tokens that are there already: `{"pad_token": tokenizer.eos_token}`."""
+    given = module.value(call.args[0]) if call.args else None
+    return isinstance(given, ast.Dict) and any(isinstance(v, ast.Attribute) for v in given.values)

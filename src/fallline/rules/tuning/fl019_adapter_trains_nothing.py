@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
 from typing import Any
 
-from fallline.finding import Severity
+from fallline.finding import Finding, Severity
 from fallline.rules.tuning._measured import Measured
+from fallline.syntax import Module
 
 
 class AdapterTrainsNothing(Measured):
@@ -24,6 +27,93 @@ model = get_peft_model(base, LoraConfig(task_type="CAUSAL_LM"))
 optimizer = torch.optim.AdamW(p for p in model.parameters() if p.requires_grad)
 ```"""
 
+    tokens = (
+        b"get_peft_model",
+        b"PeftModel",
+    )
+    wrong = (
+        """\
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM
+
+model = AutoModelForCausalLM.from_pretrained("gpt2")
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+model = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM"))  # FL019
+for ids in torch.utils.data.DataLoader(torch.randint(100, (64, 33)), batch_size=8):
+    loss = model(input_ids=ids, labels=ids).loss
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+        """\
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+base = AutoModelForCausalLM.from_pretrained("gpt2")
+model = PeftModel.from_pretrained(base, "adapter")  # FL019
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+for ids in torch.utils.data.DataLoader(torch.randint(100, (64, 33)), batch_size=8):
+    loss = model(input_ids=ids, labels=ids).loss
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+    )
+    right = (
+        """\
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import AutoModelForCausalLM
+
+base = AutoModelForCausalLM.from_pretrained("gpt2")
+model = get_peft_model(base, LoraConfig(task_type="CAUSAL_LM"))
+optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4)
+for ids in torch.utils.data.DataLoader(torch.randint(100, (64, 33)), batch_size=8):
+    loss = model(input_ids=ids, labels=ids).loss
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+model.save_pretrained("adapter")
+merged = PeftModel.from_pretrained(base, "adapter").merge_and_unload()
+""",
+        """\
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+base = AutoModelForCausalLM.from_pretrained("gpt2")
+model = PeftModel.from_pretrained(base, "adapter", is_trainable=True)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+for ids in torch.utils.data.DataLoader(torch.randint(100, (64, 33)), batch_size=8):
+    loss = model(input_ids=ids, labels=ids).loss
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+    )
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        for call in module.calls("peft.get_peft_model"):
+            optimizer = _optimizer_before(module, call)
+            if optimizer is not None:
+                yield self.finding(
+                    module.location(call),
+                    f"The optimizer on line {optimizer.lineno} was built before the adapters, so it holds none of them and nothing is trained. "
+                    "Build it from the adapted model",
+                )
+        for call in module.calls("peft.PeftModel.from_pretrained"):
+            if (
+                module.argument(call, None, "is_trainable") is None
+                and not module.has_star(call)
+                and _is_optimized(module, call)
+            ):
+                yield self.finding(
+                    module.location(call),
+                    "PeftModel.from_pretrained loads the adapter frozen, so training it changes nothing. Pass `is_trainable=True`",
+                )
+
     def says(self, entry: dict[str, Any]) -> str:
         many = f"{entry['adapters']} adapter weights are attached"
         return {
@@ -36,3 +126,42 @@ optimizer = torch.optim.AdamW(p for p in model.parameters() if p.requires_grad)
             entry["why"],
             f"{many}, but the loss does not reach any of them: {entry.get('example')} got no gradient. Call the adapted model, not the base model",
         )
+
+
+def _name(module: Module, call: ast.Call) -> str | None:
+    """The name that the result is given."""
+    match module.parent(call):
+        case ast.Assign([ast.Name(name)]):
+            return name
+    return None
+
+
+def _optimizers(module: Module, model: str, scope: ast.AST | None) -> Iterator[ast.Call]:
+    """Optimizers over `model.parameters()` in one function."""
+    for call in module.method_calls("parameters", "named_parameters"):
+        match call.func:
+            case ast.Attribute(ast.Name(name)) if name == model and module.scope(call) is scope:
+                for up in module.parents(call):
+                    if isinstance(up, ast.Call) and (module.resolve(up.func) or "").startswith(
+                        "torch.optim."
+                    ):
+                        yield up
+
+
+def _optimizer_before(module: Module, call: ast.Call) -> ast.Call | None:
+    """An optimizer over the base model, above the call that adds the adapters, which nothing replaces below."""
+    given = module.argument(call, 0, "model")
+    if not isinstance(given, ast.Name):
+        return None
+    scope, own = module.scope(call), _name(module, call) or given.id
+    made = [*_optimizers(module, given.id, scope), *_optimizers(module, own, scope)]
+    if any(o.lineno > call.lineno for o in made):
+        return None
+    return next((o for o in made if o.lineno < call.lineno), None)
+
+
+def _is_optimized(module: Module, call: ast.Call) -> bool:
+    own = _name(module, call)
+    return own is not None and any(
+        o.lineno > call.lineno for o in _optimizers(module, own, module.scope(call))
+    )

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from collections.abc import Iterator
 from typing import Any
 
-from fallline.finding import Severity
+from fallline.finding import Finding, Severity
+from fallline.flow.calls import of_self
 from fallline.rules.tuning._measured import Measured
+from fallline.syntax import Module
 
 
 class AdvantageWithGradient(Measured):
@@ -24,8 +29,140 @@ policy_loss = -(log_prob * advantage.detach()).mean()
 value_loss = advantage.pow(2).mean()
 ```"""
 
+    tokens = (
+        b"advantage",
+        b"adv",
+    )
+    wrong = (
+        """\
+import torch
+from torch import nn
+from torch.distributions import Categorical
+
+actor, critic = nn.Linear(4, 2), nn.Linear(4, 1)
+optimizer = torch.optim.Adam([*actor.parameters(), *critic.parameters()], lr=1e-2)
+for _ in range(8):
+    states = torch.randn(16, 4)
+    policy = Categorical(logits=actor(states))
+    actions = policy.sample()
+    rewards = (actions == (states[:, 0] > 0)).float()
+    advantage = rewards - critic(states)[:, 0]
+    actor_loss = -(policy.log_prob(actions) * advantage).mean()  # FL023
+    loss = actor_loss + advantage.pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+    )
+    right = (
+        """\
+import torch
+from torch import nn
+from torch.distributions import Categorical
+
+actor, critic = nn.Linear(4, 2), nn.Linear(4, 1)
+optimizer = torch.optim.Adam([*actor.parameters(), *critic.parameters()], lr=1e-2)
+for _ in range(8):
+    states = torch.randn(16, 4)
+    policy = Categorical(logits=actor(states))
+    actions = policy.sample()
+    rewards = (actions == (states[:, 0] > 0)).float()
+    advantage = rewards - critic(states)[:, 0]
+    actor_loss = -(policy.log_prob(actions) * advantage.detach()).mean()
+    loss = actor_loss + advantage.pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+        """\
+import torch
+from torch import nn
+from torch.distributions import Categorical
+
+actor, critic = nn.Linear(4, 2), nn.Linear(4, 1)
+optimizer = torch.optim.Adam(actor.parameters(), lr=1e-2)
+for _ in range(8):
+    states = torch.randn(16, 4)
+    policy = Categorical(logits=actor(states))
+    actions = policy.sample()
+    with torch.no_grad():
+        advantage = 1.0 - critic(states)[:, 0]
+    loss = -(policy.log_prob(actions) * advantage).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+    )
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        for product in module.all(ast.BinOp):
+            if not isinstance(product.op, ast.Mult):
+                continue
+            for one, other in ((product.left, product.right), (product.right, product.left)):
+                if (
+                    _is_log_prob(module, one)
+                    and isinstance(other, ast.Name)
+                    and _has_graph(module, other)
+                ):
+                    yield self.finding(
+                        module.location(module.statement(product)),
+                        f"`{other.id}` is computed from the critic and enters the policy's loss with its graph, so that loss changes the critic too. "
+                        f"Use `{other.id}.detach()` there",
+                    )
+
     def says(self, entry: dict[str, Any]) -> str:
         return (
             f"`{entry['variable']}` has a graph and is part of `{entry['loss']}`, so the policy's loss changes the critic too. "
             f"Use `{entry['variable']}.detach()` there"
         )
+
+
+_CRITIC = re.compile(r"critic|value", re.IGNORECASE)
+_ADVANTAGE = re.compile(r"^(adv|advantages?|td_error|delta)$", re.IGNORECASE)
+
+
+def _is_log_prob(module: Module, node: ast.expr) -> bool:
+    """`dist.log_prob(actions)`, directly or by name."""
+    made = module.value(node)
+    return (
+        isinstance(made, ast.Call)
+        and isinstance(made.func, ast.Attribute)
+        and made.func.attr == "log_prob"
+    )
+
+
+def _has_graph(module: Module, name: ast.Name) -> bool:
+    """An advantage that is the difference of something and a critic's answer, made with gradients on."""
+    made = module.value(name)
+    if (
+        not _ADVANTAGE.match(name.id)
+        or not isinstance(made, ast.BinOp)
+        or not isinstance(made.op, ast.Sub)
+    ):
+        return False
+    if any(
+        isinstance(up, ast.With) and "no_grad" in ast.unparse(up.items[0])
+        for up in module.parents(made)
+    ):
+        return False
+    return any(_answers(module, side) for side in (made.left, made.right))
+
+
+def _answers(module: Module, node: ast.expr) -> bool:
+    """What a critic says, without a detach on the way."""
+    here = module.value(node)
+    while isinstance(here, ast.Subscript | ast.Attribute) or (
+        isinstance(here, ast.Call) and isinstance(here.func, ast.Attribute)
+    ):
+        if isinstance(here, ast.Call):
+            if here.func.attr in ("detach", "item") or of_self(here.func) is not None:  # type: ignore[attr-defined]
+                break
+            here = here.func.value  # type: ignore[attr-defined]
+        elif isinstance(here, ast.Attribute):
+            break
+        else:
+            here = module.value(here.value)
+    match here:
+        case ast.Call(ast.Name(name)) | ast.Call(ast.Attribute(ast.Name("self"), name)):
+            return bool(_CRITIC.search(name))
+    return False

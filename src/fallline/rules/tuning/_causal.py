@@ -1,0 +1,75 @@
+"""Calls of language models that shift the labels they are given, and how tokens are cut and reshaped around them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from fallline.flow.calls import last_name
+from fallline.syntax import Module
+
+__all__ = ["causal_calls", "plain", "same", "slice_of"]
+
+_RESHAPES = frozenset({"view", "reshape", "flatten", "contiguous", "float", "long", "clone", "to"})
+_WRAPS = frozenset(
+    {"get_peft_model", "from_pretrained", "from_config", "to", "cuda", "half", "train", "compile"}
+)
+
+
+def causal_calls(module: Module) -> Iterator[ast.Call]:
+    """Calls of a model that was made as `...ForCausalLM` or `...LMHeadModel` in this file."""
+    for call in module.all(ast.Call):
+        if isinstance(call.func, ast.Name) and is_causal(module, call.func):
+            yield call
+
+
+def is_causal(module: Module, node: ast.expr, depth: int = 4) -> bool:
+    """Whether this is a language model of Transformers, through adapters and moves to a device."""
+    made = module.value(node)
+    if not isinstance(made, ast.Call) or not depth:
+        return False
+    name = module.resolve(made.func) or module.segment(made.func)
+    parts = name.split(".")
+    if any(p.endswith(("ForCausalLM", "LMHeadModel")) for p in parts):
+        return True
+    if parts[-1] not in _WRAPS:
+        return False
+    inner = made.args[0] if made.args else None
+    if isinstance(made.func, ast.Attribute) and isinstance(made.func.value, ast.Call | ast.Name):
+        inner = made.func.value if module.resolve(made.func) is None else inner
+    return inner is not None and is_causal(module, inner, depth - 1)
+
+
+def slice_of(module: Module, node: ast.expr) -> tuple[ast.expr, str] | None:
+    """`ids` and `1:` of `ids[:, 1:]`, through names and changes of shape."""
+    value = module.value(plain(module, node))
+    if not isinstance(value, ast.Subscript):
+        return None
+    index = value.slice
+    last = index.elts[-1] if isinstance(index, ast.Tuple) and index.elts else index
+    return (value.value, ast.unparse(last)) if isinstance(last, ast.Slice) else None
+
+
+def plain(module: Module, node: ast.expr) -> ast.expr:
+    """A tensor without the calls that only change its shape or type."""
+    here = node
+    while (
+        isinstance(here, ast.Call)
+        and isinstance(here.func, ast.Attribute)
+        and last_name(here) in _RESHAPES
+    ):
+        here = here.func.value
+    if isinstance(here, ast.Name):
+        value = module.value(here)
+        if (
+            isinstance(value, ast.Call)
+            and isinstance(value.func, ast.Attribute)
+            and last_name(value) in _RESHAPES
+        ):
+            return plain(module, value)
+    return here
+
+
+def same(module: Module, one: ast.expr, other: ast.expr) -> bool:
+    """The same text, in the same function."""
+    return module.segment(one) == module.segment(other) and module.scope(one) is module.scope(other)
