@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -48,18 +51,24 @@ class Measures:
         return numbers
 
     def _named(self, optimizer: torch.optim.Optimizer) -> list[tuple[ParameterInfo, Tensor]]:
-        known: dict[int, ParameterInfo] = {}
-        for _, model in self._objects.models():
-            known = describe_parameters(model) | known
+        known: dict[int, tuple[str, ParameterInfo]] = {}
+        for model_name, model in self._objects.models():
+            called = self._objects.called.get(model_name, model_name)
+            described = describe_parameters(model)
+            known = {key: (called, info) for key, info in described.items()} | known
         parameters = [p for g in optimizer.param_groups for p in g["params"]]
-        return [
-            (
-                known.get(id(p))
-                or ParameterInfo(f"parameter {i}", "", i, tuple(p.shape), str(p.dtype)[6:]),
-                p,
-            )
-            for i, p in enumerate(parameters)
-        ]
+        names = Counter(known[id(p)][1].name for p in parameters if id(p) in known)
+        named: list[tuple[ParameterInfo, Tensor]] = []
+        for i, p in enumerate(parameters):
+            if id(p) not in known:
+                shape, dtype = tuple(p.shape), str(p.dtype)[6:]
+                named.append((ParameterInfo(f"parameter {i}", "", i, shape, dtype), p))
+                continue
+            called, info = known[id(p)]
+            if names[info.name] > 1:  # of several models
+                info = replace(info, name=f"{called}.{info.name}")
+            named.append((info, p))
+        return named
 
     def _describe(self, name: str, optimizer: torch.optim.Optimizer) -> None:
         objects = self._objects
@@ -76,5 +85,11 @@ class Measures:
                 "model": models[0] if models else None,
                 "wrapper": wrapper,
                 "device": device,
+                "sharded": wrapper in ("fsdp1", "fsdp2") or _sharded(optimizer),
             },
         )
+
+
+def _sharded(optimizer: torch.optim.Optimizer) -> bool:
+    """Each rank holds parts of the parameters: DTensors, of FSDP2 or tensor parallel."""
+    return any(hasattr(p, "_local_tensor") for g in optimizer.param_groups for p in g["params"])

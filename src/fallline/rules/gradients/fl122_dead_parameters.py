@@ -18,6 +18,10 @@ class DeadParameters(Rule):
     code = "FL122"
     name = "dead-parameters"
     severity = Severity.WARNING
+    yields_to = (
+        "FL123",
+        "FL133",
+    )  # a learning rate that is far too large kills units; advice about those does not help
     what = "Parameters that an optimizer holds get no gradient, or exactly zero, in nearly every recent update."
     why = (
         "They stay as they were initialised: a layer that the forward pass never reaches, a detached branch, or units that died.\n"

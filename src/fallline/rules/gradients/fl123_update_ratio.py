@@ -80,11 +80,9 @@ for update in range(80):
             if math.isnan(trend.before):
                 continue
             if (ratio := self._overwriting(ratios)) is not None and _no_better(track):
-                yield self._report(track, "overwrite the weights", ratio, self.high, trend)
+                yield self._report(track, "large", ratio, self.high, trend)
             elif self._rests(track, ratios, trend):
-                yield self._report(
-                    track, "hardly move the weights", median(ratios), self.low, trend
-                )
+                yield self._report(track, "small", median(ratios), self.low, trend)
 
     def _overwriting(self, ratios: list[float]) -> float | None:
         """The typical ratio of a stretch of samples that are all too high; None when there is none."""
@@ -108,10 +106,13 @@ for update in range(80):
     def _report(
         self, track: Any, verdict: str, ratio: float, limit: float, trend: Progress
     ) -> Finding:
+        rate = max((row.lr for row in track.rows if row.lr is not None), default=None)
+        named = "" if rate is None else f" of {rate:g}"
+        change = "Lower" if verdict == "large" else "Raise"
         return self.finding(
             track.at,
-            f"The updates {verdict}: their size is {ratio:.2g} of the weights' (about 1e-3 is usual), and the loss does not "
-            f"fall ({trend.before:.4g} → {trend.after:.4g}). Change the learning rate.",
+            f"The learning rate{named} is far too {verdict}: an update changes the weights by {ratio:.2g} of their size (about 1e-3 is usual), and the "
+            f"loss does not fall ({trend.before:.4g} → {trend.after:.4g}). {change} it by a factor of {_factor(ratio):,}.",
             step=track.samples[-1].index,
             ratio=ratio,
             threshold=limit,
@@ -121,6 +122,12 @@ for update in range(80):
             optimizer=track.optimizer,
             rank=track.rank,
         )
+
+
+def _factor(ratio: float) -> int:
+    """The power of ten that brings the ratio near its usual size."""
+    apart = abs(math.log10(ratio / 1e-3)) if ratio > 0 else 3.0
+    return int(10 ** min(max(math.floor(apart), 1), 6))
 
 
 def _no_better(track: Any) -> bool:

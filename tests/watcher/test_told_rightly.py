@@ -1,0 +1,244 @@
+"""What people see of runs that went wrong in an ordinary way: the right finding, on the line that made it."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+from torch.utils.data import DataLoader, Dataset  # noqa: E402
+
+from watcher.matrix.drive import Watched, watched  # noqa: E402
+
+
+class Rows(Dataset[Any]):
+    """Samples, one of which is broken; reading one may take a while."""
+
+    def __init__(self, count: int, broken: int | None = None, seconds: float = 0.0) -> None:
+        self.x = torch.randn(count, 8)
+        self.y = 3 * self.x[:, :1] + 0.3 * torch.randn(count, 1)
+        if broken is not None:
+            self.y[broken] = 4000.0
+        self.seconds = seconds
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(self.seconds)
+        return self.x[index], self.y[index]
+
+
+def fit(loader: Any, epochs: int = 1, lr: float = 0.02) -> None:
+    model = nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    for _ in range(epochs):
+        for x, y in loader:
+            loss = F.mse_loss(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+
+
+def one(seen: Watched, code: str) -> Any:
+    assert seen.failure is None
+    (found,) = [f for f in seen.findings if f.code == code]
+    return found
+
+
+def line_of(text: str) -> int:
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    return next(n for n, line in enumerate(lines, 1) if line.strip() == text)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_spike_names_the_sample_that_made_it(workers: int) -> None:
+    def train() -> None:
+        fit(DataLoader(Rows(640, broken=411), batch_size=8, num_workers=workers), epochs=2)
+
+    spike = one(watched(train), "FL624")
+    assert "Sample 411 (position 3 of the batch) makes 100% of it" in spike.message
+    assert "its target reaches 4000" in spike.message
+    assert spike.evidence["indices"] == list(range(408, 416))
+    assert spike.evidence["causes"][0]["cause"] == "sample"
+    assert spike.evidence["samples"][0]["index"] == 411
+
+
+def test_a_spike_that_no_sample_made_names_what_changed_before() -> None:
+    def train() -> None:
+        model = nn.Linear(8, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for update in range(120):
+            optimizer.param_groups[0]["lr"] = 12.0 if update == 60 else 0.1
+            x = torch.randn(64, 8)
+            loss = F.mse_loss(model(x), 3 * x[:, :1] + torch.randn(64, 1))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    spike = one(watched(train), "FL624")
+    first, *others = spike.evidence["causes"]
+    assert first["cause"] == "learning-rate" and "rose from 0.1 to 12 at update 60" in spike.message
+    assert "weights" in [cause["cause"] for cause in others]
+    assert spike.evidence["fingerprint"].startswith("64x8 float32 ")
+
+
+def test_waiting_for_data_points_at_the_loop_and_knows_the_workers() -> None:
+    def train() -> None:
+        fit(DataLoader(Rows(130, seconds=0.004), batch_size=2))
+
+    seen = watched(train)
+    found = one(seen, "FL520")
+    assert found.at.line == line_of("for x, y in loader:")
+    assert "set `num_workers`" in found.message and found.evidence["workers"] == 0
+    typical = seen.run.tracks[0].typical()
+    assert found.evidence["share"] == pytest.approx(typical["data"] / sum(typical.values()))
+
+
+def test_the_parts_of_an_update_add_up_to_the_time_between_updates() -> None:
+    def train() -> None:
+        model = nn.Linear(8, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(12):
+            loss = model(torch.randn(4, 8)).pow(2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            time.sleep(0.01)
+
+    rows = watched(train).run.tracks[0].rows
+    for before, row in pairwise(rows[1:]):
+        assert sum(row.seconds.values()) == pytest.approx(row.time - before.time, abs=5e-3)
+        assert row.seconds["other"] > 0.009, "what the loop does besides has a name"
+
+
+def broken_input() -> None:
+    model = nn.Sequential(nn.Linear(8, 16), nn.Sigmoid(), nn.Linear(16, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for update in range(12):
+        x = torch.randn(64, 8)
+        if update == 6:
+            x[3, 2] = float("inf")
+        loss = F.mse_loss(model(x), torch.ones(64, 1))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def remainder_without_a_loader() -> None:
+    model = nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(4):
+        optimizer.zero_grad()
+        for i in range(10):
+            loss = model(torch.randn(8, 8)).pow(2).mean() / 4
+            loss.backward()
+            if (i + 1) % 4 == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+
+
+def weights_put_back() -> None:
+    model = nn.Linear(8, 4)
+    start = copy.deepcopy(model.state_dict())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = torch.randn(64, 8)
+    for _ in range(30):
+        model.load_state_dict(start)
+        loss = F.cross_entropy(model(x), x[:, :4].argmax(1))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def evaluated_before_the_loop() -> None:
+    model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 1))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    model.eval()
+    with torch.no_grad():
+        model(torch.randn(8, 8))
+    for _ in range(12):
+        loss = model(torch.randn(8, 8)).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def rate_far_too_large() -> None:
+    model = nn.Sequential(
+        nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4)
+    )
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.3)
+    for _ in range(200):
+        x = torch.randn(64, 16)
+        loss = F.cross_entropy(model(x), x[:, :4].argmax(1))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def detached_part() -> None:
+    encoder, head = nn.Linear(8, 16), nn.Linear(16, 4)
+    optimizer = torch.optim.Adam([*encoder.parameters(), *head.parameters()], lr=0.01)
+    for _ in range(40):
+        x = torch.randn(64, 8)
+        loss = F.cross_entropy(head(encoder(x).detach()), x[:, :4].argmax(1))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def half_of_the_model() -> None:
+    encoder, decoder = nn.Linear(8, 16), nn.Linear(16, 8)
+    optimizer = torch.optim.Adam(encoder.parameters(), lr=0.01)
+    for _ in range(12):
+        x = torch.randn(64, 8)
+        loss = F.mse_loss(decoder(encoder(x)), x)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("train", "code", "words"),
+    [
+        (broken_input, "FL623", "x holds a non-finite value at [3, 2] at update 6"),
+        (remainder_without_a_loader, "FL107", "2 here, where a window has 4"),
+        (weights_put_back, "FL625", "in all of the 30 updates so far"),
+        (evaluated_before_the_loop, "FL804", "eval() is still in effect"),
+        (rate_far_too_large, "FL123", "The learning rate of 0.3 is far too large"),
+        (detached_part, "FL122", "got no gradient"),
+        (half_of_the_model, "FL126", "decoder.bias, decoder.weight receive gradients"),
+    ],
+)
+def test_what_is_said(train: Callable[[], None], code: str, words: str) -> None:
+    seen = watched(train)
+    assert words in one(seen, code).message
+    assert {f.code for f in seen.serious} == {code}
+
+
+def test_a_compiled_function_without_graph_breaks_can_be_watched() -> None:
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    @torch.compile(fullgraph=True, backend="eager")
+    def loss_of(x: Any) -> Any:
+        return F.mse_loss(model(x), x[:, :1])
+
+    def train() -> None:
+        for _ in range(3):
+            loss = loss_of(torch.randn(8, 8))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    assert watched(train).failure is None
