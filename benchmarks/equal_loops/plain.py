@@ -285,7 +285,52 @@ def split(fault: str = "") -> None:
         optimizer.zero_grad()
 
 
-LOOPS = {f.__name__: f for f in (classify, language, blocks, evaluated, shifted, drawn, split)}
+class Augmented(torch.utils.data.Dataset):  # type: ignore[type-arg]
+    """Every sample is drawn anew."""
+
+    def __init__(self, data: TensorDataset) -> None:
+        self.data = data
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        x, y = self.data[index]
+        return x + 0.1 * torch.randn_like(x), y
+
+
+def augmented(fault: str = "") -> None:
+    """Noise on the samples, made by the dataset in worker processes."""
+    torch.manual_seed(0)
+    model = net()
+    loader = DataLoader(Augmented(pictures()), batch_size=4, shuffle=True, num_workers=2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for i, (x, y) in enumerate(loader):
+        (F.cross_entropy(model(x), y) / 2).backward()
+        if (i + 1) % 2 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def noisy(fault: str = "") -> None:
+    """A denoiser: noise and its strength are drawn for every sample between loader and model."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(9, 16), nn.Tanh(), nn.Linear(16, 8))
+    loader = DataLoader(pictures(), batch_size=4, shuffle=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for i, (x, _) in enumerate(loader):
+        noise, strength = torch.randn_like(x), torch.rand(len(x), 1)
+        out = model(torch.cat([x + strength * noise, strength], dim=1))
+        (F.mse_loss(out, noise) / 2).backward()
+        if (i + 1) % 2 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+LOOPS = {
+    f.__name__: f
+    for f in (classify, language, blocks, evaluated, shifted, drawn, split, augmented, noisy)
+}
 
 if __name__ == "__main__":
     LOOPS[sys.argv[1]](" ".join(sys.argv[2:]))

@@ -47,7 +47,7 @@ def run_way(way: Way, target: Script | Callable[[], object], out: str) -> int:
 
     met: set[str] = set()
     patches = RebindingPatches()
-    draws = SampleDraws(patches)
+    draws = SampleDraws(patches, reverse=way.reverse)
     if way.one_sample:
         recorder: Recorder = EvaluationRecorder(met, way.loader)
     else:

@@ -21,7 +21,9 @@ __all__ = ["SampleDraws"]
 class SampleDraws:
     """Patches torch's functions that draw. `samples`: the rows of the batch that the loop works on, once there is one."""
 
-    def __init__(self, patches: Patches) -> None:
+    def __init__(self, patches: Patches, *, reverse: bool = False) -> None:
+        """`reverse`: the rows of a batch are its samples in reversed order."""
+        self._reverse = reverse
         self.samples: list[str] = []
         self._count = 0
         for name in ("randn", "randn_like"):
@@ -33,7 +35,7 @@ class SampleDraws:
 
     def batch(self, samples: list[str]) -> None:
         """The loop has got a batch of these."""
-        self.samples, self._count = samples, 0
+        self.samples, self._count = samples[::-1] if self._reverse else samples, 0
 
     def _drawing(self, original: Wrapped, row: Callable[[Tensor, Any, Any], Tensor]) -> Wrapped:
         def draw(*args: Any, **kwargs: Any) -> Any:

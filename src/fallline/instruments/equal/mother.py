@@ -12,8 +12,10 @@ import contextlib
 import importlib
 import json
 import os
+import signal
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -23,6 +25,7 @@ from fallline.instruments.script import Script
 
 __all__ = ["run_forked"]
 
+_PATIENCE = 300.0  # seconds for all ranks to make one update
 HEAVY = ("transformers", "accelerate", "lightning", "pytorch_lightning", "deepspeed", "torchvision", "trl", "peft", "datasets")  # fmt: skip
 
 
@@ -107,7 +110,25 @@ def run_forked(
             forked(lambda r=rank: _ranked(way, target, f"{out}.{r}", r, port), file)  # type: ignore[misc]
             for rank in range(way.ranks)
         ]
+        return _waited(numbers, _PATIENCE if way.ranks > 1 else None)
+
+
+def _waited(numbers: list[int], seconds: float | None) -> list[int]:
+    """Their exit statuses. Ranks that wait for each other for ever are ended."""
+    if seconds is None:
         return [os.waitstatus_to_exitcode(os.waitpid(number, 0)[1]) for number in numbers]
+    end, found = time.monotonic() + seconds, dict.fromkeys(numbers, 0)
+    left = list(numbers)
+    while left:
+        for number in list(left):
+            done, status = os.waitpid(number, os.WNOHANG)
+            if done:
+                found[number] = os.waitstatus_to_exitcode(status)
+                left.remove(number)
+            elif time.monotonic() > end:
+                os.kill(number, signal.SIGKILL)
+        time.sleep(0.02)
+    return [found[number] for number in numbers]
 
 
 def _ranked(way: Way, target: Any, out: str, rank: int, port: int) -> int:

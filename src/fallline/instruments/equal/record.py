@@ -101,6 +101,7 @@ class Recorder(Observer):
         """`at_backward`: the first backward is enough. `draws` hear which samples a batch has."""
         self.record = Record()
         self._draws = draws
+        self._taken: list[str] = []  # the samples of the batch that was read last
         self.met = met
         self._at_backward = at_backward
         self._optimizers: list[Any] = []
@@ -139,10 +140,15 @@ class Recorder(Observer):
     def indices_taken(self, iterator: Any, indices: Any) -> None:
         taken = [str(i) for i in (indices if isinstance(indices, list | tuple) else [indices])]
         self._indices.setdefault(number_of(iterator), []).extend(taken)
+        self._taken = taken
+
+    def batch_begins(self, iterator: Any) -> None:
         if self._draws is not None:
-            self._draws.batch(taken)
+            self._draws.batch([])  # a dataset draws for one sample at a time
 
     def batch_ends(self, iterator: Any, batch: Any) -> None:
+        if self._draws is not None:
+            self._draws.batch(self._taken)
         number = number_of(iterator)
         self._read[number] = self._read.get(number, 0) + 1
         self._last_loader = number
