@@ -68,7 +68,7 @@ FAULTS = [
     Case("lightened", "train", "manual wiped", "accumulation", "FL105"),
     Case("lightened", "train", "manual clip each", "accumulation", "FL103"),
     Case("lightened", "train", "remainder", "remainder", "FL107", 3 / 4),
-    Case("lightened", "train", "evaluation divided twice", "evaluation", None, 1 / 4),
+    Case("lightened", "train", "evaluation divided twice", "evaluation", None, 1 / 8),
     Case("trained", "train", "undivided", "accumulation", "FL104", 4),
     Case("trained", "train", "divided twice", "accumulation", "FL129", 1 / 4),
     Case("trained", "train", "mean of means", "tokens", "FL111"),

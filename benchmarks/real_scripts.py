@@ -236,6 +236,28 @@ def cost(stage: Stage, real: Real, turns: int) -> str:
     )
 
 
+def _keep(stage: Stage, real: Real, is_broken: bool, row: str) -> None:
+    """The rows of earlier calls are part of the table: all scripts together take long."""
+    path = stage.work / "rows" / f"{real.name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = json.loads(path.read_text()) if path.exists() else {"healthy": [], "broken": []}
+    if is_broken:
+        key = row.rsplit("|", 3)[0]
+        rows["broken"] = [r for r in rows["broken"] if r.rsplit("|", 3)[0] != key] + [row]
+    else:
+        rows["healthy"] = [row]
+    path.write_text(json.dumps(rows))
+
+
+def _kept(stage: Stage, chosen: list[Real], is_broken: bool) -> list[str]:
+    kept = []
+    for real in chosen:
+        path = stage.work / "rows" / f"{real.name}.json"
+        if path.exists():
+            kept += json.loads(path.read_text())["broken" if is_broken else "healthy"]
+    return kept
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -244,7 +266,11 @@ def main() -> int:
     parser.add_argument("--mirror", type=Path, required=True)
     parser.add_argument("--site", type=Path)
     parser.add_argument("--work", type=Path, default=Path("/tmp/real_scripts"))
-    parser.add_argument("--only", choices=("healthy", "broken"))
+    parser.add_argument(
+        "--only",
+        choices=("healthy", "broken", "kept"),
+        help="kept: run nothing, show the rows of earlier calls",
+    )
     parser.add_argument("--cost", type=int, metavar="TURNS", help="measure CPU time instead")
     parser.add_argument(
         "--write", action="store_true", help="put the result into benchmarks/RESULTS.md"
@@ -271,16 +297,20 @@ def main() -> int:
     bad = ["| script | broken so | found, on the line | also said |", "|---|---|---|---|"]
     failures = 0
     for real in chosen:
+        if args.only == "kept":
+            break
         steps = [] if args.only == "broken" else [(good, lambda real=real: healthy(stage, real))]
         if args.only != "healthy":
             steps += [(bad, lambda real=real, b=b: broken(stage, real, b)) for b in real.breaks]
         for table, step in steps:
             row, wrong = step()
             table.append(row)
+            _keep(stage, real, table is bad, row)
             failures += bool(wrong)
             print(row, *(f"   !! {w}" for w in wrong), sep="\n", flush=True)
     print(f"{len(good) - 2} scripts, {len(bad) - 2} broken, {failures} with something to look at")
     if args.write:
+        good[2:], bad[2:] = _kept(stage, chosen, False), _kept(stage, chosen, True)
         body = f"`python benchmarks/real_scripts.py --mirror DIR --site DIR`, {machine()}, one thread. Data is made up, loops are untouched.\n\n"
         write_section(
             "real scripts",

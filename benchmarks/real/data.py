@@ -268,6 +268,7 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     "bsd300": _bsd300,
     "sines": _sines,
     "hub": _hub,
+    "results": lambda folder: (folder / "results").mkdir(exist_ok=True),
     "corpus": _corpus,
     "alpaca": _alpaca,
 }

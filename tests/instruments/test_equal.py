@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 import sys
 from collections.abc import Callable
@@ -86,6 +87,37 @@ def test_a_right_loop_is_equal(loop: str, fault: str, only: tuple[str, ...]) -> 
     assert answer.verdict == "equal", answer.text()
     assert len(answer.comparisons) >= len(only), answer.text()
     assert all(c.code is None for c in answer.comparisons)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("module", "fault", "ranks", "what", "code", "ratio"),
+    [
+        ("accelerated", "divided twice", 1, "accumulation", "FL129", 0.25),
+        ("accelerated", "remainder", 1, "remainder", "FL107", 0.75),
+        ("lightened", "divided twice", 1, "accumulation", "FL129", 0.25),
+        ("trained", "mean of means", 1, "tokens", "FL111", None),
+        ("ranked", "by ranks twice", 2, "ranks", "FL137", 0.5),
+        ("ranked", "fsdp by ranks twice", 2, "ranks", "FL137", 0.5),
+    ],
+)
+def test_a_fault_in_a_framework_is_named(
+    module: str, fault: str, ranks: int, what: str, code: str, ratio: float | None
+) -> None:
+    loops = importlib.import_module(f"equal_loops.{module}").LOOPS
+    loop = loops.get("train") or loops["classify"]
+    found = different(equal(functools.partial(loop, fault), ranks=ranks))
+    assert (found.what, found.code) == (what, code)
+    assert ratio is None or found.ratio == pytest.approx(ratio, rel=1e-3)
+
+
+@pytest.mark.long
+def test_an_example_that_is_broken_twice(project: Path) -> None:
+    folder = Path(__file__).parents[2] / "examples/char_language_model"
+    answer = equal(str(folder / "broken.py"))
+    found = {c.code: c.ratio for c in answer.comparisons if not c.equal}
+    assert found == {"FL104": pytest.approx(4, rel=1e-3), "FL201": 65536}
+    assert equal(str(folder / "repaired.py")).verdict == "equal"
 
 
 SCRIPT = """

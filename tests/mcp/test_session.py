@@ -20,7 +20,7 @@ SERVE = [sys.executable, "-m", "fallline", "mcp"]
 
 async def visit(client: Client) -> None:
     """What an agent does in one session: looks round, checks, fixes, meets an error, reads on."""
-    assert len((await client.list_tools()).tools) == 9
+    assert {"ask", "check_code"} <= {tool.name for tool in (await client.list_tools()).tools}
     checked = await client.call_tool("check_path", {"path": "train.py"})
     assert checked.structured_content is not None
     assert [f["code"] for f in checked.structured_content["findings"]] == ["FL101"]

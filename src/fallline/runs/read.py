@@ -24,6 +24,7 @@ from fallline.runs.rank import RankState, read_ranks
 from fallline.runs.samples import Sample
 from fallline.runs.schema import Damaged
 from fallline.runs.series import Rank, Series
+from fallline.runs.shards import join_shards
 from fallline.runs.store import LATER, MAX_UPDATES, UPDATE_COLUMNS, rank_files
 from fallline.runs.update import UpdateRow
 from fallline.untrusted import printable
@@ -78,6 +79,7 @@ def read_run(folder: Path, *more: Path) -> Series:
         else:
             series.ranks += found.ranks
             series.tracks += [track for track in found.tracks if track.rows]
+    join_shards(series, complete=len(opened) >= series.world)
     return series
 
 

@@ -85,5 +85,11 @@ class Measures:
                 "model": models[0] if models else None,
                 "wrapper": wrapper,
                 "device": device,
+                "sharded": wrapper in ("fsdp1", "fsdp2") or _sharded(optimizer),
             },
         )
+
+
+def _sharded(optimizer: torch.optim.Optimizer) -> bool:
+    """Each rank holds parts of the parameters: DTensors, of FSDP2 or tensor parallel."""
+    return any(hasattr(p, "_local_tensor") for g in optimizer.param_groups for p in g["params"])

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fallline.events import Replace
 from fallline.location import Location
+from fallline.replay.shards import local
 from fallline.taps.frames import Place
 from fallline.taps.modules import MODULE_MADE, MODULE_REGISTERED, ModuleMade, ModuleRegistered
 from fallline.taps.tap import Subscription
@@ -101,11 +102,8 @@ class Owners:
         for serial in list(stray)[:MOST]:
             if serial not in self._stray and len(self._stray) < MOST:
                 parameter = serials[serial]
-                self._stray[serial] = (
-                    weakref.ref(parameter),
-                    _probe(parameter),
-                    self._progress.steps,
-                )
+                if (probe := _probe(parameter)) is not None:
+                    self._stray[serial] = (weakref.ref(parameter), probe, self._progress.steps)
 
     def _recreated(self, model: nn.Module | None) -> None:
         """Nothing that this backward reaches is held by any optimizer, and an older one holds just such parameters."""
@@ -148,7 +146,8 @@ class Owners:
             parameter = reference()
             if parameter is None or serial in owned or self._progress.steps - step < PATIENCE:
                 continue
-            if torch.equal(before, _probe(parameter)):
+            now = _probe(parameter)
+            if now is not None and torch.equal(before, now):
                 left.append(serial)
         if left and "FL126" not in self._reported:
             self._reported.add("FL126")
@@ -172,6 +171,10 @@ class Owners:
         return Location("<unknown>", 1)
 
 
-def _probe(parameter: Tensor) -> Tensor:
-    with torch.no_grad():
-        return parameter.detach().reshape(-1)[:16].clone()
+def _probe(parameter: Tensor) -> Tensor | None:
+    """None where a wrapper has taken the values away for the time being."""
+    try:
+        with torch.no_grad():
+            return local(parameter).detach().reshape(-1)[:16].clone()
+    except RuntimeError:
+        return None

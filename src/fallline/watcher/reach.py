@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from fallline.events import GradRead
+from fallline.replay.shards import shards_of
 from fallline.taps.frames import Place
 from fallline.watcher.emit import Emitter, spot
 from fallline.watcher.forwards import MARK
@@ -57,7 +58,10 @@ class Reach:
         for mark in marks:
             mark.event.used = True
         held = sorted((leaf for leaf in leaves if self._is_trained(leaf)), key=id)
-        if len(held) < len(leaves):
+        all_trained = len(held) == len(leaves)
+        shards = shards_of(model for _, model in self._objects.models())
+        held = [shards.get(id(leaf), leaf) for leaf in held]
+        if not all_trained:
             at, callers = spot(where)
             self._emitter.emit(GradRead(at, callers=callers, what="input"))
         if not whole:

@@ -7,6 +7,7 @@ the thread that writes the run sees the spike, and the samples are those that th
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import zlib
 from collections import deque
@@ -31,7 +32,7 @@ __all__ = ["Spikes"]
 WINDOW = 100  # losses that make the recent past
 LEAST = 30  # of them, before any can be far out
 EVERY = 8  # losses between two reckonings of the limit
-MOST = 8  # spikes that are looked into
+MOST = 4  # spikes that are looked into
 MOST_LAYERS = 200
 SHOWN = 64  # indices of samples
 KEPT = 512  # updates whose samples are known, on an accelerator
@@ -98,7 +99,8 @@ class Spikes:
         indices = self._draft.indices[-1] if self._draft.indices else None
         capture = self._origin.capture
         if capture is not None:
-            facts |= _batch(capture, indices)
+            with contextlib.suppress(Exception):  # what the batch looked like is not worth the rest
+                facts |= _batch(capture, indices)
         if indices is not None:
             facts["indices"] = indices[:SHOWN]
         moments = self._moments()
@@ -165,7 +167,8 @@ def _batch(capture: Capture, indices: list[Any] | None) -> dict[str, Any]:
 def _by_sample(capture: Capture, size: int) -> SampleLosses | None:
     """The loss of each sample, from running the micro-batch again."""
     replay = prepare(capture)
-    if replay.run is None or replay.way == "modules":
+    # a run that may be healthy: only statements of which each is known to leave nothing behind
+    if replay.run is None or replay.way != "statements":
         return None
     losses = SampleLosses(size)
     try:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import os
 
-from fallline.instruments.equal.explain import Place, accumulated, after_clipping, at_once
+from fallline.instruments.equal.explain import (
+    Place,
+    accumulated,
+    after_clipping,
+    at_once,
+    loss_scale,
+)
 from fallline.instruments.equal.plan import Plan
 from fallline.instruments.equal.record import Record
 from fallline.instruments.equal.report import Comparison, Equal
@@ -23,6 +29,7 @@ def compare_accumulation(plan: Plan) -> None:
         if big is not None:
             found = accumulated("accumulation", base, at_once(base, big), plan.tolerance())
             plan.add(_in_full_precision(plan) or found if found.equal else found)
+    plan.add(loss_scale(base, plan.tolerance()))
     plan.add(after_clipping(base, plan.tolerance()))
 
 
@@ -47,7 +54,12 @@ def _from_loader(plan: Plan) -> Record | None:
     way = plan.way.but("at once", at_once=plan.k, loader=plan.base.loader, limit=plan.k)
     try:
         return plan.runs.run(way)
-    except Failed:
+    except Failed as why:
+        if "out of memory" in str(
+            why
+        ):  # of the device: the big batch needs more of it than the loop does
+            way = way.but("at once, offloaded", offload=True)
+            return plan.attempt("accumulation", way, "the samples at once do not fit into memory")
         said = f"the loop does not run on the samples of {plan.k} micro-batches at once"
         return plan.attempt("accumulation", way.but("at once, and on", limit=0), said)
 

@@ -38,12 +38,12 @@ def run_way(way: Way, target: Script | Callable[[], object], out: str) -> int:
     from fallline.instruments.equal.draws import SampleDraws
     from fallline.instruments.equal.evaluated import EvaluationRecorder
     from fallline.instruments.equal.feed import feed_all, keep_inputs
-    from fallline.instruments.equal.labels import watch_labels
     from fallline.instruments.equal.loaders import vary_loaders
     from fallline.instruments.equal.patching import RebindingPatches
     from fallline.instruments.equal.record import Recorder
     from fallline.instruments.equal.steady import steady
     from fallline.instruments.equal.switches import turn
+    from fallline.instruments.equal.targets import watch_labels
 
     met: set[str] = set()
     patches = RebindingPatches()
@@ -69,6 +69,8 @@ def run_way(way: Way, target: Script | Callable[[], object], out: str) -> int:
     patches.reach_names()
     Aside(written, patches)
     try:
+        if way.offload:
+            torch.autograd.graph.save_on_cpu().__enter__()  # for as long as this process lives
         ran = run_until(target, recorder, updates=_MOST_UPDATES if way.one_sample else 1)
     finally:
         recorder.stop()

@@ -22,8 +22,9 @@ from fallline.taps.on_import import after_import
 from fallline.taps.patches import Patches, Wrapped
 from fallline.taps.tap import Subscription
 
-__all__ = ["EvaluationRecorder"]
+__all__ = ["AMONG_RETURNED", "RETURNED", "EvaluationRecorder"]
 
+RETURNED, AMONG_RETURNED = "what it returns", "one of what it returns"
 _LINES = 60  # of the code after an evaluation loop, in which its result is looked for
 Logged = tuple[str, float, str, int]
 
@@ -144,7 +145,7 @@ class _Tracer:
             if before.get(name) != number:
                 self._note(name, number, frame)
         self._seen[id(frame)] = now
-        if event == "return":
+        if event == "return" and any("loss" in name.lower() for name in frame.f_locals):
             for name, number in _returned(value):
                 self._note(name, number, frame)
         return self._trace
@@ -179,7 +180,7 @@ def _number(value: Any) -> float | None:
 
 def _returned(value: Any) -> list[tuple[str, float]]:
     if (number := _number(value)) is not None:
-        return [("what it returns", number)]
+        return [(RETURNED, number)]
     if isinstance(value, dict):
         return [
             (str(n), v)
@@ -187,5 +188,5 @@ def _returned(value: Any) -> list[tuple[str, float]]:
             if "loss" in str(n) and (v := _number(x)) is not None
         ]
     if isinstance(value, tuple):
-        return [("what it returns", v) for x in value if (v := _number(x)) is not None]
+        return [(AMONG_RETURNED, v) for x in value if (v := _number(x)) is not None]
     return []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from fallline.instruments.equal.evaluated import RETURNED, Logged
 from fallline.instruments.equal.explain import Place
 from fallline.instruments.equal.pieces import ROUNDOFF
 from fallline.instruments.equal.plan import Plan
@@ -23,15 +24,15 @@ def compare_evaluation(plan: Plan) -> None:
     run = plan.attempt("evaluation", way, "the loop does not run on one sample")
     if run is None:
         return
-    if not run.logged or not run.backwards:
+    found = _judged(plan, run) if run.backwards else None
+    if found is None:
         plan.cannot(
             "evaluation", "no evaluation loop with a loss was seen after an epoch of one update"
         )
-        return
-    plan.add(_judged(plan, run))
+    plan.add(found)
 
 
-def _judged(plan: Plan, run: Record) -> Comparison:
+def _judged(plan: Plan, run: Record) -> Comparison | None:
     trained = _trained(run, plan.k)
     # a mean over many batches of one number is that number, but for the rounding of the sum
     tolerance = plan.tolerance() + ROUNDOFF["float32"] * math.sqrt(max(1, run.elements))
@@ -44,11 +45,22 @@ def _judged(plan: Plan, run: Record) -> Comparison:
         return Comparison(
             "evaluation", right[0][1] / trained, None, tolerance, True, None, "", 0, text
         )
-    named = [v for v in values if v[0] == "what it returns" or "val" in v[0] or "eval" in v[0]]
-    name, value, path, line = (named or values)[-1]
+    candidate = _likeliest(values)
+    if candidate is None:
+        return None
+    name, value, path, line = candidate
     place, ratio = Place(path, line), value / trained
     text = f"The evaluation's loss of a sample ({name}) is {times(ratio)} the loss that is trained on it{place.said(None)}."
     return Comparison("evaluation", ratio, None, tolerance, False, None, path, line, text)
+
+
+def _likeliest(values: list[Logged]) -> Logged | None:
+    """The number that is meant to be the loss; an accuracy may be returned beside it."""
+    named = [v for v in values if "loss" in v[0].lower()]
+    held_out = [v for v in named if any(word in v[0].lower() for word in ("val", "eval", "test"))]
+    alone = [v for v in values if v[0] == RETURNED]
+    found = held_out or alone or named
+    return found[-1] if found else None
 
 
 def _trained(run: Record, k: int) -> float:

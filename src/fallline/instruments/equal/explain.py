@@ -9,7 +9,7 @@ from fallline.instruments.equal.pieces import Parting, compare, shares
 from fallline.instruments.equal.record import Backward, Record, Vectors
 from fallline.instruments.equal.report import Comparison, times
 
-__all__ = ["Place", "accumulated", "after_clipping", "at_once", "within"]
+__all__ = ["Place", "accumulated", "after_clipping", "at_once", "loss_scale", "within"]
 
 _SAME = 0.02  # how close two factors have to be to be called the same in an explanation
 
@@ -78,7 +78,7 @@ def _close(a: float, b: float, room: float = _SAME) -> bool:
 
 def accumulated(what: str, base: Record, reference: Vectors, tolerance: float) -> Comparison:
     """The loop's sum over its micro-batches against the gradient of all their samples at once."""
-    ours = base.unclipped
+    ours = _unscaled(base)
     reference = {n: v for n, v in reference.items() if n in ours or bool(v.any())}
     parting = compare(ours, reference, tolerance)
     if parting.apart <= tolerance:
@@ -131,18 +131,22 @@ class _Cause:
         self.base, self.parting, self.what = base, parting, what
         self.k = len(base.backwards)
         parts = [b.added for b in base.backwards]
-        self.counted, _ = shares(base.unclipped, parts)
+        self.counted, _ = shares(_unscaled(base), parts)
         self.due, self.left = shares(reference, parts)
         # weights come out of a system of equations, and are less exact than the gradients
         self.room = max(_SAME, 10 * tolerance)
         self.backward = Place(base.backwards[0].path, base.backwards[0].line)
 
     def found(self) -> tuple[str | None, Place, str]:
-        for look in (self._clipped, self._scaled, self._coupled, self._repeatedly, self._wiped, self._factor, self._means):  # fmt: skip
+        for look in (self._clipped, self._coupled, self._repeatedly, self._wiped, self._factor, self._means):  # fmt: skip
             found = look()
             if found is not None:
                 return found
-        return None, self.backward, f"{self._length()}, direction {self.parting.cosine:.2f}"
+        text = f"{self._length()}, direction {self.parting.cosine:.2f}"
+        by = math.prod(self.base.backwards[0].divisors)
+        if self.parting.cosine > 1 - self.room and not _close(by, 1):
+            text = f"{self._length()}: the loss is divided by {by:g}, and has to be by {by * self.parting.ratio:g}"
+        return None, self.backward, text
 
     def _length(self) -> str:
         name = (
@@ -160,24 +164,6 @@ class _Cause:
         place = Place(binding[0].path, binding[0].line)
         text = f"{self._length()}, direction {self.parting.cosine:.2f}: it is clipped after each micro-batch, not once before the step"
         return "FL103", place, text
-
-    def _scaled(self) -> tuple[str, Place, str] | None:
-        scale, clips = self.base.scale, self.base.clips
-        if scale == 1 or not _close(self.parting.ratio, scale):
-            return None
-        if clips:
-            place = Place(clips[-1].path, clips[-1].line)
-            return (
-                "FL201",
-                place,
-                f"{self._length()}: it is clipped while it is still multiplied by the loss scale",
-            )
-        place = Place(self.base.step_path, self.base.step_line)
-        return (
-            "FL203",
-            place,
-            f"{self._length()}: it is stepped while it is still multiplied by the loss scale",
-        )
 
     def _coupled(self) -> tuple[str | None, Place, str] | None:
         if self.left <= self.room:
@@ -265,10 +251,38 @@ class _Cause:
         return "FL111", self.backward, text
 
 
+def _still_scaled(base: Record) -> bool:
+    """Whether what is clipped, or else stepped, is still multiplied by the loss scale."""
+    if base.scale == 1:
+        return False
+    counted, _ = shares(base.unclipped, [b.added for b in base.backwards])
+    return max(abs(c) for c in counted) * math.sqrt(base.scale) > 1
+
+
+def _unscaled(base: Record) -> Vectors:
+    factor = 1 / base.scale if _still_scaled(base) else 1.0
+    return {n: v * factor for n, v in base.unclipped.items()}
+
+
+def loss_scale(base: Record, tolerance: float) -> Comparison | None:
+    """Whether the loss scale is off the gradients before they are clipped and stepped."""
+    if not _still_scaled(base):
+        return None
+    clips = [c for c in base.clips if c.backwards == len(base.backwards)]
+    if clips:
+        code, place, done = "FL201", Place(clips[-1].path, clips[-1].line), "clipped"
+    else:
+        code, place, done = "FL203", Place(base.step_path, base.step_line), "stepped"
+    text = f"The gradient is {done} while it is {times(base.scale)} too long: it is still multiplied by the loss scale{place.said(code)}."
+    return Comparison(
+        "loss scale", base.scale, 1.0, tolerance, False, code, place.path, place.line, text
+    )
+
+
 def after_clipping(base: Record, tolerance: float) -> Comparison | None:
     """Whether what was clipped is what reached the optimizer."""
     clips = [c for c in base.clips if c.backwards == len(base.backwards)]
-    if not clips or clips[-1].how != "norm":
+    if not clips or clips[-1].how != "norm" or _still_scaled(base):
         return None
     last = clips[-1]
     factor = min(1.0, last.threshold / last.norm) if last.norm > 0 else 1.0

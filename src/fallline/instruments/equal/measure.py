@@ -87,6 +87,10 @@ def _as_written(runs: Runs) -> tuple[Way, Record]:
 
 def _notes(base: Record) -> list[str]:
     notes = []
+    if base.optimizers > 1:
+        notes.append(
+            f"Only the first optimizer that steps was compared ({base.optimizer}, of {base.optimizers})."
+        )
     if "dropout" in base.met:
         notes.append("Dropout was off, except where checkpointing was compared.")
     if "batch norm" in base.met:

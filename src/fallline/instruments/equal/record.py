@@ -76,6 +76,7 @@ class Record:
     elements: int = 0  # of the inputs of the model
     calls: int = 0  # of modules in one forward pass
     optimizer: str = ""
+    optimizers: int = 1  # that the script makes
     processes: int = 1
     framework: str = ""
     status: int = 0
@@ -220,6 +221,8 @@ class Recorder(Observer):
             self.record.scale = float(call.scaler.get_scale())
 
     def _clip_begins(self, call: ClipCall) -> None:
+        if self.record.stepped:
+            return
         with silence():
             self.record.unclipped = self._gradients()
             threshold = float(call.threshold)
@@ -230,7 +233,7 @@ class Recorder(Observer):
         )
 
     def _clip_ends(self, call: ClipCall) -> None:
-        if isinstance(call.result, Tensor | float):
+        if isinstance(call.result, Tensor | float) and not self.record.stepped:
             with silence():
                 self.record.clips[-1].norm = float(_whole(call.result))
 
@@ -259,7 +262,7 @@ class Recorder(Observer):
         self._parameters_before = self._values(held)
         at = user_line()
         record.step_path, record.step_line = (at.path, at.line) if at else ("", 0)
-        record.optimizer = type(optimizer).__name__
+        record.optimizer, record.optimizers = type(optimizer).__name__, len(self._optimizers)
 
     def step_ends(self, optimizer: Any) -> None:
         if self.record.stepped:

@@ -98,5 +98,7 @@ def _parameters(comparison: Comparison) -> list[str]:
 
 
 def times(ratio: float) -> str:
-    """`2.00x`; more digits where it is small."""
+    """`2.00x`; more digits where it is small, none where it is large."""
+    if ratio >= 1000:
+        return f"{ratio:.0f}x"
     return f"{ratio:.2f}x" if ratio >= 0.095 or not ratio else f"{ratio:.2g}x"

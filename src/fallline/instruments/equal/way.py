@@ -26,6 +26,7 @@ class Way:
         False  # every sample is the first one of the training data, and steps do nothing
     )
     labels: bool = False  # labels that are shifted twice are shifted once
+    offload: bool = False  # what the forward pass keeps for the backward waits in the host's memory
     launched: bool = False  # started as torchrun starts a rank, also where there is only one
     keep: str = ""  # a file for what models and losses are given
     feed: str = ""  # such a file: all of it is given at once

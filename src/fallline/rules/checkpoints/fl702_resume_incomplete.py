@@ -229,7 +229,7 @@ def train(model, optimizer, loader, epochs, resume, weights):
                 for k in lost
                 if "seed" not in k.lower() and not _restored_elsewhere(k, loaded, resumed)
             ]
-            if lost:
+            if lost and not _goes_back(loaded, saved, lost):
                 yield self.finding(
                     loaded.module.location(loaded.call),
                     f"This resume does not restore {', '.join(map(repr, lost))}, which the checkpoint holds, so training continues with fresh state. Load {'it' if len(lost) == 1 else 'them'} too.",
@@ -296,6 +296,14 @@ def _says_resume(loaded: Loaded) -> bool:
             break
         child = up
     return any(_RESUME.search(text) for text in context)
+
+
+def _goes_back(loaded: Loaded, saved: Saved, lost: list[str]) -> bool:
+    """The function that saves the best state loads it again when things get worse: the epoch goes on where it is."""
+    home = loaded.module
+    same = saved.module is home and home.function(saved.call) is home.function(loaded.call)
+    counters = all(saved.role(key, saved.entries[key]) == "counter" for key in lost)
+    return same and counters and saved.call.lineno < loaded.call.lineno
 
 
 def _restored_elsewhere(key: str, loaded: Loaded, every: list[Loaded]) -> bool:

@@ -82,7 +82,7 @@ dist.destroy_process_group()
         first = tracks[0]
         if len({len(f) for t in tracks for f in t.fingerprints.values()}) != 1:
             return None  # other parameters on other ranks: pipeline or expert parallel, or a model that grew
-        if first.facts.get("wrapper") in {"fsdp1", "fsdp2"}:
+        if first.facts.get("sharded") or first.facts.get("wrapper") in {"fsdp1", "fsdp2"}:
             return None  # each rank holds its own shard
         common = sorted(set.intersection(*(set(t.fingerprints) for t in tracks)))
         gaps = [(i, self._gap(tracks, i)) for i in common]

@@ -65,9 +65,15 @@ class AccumulationRemainder(Rule):
     def _left_over(
         self, trace: Trace, optimizer: str | None, mine: list[Window], rhythm: _Rhythm
     ) -> Iterator[Finding]:
-        for end in trace.of(EpochEnd):
-            rest = _rest(trace, optimizer, end, rhythm)
-            fate = _fate(trace, end, rest, mine, rhythm) if rest else None
+        left = {
+            end: rest
+            for end in trace.of(EpochEnd)
+            if (rest := _rest(trace, optimizer, end, rhythm))
+        }
+        if any(_stepped_after(trace, end, optimizer) for end in left):
+            return  # what is left over in one pass is stepped: the loop knows about it
+        for end, rest in left.items():
+            fate = _fate(trace, end, rest, mine, rhythm)
             if fate is not None:
                 counted: dict[str, Any] = {"left_over": rest, "window": rhythm.size}
                 yield self.finding(
@@ -246,6 +252,12 @@ def _rest(trace: Trace, optimizer: str | None, end: EpochEnd, rhythm: _Rhythm) -
             case _ if rest == 0 and clears(trace, event, optimizer):
                 return 0  # cleared right at the end of the loop: nothing is left, and what was wiped is FL105
     return rest if fed else 0
+
+
+def _stepped_after(trace: Trace, end: EpochEnd, optimizer: str | None) -> bool:
+    """After this pass over the data, before the next backward."""
+    step = trace.after(end).until(Backward).of(Step).where(lambda e: e.optimizer == optimizer)
+    return bool(step)
 
 
 def _fate(

@@ -15,6 +15,7 @@ from fallline.flow.values import values_of
 from fallline.location import Location
 from fallline.rule import Rule
 from fallline.syntax import Module
+from fallline.syntax.module import walk
 
 __all__ = ["ModePartial"]
 
@@ -26,6 +27,8 @@ _EVALUATES = re.compile(
 _ON_PURPOSE = re.compile(
     r"train|monte|mc_|mcd|uncertain|ensemble|update_bn|calibrat|warm", re.IGNORECASE
 )
+_OLD = re.compile(r"compute_(old_)?(log_?probs?|values|logps)$")
+_MODES = frozenset({"eval", "train"})
 _TARGET = re.compile(r"(^|_)(target|tgt)(_|$)|_target\d?$", re.IGNORECASE)
 _NOT_FOR_VALUES = re.compile(r"encoder|ema|teacher|momentum|key", re.IGNORECASE)
 
@@ -48,7 +51,7 @@ towards the validation data. A target network in train mode gives noisy targets.
     references = (
         "https://docs.pytorch.org/docs/stable/notes/autograd.html#evaluation-mode-nn-module-eval",
     )
-    tokens = (b"eval", b"valid", b"test", b"target")
+    tokens = (b"eval", b"valid", b"test", b"target", b"compute_")
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         """Evaluations of a model that is trained in the same execution, in train mode."""
@@ -87,6 +90,27 @@ towards the validation data. A target network in train mode gives noisy targets.
                     yield loop.at
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
+        yield from self._targets(module)
+        yield from self._old_probabilities(module)
+
+    def _old_probabilities(self, module: Module) -> Iterator[Finding]:
+        """A policy whose old log-probabilities are computed without a gradient, in a class that trains it and never leaves train mode."""
+        for cls in module.all(ast.ClassDef):
+            methods = [m for m in cls.body if isinstance(m, ast.FunctionDef)]
+            if not any(re.match(r"_?(update|train)", m.name) for m in methods):
+                continue
+            if any(isinstance(n, ast.Attribute) and n.attr in _MODES for n in walk(cls)):
+                continue
+            for method in methods:
+                if _OLD.match(method.name) and _without_gradient(module, method):
+                    yield self.finding(
+                        module.location(_first_statement(method)),
+                        f"`{method.name}` never puts the model into eval mode: if it has dropout, these values differ from those of the same weights a moment later, "
+                        "and the ratio of new to old is noise. Call eval() here and train() after it",
+                        severity=Severity.INFO,
+                    )
+
+    def _targets(self, module: Module) -> Iterator[Finding]:
         """A copy for the targets of reinforcement learning, with dropout or BatchNorm, that never goes into eval mode."""
         if "gamma" not in module.source.text or "reward" not in module.source.text:
             return
@@ -140,6 +164,21 @@ for epoch in range(2):
     right = (
         """\
 import torch
+
+
+class Actor:
+    def compute_log_prob(self, data):
+        self.module.eval()
+        with torch.no_grad():
+            return self.module(data)
+
+    def update_policy(self, data):
+        self.module.train()
+        self.module(data).mean().backward()
+        self.optimizer.step()
+""",
+        """\
+import torch
 from torch import nn
 
 
@@ -189,6 +228,24 @@ for x, y in loader:
 print(validate(model, loader))
 """,
     )
+
+
+def _without_gradient(module: Module, method: ast.FunctionDef) -> bool:
+    """Under torch.no_grad, as a decorator or inside."""
+    asked = [*method.decorator_list]
+    asked += [i.context_expr for n in walk(method) if isinstance(n, ast.With) for i in n.items]
+    return any(
+        last_name(a.func if isinstance(a, ast.Call) else a) in {"no_grad", "inference_mode"}
+        for a in asked
+    )
+
+
+def _first_statement(method: ast.FunctionDef) -> ast.stmt:
+    """After the docstring."""
+    match method.body:
+        case [ast.Expr(ast.Constant(str())), second, *_]:
+            return second
+    return method.body[0]
 
 
 def _trained(trace: Trace) -> set[str | None]:

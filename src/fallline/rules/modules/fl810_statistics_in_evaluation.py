@@ -16,6 +16,7 @@ from fallline.syntax.module import walk
 
 __all__ = ["StatisticsInEvaluation"]
 
+_BATCH_NORM = re.compile(r"batch_?norm|resnet|efficientnet|convnet|unet|mobilenet|densenet", re.I)
 _STATISTIC = re.compile(
     r"running_|(^|_)ema(_|$)|moving_|(^|_)(mean|var|std|avg|average)(_|$)|cluster_size|embed_avg|num_batches",
     re.IGNORECASE,
@@ -119,6 +120,8 @@ Update statistics only under `if self.training:`, and copy buffers with the para
                     module.location(loop),
                     "Only the parameters are averaged: the running mean and variance of BatchNorm stay as they were in the copy. Copy the buffers too: "
                     "`for kept, now in zip(average.buffers(), model.buffers()): kept.copy_(now)`",
+                    # a transformer has no running statistics
+                    severity=None if _BATCH_NORM.search(module.source.text) else Severity.INFO,
                 )
 
     def check_series(self, run: Any) -> Iterator[Finding]:

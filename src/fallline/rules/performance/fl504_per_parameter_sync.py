@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from fallline.events import Sync, Trace, on_every_iteration
+from fallline.events import Step, Sync, Trace, on_every_iteration
 from fallline.finding import Finding, Severity
 from fallline.location import Location
 from fallline.rule import Rule
@@ -144,4 +144,6 @@ for activation in (nn.ReLU, nn.Tanh, nn.GELU):
                 yield self.finding(
                     syncs[0],
                     "Python waits for the device once for each parameter, on every iteration. Compute the norms together on the device, and fetch the result once.",
+                    # a plot or a diagnosis of gradients is not waited for every day
+                    severity=None if trace.live or trace.of(Step) else Severity.INFO,
                 )

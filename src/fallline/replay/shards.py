@@ -1,0 +1,46 @@
+"""FSDP2 computes with whole parameters that it makes for the occasion; the optimizer holds their shards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from torch import Tensor, nn
+
+from fallline.replay.modules import wrapper_of
+
+__all__ = ["local", "shards_of"]
+
+
+def local(tensor: Tensor) -> Tensor:
+    """What this rank holds of it. Asking a DTensor itself may make all ranks talk to each other."""
+    return getattr(tensor, "_local_tensor", tensor)
+
+
+def shards_of(models: Iterable[nn.Module]) -> dict[int, Tensor]:
+    """id of a whole parameter → the shard that the optimizer holds, where FSDP2 says so."""
+    found: dict[int, Tensor] = {}
+    for model in models:
+        for module in model.modules():
+            if wrapper_of(module) == "fsdp2":
+                for known in _parameters(module):
+                    whole, shard = (
+                        getattr(known, "_unsharded_param", None),
+                        getattr(known, "sharded_param", None),
+                    )
+                    if isinstance(whole, Tensor) and isinstance(shard, Tensor):
+                        found[id(whole)] = shard
+    return found
+
+
+def _parameters(module: Any) -> Iterator[Any]:
+    """What FSDP2 keeps about each parameter of this module. Not public: it may be called otherwise in another version."""
+    try:
+        state = module._get_fsdp_state()
+    except (AttributeError, AssertionError, RuntimeError):
+        return
+    groups = getattr(state, "_fsdp_param_groups", None) or [
+        getattr(state, "_fsdp_param_group", None)
+    ]
+    for group in groups:
+        yield from getattr(group, "fsdp_params", ())
