@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import watch_runs
 from results import machine, write_section
 from torch import nn
 from watch_peers import PEERS, Switch, Tool
@@ -427,7 +428,7 @@ def main() -> int:
     parser.add_argument("--blocks", type=int, default=16)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--tools", default="", help="only the tools whose names hold this")
-    parser.add_argument("--only", choices=("table", "fixed", "short", "memory"))
+    parser.add_argument("--only", choices=("table", "fixed", "short", "memory", "runs"))
     args = parser.parse_args()
     if not os.environ.keys() & HEAP.keys():
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **HEAP})
@@ -443,6 +444,9 @@ def main() -> int:
     if args.only in (None, "short"):
         parts.append(short_steps(200 if args.quick else 4_000))
         print(parts[-1], flush=True)
+    if args.only in (None, "runs"):
+        seconds, pairs = (10, 1) if args.quick else (60, 3)
+        parts.append("\n".join(watch_runs.table(seconds, pairs, list(watch_runs.JOBS))))
     if args.only in (None, "table"):
         parts.insert(0, "\n".join(table(args.blocks, args.steps, tools)))
     if args.write:

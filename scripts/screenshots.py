@@ -167,6 +167,19 @@ def make_diff(folder: Path) -> Path:
     return folder / "diff.html"
 
 
+def make_data(folder: Path) -> Path:
+    """What `fallline measure data` says about a planted script, with three mistakes."""
+    tuning = HERE.parent / "tests" / "tuning"
+    text = (tuning / "planted" / "plain_bos_twice_by_template.py").read_text()
+    masked = 'batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)'
+    assert masked in text
+    (folder / "train.py").write_text(text.replace(masked, 'batch["input_ids"].clone()'))
+    path = os.pathsep.join([str(tuning), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-m", "fallline", "measure", "data", "--out", "looked", "train.py"]
+    subprocess.run(command, cwd=folder, check=True, env={**os.environ, "PYTHONPATH": path})
+    return folder / "looked" / "data.html"
+
+
 def main() -> int:
     chromium = browser()
     if chromium is None:
@@ -182,6 +195,10 @@ def main() -> int:
         page = make_diff(Path(folder))
         for name, width, height, dark in DIFF_SHOTS:
             shoot(chromium, page, IMAGES / f"{name}.png", width, height, dark)
+            print((IMAGES / f"{name}.png").relative_to(HERE.parent))
+        page = make_data(Path(folder))
+        for name, dark in (("data-light", False), ("data-dark", True)):
+            shoot(chromium, page, IMAGES / f"{name}.png", 1180, 1500, dark)
             print((IMAGES / f"{name}.png").relative_to(HERE.parent))
     return 0
 

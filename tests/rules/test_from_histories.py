@@ -212,6 +212,30 @@ class Rotate(torch.autograd.Function):
     def backward(ctx, grad):
         return rotate(grad)
 """,
+    "embeddings that each rank holds alone": """\
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def scale_embedding_gradients(optimizer, world_size):
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad.div_(world_size)
+""",
+    "statistics that are only cast": """\
+from torch import nn
+
+
+class FrozenNorm(nn.Module):
+    def __init__(self, zeros, ones):
+        super().__init__()
+        self.register_buffer("running_mean", zeros)
+        self.register_buffer("running_var", ones)
+
+    def forward(self, x):
+        self.running_mean = self.running_mean.to(x.dtype)
+        return (x - self.running_mean) * self.running_var.rsqrt()
+""",
     "a rate that is halved now and then": """\
 import torch
 

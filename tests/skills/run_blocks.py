@@ -51,6 +51,7 @@ def a_world(targets: torch.Tensor) -> dict[str, object]:
         "loss": loss,
         "losses": [],
         "total": 0.0,
+        "samples": 0,
         "hidden": model(inputs),
         "loss_fn": torch.nn.functional.cross_entropy,
         "custom_loss": torch.nn.functional.cross_entropy,

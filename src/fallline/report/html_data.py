@@ -22,24 +22,26 @@ if TYPE_CHECKING:
 __all__ = ["data_page"]
 
 _STYLE = """
-:root{--learned:#1c7c43;--learned-bg:#d9f2e3;--special:#b35c00}
-@media (prefers-color-scheme:dark){:root{--learned:#8fe3b0;--learned-bg:#143524;--special:#ffb266}}
+:root{--learned:#1c7c43;--learned-bg:#d9f2e3;--special:#b35c00;--wrong-bg:#fbdcdc}
+@media (prefers-color-scheme:dark){:root{--learned:#8fe3b0;--learned-bg:#143524;--special:#ffb266;--wrong-bg:#4a1c1c}}
 .sample{background:var(--panel);border:1px solid var(--line);border-radius:10px;margin:0 0 14px;padding:14px 18px}
 .sample .where{color:var(--soft);font-size:12.5px;margin-bottom:8px}
 .tokens{font:13px/1.85 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;white-space:pre-wrap;overflow-wrap:anywhere}
 .tokens span{border-radius:3px;padding:1px 0}
 .learned{background:var(--learned-bg);color:var(--learned)}
 .ignored{color:var(--soft)}
+.wrong{background:var(--wrong-bg);color:var(--error)}
 .special{color:var(--special)}
 .padding{color:var(--soft);opacity:.6;border:1px dashed var(--line);padding:0 4px!important}
 .border{border-left:3px solid var(--error);margin:0 5px}
-.shares .learned,.shares .ignored,.shares .special,.shares .padding{padding:1px 7px;border-radius:4px}
+.shares .learned,.shares .wrong,.shares .ignored,.shares .special,.shares .padding{padding:1px 7px;border-radius:4px}
 """
 _KINDS = {
     "learned": "learned",
     "ignored": "read, not learned",
     "special": "special token, not learned",
     "padding": "padding",
+    "wrong": "padding that is learned",
 }
 
 

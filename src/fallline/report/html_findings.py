@@ -99,5 +99,18 @@ def _part(name: str, value: Any) -> str:
 
 
 def _prose(text: str) -> str:
-    """Plain Markdown with code spans."""
+    """Plain Markdown with code spans, and blocks of code as such."""
+    parts = re.split(r"```\w*\n(.*?)```", text, flags=re.DOTALL)
+    said = [_block(p) if i % 2 else _spans(p) for i, p in enumerate(parts)]
+    return "".join(said)
+
+
+def _spans(text: str) -> str:
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(" ".join(text.split()), quote=False))
+
+
+def _block(code: str) -> str:
+    lines = "<br>".join(
+        escape(line, quote=False).replace("  ", "&nbsp; ") for line in code.rstrip().split("\n")
+    )
+    return f"<br><code>{lines}</code>"

@@ -106,7 +106,7 @@ def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
     """A hook of torch, in front of every step; what it returns replaces the arguments."""
     if switch.quiet or (thread.ident != get_ident() and thread.keeps_out()):
         pulse = switch.pulse
-        if pulse is not None and thread.ident == get_ident() and not switch.silent:
+        if pulse is not None and thread.ident == get_ident() and not switch._silent:
             pulse.before(optimizer)
         return None
     closure = args[1] if len(args) > 1 else kwargs.get("closure") if kwargs else None
@@ -138,7 +138,7 @@ def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     """A hook of torch, behind every step."""
     if switch.quiet or (thread.ident != get_ident() and thread.keeps_out()):
         pulse = switch.pulse
-        if pulse is not None and thread.ident == get_ident() and not switch.silent:
+        if pulse is not None and thread.ident == get_ident() and not switch._silent:
             pulse.after(optimizer)
         return
     here: FrameType | None = _getframe(1)

@@ -2,7 +2,8 @@
 
 The first updates are all watched. When a fixed allowance is used up, stretches of watched updates and stretches at rest take
 turns. How long an update takes in each is measured, and their difference, all taps included, is what watching costs; so many
-updates are watched as the budget pays for. At rest the taps let everything pass: only the guard looks before each step.
+updates are watched as the budget pays for. At rest the taps let everything pass, and the guard looks at one small gradient, and
+now and then at all of them, as often as its part of the budget allows.
 
 What is seen is one sequence without gaps, as far as rules can tell: a rest ends behind the very call of `step` that it began behind.
 """
@@ -12,14 +13,18 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from math import isfinite
 from statistics import median
+from time import perf_counter
 from types import CodeType
 from typing import Any
 
+from torch import Tensor
 from torch.optim import Optimizer
 
 from fallline.runs.update import UpdateRow
 from fallline.taps.frames import caller
+from fallline.taps.gradients import gradient_of
 from fallline.taps.tap import Call, switch
 from fallline.watcher.emit import Emitter
 from fallline.watcher.fuse import Fuse, GuardStop
@@ -43,6 +48,9 @@ MOST_REST = 4_096
 MEASURED_AGAIN = 2_048  # updates, where watching costs no more than it may
 REMEMBERED = 5  # stretches
 ENOUGH = 16  # updates, to say how long one takes
+AT_REST = 3e-6  # seconds of an update at rest that no look takes: the taps
+# Of the budget of an update at rest: for looks at one gradient, at all of them, and at least for watching.
+FOR_ONE, FOR_ALL, FOR_WATCHING = 1.0, 0.2, 0.3
 OVERDUE = 256  # steps at which a rest ends wherever they are made
 
 
@@ -86,7 +94,13 @@ class Duty:
         self._rested: deque[float] = deque(maxlen=REMEMBERED)
         self._site: tuple[int, CodeType, int] | None = None
         self._next = STRETCH  # updates to watch after the rest
+        self._made: dict[int, int] = {}  # by id of the optimizer: its steps at rest
+        self._probe: Tensor | None = None
+        self._probed = self._looked = 0.0  # seconds that a look at one gradient takes, and at all
+        self._one = self._all = 1  # every so many updates
+        self._until_one = self._until_all = 0
         self._clock = time.thread_time
+        self._awaited: int | None = None  # in how many updates somebody has to see one
 
     # -- watched -----------------------------------------------------------------------------------------------
 
@@ -112,11 +126,13 @@ class Duty:
         watched, rest = self._plan(compared)
         left = self._awaits()
         if left is not None:
-            if rest and left < STRETCH:  # it comes first
+            if rest and left < STRETCH and left != self._awaited:  # it comes first
+                self._awaited = left
                 self._left = max(left, 0) + STRETCH
                 self._watched.pop()
                 return
-            rest = min(rest, left - 1)
+            if left >= STRETCH:  # else its optimizer has come to an end
+                rest = min(rest, left - 1)
         if rest:
             self._rest(call, optimizer, watched, rest)
         else:
@@ -133,13 +149,18 @@ class Duty:
                 return MEASURED_AGAIN, 0
             return STRETCH, FIRST_REST
         bare = median(self._rested)
-        costs, may = update - bare, self._budget * bare
+        budget = self._budget * bare
+        costs, may = update - bare, max(budget - self._spent_at_rest(), FOR_WATCHING * budget)
         if costs <= may:
             return MEASURED_AGAIN, 0
         share = may / costs
         if share > 0.5:
             return int(STRETCH * share / (1 - share)), STRETCH
         return STRETCH, min(int(STRETCH * (1 - share) / max(share, 1e-9)), MOST_REST)
+
+    def _spent_at_rest(self) -> float:
+        """Seconds of an update that is not watched."""
+        return AT_REST + self._probed / self._one + self._looked / self._all
 
     def _begin(self, left: int) -> None:
         self._left, self._began, self._first = left, self._clock(), self._progress.steps
@@ -158,14 +179,42 @@ class Duty:
         frame = call.frame
         self._site = (id(optimizer), frame.f_code, frame.f_lasti)
         self._next = watched
+        self._ration(optimizer)
         self.rests = self._guard.resting = self._emitter.muted = True
         switch.rest(self)
         self._begin(rest)
+
+    def _ration(self, optimizer: Optimizer) -> None:
+        """How often the guard looks at rest: on an accelerator always."""
+        known = self._known[id(optimizer)]
+        self._probe, self._looked = self._guard.probe(optimizer, known.held)
+        if known.on_device or len(self._known) > 1:
+            self._probe = None
+        budget = self._budget * median(self._rested or self._watched)
+        self._one = 1 + int(self._probed / (FOR_ONE * budget)) if budget else MOST_REST
+        self._all = 1
+        if self._probe is not None:
+            self._all = 1 + int(self._looked / (FOR_ALL * budget)) if budget else MOST_REST
+        elif not known.on_device and budget:
+            self._all = 1 + int(self._looked / (FOR_ONE * budget))
+        self._until_one = self._until_all = 0
+
+    def _settle(self) -> None:
+        """Count the steps that were made at rest."""
+        counts, progress = self._progress.counts, self._progress
+        for number, made in self._made.items():
+            known = self._known.get(number)
+            if known is not None:
+                counts[known.name] = counts.get(known.name, 0) + made
+            progress.steps += made
+            self._log.updates += made
+        self._made.clear()
 
     def wake(self) -> None:
         """Watch from here on."""
         if not self.rests:
             return
+        self._settle()
         if self._progress.steps - self._first >= ENOUGH:
             self._rested.append(self._seconds())
         self.stop()
@@ -175,16 +224,36 @@ class Duty:
     def stop(self) -> None:
         """The taps publish everything again."""
         if self.rests:
+            self._settle()
             self.rests = self._guard.resting = self._emitter.muted = False
             switch.rest(None)
 
     def before(self, optimizer: Optimizer) -> None:
         """A step is about to be made."""
+        self._until_all -= 1
+        if self._until_all > 0:
+            self._until_one -= 1
+            if self._until_one > 0 or self._probe is None:
+                return
+            self._until_one = self._one
+            started = perf_counter()
+            gradient = gradient_of(self._probe)
+            fine = gradient is None or isfinite(gradient.sum().item())
+            took = perf_counter() - started
+            self._probed = min(took, 2 * self._probed) if self._probed else took
+            if fine:
+                return
+        self._until_all = self._all
+        self._look(optimizer)
+
+    def _look(self, optimizer: Optimizer) -> None:
         known = self._known.get(id(optimizer))
         if known is None or self._scalers.any or self._fuse.off:
             return
+        made = self._made.get(id(optimizer), 0)
         try:
-            self._guard.check(optimizer, self._progress.counts.get(known.name, 0), known.held)
+            index = self._progress.counts.get(known.name, 0) + made
+            self._guard.look(optimizer, index, known.held)
         except GuardStop:
             raise
         except Exception as error:
@@ -192,28 +261,22 @@ class Duty:
 
     def after(self, optimizer: Optimizer) -> None:
         """A step was made."""
-        guard, progress = self._guard, self._progress
-        known = self._known.get(id(optimizer))
-        if known is None or self._fuse.off:
-            self._left = 0  # one that was never stepped while we watched
-        else:
-            name, counts = known.name, progress.counts
-            index = counts.get(name, 0)
-            if len(counts) > 1:
-                counts.pop(name, None)  # the one stepped last comes last
-            counts[name] = index + 1
-            if guard.holds:
-                self._let_go(optimizer, known, index)
-        progress.steps += 1
-        self._log.updates += 1
+        number = id(optimizer)
+        self._made[number] = self._made.get(number, 0) + 1
         self._left -= 1
-        if self._left <= 0 and self._due(optimizer):
+        if self._guard.holds:
+            self._let_go(optimizer)
+        if self._left <= 0 and (number not in self._known or self._due(optimizer)):
             self.wake()
+        elif number not in self._known or self._fuse.off:
+            self._left = 0  # one that was never stepped while we watched
 
-    def _let_go(self, optimizer: Optimizer, known: Known, index: int) -> None:
+    def _let_go(self, optimizer: Optimizer) -> None:
         """All gradients were looked at."""
         guard = self._guard
-        flag = guard.flag
+        flag, known = guard.flag, self._known[id(optimizer)]
+        made = self._made.get(id(optimizer), 1)
+        index = self._progress.counts.get(known.name, 0) + made - 1
         held_back = guard.release(optimizer)
         if flag is not None:
             guard.sent(index, known.held, sent_numbers([flag])[0], None)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fallline.engine.statistics import SQUARES, has_kernel, moments_of
 
-__all__ = ["Plan", "norm_of"]
+__all__ = ["Plan"]
 
 COPIED_BELOW = 4_096  # elements
 ALIKE = 3  # tensors that go through one copy
@@ -48,7 +48,11 @@ class Plan:
         for (dtype, _), which in list(stacks.items()):
             if len(which) < ALIKE:
                 others.setdefault((torch.device("cpu"), dtype), []).extend(which)
-        self._rest = list(others.values())
+        # which they are, the type of their norm, and whether the engine's kernel reads them
+        self._rest = [
+            (which, torch.promote_types(dtype, torch.float32), has_kernel(gradients[which[0]]))
+            for (_, dtype), which in others.items()
+        ]
         self._stacks: list[tuple[Callable[[list[Tensor]], Any], Tensor]] = []
         self._buffers: list[Tensor] = []
         if self._plain:
@@ -66,14 +70,6 @@ class Plan:
             for (rest, which), part in zip(mine, torch.split(buffer, sizes), strict=True):
                 self._stacks.append((itemgetter(*which), part.view(-1, *rest)))
 
-    def took(self, seconds: float) -> None:
-        """A look has taken so long. One of the first may have loaded code, any may have been interrupted."""
-        self.looks += 1
-        if self.looks <= 8:
-            self.seconds = min(seconds, self.seconds or seconds)
-        else:
-            self.seconds += 0.1 * (min(seconds, 2 * self.seconds) - self.seconds)
-
     def norm_if_finite(self, gradients: list[Tensor]) -> tuple[bool, float | None]:
         """Whether every number is finite, and then the norm of all of them. Waits once for a device."""
         with torch.no_grad():
@@ -89,23 +85,17 @@ class Plan:
 
     def _norm(self, gradients: list[Tensor]) -> float:
         norms: list[Tensor] = []
-        for which in self._rest:
+        for which, wide, kernel in self._rest:
             group = gradients if len(which) == self.count else [gradients[i] for i in which]
-            norms.append(norm_of(group))
+            if kernel:
+                norms.append(moments_of(group)[:, SQUARES].sum().sqrt())
+            else:
+                each = torch._foreach_norm(group, 2, dtype=wide)
+                norms.append(torch.linalg.vector_norm(torch.stack(each)))
         for pick, part in self._stacks:
             torch.cat(pick(gradients), out=part)
         norms += map(_norm, self._buffers)
         return math.hypot(*map(Tensor.item, norms))
-
-
-def norm_of(group: list[Tensor]) -> Tensor:
-    """Of tensors of one type on one device; not finite where one of them is not. Nothing waits."""
-    if has_kernel(group[0]):
-        return moments_of(group)[:, SQUARES].sum().sqrt()
-    wide = torch.promote_types(group[0].dtype, torch.float32)
-    each = torch._foreach_norm(group, 2, dtype=wide)
-    total: Tensor = torch.linalg.vector_norm(torch.stack(each))
-    return total
 
 
 def _one_by_one(gradients: list[Tensor]) -> tuple[bool, float | None]:

@@ -181,7 +181,7 @@ class Forwards:
         if called is not None:
             self._objects.called.setdefault(model, called)
         wrapper = wrapper_of(module)
-        if wrapper == "fsdp1":
+        if wrapper in ("ddp", "fsdp1"):  # perhaps wrapped before we came
             self._wrappers.add(module)
         self._met[id(module)] = met = (weakref.ref(module), model, wrapper)
         return met

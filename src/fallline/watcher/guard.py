@@ -159,13 +159,16 @@ class Guard:
                     total = _item(_sum(gradient)) + (total or 0.0)
             if total is not None and math.isfinite(total):
                 return
+        self.look(optimizer, index, held)
+
+    def look(self, optimizer: torch.optim.Optimizer, index: int, held: int) -> None:
+        """At all gradients."""
         # each look at .grad makes a Python object: one look for the whole check
-        gradients = [
-            g
-            for group in optimizer.param_groups
-            for g in map(_gradient, group["params"])
-            if g is not None
-        ]
+        gradients = []
+        for group in optimizer.param_groups:
+            for gradient in map(_gradient, group["params"]):
+                if gradient is not None:
+                    gradients.append(gradient)  # noqa: PERF401 (a comprehension is a call)
         if not gradients:
             return
         # the step looks at .grad as well, and finds the objects that were made here
@@ -210,6 +213,16 @@ class Guard:
         for p, _ in pairs:
             p.grad = None
 
+    def probe(self, optimizer: torch.optim.Optimizer, held: int) -> tuple[Tensor | None, float]:
+        """For updates that are not watched: a parameter whose gradient shows nearly any NaN, and what a look at all takes."""
+        plan = self._plans.get(held)
+        few = _few(optimizer)
+        if plan is None or not few:
+            return None, plan.seconds if plan is not None else 0.0
+        i, j = few[0]
+        parameter: Tensor = optimizer.param_groups[i]["params"][j]
+        return parameter, plan.seconds
+
     def release(self, optimizer: torch.optim.Optimizer) -> bool:
         """After the step: give held-back gradients their place again. Whether the step was held back."""
         self._looked_at, self.holds = [], False
@@ -241,13 +254,17 @@ class Guard:
         self.norm = norm
         if fine:
             self.recent = math.inf if norm is None else norm
-        plan.took(time.perf_counter() - started)
-        plan.rests = self._rests(plan)
+        plan.rests = self._rests(plan, started)
         return fine
 
-    def _rests(self, plan: Plan) -> int:
+    def _rests(self, plan: Plan, started: float) -> int:
         """All gradients were looked at: before how many steps from now on a few have to do."""
         now, steps = time.perf_counter(), self._rested + 1
+        took, plan.looks = now - started, plan.looks + 1
+        if plan.looks <= 8:  # one of the first may have loaded code, any may have been interrupted
+            plan.seconds = min(took, plan.seconds or took)
+        else:
+            plan.seconds += 0.1 * (min(took, 2 * plan.seconds) - plan.seconds)
         update = (now - self._last) / steps  # how long one takes
         self._last, self._rested = now, 0
         if plan.elements <= ALWAYS_BELOW and plan.count <= ALWAYS_TENSORS:

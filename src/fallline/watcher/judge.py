@@ -23,6 +23,7 @@ __all__ = ["Judge", "Verdict"]
 # After so many updates the events are judged for the first times; later when something new was kept.
 AFTER = frozenset({4, 20, 100})
 EVERY_SECONDS = 10.0
+TIMES = 200  # a pause lasts so many times what judging took: it may cost half a percent of a run
 
 OnFailure = Callable[[Rule, Exception], None]
 
@@ -49,13 +50,14 @@ class Judge:
         self._thread: threading.Thread | None = None
         self._judged = 0
         self._last = time.monotonic()
+        self._pause = EVERY_SECONDS
         self._unsound: set[str] = set()  # rules that have failed
 
     def stepped(self, steps: int) -> None:
         """One more update: wake the background thread when it is time."""
         structure = self._log.structure
         due = steps in AFTER or (
-            structure > self._judged and steps > 4 and time.monotonic() - self._last > EVERY_SECONDS
+            structure > self._judged and steps > 4 and time.monotonic() - self._last > self._pause
         )
         if due:
             self._judged, self._last = structure, time.monotonic()
@@ -76,10 +78,12 @@ class Judge:
 
     def _guarded(self, complete: bool) -> None:
         """Judging may fail; watching continues all the same."""
+        started = time.thread_time()
         try:
             self._look(complete)
         except Exception as error:
             print(f"fallline: the events could not be judged ({error!r})", file=sys.stderr)
+        self._pause = max(EVERY_SECONDS, TIMES * (time.thread_time() - started))
 
     def _look(self, complete: bool) -> None:
         trace = build_trace(self._log, self._objects, complete=complete)

@@ -118,8 +118,12 @@ class Routine:
         else:
             way = self._know()
             self._recorded = []
-        if self._last is not None and way is not None:
-            self._last.followed_by(way)
+        last = self._last
+        if last is not None and way is not None:
+            if last.next is way:
+                last.right += 1
+            else:
+                last.followed_by(way)
         self._last = way
         self._expected = expected = way.next if way is not None else None
         self.at = 0
@@ -156,20 +160,22 @@ class Routine:
 class _Way:
     """That updates of this program go."""
 
-    __slots__ = ("_counts", "events", "keys", "next", "often")
+    __slots__ = ("_counts", "events", "keys", "next", "often", "right")
 
     def __init__(self) -> None:
         self.often = 0
         self.keys: list[Key] = [_NONE]
         self.events: list[Event] = []  # empty while it is not well known
         self.next: _Way = self  # that the following update most likely goes
-        self._counts: dict[int, int] = {}  # by id of the way: how often it came next
+        self.right = 0  # how often it did
+        self._counts: dict[int, int] = {}  # by id of another way: how often it came instead
 
     def followed_by(self, way: _Way) -> None:
-        counts = self._counts
-        count = counts[id(way)] = counts.get(id(way), 0) + 1
-        if way is not self.next and count > counts.get(id(self.next), 0):
-            self.next = way
+        """Not by the one that was expected."""
+        count = self._counts[id(way)] = self._counts.get(id(way), 0) + 1
+        if count > self.right:
+            self._counts[id(self.next)] = self.right
+            self.next, self.right = way, count
 
 
 def _plain(event: Event) -> bool:

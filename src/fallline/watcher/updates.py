@@ -104,9 +104,9 @@ class Updates:
 
     def _parameters_added(self, call: Call) -> None:
         """An optimizer was made or got more parameters: what is known of it is no longer so."""
+        self._duty.wake()
         self._known.clear()
         self._routine.forget()
-        self._duty.wake()
 
     # -- before the step ---------------------------------------------------------------------------------------
 

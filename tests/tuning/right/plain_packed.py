@@ -16,7 +16,7 @@ def collate(samples):
 
 
 for batch in loader(texts(), collate):
-    loss = net(**batch).loss
+    loss = net(**batch, use_cache=False).loss
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()

@@ -36,9 +36,26 @@ def align(lesson: Lesson, *, shifts_itself: bool, seq2seq: bool = False) -> None
         lesson.labels = fitting[0]
     elif (handed := _handed(lesson, ids)) is not None:
         lesson.labels = _from_model(handed, shifts_itself)
-    if lesson.labels is not None and not seq2seq:
+    if seq2seq:
+        _decoder(lesson)
+    elif lesson.labels is not None:
         _turn(lesson)
         lesson.shift = shift_of(ids if lesson.ids is None else lesson.ids, lesson.labels)
+        lesson.in_place = lesson.shift is None and not shifts_itself
+
+
+def _decoder(lesson: Lesson) -> None:
+    """Of an encoder and a decoder, what is learned are the decoder's words: the labels themselves."""
+    labels = next(
+        (v for n in _LABELS if isinstance(v := lesson.inputs.get(n), Tensor) and v.dim() == 2), None
+    )
+    lesson.positions = lesson.labels = None
+    if labels is None:
+        lesson.ids = lesson.attention = None
+        return
+    lesson.attention = labels != IGNORED
+    lesson.ids = _as_int(labels.masked_fill(labels == IGNORED, 0))
+    lesson.labels = torch.cat([_as_int(labels), torch.full((labels.shape[0], 1), IGNORED)], dim=1)
 
 
 def _ids(lesson: Lesson) -> Tensor | None:

@@ -17,7 +17,7 @@ from fallline.instruments.data.lesson import Lesson, Observation, note
 from fallline.instruments.data.script_objects import Held
 from fallline.location import Location
 
-__all__ = ["Repeated", "leak_observations", "repeated"]
+__all__ = ["Repeated", "leak_observations", "repeated", "worker_observations"]
 
 _MOST = 5_000  # samples that are read of each set
 _SECONDS = 8.0
@@ -61,6 +61,18 @@ def _rows(lesson: Lesson) -> Iterator[str]:
     wide = [v for v in lesson.inputs.values() if isinstance(v, Tensor) and v.dim() > 1]
     for row in wide[0] if wide else ():
         yield _mark(row)
+
+
+def worker_observations(
+    lessons: Sequence[Lesson], iterator: Any, at: Location | None
+) -> list[Observation]:
+    """Workers that each read the whole of an iterable dataset: their first batches are the same."""
+    workers = getattr(iterator, "_num_workers", 0)
+    if not 2 <= workers <= len(lessons) or hasattr(iterator._dataset, "__getitem__"):
+        return []
+    first = [sorted(_rows(lesson)) for lesson in lessons[:workers]]
+    same = bool(first[0]) and all(rows == first[0] for rows in first)
+    return [note("FL025", at, workers=workers)] if same else []
 
 
 def leak_observations(held: Held | None, trained: Any, at: Location | None) -> list[Observation]:

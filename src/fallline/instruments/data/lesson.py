@@ -57,6 +57,7 @@ class Lesson:
     labels: Tensor | None = None
     shift: int | None = None  # 0: right; 1: shifted twice; -1: not at all; None: cannot be said
     causal: bool | None = None
+    in_place: bool = False  # labels are about the tokens at their own place (tags, masked words), not about the next one
 
     @property
     def is_text(self) -> bool:

@@ -27,6 +27,7 @@ STYLES = {
     "ignored": "dim",
     "padding": "dim blue",
     "special": "yellow",
+    "wrong": "bold red",
     "border": "bold red",
 }
 LEGEND = {
@@ -34,6 +35,7 @@ LEGEND = {
     "ignored": "read, not learned",
     "padding": "padding",
     "special": "special token, not learned",
+    "wrong": "padding that is learned",
     "border": "next packed sample",
 }
 
@@ -76,7 +78,7 @@ def shown(lessons: Sequence[Lesson], words: Words) -> list[Sample]:
                     batch=number,
                     row=row,
                     tokens=int(sample.real.sum()),
-                    learned=int(sample.learned.sum()),
+                    learned=int((sample.learned & sample.real).sum()),
                     padding=int((~sample.real).sum()),
                     runs=_runs(sample.ids.tolist(), kinds, set(begins[row]), words),
                 )
@@ -90,7 +92,7 @@ def _kinds(sample: Any, words: Words) -> list[str]:
         sample.ids.tolist(), sample.real.tolist(), sample.learned.tolist(), strict=True
     ):
         if learned:
-            kinds.append("learned")
+            kinds.append("learned" if real else "wrong")
         elif not real:
             kinds.append("padding")
         else:
@@ -219,7 +221,7 @@ class Taught:
         if not self.samples:
             return []
         kinds = {run.kind for sample in self.samples for run in sample.runs}
-        marks = {"learned": "«»"} if not self.colour else {}
+        marks = {"learned", "wrong"} if not self.colour else set()
         legend = ", ".join(
             paint(LEGEND[k], STYLES[k]) + (" «like this»" if k in marks else "")
             for k in LEGEND
@@ -242,7 +244,7 @@ class Taught:
             return paint(" ║ ", STYLES["border"])
         if run.kind == "padding":
             return paint(f"{text}×{run.tokens}", STYLES["padding"])
-        if run.kind == "learned" and not self.colour:
+        if run.kind in ("learned", "wrong") and not self.colour:
             return f"«{text}»"
         return "\n".join(paint(line, STYLES[run.kind]) for line in text.split("\n"))
 

@@ -62,6 +62,8 @@ def rows_of(lessons: Sequence[Lesson]) -> list[Row]:
         for ids, real, labels in lesson.rows():
             assert labels is not None
             learned = labels[:length] != IGNORED
+            if lesson.in_place:
+                learned = labels[1 : length + 1] != IGNORED
             if shift == 1:  # the label at p is the token at p + 1
                 learned = torch.cat([learned.new_zeros(1), learned[:-1]])
             found.append(Row(lesson, ids, real, learned))
@@ -119,7 +121,8 @@ def _padding(lessons: Sequence[Lesson], words: Words) -> Found:
         filler = _filler(lesson, words)
         if filler is None:
             continue
-        labels = lesson.labels[:, : filler.shape[1]]
+        place = 1 if lesson.in_place else 0
+        labels = lesson.labels[:, place : place + filler.shape[1]]
         # what follows a text once may be its end: only the rest is padding for certain
         later = filler & torch.cat([filler.new_zeros(len(filler), 1), filler[:, :-1]], dim=1)
         sure = later if words.pad is not None and words.pad in words.ends else filler
@@ -189,7 +192,7 @@ def _end(rows: list[Row], words: Words) -> Found:
     """Ends of texts that no label teaches."""
     if not words.ends or words.eos is None:
         return None
-    taught = [r for r in rows if not r.none]
+    taught = [r for r in rows if not r.none and not r.lesson.in_place]
     if any(bool((r.learned & _is_end(r.ids, words)).any()) for r in taught):
         return None
     masked = [r for r in taught if _masked_end(r, words)]

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from fallline.instruments.data.align import align
-from fallline.instruments.data.leaks import leak_observations, repeated
+from fallline.instruments.data.leaks import leak_observations, repeated, worker_observations
 from fallline.instruments.data.learns import Learner
 from fallline.instruments.data.lesson import IGNORED, Given, Lesson, Observation, note
 from fallline.instruments.data.observe import Listener, copied
@@ -41,6 +41,7 @@ def taught(listener: Listener, tokenizer: Any, ran: Ran) -> Taught:
     at = lessons[0].at if lessons else None
     if listener.loader is not None:
         observed += leak_observations(held, listener.loader._dataset, at)
+        observed += worker_observations(lessons, listener.loader, at)
     return Taught(
         samples=shown(lessons, words),
         observed=observed,

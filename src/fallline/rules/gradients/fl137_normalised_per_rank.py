@@ -86,11 +86,12 @@ class NormalisedPerRank(Rule):
                     pass
                 case _:
                     continue
-            if _is_ranks(module, value):
+            if _is_ranks(module, value) and _over_whole_model(module, node):
                 yield self.finding(
                     module.location(node),
                     "The gradient is divided by the number of ranks after DDP or FSDP has already averaged it, so it is that many times too small. "
                     "Leave out this division",
+                    severity=Severity.WARNING,  # which parameters DDP holds is not seen here
                 )
 
     def _sums(self, module: Module, reduced: list[ast.Call]) -> Iterator[Finding]:
@@ -261,6 +262,13 @@ def _is_gradient(node: ast.expr) -> bool:
         case ast.Attribute(_, "grad") | ast.Attribute(ast.Attribute(_, "grad"), "data"):
             return True
     return False
+
+
+def _over_whole_model(module: Module, node: ast.AST) -> bool:
+    """In a loop over `model.parameters()`; the groups of an optimizer may hold parameters that DDP does not."""
+    loop = module.enclosing(node, ast.For)
+    calls = [n for n in ast.walk(loop.iter) if isinstance(n, ast.Call)] if loop is not None else []
+    return any(last_name(c) in {"parameters", "named_parameters"} for c in calls)
 
 
 def _reduced_gradients(module: Module) -> Iterator[ast.Call]:

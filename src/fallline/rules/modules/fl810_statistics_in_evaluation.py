@@ -251,7 +251,9 @@ def _moves(node: ast.AST, buffers: set[str]) -> bool:
         case ast.AugAssign(target):
             return of_self(target) in buffers
         case ast.Assign([target], value) if of_self(target) in buffers:
-            return any(of_self(n) == of_self(target) for n in ast.walk(value))
+            # `self.running_mean = self.running_mean.half()` is a cast
+            mixed = any(isinstance(n, ast.BinOp) for n in ast.walk(value))
+            return mixed and any(of_self(n) == of_self(target) for n in ast.walk(value))
     return False
 
 

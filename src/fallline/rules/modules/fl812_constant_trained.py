@@ -11,6 +11,10 @@ from fallline.flow.calls import last_name, of_self
 from fallline.rule import Rule
 from fallline.syntax import Module
 
+_SAYS_FIXED = re.compile(
+    r"\bfixed\b|\bfrozen\b|not (be )?(trained|learned)|non-?(trainable|learnable)|\bconstant\b",
+    re.I,
+)
 _FIXED_TABLE = re.compile(
     r"sin_?cos|sinusoid|positional_encoding_table|mel_filter|dct_matrix", re.IGNORECASE
 )
@@ -97,6 +101,8 @@ class Patches(nn.Module):
                     module.location(node),
                     f"`self.{name}` is filled with a fixed table but is an nn.Parameter that requires a gradient, so the optimizer changes it with every "
                     "update. Register it as a buffer, or pass `requires_grad=False`",
+                    # a table can also be where a learned embedding begins
+                    severity=None if _SAYS_FIXED.search(module.segment(cls)) else Severity.INFO,
                 )
 
 

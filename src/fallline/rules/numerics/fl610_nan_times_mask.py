@@ -36,7 +36,7 @@ class NanTimesMask(Rule):
     )
     instead = (
         "Choose instead of multiplying:\n\n"
-        "```python\nloss = torch.where(mask, loss, 0.0).sum() / mask.sum()\n```\n\n"
+        "```python\nloss = torch.where(mask.bool(), loss, 0.0).sum() / mask.sum()\n```\n\n"
         "Its gradient is NaN too if the value is NaN where it is not chosen, so keep the value itself finite: fill with a large negative number such as "
         "`-1e4` instead of `-inf`."
     )

@@ -23,7 +23,7 @@ Some recipes for pre-training do this on purpose. Where positions restart at eac
     instead = """\
 Use an attention that knows the borders, and no label on the first token of a sample.
 
-- Transformers: pass `position_ids` that restart and no `attention_mask`, with `sdpa`, `flash_attention_2` or `flex_attention`.
+- Transformers: pass `position_ids` that restart, no `attention_mask`, and `use_cache=False`: with a cache, version 5.22 does not look for packed samples (measured).
 - `DataCollatorWithFlattening` (or TRL's `padding_free=True`) writes -100 at each border."""
 
     def says(self, entry: dict[str, Any]) -> str:
@@ -34,5 +34,5 @@ Use an attention that knows the borders, and no label on the first token of a sa
             )
         return (
             "Packed samples see each other: changing the tokens of the first one changes the logits of the last one, although the positions restart between them. "
-            "Use an attention implementation that keeps them apart, and pass no attention mask of ones"
+            "Pass no attention mask of ones, and `use_cache=False`: with a cache Transformers does not look for packed samples"
         )

@@ -235,13 +235,15 @@ def _knows_rank(module: Module, seed: ast.expr) -> bool:
 
 
 def _uses(module: Module, call: ast.Call, generator: str) -> bool:
-    """A loader that is given this generator."""
-    given = module.argument(call, None, "generator")
-    return (
-        isinstance(given, ast.Name)
-        and given.id == generator
-        and "oader" in last_name(call).lower() + module.segment(call.func)
+    """A loader with workers that is given this generator."""
+    given, workers = (
+        module.argument(call, None, "generator"),
+        module.argument(call, 5, "num_workers"),
     )
+    if workers is None or module.number(workers) == 0:
+        return False
+    mine = isinstance(given, ast.Name) and given.id == generator
+    return mine and "loader" in module.segment(call.func).lower()
 
 
 def _sampled_per_rank(module: Module, call: ast.Call) -> bool:

@@ -28,13 +28,13 @@ class Toy(nn.Module):
         return out
 
 
-def sentences(count: int, seed: int = 0, longest: int = 8) -> Tensor:
+def sentences(count: int, seed: int = 0, longest: int = 8, starts: int = WORDS - 3) -> Tensor:
     """BEGIN, words of which each follows from the one before, END, padding."""
     generator = torch.Generator().manual_seed(seed)
     rows = torch.full((count, longest + 2), PAD)
     for row in rows:
         length = int(torch.randint(3, longest + 1, (), generator=generator))
-        word = int(torch.randint(WORDS - FIRST, (), generator=generator))
+        word = int(torch.randint(starts, (), generator=generator))
         row[0] = BEGIN
         for place in range(1, length + 1):
             row[place] = FIRST + word

@@ -1,0 +1,186 @@
+"""What `fallline run` costs whole runs with short steps: CPU time of the process, bare and watched in turns.
+
+    python benchmarks/watch_runs.py [--seconds 60] [--pairs 3] [--job NAME ...]
+
+Each job is a script of its own and makes as many updates as fill so many seconds when it runs bare. What counts is the CPU time of
+the whole process, all threads, from the first update to the end of the last; start-up is given apart. `watch.py --only runs` writes the
+table into RESULTS.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+HEAD = """
+import sys, time, torch
+from torch import nn
+torch.set_num_threads(1)
+torch.manual_seed(0)
+updates = int(sys.argv[1])
+"""
+TAIL = """
+    if number == 0:
+        started, before = time.process_time(), time.perf_counter()
+print("COST", started, time.process_time() - started, time.perf_counter() - before)
+"""
+
+# A replay buffer, a target network, an acting pass between the updates.
+DQN = """
+def net():
+    return nn.Sequential(nn.Linear(16, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 4))
+policy, target = net(), net()
+optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-4)
+states, rewards = torch.randn(1024, 16), torch.randn(1024)
+for number in range(updates + 1):
+    with torch.no_grad():
+        action = policy(states[number % 1024 :][:1]).argmax()
+    rows = torch.randint(0, 1023, (64,))
+    with torch.no_grad():
+        wanted = rewards[rows] + 0.9 * target(states[rows + 1]).max(1).values
+    chosen = policy(states[rows])[:, 0]
+    loss = nn.functional.smooth_l1_loss(chosen, wanted)
+    optimizer.zero_grad()
+    loss.backward()
+    nn.utils.clip_grad_value_(policy.parameters(), 100)
+    optimizer.step()
+"""
+# Two optimizers, and episodes of different lengths between their updates.
+ACTOR_CRITIC = """
+actor = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 4))
+critic = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 1))
+first = torch.optim.Adam(actor.parameters(), lr=1e-3)
+second = torch.optim.Adam(critic.parameters(), lr=1e-3)
+for number in range(updates // 2 + 1):
+    seen = torch.randn(3 + number % 5, 16)
+    logs = torch.stack([actor(row).log_softmax(0)[0] for row in seen])
+    values = critic(seen).squeeze(1)
+    gains = torch.ones(len(seen)) - values
+    first.zero_grad()
+    (-(logs * gains.detach()).mean()).backward()
+    first.step()
+    second.zero_grad()
+    gains.square().mean().backward()
+    second.step()
+"""
+TINY = """
+model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+x, y = torch.randn(4096, 32), torch.randint(0, 8, (4096,))
+for number in range(updates + 1):
+    rows = torch.randint(0, 4096, (32,))
+    loss = nn.functional.cross_entropy(model(x[rows]), y[rows])
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+TRANSFORMER = """
+class Model(nn.Module):
+    def __init__(self, layers=2, width=128, words=512):
+        super().__init__()
+        self.embedding = nn.Embedding(words, width)
+        layer = nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+        self.head = nn.Linear(width, words)
+    def forward(self, tokens):
+        return self.head(self.layers(self.embedding(tokens)))
+model = Model()
+tokens = torch.randint(0, 512, (64, 6, 64))
+"""
+TRAIN = """
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+for number in range(updates + 1):
+    batch = tokens[number % 64]
+    loss = nn.functional.cross_entropy(model(batch).flatten(0, 1), tokens[0].flatten())
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+DDP = """
+import torch.distributed as dist
+dist.init_process_group("gloo")
+model = nn.parallel.DistributedDataParallel(model)
+"""
+
+# name: (script, ranks, milliseconds of a bare update, the bar)
+JOBS = {
+    "1 ms: a tiny MLP, SGD": (TINY, 1, 0.5, 1.03),
+    "1 ms: DQN": (DQN, 1, 1.3, 1.03),
+    "1 ms: actor and critic": (ACTOR_CRITIC, 1, 1.2, 1.03),
+    "20 ms: 2 layers, d = 128": (TRANSFORMER + TRAIN, 1, 22.0, 1.01),
+    "20 ms: the same, 2 ranks of DDP": (TRANSFORMER + DDP + TRAIN, 2, 25.0, 1.02),
+}
+
+
+def once(script: str, ranks: int, updates: int, watched: bool) -> tuple[float, float, float]:
+    """CPU seconds until the first update, those of all others, and wall seconds of these; rank 0 where there are several."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "job.py"
+        path.write_text(HEAD + script + TAIL)
+        command = [str(path), str(updates)]
+        if watched:
+            command = ["-m", "fallline", "run", "--out", str(Path(folder) / "run"), *command]
+        if ranks > 1:
+            launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
+            command = [*launcher, "--master-port", "29517", *command]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(
+            [sys.executable, *command], capture_output=True, text=True, env=environment, cwd=folder
+        )
+    found = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("COST")]
+    if not found:
+        raise SystemExit(done.stdout + done.stderr)
+    start, cost, wall = (
+        statistics.fmean(map(float, column)) for column in zip(*found, strict=True)
+    )
+    return start, cost, wall
+
+
+def table(seconds: float, pairs: int, names: list[str]) -> list[str]:
+    lines = [
+        "| job | updates | bare CPU, ms an update | CPU x, pairs | wall x | start-up, CPU s more | bar |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name in names:
+        script, ranks, ms, bar = JOBS[name]
+        updates = int(1000 * seconds / ms)
+        ratios, walls, starts, bare = [], [], [], []
+        for number in range(pairs):
+            found = {}
+            for watched in (True, False) if number % 2 else (False, True):
+                found[watched] = once(script, ranks, updates, watched)
+            ratios.append(found[True][1] / found[False][1])
+            walls.append(found[True][2] / found[False][2])
+            starts.append(found[True][0] - found[False][0])
+            bare.append(found[False][1] / updates)
+        each = ", ".join(f"{r:.3f}" for r in ratios)
+        lines.append(
+            f"| {name} | {updates:,} | {1e3 * statistics.median(bare):.2f} | **{statistics.median(ratios):.3f}** ({each}) | "
+            f"{statistics.median(walls):.3f} | {statistics.median(starts):.2f} | {bar} |"
+        )
+        print(lines[-1], flush=True)
+    return lines
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--job", action="append", help="only jobs whose names hold this")
+    args = parser.parse_args()
+    names = [n for n in JOBS if not args.job or any(part in n for part in args.job)]
+    table(args.seconds, args.pairs, names)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
