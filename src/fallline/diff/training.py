@@ -343,7 +343,7 @@ def _moved(pair: Pair, update: int) -> dict[str, float]:
     return found
 
 
-def _looked_at(shape: Any) -> int:
+def _looked_at(shape: list[int]) -> int:
     """How many elements of a parameter of this shape a print is of."""
     return max(1, min(_PROBE, math.prod(shape)))
 
