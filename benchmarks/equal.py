@@ -73,7 +73,7 @@ FAULTS = [
     Case("trained", "train", "divided twice", "accumulation", "FL129", 1 / 4),
     Case("trained", "train", "mean of means", "tokens", "FL111"),
     Case("trained", "train", "labels shifted twice", "labels", None),
-    Case("trained", "train", "mask forgotten", "padding", None),
+    Case("trained", "train", "padding trained", "padding", None),
     Case("ranked", "classify", "by ranks twice", "ranks", "FL137", 1 / 2, 2),
     Case("ranked", "classify", "fsdp by ranks twice", "ranks", "FL137", 1 / 2, 2),
     Case("ranked", "classify", "summed over ranks", "ranks", "FL137", 2, 2),

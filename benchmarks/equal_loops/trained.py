@@ -34,8 +34,8 @@ def collate(samples: list[dict[str, Tensor]], fault: str = "") -> dict[str, Tens
             labels[row, : len(tokens) - 1] = tokens[1:]
         else:
             labels[row, : len(tokens)] = tokens
-    if fault == "mask forgotten":
-        mask = torch.ones_like(mask)
+    if fault == "padding trained":
+        labels[labels == -100] = 0
     return {"input_ids": ids, "attention_mask": mask, "labels": labels}
 
 

@@ -92,7 +92,7 @@ FRAMEWORKS = (
         "trl/scripts/sft.py",
         ("trl/scripts/sft.py",),
         "--model_name_or_path tiny-gpt2 --dataset_name corpus --output_dir out --max_steps 60 --report_to none --use_cpu "
-        "--per_device_train_batch_size 4 --max_length 32 --no_bf16 --no_gradient_checkpointing",
+        "--per_device_train_batch_size 4 --max_length 32 --bf16 False --gradient_checkpointing False",
         after="import argparse",
         data=("hub", "corpus"),
     ),

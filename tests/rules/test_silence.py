@@ -406,6 +406,12 @@ def ciou_loss(a, b):
     v = (torch.atan(wb / (hb + 1e-7)) - torch.atan(wa / (ha + 1e-7))) ** 2
     return v.mean()
 """,
+    "aspect_ratio_with_an_epsilon_in_its_name": """
+def ciou_loss(a, b, eps=1e-7):
+    wa, ha = a[:, 2] - a[:, 0], a[:, 3] - a[:, 1] + eps
+    wb, hb = b[:, 2] - b[:, 0], b[:, 3] - b[:, 1] + eps
+    return torch.pow(torch.atan(wb / hb) - torch.atan(wa / ha), 2).mean()
+""",
     "no_grad_if_there_is_torch": """
 AVAILABLE = True
 

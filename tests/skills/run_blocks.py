@@ -51,7 +51,6 @@ def a_world(targets: torch.Tensor) -> dict[str, object]:
         "loss": loss,
         "losses": [],
         "total": 0.0,
-        "samples": 0,
         "hidden": model(inputs),
         "loss_fn": torch.nn.functional.cross_entropy,
         "custom_loss": torch.nn.functional.cross_entropy,
@@ -93,7 +92,8 @@ def runnable(code: str, world: dict[str, object]) -> bool:
     except SyntaxError:  # `return` outside a function: the inside of somebody's method
         return False
     names = [n for n in nodes if isinstance(n, ast.Name)]
-    made = {n.id for n in names if not isinstance(n.ctx, ast.Load)}
+    added_to = {id(n.target) for n in nodes if isinstance(n, ast.AugAssign)}
+    made = {n.id for n in names if not isinstance(n.ctx, ast.Load) and id(n) not in added_to}
     made |= {n.name for n in nodes if isinstance(n, ast.FunctionDef | ast.ClassDef)}
     made |= {n.arg for n in nodes if isinstance(n, ast.arg)}
     made |= {

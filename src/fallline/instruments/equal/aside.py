@@ -25,6 +25,11 @@ from fallline.taps.patches import Patches, Wrapped
 __all__ = ["Aside"]
 
 _SYSTEM = ("/dev", "/proc", "/sys")
+# Where compilers and downloads keep what they have made; compilers are programs, and look for it in the real place.
+_CACHES = (
+    "XDG_CACHE_HOME", "TORCH_EXTENSIONS_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_HOME", "HF_HOME",
+    "CUDA_CACHE_PATH",
+)  # fmt: skip
 # module, function, which argument is the file, its name
 _FOREIGN = (
     ("torch", "save", 1, "f"),
@@ -40,9 +45,9 @@ class Aside:
     def __init__(self, folder: str, patches: Patches) -> None:
         self.folder = os.path.realpath(folder)
         self.gone: set[str] = set()  # deleted here, and still there really
-        self._passes = tuple(
-            os.path.realpath(p) for p in (*_SYSTEM, os.path.expanduser("~/.cache"), self.folder)
-        )
+        caches = (os.environ[name] for name in _CACHES if os.environ.get(name))
+        real = (*_SYSTEM, os.path.expanduser("~/.cache"), *caches, self.folder)
+        self._passes = tuple(os.path.realpath(path) for path in real)
         self._own = threading.local()  # inside of what is done here, the real functions are meant
         self._install(patches)
 

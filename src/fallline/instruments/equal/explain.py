@@ -39,7 +39,7 @@ def at_once(base: Record, big: Record, k: int = 0) -> Vectors:
     k = k or len(base.backwards)
     first = big.backwards[0]
     ours = base.backwards[0].divisors
-    looked_ahead = base.backwards[0].batches >= k
+    looked_ahead = base.backwards[0].batches >= min(k, len(base.backwards))
     factor = _meant(ours, first.divisors, k, looked_ahead) * _of_window(base, first, k) / big.scale
     return {name: values * factor for name, values in first.added.items()}
 
@@ -50,7 +50,8 @@ def _of_window(base: Record, big: Backward, k: int) -> float:
     Made at once, it has read that many large batches, and divides by their count: too much by this factor.
     """
     first = base.backwards[0]
-    if first.batches < k or big.batches < k or len(first.divisors) != len(big.divisors):
+    parts = min(k, len(base.backwards))
+    if min(first.batches, big.batches) < parts or len(first.divisors) != len(big.divisors):
         return 1.0
     factor = 1.0
     for place, divisor in enumerate(first.divisors):

@@ -204,17 +204,23 @@ _FILL = {"labels": -100}
 
 
 def padded(batch: Any, more: int) -> Any:
-    """Sequences of a batch with a mask, made longer: the mask is 0 and labels are ignored there."""
+    """Sequences of a batch with a mask, made longer by what the batch itself is padded with; else labels are ignored there."""
     if not hasattr(batch, "items") or "attention_mask" not in batch:
         return batch
-    length = batch["attention_mask"].shape[-1]
+    mask = batch["attention_mask"]
+    length = mask.shape[-1]
     longer = {}
     for name, value in batch.items():
         if isinstance(value, torch.Tensor) and value.dim() >= 2 and value.shape[1] == length:
             shape = (value.shape[0], more, *value.shape[2:])
-            value = torch.cat([value, value.new_full(shape, _FILL.get(name, 0))], dim=1)
+            value = torch.cat([value, value.new_full(shape, _fill(name, value, mask))], dim=1)
         longer[name] = value
     return longer
+
+
+def _fill(name: str, value: torch.Tensor, mask: torch.Tensor) -> Any:
+    padding = value[mask == 0] if value.shape[:2] == mask.shape else value[:0]
+    return padding.reshape(-1)[0].item() if padding.numel() else _FILL.get(name, 0)
 
 
 def _next_data(original: Wrapped, way: Way) -> Wrapped:

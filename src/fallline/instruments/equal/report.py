@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -53,7 +54,8 @@ class Equal:
         return "equal" if self.comparisons else "unknown"
 
     def to_json(self) -> dict[str, Any]:
-        return {"verdict": self.verdict, **asdict(self)}
+        found: dict[str, Any] = _finite({"verdict": self.verdict, **asdict(self)})
+        return found
 
     def text(self) -> str:
         lines = [f"equal: {self._headline()}"]
@@ -77,6 +79,18 @@ class Equal:
         return (
             f"this update is different in {wrong} of {total} other way{'' if total == 1 else 's'}"
         )
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity: the ratio to a gradient of zero is null."""
+    match value:
+        case float():
+            return value if math.isfinite(value) else None
+        case dict():
+            return {name: _finite(item) for name, item in value.items()}
+        case list() | tuple():
+            return [_finite(item) for item in value]
+    return value
 
 
 def _parameters(comparison: Comparison) -> list[str]:

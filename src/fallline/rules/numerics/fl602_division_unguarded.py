@@ -281,7 +281,8 @@ def _by_other_evidence(module: Module, division: ast.expr, below: ast.expr) -> R
     if isinstance(below, ast.Name) and not guarded(module, below) and _bounded(module, below):
         return Range(0.0, math.inf, f"`{below.id}`, which is bounded elsewhere in this function")
     up = module.parent(division)
-    padded = isinstance(below, ast.BinOp) and isinstance(below.op, ast.Add)  # h + eps
+    made = values_of(module).origin(below)
+    padded = isinstance(made, ast.BinOp) and isinstance(made.op, ast.Add)  # h + eps
     if isinstance(up, ast.Call) and last_name(up) in {"atan", "arctan"} and not padded:
         found = range_of(module, below)
         if found is not None and found.source == "difference" and not guarded(module, below):
