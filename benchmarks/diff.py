@@ -113,7 +113,7 @@ NOISE = (
     ("bfloat16, gradients", _noisy("--autocast --updates 200", "2e-3"), None),
     ("bfloat16, forward and gradients", _noisy("--autocast --updates 200", "2e-3", forward=True), None),
     ("other results folder", Side("--out one"), Side("--out two")),
-    ("no oneDNN kernels", Side("--model Conv"), Side("--model Conv", environment=_variable(DNNL_MAX_CPU_ISA="SSE41"))),
+    ("oneDNN kernels for an older processor", Side("--model Conv"), Side("--model Conv", environment=_variable(DNNL_MAX_CPU_ISA="SSE41"))),
 )  # fmt: skip
 
 

@@ -31,7 +31,7 @@ def test_a_jump_out_of_the_noise_is_found_where_it_is(at: int) -> None:
 
 
 def test_a_change_that_bfloat16_would_hide_is_seen_in_float32() -> None:
-    found = dict.fromkeys(range(20), 0.001)
+    found = dict.fromkeys(range(20), 0.0005)
     assert judge(found, "float32").jump == 0
     assert judge(found, "bfloat16").jump is None
 

@@ -22,6 +22,8 @@ _SAME_START = (
 _NORM_ROOM = 16.0  # a gradient rounds more than a loss: it is a sum of products with both signs
 _STEP = 0.2  # of the way that the first update makes: so much is no rounding
 _PARTED = 0.02  # the same, of a parameter: from here on a loss may follow from it
+_SHARE = 0.25  # of the way that an element of the parameter goes that parts most
+_PROBE = 1024  # elements of a parameter that are looked at
 _SOON = 2  # updates after which parameters still show where it began
 
 
@@ -291,7 +293,7 @@ def _first_step(pair: Pair) -> Iterator[Difference]:
     if moved and max(moved.values()) > _STEP and _start_is_same(pair):
         way = _whole(pair, 1)
         if way > _STEP:
-            name = _first_large(moved)
+            name = max(moved, key=moved.__getitem__)
             text = f"the first update moves the parameters differently, by {number(way)} of its length, first {name}"
             yield Difference("numbers", text, 0, _module(name), name)
 
@@ -306,20 +308,15 @@ def _layer(pair: Pair, update: int, *, forward: bool) -> tuple[str | None, str]:
     for at in looked:
         moved = _moved(pair, at)
         if moved and max(moved.values()) > (_PARTED if forward else 0):
-            name = _first_large(moved)
+            name = max(moved, key=moved.__getitem__)
             return _module(name), name
     return None, ""
 
 
-def _first_large(moved: dict[str, float]) -> str:
-    """The first, from the input on, of those that part about as much as the one that does most."""
-    largest = max(moved.values())
-    return next(name for name, apart in moved.items() if apart >= largest / 2)
-
-
 def _known(pair: Pair, update: int) -> tuple[Print, Print, Print] | None:
-    """The states of both runs before this update, and of A at the start."""
-    begin, here, there = pair.prints[0].get(0), pair.prints[0].get(update), pair.prints[1].get(update)  # fmt: skip
+    """The states of both runs before this update, and of A an update earlier, or at the start where that is not known."""
+    begin = pair.prints[0].get(update - 1) or pair.prints[0].get(0)
+    here, there = (prints.get(update) for prints in pair.prints)
     if begin is None or here is None or there is None or pair.layouts[0] != pair.layouts[1]:
         return None
     sizes = {len(begin.values), len(here.values), len(there.values), WIDTH * len(pair.layouts[0])}
@@ -327,17 +324,28 @@ def _known(pair: Pair, update: int) -> tuple[Print, Print, Print] | None:
 
 
 def _moved(pair: Pair, update: int) -> dict[str, float]:
-    """By parameter: how far the runs are apart before this update, against the way since the start."""
+    """By parameter: how far the runs are apart before this update, against the way that the update before has made.
+
+    A parameter whose gradient is nothing but rounding goes its own way in each run, by little: it does not count.
+    """
     known = _known(pair, update)
     if known is None:
         return {}
     begin, here, there = (p.values for p in known)
+    apart = [distance(here, there, place) for place in range(len(pair.layouts[0]))]
+    typical = [a / math.sqrt(_looked_at(p[1])) for a, p in zip(apart, pair.layouts[0], strict=True)]
+    least = _SHARE * max((t for t in typical if math.isfinite(t)), default=0.0)
     found = {}
     for place, (name, *_) in enumerate(pair.layouts[0]):
         way = max(distance(begin, here, place), distance(begin, there, place))
-        apart = distance(here, there, place)
-        found[str(name)] = apart / way if way and math.isfinite(apart) else 0.0
+        counts = way and math.isfinite(apart[place]) and typical[place] >= least
+        found[str(name)] = apart[place] / way if counts else 0.0
     return found
+
+
+def _looked_at(shape: list[int]) -> int:
+    """How many elements of a parameter of this shape a print is of."""
+    return max(1, min(_PROBE, math.prod(shape)))
 
 
 def _whole(pair: Pair, update: int) -> float:

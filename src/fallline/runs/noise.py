@@ -24,7 +24,7 @@ EPSILON = {
 }  # fmt: skip
 # A loss is a sum of many rounded numbers, whose errors add up in float32 and average out in the shorter formats.
 _SUMMED = {"float64": 2.0**12, "float32": 2.0**6}
-_SHORT = 0.5
+_SHORT = 0.125
 # Gaps are sizes of random numbers: a few small ones in a row say little about the next.
 _JUMP, _JUMP_FIRST = 25.0, 100.0
 _REPEATED = 8.0  # times what a repeat shows

@@ -18,7 +18,7 @@ BATCH = "batch"  # name: loader/epoch, number: the batch, index: the update it w
 INDICES = "indices"  # the same, of the sampler's indices
 RATES = "rates"  # name: optimizer; the learning rate of each group
 KINDS = (PARAMETERS, BATCH, INDICES, RATES)
-WIDTH = 4  # doubles for each parameter
+WIDTH = 9  # doubles for each parameter: with few vectors a distance is known only roughly
 
 
 @dataclass(slots=True)

@@ -188,8 +188,12 @@ def _layout(value: Any, what: str) -> list[list[Any]]:
     """The parameters of an optimizer: name, shape and type of each."""
     if not isinstance(value, list) or not all(isinstance(p, list) and len(p) == 3 for p in value):
         raise Damaged(f"{what} is not a list of parameters")
-    for name, _, dtype in value:
+    for name, shape, dtype in value:
         text(name, f"a parameter in {what}")
+        if not isinstance(shape, list) or len(shape) > 64:
+            raise Damaged(f"the shape of {name} is not a list of sizes")
+        for size in shape:
+            count(size, f"the shape of {name}")
         text(dtype, f"a type in {what}")
     return value
 

@@ -7,7 +7,7 @@ words = tokenizer()
 rows = [{"text": t} for t in texts()]
 trainer = SFTTrainer(
     model(),
-    args=SFTConfig(**quiet(padding_free=True)),
+    args=SFTConfig(**quiet(padding_free=True, max_length=None)),
     train_dataset=Dataset.from_list(rows),
     processing_class=words,
 )

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from collections.abc import Iterator
 from typing import Any
 
-from fallline.finding import Severity
+from fallline.finding import Finding, Severity
 from fallline.rules.tuning._measured import Measured
+from fallline.syntax import Module
 
 
 class ReferenceTrains(Measured):
@@ -25,6 +29,69 @@ with torch.no_grad():
     reference_logits = reference(ids).logits
 ```"""
 
+    tokens = (
+        b"ref",
+        b"teacher",
+    )
+    wrong = (
+        """\
+import copy
+
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.1))
+ref_model = copy.deepcopy(model)
+optimizer = torch.optim.AdamW(list(model.parameters()) + list(ref_model.parameters()), lr=1e-4)  # FL021
+""",
+        """\
+import copy
+
+import torch
+from torch import nn
+
+policy = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.1))
+reference_model = copy.deepcopy(policy)
+reference_model.train()  # FL021
+""",
+    )
+    right = (
+        """\
+import copy
+
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.1))
+ref_model = copy.deepcopy(model).eval().requires_grad_(False)
+ref_model.train(False)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+""",
+    )
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        for call in module.method_calls("train"):
+            name = _reference(call)
+            mode = module.argument(call, 0, "mode")
+            if name and (mode is None or module.constant(mode) is True):
+                yield self.finding(
+                    module.location(call),
+                    f"`{name}` is a fixed reference and is put into train mode, so its dropout changes what it says about the same tokens. Call `eval()` on it",
+                )
+        for call in module.method_calls("parameters"):
+            name = _reference(call)
+            made = [
+                u
+                for u in module.parents(call)
+                if isinstance(u, ast.Call)
+                and (module.resolve(u.func) or "").startswith("torch.optim.")
+            ]
+            if name and made:
+                yield self.finding(
+                    module.location(made[0]),
+                    f"The optimizer holds the parameters of `{name}`, which is meant to be fixed, so the reference moves with the policy. Leave them out",
+                )
+
     def says(self, entry: dict[str, Any]) -> str:
         if entry["why"] == "dropout":
             return f"A fixed copy of the model ({entry['model']}) runs in train mode, so its dropout changes what it says about the same tokens. Call `eval()` on it"
@@ -32,3 +99,14 @@ with torch.no_grad():
             f"{entry['model']} is in no optimizer, but it gets gradients: they cost the memory of a second model and change nothing. "
             "Call it under `torch.no_grad()` and freeze it with `requires_grad_(False)`"
         )
+
+
+_REFERENCE = re.compile(r"^(ref|reference)_?(model|policy|net)$", re.IGNORECASE)
+
+
+def _reference(call: ast.Call) -> str | None:
+    """The name of a reference model that this is a method of."""
+    match call.func:
+        case ast.Attribute(ast.Name(name) | ast.Attribute(attr=name)) if _REFERENCE.match(name):
+            return name
+    return None
