@@ -12,7 +12,7 @@ from fallline.show.numbers import number, seconds_text
 
 __all__ = ["ranks_table"]
 
-STRAGGLER = 0.2  # of an update, more than the median of all ranks: as FL321 has it
+STRAGGLER = 0.15  # of an update, more than the median of all ranks
 SHOWN = 64  # the slowest, where there are more
 
 
