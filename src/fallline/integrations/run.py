@@ -220,7 +220,7 @@ def _conclude_own(run: _Run, session: Session) -> None:
 def _concluded(run: _Run, session: Session, folder: Path) -> list[Finding]:
     """What the folder shows; where the disk was full, and stderr has said so, what is still known here."""
     try:
-        return _conclude(run, folder)
+        return _conclude(run, folder, wait=session.recording.world > 1)
     except (FalllineError, OSError):
         if session.recorder is None or not session.recorder._warned:
             raise
@@ -229,8 +229,9 @@ def _concluded(run: _Run, session: Session, folder: Path) -> list[Finding]:
     return session.findings
 
 
-def _conclude(run: _Run, folder: Path) -> list[Finding]:
-    series, found = conclude(folder, wait=True)
+def _conclude(run: _Run, folder: Path, *, wait: bool = True) -> list[Finding]:
+    """`wait`: for other ranks."""
+    series, found = conclude(folder, wait=wait)
     if run.speaks:
         run.show(series, found)
     return found

@@ -60,7 +60,9 @@ class Watch:
         self._session.finish(status)
         if self.folder is not None and self._session.rank == 0:
             try:
-                self.series, self.findings = conclude(self.folder, wait=True)
+                self.series, self.findings = conclude(
+                    self.folder, wait=self._session.recording.world > 1
+                )
             except (FalllineError, OSError):
                 self.findings = self._session.findings  # the disk is full: they are still here
         if self._session.loggers is not None:
