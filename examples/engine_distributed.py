@@ -6,6 +6,7 @@
 Run it twice with the same folder and the second run goes on where the first one stopped.
 """
 
+import math
 import sys
 
 import torch
@@ -14,7 +15,7 @@ from torch.utils.data import TensorDataset
 
 import fallline
 
-EPOCHS = 3
+EPOCHS, BATCH, ACCUMULATE = 3, 16, 4
 
 
 def main() -> None:
@@ -25,10 +26,11 @@ def main() -> None:
 
     with fallline.distributed(seed=0) as ranks:
         model = ranks.wrap(nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 1)))
-        loader = ranks.loader(dataset, batch_size=16)
+        loader = ranks.loader(dataset, batch_size=BATCH)
         optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=100)
-        stepper = fallline.Stepper(model, optimizer, accumulate=4, clip_norm=1.0, scheduler=scheduler)
+        updates = math.ceil(len(dataset) / (BATCH * ACCUMULATE * ranks.world_size)) * EPOCHS
+        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=updates)
+        stepper = fallline.Stepper(model, optimizer, accumulate=ACCUMULATE, clip_norm=1.0, scheduler=scheduler)
         fallline.load_checkpoint(folder, stepper=stepper)
 
         while stepper.epoch < EPOCHS:

@@ -44,6 +44,7 @@ scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=50)
 dataset = torch.utils.data.TensorDataset(torch.randn(96, 8), torch.randn(96, 2))
 loader = torch.utils.data.DataLoader(dataset, batch_size=8, shuffle=True)
 loss_fn = nn.MSELoss()
+tokenizer = None  # theirs, if their data is text
 
 
 def train():

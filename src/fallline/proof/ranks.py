@@ -35,9 +35,16 @@ class RankFailed(FalllineError):
 
 
 def on_ranks(
-    function: Callable[[int, int], Answer], world: int = 2, *, seconds: float = 60
+    function: Callable[[int, int], Answer],
+    world: int = 2,
+    *,
+    seconds: float = 60,
+    dies: int | None = None,
 ) -> list[Answer]:
-    """`function(rank, world)` on every rank of a gloo group; its answers by rank. No process outlives the call."""
+    """`function(rank, world)` on every rank of a gloo group; its answers by rank. No process outlives the call.
+
+    `dies` is the rank that is meant to die in it, and has no answer.
+    """
     context = with_torch()
     with tempfile.TemporaryDirectory(prefix="fallline-ranks-") as folder:
         ends: list[Connection] = []
@@ -46,7 +53,7 @@ def on_ranks(
             mine, theirs = context.Pipe(duplex=False)
             process = context.Process(
                 target=_rank,
-                args=(function, rank, world, str(Path(folder, "store")), theirs, moved_by()),
+                args=(function, rank, world, str(Path(folder, "store")), theirs, moved_by(), dies),
                 daemon=True,
             )
             process.start()
@@ -54,7 +61,7 @@ def on_ranks(
             ends.append(mine)
             processes.append(process)
         try:
-            return _answers(ends, time.monotonic() + seconds)
+            return _answers(ends, time.monotonic() + seconds, dies)
         finally:
             for process in processes:
                 process.kill()
@@ -63,14 +70,15 @@ def on_ranks(
                 end.close()
 
 
-def _answers(ends: list[Connection], deadline: float) -> list[Answer]:
+def _answers(ends: list[Connection], deadline: float, dies: int | None) -> list[Answer]:
     """One answer from every rank. The first one to fail is the one to report: the others only wait for it."""
     answers: dict[int, Answer] = {}
-    while len(answers) < len(ends):
-        waiting = [end for rank, end in enumerate(ends) if rank not in answers]
+    expected = [rank for rank in range(len(ends)) if rank != dies]
+    while len(answers) < len(expected):
+        waiting = [ends[rank] for rank in expected if rank not in answers]
         ready = connection.wait(waiting, timeout=max(0.0, deadline - time.monotonic()))
         if not ready:
-            late = ", ".join(str(rank) for rank in range(len(ends)) if rank not in answers)
+            late = ", ".join(str(rank) for rank in expected if rank not in answers)
             raise RankFailed(f"no answer in time from rank {late}")
         for end in ready:
             assert isinstance(end, Connection)
@@ -82,7 +90,7 @@ def _answers(ends: list[Connection], deadline: float) -> list[Answer]:
             if failure:
                 raise RankFailed(f"rank {rank} failed:\n{failure}")
             answers[rank] = answer
-    return [answers[rank] for rank in range(len(ends))]
+    return [answers[rank] for rank in expected]
 
 
 def _rank(
@@ -92,6 +100,7 @@ def _rank(
     store: str,
     out: Connection,
     seeds_by: int,
+    dies: int | None,
 ) -> None:
     import torch.distributed as dist
 
@@ -102,7 +111,8 @@ def _rank(
     try:
         dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
         answer = function(rank, world)
-        dist.barrier()  # nobody leaves while a neighbour still talks to it
+        if dies is None:
+            dist.barrier()  # nobody leaves while a neighbour still talks to it
         told = pickle.dumps(
             (answer, "")
         )  # plain: multiprocessing's own would share a tensor's memory, which ends with us

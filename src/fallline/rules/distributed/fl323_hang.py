@@ -21,7 +21,7 @@ class Hang(Rule):
     what = "Ranks wait in a collective for a rank that is elsewhere."
     why = (
         "A collective returns when every rank has called it. A rank that took another branch, or is stuck, keeps all of them waiting until a "
-        "timeout of minutes ends the run, and its message names the rank that waited, not the one that did not come."
+        "timeout of minutes ends the run, and its message comes from the rank that waited and does not name the one that did not come."
     )
     instead = (
         "Look at the line where the odd rank is. Branches around training steps must be decided alike on all ranks: by the update's number, or by a "

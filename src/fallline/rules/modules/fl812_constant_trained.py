@@ -48,6 +48,8 @@ def build_sincos_table(length, size):
 
 
 class Embed(nn.Module):
+    "Adds fixed positions."
+
     def __init__(self, length=16, size=8):
         super().__init__()
         self.positions = nn.Parameter(torch.zeros(length, size))

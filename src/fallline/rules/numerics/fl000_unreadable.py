@@ -17,7 +17,7 @@ class Unreadable(Rule):
         "Nothing in it was checked, so silence about it would mean nothing.\n"
         "The other files are still read, and so are the other cells of a notebook: there a cell that is not Python is a note, and so is "
         "course material that stops at a blank to fill in (`x = <YOUR CODE>`). Code for a Python that is newer "
-        "than the one that runs fallline is read too, up to the grammar of 3.14."
+        "than the one that runs fallline is read too, up to the grammar of Python 3.14."
     )
     instead = "Correct the syntax or the encoding, or leave the file out with `exclude` in `[tool.fallline]`."
     wrong = ("import torch\n\n\ndef train(model:  # FL000\n    pass\n",)

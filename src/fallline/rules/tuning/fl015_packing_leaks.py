@@ -23,7 +23,7 @@ Some recipes for pre-training do this on purpose. Where positions restart at eac
     instead = """\
 Use an attention that knows the borders, and no label on the first token of a sample.
 
-- Transformers: pass `position_ids` that restart, no `attention_mask`, and `use_cache=False`: with a cache, version 5.22 does not look for packed samples (measured).
+- Transformers: pass `position_ids` that restart, no `attention_mask`, and `use_cache=False`: with a cache, Transformers 5.22 does not look for packed samples (measured).
 - `DataCollatorWithFlattening` (or TRL's `padding_free=True`) writes -100 at each border."""
 
     def says(self, entry: dict[str, Any]) -> str:

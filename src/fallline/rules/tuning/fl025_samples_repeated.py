@@ -33,7 +33,7 @@ class SamplesRepeated(Rule):
         "An IterableDataset is read by several workers and does not divide its samples among them."
     )
     why = (
-        "Each worker has its own copy of the dataset and iterates over all of it. With 4 workers an epoch holds every sample 4 times: it takes four times "
+        "Each worker has its own copy of the dataset and iterates over all of it. With 2 workers an epoch holds every sample 2 times: it takes twice "
         "as long, counts of samples and epochs are wrong, and an evaluation weighs nothing but repeats."
     )
     instead = (

@@ -25,7 +25,7 @@ class MeanOfBatchMeans(Rule):
     severity = Severity.INFO
     what = "An evaluation adds up the mean loss of each batch and divides by the number of batches, although the last batch can be smaller."
     why = (
-        "Each sample of a small last batch counts more than the others: with 100 batches of 64 and one of 1, that one sample has the weight of 64. The "
+        "Each sample of a small last batch counts more than the others: with 10 batches of 64 and one of 1, that one sample has the weight of 64. The "
         "result also changes with the batch size, so two runs with different batch sizes cannot be compared to the last digit."
     )
     instead = (

@@ -17,21 +17,27 @@ UPDATES = 300
 )
 def update_rounds_away() -> Measured:
     wrong, right = _train(torch.bfloat16), _train(torch.float32)
+    small, one = _distances(0.02), _distances(1.0)
     return Measured(
         sides={
             "wrong": {
                 "weights that changed, percent": wrong[0],
                 "norm weights that changed": wrong[1],
                 "loss fell by, percent": wrong[2],
+                "distance of neighbours near 0.02": small[0],
+                "distance of neighbours near 1": one[0],
             },
             "right": {
                 "weights that changed, percent": right[0],
                 "norm weights that changed": right[1],
                 "loss fell by, percent": right[2],
+                "distance of neighbours near 0.02": small[1],
+                "distance of neighbours near 1": one[1],
             },
         },
         conclusion=f"after {UPDATES} updates {wrong[0]:.0f} % of the bfloat16 weights and {wrong[1]} of 64 norm weights have changed, in float32 {right[0]:.0f} % and {right[1]}; "
-        f"the loss fell by {wrong[2]:.1f} % and by {right[2]:.1f} %",
+        f"the loss fell by {wrong[2]:.1f} % and by {right[2]:.1f} %; "
+        f"neighbours in bfloat16 are {small[0]:.1e} apart near 0.02 and {one[0]:.1e} near 1",
         holds={
             "most weights stay": wrong[0] < 50,
             "norm weights never move": wrong[1] == 0,
@@ -39,6 +45,15 @@ def update_rounds_away() -> Measured:
             "float32 learns more": right[2] > 1.5 * wrong[2],
         },
     )
+
+
+def _distances(value: float) -> tuple[float, float]:
+    """From this number to the next one, in bfloat16 and in float32."""
+    found = []
+    for dtype in (torch.bfloat16, torch.float32):
+        here = torch.tensor(value, dtype=dtype)
+        found.append(float(torch.nextafter(here, torch.tensor(2.0, dtype=dtype)) - here))
+    return found[0], found[1]
 
 
 def _train(dtype: torch.dtype) -> tuple[float, int, float]:

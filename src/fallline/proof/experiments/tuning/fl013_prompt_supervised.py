@@ -22,8 +22,8 @@ def prompt_supervised() -> Measured:
     share = PROMPT / (PROMPT + ANSWER)
     return Measured(
         sides={
-            "prompt learned": {name: whole, "share of labels that are prompt": share},
-            "answers only": {name: only},
+            "wrong": {name: whole, "share of labels that are prompt": share},
+            "right": {name: only, "share of labels that are prompt": 0.0},
         },
         conclusion=f"{share:.0%} of the labels are prompt; after {UPDATES} updates the answers have a loss of {whole:.2f}, or {only:.2f} if only they are learned",
         holds={"answers are learned less": whole > 1.2 * only},

@@ -23,11 +23,8 @@ def padding_supervised() -> Measured:
     ratio = _length(model, ids, by_all=True) / _length(model, ids, by_all=False)
     return Measured(
         sides={
-            "wrong": {
-                "loss that is reported": reported,
-                "gradient with padding in the divisor, relative": ratio,
-            },
-            "right": {"loss of the words": real, "gradient, relative": 1.0},
+            "wrong": {"loss of the same model": reported, "length of the gradient": ratio},
+            "right": {"loss of the same model": real, "length of the gradient": 1.0},
         },
         conclusion=f"with {1 - share:.0%} padding the reported loss is {reported:.2f} and that of the words {real:.2f}; in the divisor the gradient is {ratio:.2f} of what it should be",
         holds={
