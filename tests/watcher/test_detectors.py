@@ -143,7 +143,8 @@ def test_ranks_that_drift_apart(kind: str, tmp_path: Path) -> None:
         n for n, line in enumerate(getattr(rule, kind)[0].split("\n"), 1) if "# FL320" in line
     ]
     assert [f["line"] for f in found if f["code"] == "FL320"] == expected, told
-    assert kind == "wrong" or found == []
+    # FL321: on a busy machine one of two processes may really be slower
+    assert kind == "wrong" or {f["code"] for f in found} <= {"FL321"}
 
 
 # -- thresholds, on made-up series -------------------------------------------------------------------------------
