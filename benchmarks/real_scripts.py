@@ -28,9 +28,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from real.data import WRITERS
-from real.entry import Break, Real, Swap
-from real.scripts import SCRIPTS
+from public_scripts.data import WRITERS
+from public_scripts.entry import Break, Real, Swap
+from public_scripts.scripts import SCRIPTS
 from results import machine, write_section
 
 HERE = Path(__file__).parent
@@ -104,7 +104,7 @@ class Stage:
         python = [sys.executable] if out is None else [
             sys.executable, "-m", "fallline", "run", "--out", str(out)
         ]  # fmt: skip
-        paths = [HERE / "real" / "stage", SOURCE, *(folder / p for p in real.path)]
+        paths = [HERE / "public_scripts" / "stage", SOURCE, *(folder / p for p in real.path)]
         paths += [self.site] if self.site else []
         record = folder / "_bits.json"
         environment = {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType, ModuleType
@@ -57,7 +59,7 @@ def unwrap(module: nn.Module) -> nn.Module:
 
 def name_in(frame: FrameType, module: nn.Module) -> str | None:
     """What the code that runs in this frame calls a module: `decoder`, `model.head`, or `head` for `self.head`."""
-    for scope in (frame.f_locals, frame.f_globals):
+    for scope in (_locals(frame), frame.f_globals):
         for name, value in list(scope.items()):
             if value is module:
                 return name
@@ -66,6 +68,16 @@ def name_in(frame: FrameType, module: nn.Module) -> str | None:
             if inside is not None:
                 return inside if name == "self" else f"{name}.{inside}"
     return None
+
+
+def _locals(frame: FrameType) -> dict[str, Any]:
+    """A function's variables. Before Python 3.13 the frame keeps the copy it makes of them, and with it every tensor in it,
+    until the function ends: the copy is emptied. (The variables themselves are elsewhere.)"""
+    there = frame.f_locals
+    found = dict(there)
+    if sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        there.clear()
+    return found
 
 
 def _path(holder: Any, module: nn.Module) -> str | None:

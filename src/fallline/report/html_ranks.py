@@ -12,7 +12,7 @@ from fallline.show.numbers import number, seconds_text
 
 __all__ = ["ranks_table"]
 
-STRAGGLER = 1.15  # times the median of all ranks
+STRAGGLER = 0.15  # of an update, more than the median of all ranks
 SHOWN = 64  # the slowest, where there are more
 
 
@@ -42,7 +42,7 @@ def ranks_table(series: Series) -> str:
 def _line(series: Series, rank: Rank, times: tuple[float, float], typical: float) -> str:
     works, waits = times
     state = series.states.get(rank.number)
-    slow = bool(typical) and works > STRAGGLER * typical
+    slow = bool(typical) and works - typical > STRAGGLER * (works + waits)
     worked = seconds_text(works or None)
     cells = (
         str(rank.number),

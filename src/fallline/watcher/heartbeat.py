@@ -74,8 +74,7 @@ class Heartbeat:
         if self._last and row.seconds:
             passed = row.time - self._last
             self._longest = max(self._longest, passed)
-            other = max(0.0, passed - sum(row.seconds.values()))
-            self._recent.append({**row.seconds, "other": other})
+            self._recent.append(row.seconds)  # `other` is a part of it
         self._last = row.time
         if row.fingerprint is not None:
             digest = hashlib.blake2b(array("d", row.fingerprint).tobytes(), digest_size=8)

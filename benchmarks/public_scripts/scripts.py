@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from real.entry import Break, Real, Swap
-from real.frameworks import FRAMEWORKS
+from public_scripts.entry import Break, Real, Swap
+from public_scripts.frameworks import FRAMEWORKS
 
 __all__ = ["SCRIPTS"]
 

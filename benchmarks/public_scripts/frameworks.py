@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from real.entry import Real, Swap
+from public_scripts.entry import Real, Swap
 
 __all__ = ["FRAMEWORKS"]
 
