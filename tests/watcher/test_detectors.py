@@ -28,7 +28,26 @@ from gloo import ATTEMPTS, aborted
 NUMERIC = [
     r for r in all_rules() if r._defines("check_series") and r.wrong and not r._defines("check")
 ]
-ALONE = [r for r in NUMERIC if r.code != "FL320"]
+
+
+def alone(text: str) -> bool:
+    """Whether one process shows it, with torch alone: no other ranks (test_ranks_that_drift_apart, test_named_ranks.py), no model to download."""
+    lines = re.findall(r"^(?:import|from) (\w+)", text, re.MULTILINE)
+    here = sys.stdlib_module_names | {"torch", "numpy"}
+    return here.issuperset(lines) and "init_process_group" not in text
+
+
+def specimens(kind: str) -> dict[str, tuple[Rule, int]]:
+    """Where the reader sees the mistake too, the wrong scripts are for the reader: test_seen_in_runs.py and tests/tuning show what a run says."""
+    return {
+        f"{rule.code}-{number}": (rule, number)
+        for rule in NUMERIC
+        for number, text in enumerate(getattr(rule, kind))
+        if alone(text) and (kind == "right" or rule.seen_by == "watcher")
+    }
+
+
+SPECIMENS = {kind: specimens(kind) for kind in ("wrong", "right")}
 RUNNER = Path(__file__).with_name("specimens.py")
 
 
@@ -37,10 +56,9 @@ def findings(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[F
     """The findings of every specimen, by its name; all are run once, from one process."""
     pytest.importorskip("torch")
     folder = tmp_path_factory.mktemp("numeric")
-    for rule in ALONE:
-        for kind in ("wrong", "right"):
-            for number, text in enumerate(getattr(rule, kind)):
-                (folder / f"{rule.code}_{kind}_{number}.py").write_text(text)
+    for kind, found in SPECIMENS.items():
+        for rule, number in found.values():
+            (folder / f"{rule.code}_{kind}_{number}.py").write_text(getattr(rule, kind)[number])
     done = subprocess.run(
         [sys.executable, str(RUNNER), "watched", str(folder)],
         capture_output=True,
@@ -58,9 +76,7 @@ def findings(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[F
 
 
 def cases(kind: str) -> list[object]:
-    return [
-        pytest.param(r, n, id=f"{r.code}-{n}") for r in ALONE for n in range(len(getattr(r, kind)))
-    ]
+    return [pytest.param(*found, id=name) for name, found in SPECIMENS[kind].items()]
 
 
 @pytest.mark.parametrize(("rule", "number"), cases("wrong"))
@@ -127,7 +143,8 @@ def test_ranks_that_drift_apart(kind: str, tmp_path: Path) -> None:
         n for n, line in enumerate(getattr(rule, kind)[0].split("\n"), 1) if "# FL320" in line
     ]
     assert [f["line"] for f in found if f["code"] == "FL320"] == expected, told
-    assert kind == "wrong" or found == []
+    # FL321: on a busy machine one of two processes may really be slower
+    assert kind == "wrong" or {f["code"] for f in found} <= {"FL321"}
 
 
 # -- thresholds, on made-up series -------------------------------------------------------------------------------

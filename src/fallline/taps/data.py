@@ -148,8 +148,12 @@ def _next(original: Wrapped) -> Wrapped:
 def _next_index(original: Wrapped) -> Wrapped:
     def _next_index(self: Any) -> Any:
         index = original(self)
-        if published():
-            call = IndexCall(caller(), self, index)
+        if not switch.quiet and (thread.ident == get_ident() or not thread.keeps_out()):
+            here: FrameType | None = _getframe(1)
+            while here is not None and between[here.f_code.co_filename]:
+                here = here.f_back
+            call = new(IndexCall)
+            call.frame, call.iterator, call.index = here or caller(), self, index
             for handler in INDEX.after:
                 handler(call)
         return index

@@ -72,7 +72,7 @@ class Loaders:
         taps.before(BATCH, self._batch_begins)
         taps.after(BATCH, fuse.guarded(self._batch))
         taps.after(EXHAUSTED, fuse.guarded(self._epoch_end))
-        taps.after(INDEX, fuse.guarded(self._drawn))
+        taps.after(INDEX, self._drawn)
         taps.after(SAMPLER_MADE, fuse.guarded(self._sampler_made))
         taps.before(SAMPLER_EPOCH, fuse.guarded(self._sampler_epoch))
 
@@ -112,7 +112,7 @@ class Loaders:
             self._draft.clock.mark("data")
 
     def _drawn(self, call: IndexCall) -> None:
-        """The sampler has drawn a batch, with workers some batches ahead."""
+        """The sampler has drawn a batch, with workers some batches ahead. Every batch passes here, so there is no guard around it."""
         entry = self._iterators.get(call.iterator)
         if entry is not None and isinstance(call.index, list):
             iterator = call.iterator

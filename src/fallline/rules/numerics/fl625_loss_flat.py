@@ -102,10 +102,14 @@ for update in range(150):
             )
 
     def _constant(self, track: Any, losses: list[float]) -> bool:
-        """Equal to the bit from the first update on, though there are gradients: no noise, no progress, no decay does that."""
+        """Equal to the bit from the first update on, though gradients agree on a direction: no noise, no progress, no decay does that.
+
+        A surrogate such as `(ratio - ratio.detach()) * advantage` has the same value always, and gradients that do not agree.
+        """
         if len(losses) < self.least_equal or min(losses) != max(losses) or warming(track):
             return False
-        return any(sample.total_norm() > 0 for sample in track.samples)
+        signals = finite([s.signal for s in track.samples[-50:] if s.total_norm() > 0])
+        return bool(signals) and median(signals) >= self.signal
 
     def _never_changes(self, track: Any, losses: list[float]) -> Finding:
         rate = track.rows[-1].lr

@@ -28,7 +28,7 @@ import torch
 
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.Tanh(), torch.nn.Linear(64, 1)).half()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e3)
 for update in range(40):
     inputs = torch.randn(16, 32).half()
     loss = (model(inputs) - inputs[:, :1]).square().mean() * 1e-5
@@ -43,7 +43,7 @@ import torch
 
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.Tanh(), torch.nn.Linear(64, 1)).bfloat16()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e3)
 for update in range(40):
     inputs = torch.randn(16, 32).bfloat16()
     loss = (model(inputs) - inputs[:, :1]).square().mean() * 1e-5

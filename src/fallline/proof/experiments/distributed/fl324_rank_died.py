@@ -21,8 +21,10 @@ from fallline.proof.ranks import on_ranks
 def rank_died() -> Measured:
     (wrong,) = on_ranks(partial(_meet, killed=True), dies=1)
     right, _ = on_ranks(partial(_meet, killed=False))
-    short = re.sub(r"^.*?\] *|\[[^\]]*\]:\d+", "", wrong).strip()
-    short = short.partition(". ")[0].replace(" :", ":")  # without file, address and what it guesses
+    # without file, address and what it guesses
+    short = (
+        re.sub(r"^.*?\] *|\[[^\]]*\]:\d+", "", wrong).partition(". ")[0].replace(" :", ":").strip()
+    )
     name = "rank 0, which goes on"
     return Measured(
         sides={"wrong": {name: short}, "right": {name: right}},
