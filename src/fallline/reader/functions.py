@@ -23,7 +23,7 @@ from fallline.reader.contexts import decorated
 from fallline.reader.machine import Frame, Machine
 from fallline.reader.relevance import acts, called_names, relevant
 from fallline.syntax import Module
-from fallline.syntax.module import children, walk
+from fallline.syntax.nodes import children, walk
 
 __all__ = ["run_function"]
 

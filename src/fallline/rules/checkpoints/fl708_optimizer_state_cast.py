@@ -11,7 +11,7 @@ from fallline.flow.calls import last_name
 from fallline.rule import Rule
 from fallline.rules._observed import located, observed
 from fallline.syntax import Module
-from fallline.syntax.module import walk
+from fallline.syntax.nodes import walk
 
 __all__ = ["OptimizerStateCast"]
 

@@ -16,7 +16,7 @@ from fallline.flow.values import values_of
 from fallline.rule import Rule
 from fallline.rules._observed import located, observed
 from fallline.syntax import Module
-from fallline.syntax.module import walk
+from fallline.syntax.nodes import walk
 
 __all__ = ["LossWithoutGraph"]
 
