@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-from fallline.finding import Finding, Severity
-from fallline.rule import Rule
-from fallline.rules._observed import located, observed
+from fallline.finding import Severity
+from fallline.rules._observed import Observed, parameters
 
 
-class ParametersNotOptimized(Rule):
+class ParametersNotOptimized(Observed):
     code = "FL126"
     name = "parameters-not-optimized"
     severity = Severity.ERROR
@@ -21,13 +19,5 @@ class ParametersNotOptimized(Rule):
     )
     instead = "Build the optimizer last, from all of `model.parameters()`; freeze what must not train with `requires_grad_(False)`, which also saves its gradients."
 
-    def check_series(self, run: Any) -> Iterator[Finding]:
-        for entry in observed(run, self.code):
-            at, evidence = located(entry)
-            names = entry.get("parameters") or []
-            more = f" and {entry['count'] - 3} more" if entry.get("count", 0) > 3 else ""
-            yield self.finding(
-                at,
-                f"{', '.join(names[:3])}{more} receive gradients, but no optimizer holds them, so they are never updated. Pass them to the optimizer.",
-                **evidence,
-            )
+    def says(self, entry: dict[str, Any]) -> str:
+        return f"{parameters(entry)} receive gradients, but no optimizer holds them, so they are never updated. Pass them to the optimizer."
