@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from fallline.finding import Finding, Severity
+from fallline.flow.left_out import filtered_out, not_listed
 from fallline.rule import Rule
 from fallline.rules._observed import located, observed
+from fallline.syntax import Module
 
 
 class ParametersNotOptimized(Rule):
@@ -20,6 +22,23 @@ class ParametersNotOptimized(Rule):
         "when parameter groups are written by hand, or when the optimizer was given a different copy of the model."
     )
     instead = "Build the optimizer last, from all of `model.parameters()`; freeze what must not train with `requires_grad_(False)`, which also saves its gradients."
+
+    tokens = (b"parameters()",)
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        for left in filtered_out(module):
+            yield self.finding(
+                module.location(left.node),
+                f"Parameters with '{left.name}' in their name are left out of the optimizer, but this model's head reads their output, so they stay at their start while "
+                "the rest trains. Give them to the optimizer.",
+            )
+        for left in not_listed(module):
+            yield self.finding(
+                module.location(left.node),
+                f"The parameters are listed part by part and `self.{left.name}`, which forward() uses, is in no list, so it is never updated. Add "
+                f"`self.{left.name}.parameters()`, or freeze it with `requires_grad_(False)`.",
+                severity=Severity.WARNING,
+            )
 
     def check_series(self, run: Any) -> Iterator[Finding]:
         for entry in observed(run, self.code):
