@@ -57,7 +57,7 @@ def _added(statement: ast.AST) -> tuple[str, ast.expr] | None:
 
 
 def _is_a_loss(term: ast.expr) -> bool:
-    return any("loss" in name.lower() for name in names_in(term))
+    return "loss" in ast.unparse(term).lower()
 
 
 def _counts_items(function: ast.FunctionDef, name: str) -> bool:

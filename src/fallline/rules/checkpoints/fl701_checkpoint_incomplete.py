@@ -22,6 +22,7 @@ from fallline.flow.handed import handed_saves, keepers
 from fallline.rule import Rule
 from fallline.syntax import Module
 
+_CONTINUES = re.compile(r"resum|restor", re.IGNORECASE)
 _NAMES = {"optimizer": "the optimizer", "scheduler": "the scheduler", "scaler": "the GradScaler"}
 # These save everything by themselves; a torch.save next to them is for something else.
 _COMPLETE = (
@@ -284,6 +285,7 @@ for epoch in range(10):
                 f"{part[0].upper()}{part[1:]} is made anew in every epoch and is in no checkpoint, so its state is lost each time. Make it once, and save its state."
                 if fleeting
                 else f"This checkpoint is meant for resuming but leaves out {part}, so a resumed run continues differently. Save its state too.",
+                severity=None if _CONTINUES.search(module.source.text) else Severity.INFO,
                 missing=[part],
             )
 
