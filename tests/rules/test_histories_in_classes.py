@@ -144,42 +144,6 @@ def sample(tokens, prompt_tokens):
     return inputs, labels
 """,
     ),
-    "the pooler is left out under a classifier": (
-        "FL126",
-        """\
-import torch
-from transformers import BertForSequenceClassification
-
-model = BertForSequenceClassification.from_pretrained("bert-base-uncased")
-named = list(model.named_parameters())
-named = [n for n in named if "pooler" not in n[0]]  # here
-optimizer = torch.optim.AdamW([p for _, p in named])
-""",
-    ),
-    "a part that no list of parameters names": (
-        "FL126",
-        """\
-import itertools
-
-import torch
-from torch import nn
-
-
-class Speech(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.encoder = nn.Linear(8, 8)
-        self.decoder = nn.Linear(8, 8)
-        self.language = nn.Embedding(4, 8)
-
-    def forward(self, x, language):
-        return self.decoder(self.encoder(x) + self.language(language))
-
-    def get_optimizer(self):
-        parameters = itertools.chain(self.encoder.parameters(), self.decoder.parameters())
-        return torch.optim.AdamW(parameters, lr=1e-4)  # here
-""",
-    ),
     "schedulers in a different order from their optimizers": (
         "FL134",
         """\
@@ -368,36 +332,6 @@ def train(model, optimizer, loader):
         model(**batch).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-""",
-    "a pooler that a question answerer does not read": """\
-import torch
-from transformers import BertForQuestionAnswering
-
-model = BertForQuestionAnswering.from_pretrained("bert-base-uncased")
-named = [n for n in model.named_parameters() if "pooler" not in n[0]]
-optimizer = torch.optim.AdamW([p for _, p in named])
-""",
-    "a part that is frozen on purpose": """\
-import itertools
-
-import torch
-from torch import nn
-
-
-class Speech(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.encoder = nn.Linear(8, 8)
-        self.decoder = nn.Linear(8, 8)
-        self.speaker = nn.Linear(8, 8)
-        self.speaker.requires_grad_(False)
-
-    def forward(self, x):
-        return self.decoder(self.encoder(x) + self.speaker(x))
-
-    def get_optimizer(self):
-        parameters = itertools.chain(self.encoder.parameters(), self.decoder.parameters())
-        return torch.optim.AdamW(parameters, lr=1e-4)
 """,
     "each scheduler in the place of its optimizer": """\
 import torch

@@ -16,7 +16,7 @@ class ParametersNotOptimized(Rule):
     code = "FL126"
     name = "parameters-not-optimized"
     severity = Severity.ERROR
-    what = "Parameters received gradients update after update, belonged to no optimizer, and never changed."
+    what = "Parameters that receive gradients belong to no optimizer: a run shows them, and so does source that lists the parameters by hand."
     why = (
         "They stay at their random start while the rest of the model trains around them. It happens when a layer is added after the optimizer was built, "
         "when parameter groups are written by hand, or when the optimizer was given a different copy of the model."
@@ -50,3 +50,70 @@ class ParametersNotOptimized(Rule):
                 f"{', '.join(names[:3])}{more} receive gradients, but no optimizer holds them, so they are never updated. Pass them to the optimizer.",
                 **evidence,
             )
+
+    wrong = (
+        """\
+import torch
+from transformers import BertForSequenceClassification
+
+model = BertForSequenceClassification.from_pretrained("bert-base-uncased")
+named = list(model.named_parameters())
+named = [n for n in named if "pooler" not in n[0]]  # FL126
+optimizer = torch.optim.AdamW([p for _, p in named])
+""",
+        """\
+import itertools
+
+import torch
+from torch import nn
+
+
+class Speech(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Linear(8, 8)
+        self.decoder = nn.Linear(8, 8)
+        self.language = nn.Embedding(4, 8)
+
+    def forward(self, x, language):
+        return self.decoder(self.encoder(x) + self.language(language))
+
+    def get_optimizer(self):
+        parameters = itertools.chain(self.encoder.parameters(), self.decoder.parameters())
+        return torch.optim.AdamW(parameters, lr=1e-4)  # FL126
+""",
+    )
+    right = (
+        # a question answerer has no head on the pooler
+        """\
+import torch
+from transformers import BertForQuestionAnswering
+
+model = BertForQuestionAnswering.from_pretrained("bert-base-uncased")
+named = [n for n in model.named_parameters() if "pooler" not in n[0]]
+optimizer = torch.optim.AdamW([p for _, p in named])
+""",
+        # frozen on purpose
+        """\
+import itertools
+
+import torch
+from torch import nn
+
+
+class Speech(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Linear(8, 8)
+        self.decoder = nn.Linear(8, 8)
+        self.speaker = nn.Linear(8, 8)
+        self.speaker.requires_grad_(False)
+
+    def forward(self, x):
+        return self.decoder(self.encoder(x) + self.speaker(x))
+
+    def get_optimizer(self):
+        parameters = itertools.chain(self.encoder.parameters(), self.decoder.parameters())
+        return torch.optim.AdamW(parameters, lr=1e-4)
+""",
+    )
