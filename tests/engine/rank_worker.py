@@ -357,13 +357,15 @@ def resume(rank: int, world: int, folder: Path) -> None:
 
 
 def going_back(rank: int, world: int, folder: Path) -> None:
-    """A spike that one rank sees takes all ranks back, and they end where the run without those samples ends."""
+    """A spike that one rank sees takes all ranks back, and they end where the run without those samples ends: from memory and from disk."""
+    from torch.distributed.fsdp import fully_shard
+
     data = torch.randn(120, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
-    def run(left_out, rewind):
-        ddp = DistributedDataParallel(model_of(3))
-        optimizer = torch.optim.AdamW(ddp.parameters(), lr=0.01)
-        stepper = fallline.Stepper(ddp, optimizer, accumulate=2, clip_norm=1.0, on_spike=rewind)
+    def run(wrap, left_out, rewind, damage=False):
+        model = wrap(model_of(3))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        stepper = fallline.Stepper(model, optimizer, accumulate=2, clip_norm=1.0, on_spike=rewind)
         stepper._position.left_out = left_out
         order = fallline.Order(120, 2, seed=1, rank=rank, world_size=world)
         targets = data[:, 3:].clone()
@@ -371,20 +373,35 @@ def going_back(rank: int, world: int, folder: Path) -> None:
         dataset = torch.utils.data.TensorDataset(data[:, :3], targets)
         for x, y in stepper.over(torch.utils.data.DataLoader(dataset, batch_sampler=order)):
             with stepper.micro_batch() as micro:
-                backward(micro, ddp, x, y, True)
-        return ddp, stepper
+                backward(micro, model, x, y, True)
+            if damage and stepper.updates == 10 and rank == 1:
+                rewind._snapshots._kept[-1][1].wait()
+                for file in (folder / "damaged").glob(f".step-00000008.pt.*-{os.getpid()}-*"):
+                    file.write_bytes(b"")
+        return model, stepper
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        rewind = fallline.Rewind(every=4)
-        ddp, stepper = run({}, rewind)
-    (back,) = rewind.history
-    assert back.places[0] <= 90 < back.places[1], back
-    want, reference_stepper = run({0: [back.places]}, None)
-    assert stepper.updates == reference_stepper.updates
-    for a, b in zip(ddp.parameters(), want.parameters(), strict=True):
-        assert torch.equal(a, b)
-    assert_same_on_all_ranks(ddp)
+    for wrap, where, damage in (
+        (DistributedDataParallel, None, False),
+        (DistributedDataParallel, folder / "ddp", False),
+        (DistributedDataParallel, folder / "damaged", True),
+        (fully_shard, None, False),
+        (fully_shard, folder / "fsdp", False),
+    ):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            rewind = fallline.Rewind(every=4, folder=where)
+            model, stepper = run(wrap, {}, rewind, damage)
+        (back,) = rewind.history
+        assert back.places[0] <= 90 < back.places[1], back
+        # What one rank cannot read, no rank goes back to
+        assert back.to == (4 if damage else 8), back
+        want, reference_stepper = run(wrap, {0: [back.places]}, None)
+        assert stepper.updates == reference_stepper.updates
+        for a, b in zip(model.state_dict().values(), want.state_dict().values(), strict=True):
+            a, b = (t.to_local() if hasattr(t, "to_local") else t for t in (a, b))
+            assert torch.equal(a, b)
+        if wrap is DistributedDataParallel:
+            assert_same_on_all_ranks(model)
 
 
 def frameworks(rank: int, world: int, folder: Path) -> None:

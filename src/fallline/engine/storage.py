@@ -12,7 +12,7 @@ import uuid
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +102,8 @@ def remove(path: Path) -> None:
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:
-        path.unlink(missing_ok=True)
+        with suppress(OSError):  # a folder that is not one, or that may only be read
+            path.unlink(missing_ok=True)
 
 
 @contextmanager
