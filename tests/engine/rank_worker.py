@@ -1,10 +1,9 @@
-"""What each rank of the distributed tests runs: `python rank_worker.py STORY RANK WORLD FOLDER`. A story raises when it fails."""
+"""What each rank of the distributed tests runs; `launch.py` starts them. A story raises when it fails."""
 
 from __future__ import annotations
 
 import os
 import random
-import sys
 import warnings
 from datetime import timedelta
 from itertools import pairwise
@@ -404,32 +403,6 @@ def going_back(rank: int, world: int, folder: Path) -> None:
             assert_same_on_all_ranks(model)
 
 
-def frameworks(rank: int, world: int, folder: Path) -> None:
-    """Models, optimizers and loaders that Accelerate and Fabric prepared: exact, with a remainder, clipped."""
-    from accelerate import Accelerator
-    from lightning.fabric import Fabric
-
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank)}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29531"}
-    accelerator = Accelerator(cpu=True)
-    fabric = Fabric(accelerator="cpu", devices=world, strategy="ddp")
-    fabric.launch()
-    batches = batches_of(random.Random(3), [5] * world)
-    for name in ("accelerate", "fabric"):
-        model, want = model_of(4), model_of(4)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        prepare = accelerator.prepare if name == "accelerate" else fabric.setup
-        ddp, prepared = prepare(model, optimizer)
-        assert any(isinstance(m, DistributedDataParallel) for m in ddp.modules())
-        stepper = fallline.Stepper(ddp, prepared, accumulate=2, clip_norm=0.05)
-        for x, y in stepper.over(batches[rank]):
-            with stepper.micro_batch() as micro:
-                backward(micro, ddp, x, y, True)
-        reference(want, batches, 2, True, 0.05)
-        assert_close(model, want)
-        assert stepper.updates == 3
-
-
 def fsdp(rank: int, world: int, folder: Path) -> None:
     """FSDP2: exact accumulation, the norm of the whole gradient, and sharded checkpoints."""
     from torch.distributed.device_mesh import init_device_mesh
@@ -560,15 +533,21 @@ STORIES = {
     story.__name__: story
     for story in (
         *(exact, by_hand, loops, half_precision, misuse),
-        *(checkpoint, saving, resume, going_back, frameworks, fsdp),
+        *(checkpoint, saving, resume, going_back, fsdp),
     )
 }
 
 
-def main(stories=STORIES) -> None:
-    names, rank, world, folder = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
-    for name in names.split(","):
-        store = folder / f"store-{name}"
+def prepare(names: list[str]) -> None:
+    """What the ranks share: imported once, before they are forked."""
+    if "frameworks" in names:
+        import accelerate.accelerator  # noqa: F401
+        import lightning.fabric  # noqa: F401
+
+
+def run(names: list[str], rank: int, world: int, folder: Path, stories=STORIES) -> None:
+    for name in names:
+        store = folder / f"store-{name}-{world}"
         dist.init_process_group(
             "gloo",
             init_method=f"file://{store}",
@@ -579,7 +558,3 @@ def main(stories=STORIES) -> None:
         stories[name](rank, world, folder / name)
         dist.barrier()  # nobody leaves while a neighbour still talks to it
         dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()

@@ -111,6 +111,13 @@ class Replicas:
         for wrapper in self._wrappers:
             wrapper.leave()
 
+    def arrivals(self) -> list[list[int]]:
+        return [w.arrival() for w in self._wrappers]
+
+    def replay(self, orders: Sequence[Sequence[int]]) -> None:
+        for wrapper, order in zip(self._wrappers, orders, strict=False):
+            wrapper.replay(order)
+
     def start_sum(self, value: float | Tensor, device: torch.device) -> tuple[Tensor, Any]:
         """Begin to add up one number over the ranks, so that it travels while backward computes."""
         if isinstance(value, Tensor):

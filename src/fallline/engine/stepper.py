@@ -436,6 +436,7 @@ class Stepper:
             "precision": self._precision.state_dict(),
             "position": self._position.state_dict(),
             "ledger": self.ledger.state_dict(),
+            "arrivals": self._replicas.arrivals(),
             **({} if self.on_spike is None else {"rewind": self.on_spike.state_dict()}),
         }
 
@@ -457,6 +458,7 @@ class Stepper:
         self._restore_counters(state)
         if self.on_spike is not None:
             self.on_spike.load_state_dict(state.get("rewind", {"losses": [], "history": []}))
+        self._replicas.replay(state.get("arrivals", []))
         window = state["window"]
         if window["count"]:
             self._window.count = window["count"]
