@@ -163,9 +163,10 @@ def _reason(error: BaseException) -> str:
 
 def write_through(path: Path, saved: dict[str, Any]) -> None:
     """Write a file and wait until the disk has it."""
-    with path.open("wb") as file:
-        torch.save(saved, file)
-        file.flush()
+    torch.save(
+        saved, path
+    )  # by name: given an open file, torch would hold Python's lock while it writes
+    with path.open("rb+") as file:
         os.fsync(file.fileno())
 
 
