@@ -41,6 +41,10 @@ _TORCH = re.compile(
 SECONDS = 600
 
 
+class Unusable(Exception):
+    """A script is not as its entry says."""
+
+
 @dataclass
 class Ran:
     """One run of a script."""
@@ -79,7 +83,7 @@ class Stage:
         if real.after:
             at = text.index("\n", text.index(real.after))
         if at is None:
-            raise SystemExit(f"{real.name}: no line imports torch")
+            raise Unusable(f"{real.name}: no line imports torch")
         script.write_text(f"{text[:at]}; import _bits{text[at:]}", encoding="utf-8")
         return folder
 
@@ -97,7 +101,7 @@ class Stage:
                 (into / path).parent.mkdir(parents=True, exist_ok=True)
                 (into / path).write_bytes(got.stdout)
         if not (into / real.script).exists():
-            raise SystemExit(f"{real.name}: {real.repo} has no {real.script}")
+            raise Unusable(f"{real.name}: {real.repo} has no {real.script}")
 
     def run(self, real: Real, folder: Path, out: Path | None, *, bits: bool = True) -> Ran:
         script = folder / real.script
@@ -150,7 +154,7 @@ class Stage:
 def _swap(path: Path, swap: Swap) -> None:
     text = path.read_text(encoding="utf-8")
     if swap.old not in text:
-        raise SystemExit(f"{path}: does not hold {swap.old!r}")
+        raise Unusable(f"{path}: does not hold {swap.old!r}")
     path.write_text(text.replace(swap.old, swap.new), encoding="utf-8")
 
 
@@ -191,7 +195,7 @@ def broken(stage: Stage, real: Real, fault: Break) -> tuple[str, list[str]]:
     lines = path.read_text(encoding="utf-8").splitlines()
     at = [n for n, line in enumerate(lines, 1) if fault.at in line]
     if len(at) != 1:
-        raise SystemExit(f"{real.name}: {fault.at!r} is in {len(at)} lines")
+        raise Unusable(f"{real.name}: {fault.at!r} is in {len(at)} lines")
     ran = stage.run(real, folder, stage.work / "runs" / f"{real.name}-broken")
     told = [
         (str(f["code"]), Path(str(f["path"])).name, f["line"])
@@ -303,7 +307,12 @@ def main() -> int:
         if args.only != "healthy":
             steps += [(bad, lambda real=real, b=b: broken(stage, real, b)) for b in real.breaks]
         for table, step in steps:
-            row, wrong = step()
+            try:
+                row, wrong = step()
+            except Unusable as error:
+                failures += 1
+                print(f"{real.name}:\n   !! {error}", flush=True)
+                continue
             table.append(row)
             _keep(stage, real, table is bad, row)
             failures += bool(wrong)
