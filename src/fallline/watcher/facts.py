@@ -112,14 +112,11 @@ def first_tensor(output: Any) -> Tensor | None:
 
 
 def inner_of(optimizer: Any) -> Any:
-    """The torch optimizer inside a framework's wrapper."""
-    while (
-        not isinstance(getattr(optimizer, "param_groups", None), list)
-        or type(optimizer).__name__ == "AcceleratedOptimizer"
-    ):
-        inner = getattr(optimizer, "optimizer", None)
-        if inner is None:
-            break
+    """The torch optimizer inside a framework's wrapper: Accelerate's, Fabric's, anyone's that shares its parameter groups."""
+    while (inner := getattr(optimizer, "optimizer", None)) is not None:
+        groups = getattr(optimizer, "param_groups", None)
+        if isinstance(groups, list) and groups is not getattr(inner, "param_groups", None):
+            break  # an optimizer of its own that keeps another one
         optimizer = inner
     return optimizer
 
