@@ -216,7 +216,7 @@ def _wrap(original: Wrapped) -> Wrapped:
     return __init__
 
 
-_calls = Tap(_patch_call, variants=True)
+_calls = Tap(_patch_call, variants=True, hot=True)
 FORWARD = Topic(ForwardCall, _calls)
 MODULE_CALL = Topic(ModuleCall, _calls)
 MODULE_MADE = Topic(ModuleMade, Tap(_patch_init))

@@ -207,7 +207,7 @@ def _load_state_dict(original: Wrapped) -> Wrapped:
 _steps = Tap(_hook_steps)
 STEP = Topic(StepCall, _steps)
 CLOSURE = Topic(ClosureCall, _steps)
-ZERO_GRAD = Topic(ZeroGradCall, Tap(_patch_zero_grad))
+ZERO_GRAD = Topic(ZeroGradCall, Tap(_patch_zero_grad, hot=True))
 OPTIMIZER_MADE = Topic(OptimizerMade, Tap(_patch_init))
 STATE_LOADED = Topic(StateLoaded, Tap(_patch_load))
 PARAMETERS_ADDED = Topic(ParametersAdded, Tap(_patch_add_param_group))
