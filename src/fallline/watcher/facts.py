@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from fallline.events import AutocastOff, Backward
+from fallline.taps.frames import between, is_user_file
 
 __all__ = [
     "HalfWatch",
@@ -23,6 +25,7 @@ __all__ = [
     "length_of",
     "modules_in",
     "passed_on",
+    "steps_by_hand",
 ]
 
 
@@ -119,6 +122,21 @@ def inner_of(optimizer: Any) -> Any:
             break  # an optimizer of its own that keeps another one
         optimizer = inner
     return optimizer
+
+
+def steps_by_hand(frame: FrameType | None, optimizer: torch.optim.Optimizer) -> bool:
+    """The user's own line calls `step` of a framework's wrapper around this optimizer, which only passes it on."""
+    below = None
+    while frame is not None and not is_user_file(frame.f_code.co_filename):
+        if not between[frame.f_code.co_filename]:
+            below = frame
+        frame = frame.f_back
+    if below is None or below.f_code.co_name != "step":
+        return False
+    wrapper = below.f_locals.get("self")
+    return isinstance(getattr(wrapper, "param_groups", None), list) and (
+        inner_of(wrapper) is optimizer
+    )
 
 
 def length_of(loader: Any) -> int | None:
