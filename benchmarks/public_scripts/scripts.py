@@ -124,7 +124,7 @@ _CLASSIC = (
         _EXAMPLES,
         "dcgan/main.py",
         ("dcgan",),
-        "--dataset fake --niter 4 --ngf 4 --ndf 4 --batchSize 32 --workers 0 --manualSeed 1",
+        "--dataset fake --niter 2 --ngf 4 --ndf 4 --batchSize 32 --workers 0 --manualSeed 1",
     ),
     Real(
         "imagenet",
@@ -133,8 +133,8 @@ _CLASSIC = (
         ("imagenet",),
         "--dummy --no-accel --epochs 1 -b 16 -j 0 --lr 0.01",
         swaps=(
-            Swap("FakeData(1281167, (3, 224, 224), 1000", "FakeData(1600, (3, 32, 32), 1000"),
-            Swap("FakeData(50000, (3, 224, 224), 1000", "FakeData(160, (3, 32, 32), 1000"),
+            Swap("FakeData(1281167, (3, 224, 224), 1000", "FakeData(960, (3, 32, 32), 1000"),
+            Swap("FakeData(50000, (3, 224, 224), 1000", "FakeData(64, (3, 32, 32), 1000"),
         ),
     ),
     Real(
@@ -142,7 +142,7 @@ _CLASSIC = (
         _EXAMPLES,
         "mnist_forward_forward/main.py",
         ("mnist_forward_forward",),
-        "--epochs 60 --train_size 500 --test_size 100 --no_accel",
+        "--epochs 60 --train_size 300 --test_size 100 --no_accel",
         data=("mnist ./data",),
     ),
     Real(
@@ -185,7 +185,7 @@ _CLASSIC = (
         _TUTORIAL,
         "tutorials/03-advanced/generative_adversarial_network/main.py",
         ("tutorials/03-advanced/generative_adversarial_network",),
-        swaps=(Swap("num_epochs = 200", "num_epochs = 4"),),
+        swaps=(Swap("num_epochs = 200", "num_epochs = 3"),),
         data=("mnist ../../data",),
     ),
     Real(
