@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from fallline.taps import tap
 from fallline.taps.backward import BACKWARD, BackwardCall
 from fallline.taps.clipping import CLIP
 from fallline.taps.data import BATCH, EPOCH, EXHAUSTED
@@ -233,7 +234,8 @@ class Steps:
         pass
 
 
-def test_at_rest_torch_is_as_it_was(job: Any) -> None:
+def test_at_rest_torch_is_as_it_was(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tap, "_compiled", lambda: False)  # by another test of this process
     before = patched()
     taps, heard = listen(FORWARD, BACKWARD, ZERO_GRAD, STEP)
     update(*job)
@@ -252,6 +254,7 @@ def test_at_rest_torch_is_as_it_was(job: Any) -> None:
 def test_what_others_replace_at_rest_stays_and_is_heard(
     job: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(tap, "_compiled", lambda: False)
     taps, heard = listen(BACKWARD)
     switch.rest(Steps())
     original, seen = torch.Tensor.backward, list[int]()

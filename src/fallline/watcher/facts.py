@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from fallline.events import AutocastOff, Backward
-from fallline.taps.frames import between, is_user_file
+from fallline.taps.frames import entry
 
 __all__ = [
     "HalfWatch",
@@ -126,11 +126,7 @@ def inner_of(optimizer: Any) -> Any:
 
 def steps_by_hand(frame: FrameType | None, optimizer: torch.optim.Optimizer) -> bool:
     """The user's own line calls `step` of a framework's wrapper around this optimizer, which only passes it on."""
-    below = None
-    while frame is not None and not is_user_file(frame.f_code.co_filename):
-        if not between[frame.f_code.co_filename]:
-            below = frame
-        frame = frame.f_back
+    below = entry(frame)
     if below is None or below.f_code.co_name != "step":
         return False
     wrapper = below.f_locals.get("self")
