@@ -1,4 +1,4 @@
-"""FSDP2 computes with whole parameters that it makes for the occasion; the optimizer holds their shards."""
+"""FSDP computes with whole parameters that it makes for the occasion; the optimizer holds their shards, or views into them."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from torch import Tensor, nn
 
 from fallline.replay.modules import wrapper_of
 
-__all__ = ["local", "shards_of"]
+__all__ = ["local", "shards_of", "views_of"]
 
 
 def local(tensor: Tensor) -> Tensor:
-    """What this rank holds of it. Asking a DTensor itself may make all ranks talk to each other."""
-    return getattr(tensor, "_local_tensor", tensor)
+    """What this rank holds of it. Asking a DTensor itself may make all ranks talk to each other; ZeRO-3 keeps its parts aside."""
+    part = getattr(tensor, "_local_tensor", None)
+    part = getattr(tensor, "ds_tensor", None) if part is None else part
+    return part if isinstance(part, Tensor) else tensor
 
 
-def shards_of(models: Iterable[nn.Module]) -> dict[int, Tensor]:
-    """id of a whole parameter → the shard that the optimizer holds, where FSDP2 says so."""
-    found: dict[int, Tensor] = {}
+def shards_of(models: Iterable[nn.Module]) -> dict[int, list[Tensor]]:
+    """id of a parameter that a graph ends in → what the optimizer holds of it, where FSDP says so."""
+    found: dict[int, list[Tensor]] = {}
     for model in models:
         for module in model.modules():
             if wrapper_of(module) == "fsdp2":
@@ -29,8 +31,14 @@ def shards_of(models: Iterable[nn.Module]) -> dict[int, Tensor]:
                         getattr(known, "sharded_param", None),
                     )
                     if isinstance(whole, Tensor) and isinstance(shard, Tensor):
-                        found[id(whole)] = shard
+                        found[id(whole)] = [shard]
     return found
+
+
+def views_of(flat: Tensor) -> list[Tensor]:
+    """The parameters whose values FSDP1 keeps in this flat one (`use_orig_params=True`): those are what the optimizer holds."""
+    kept = getattr(flat, "_params", None)
+    return [p for p in kept if isinstance(p, Tensor)] if isinstance(kept, list) else []
 
 
 def _parameters(module: Any) -> Iterator[Any]:

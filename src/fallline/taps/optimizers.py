@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from sys import _getframe
 from threading import get_ident
@@ -33,6 +35,7 @@ __all__ = [
     "StateLoaded",
     "StepCall",
     "ZeroGradCall",
+    "joined",
 ]
 
 
@@ -80,6 +83,70 @@ class StateLoaded(Call):
     state: Any
 
 
+class _Whole:
+    """Steps that are parts of another one, and are not published themselves.
+
+    An optimizer that was made by another one's constructor (ZeroRedundancyOptimizer) steps while that one does. DeepSpeed steps one
+    optimizer once for each group of parameters: `joined` makes one step of those.
+    """
+
+    def __init__(self) -> None:
+        self._made_by: dict[int, tuple[weakref.ref[Optimizer], weakref.ref[Optimizer]]] = {}
+        self._stepping: set[int] = set()
+        self.joins = False
+        self.first: tuple[Optimizer, FrameType] | None = None  # of the steps that are joined
+
+    def made(self, optimizer: Optimizer) -> None:
+        """By whose constructor? One that leaves no frame behind made nobody's part."""
+        frame: FrameType | None = _getframe(2)
+        while frame is not None:
+            if frame.f_code.co_name == "__init__":
+                maker = frame.f_locals.get("self")
+                if isinstance(maker, Optimizer) and maker is not optimizer:
+                    self._made_by[id(optimizer)] = (weakref.ref(optimizer), weakref.ref(maker))
+                    return
+            frame = frame.f_back
+
+    def begins(self, optimizer: Optimizer) -> bool:
+        """False: a part of a step that is under way."""
+        if self._made_by:
+            if self._is_part(optimizer):
+                return False
+            self._stepping.add(id(optimizer))
+        return not self.joins or self.first is None
+
+    def ends(self, optimizer: Optimizer) -> bool:
+        if self._made_by:
+            if self._is_part(optimizer):
+                return False
+            self._stepping.discard(id(optimizer))
+        return not self.joins
+
+    def _is_part(self, optimizer: Optimizer) -> bool:
+        known = self._made_by.get(id(optimizer))
+        if known is None or known[0]() is not optimizer:
+            return False
+        maker = known[1]()
+        return maker is not None and id(maker) in self._stepping
+
+
+_whole = _Whole()
+
+
+@contextmanager
+def joined() -> Iterator[None]:
+    """The steps in here are one step, which ends with this block."""
+    before, _whole.joins = (_whole.joins, _whole.first), True
+    _whole.first = None
+    try:
+        yield
+        first, (_whole.joins, _whole.first) = _whole.first, before
+        if first is not None:
+            _after_step(first[0], (), {}, first[1])
+    finally:
+        _whole.joins, _whole.first = before
+
+
 def _hook_steps(patches: Patches) -> None:
     patches.on_removal(register_optimizer_step_pre_hook(_before_step).remove)
     patches.on_removal(register_optimizer_step_post_hook(_after_step).remove)
@@ -104,10 +171,14 @@ def _patch_load(patches: Patches) -> None:
 
 def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
     """A hook of torch, in front of every step; what it returns replaces the arguments."""
+    if not _whole.begins(optimizer):
+        return None
     if switch.quiet or (thread.ident != get_ident() and thread.keeps_out()):
         pulse = switch.pulse
         if pulse is not None and thread.ident == get_ident() and not switch._silent:
             pulse.before(optimizer)
+        if _whole.joins:
+            _whole.first = (optimizer, _getframe(1))
         return None
     closure = args[1] if len(args) > 1 else kwargs.get("closure") if kwargs else None
     here: FrameType | None = _getframe(1)
@@ -115,6 +186,8 @@ def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         here = here.f_back
     call = new(StepCall)
     call.frame, call.optimizer, call.closure = here or caller(), optimizer, callable(closure)
+    if _whole.joins:
+        _whole.first = (optimizer, call.frame)
     for handler in STEP.before:
         handler(call)
     if closure is None or not callable(closure) or not CLOSURE.heard:
@@ -134,14 +207,18 @@ def _evaluated(closure: Callable[[], Any], optimizer: Optimizer) -> Callable[[],
     return evaluated
 
 
-def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-    """A hook of torch, behind every step."""
+def _after_step(
+    optimizer: Optimizer, args: Any, kwargs: Any, here: FrameType | None = None
+) -> None:
+    """A hook of torch, behind every step. `here`: the frame it was called from, where that is known."""
+    if not _whole.ends(optimizer):
+        return
     if switch.quiet or (thread.ident != get_ident() and thread.keeps_out()):
         pulse = switch.pulse
         if pulse is not None and thread.ident == get_ident() and not switch._silent:
             pulse.after(optimizer)
         return
-    here: FrameType | None = _getframe(1)
+    here = here or _getframe(1)
     while here is not None and between[here.f_code.co_filename]:
         here = here.f_back
     call = new(StepCall)
@@ -184,6 +261,7 @@ def _add_param_group(original: Wrapped) -> Wrapped:
 def _init(original: Wrapped) -> Wrapped:
     def __init__(self: Optimizer, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
+        _whole.made(self)
         if published_at_rest():
             call = OptimizerMade(caller(), self)
             for handler in OPTIMIZER_MADE.after:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from fallline.events import GradRead
-from fallline.replay.shards import shards_of
+from fallline.replay.shards import shards_of, views_of
 from fallline.taps.frames import Place
 from fallline.watcher.emit import Emitter, spot
 from fallline.watcher.forwards import MARK
@@ -60,7 +60,7 @@ class Reach:
         held = sorted((leaf for leaf in leaves if self._is_trained(leaf)), key=id)
         all_trained = len(held) == len(leaves)
         shards = shards_of(model for _, model in self._objects.models())
-        held = [shards.get(id(leaf), leaf) for leaf in held]
+        held = [p for leaf in held for p in shards.get(id(leaf)) or views_of(leaf) or [leaf]]
         if not all_trained:
             at, callers = spot(where)
             self._emitter.emit(GradRead(at, callers=callers, what="input"))
