@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fallline.replay.modules import wrapper_of
 
-__all__ = ["local", "shards_of", "views_of"]
+__all__ = ["flattened_in_parts", "local", "shards_of", "views_of"]
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -33,6 +33,16 @@ def shards_of(models: Iterable[nn.Module]) -> dict[int, list[Tensor]]:
                     if isinstance(whole, Tensor) and isinstance(shard, Tensor):
                         found[id(whole)] = [shard]
     return found
+
+
+def flattened_in_parts(parameters: Iterable[Any]) -> bool:
+    """Whether FSDP1 has flattened these parameters and spread them over ranks."""
+    for parameter in parameters:
+        if hasattr(parameter, "_is_flat_param"):  # NO_SHARD leaves it as large as it is
+            return bool(parameter.numel() < sum(getattr(parameter, "_numels", ())))
+        if hasattr(parameter, "_fsdp_flattened"):
+            return True
+    return False
 
 
 def views_of(flat: Tensor) -> list[Tensor]:

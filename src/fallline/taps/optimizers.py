@@ -20,7 +20,7 @@ from torch.optim.optimizer import (
 
 from fallline.taps.frames import between, caller
 from fallline.taps.patches import Patches, Wrapped
-from fallline.taps.tap import Call, Tap, Topic, new, published_at_rest, switch, thread
+from fallline.taps.tap import Call, Tap, Topic, new, published, published_at_rest, switch, thread
 
 __all__ = [
     "CLOSURE",
@@ -28,12 +28,14 @@ __all__ = [
     "PARAMETERS_ADDED",
     "STATE_LOADED",
     "STEP",
+    "STEP_PART",
     "ZERO_GRAD",
     "ClosureCall",
     "OptimizerMade",
     "ParametersAdded",
     "StateLoaded",
     "StepCall",
+    "StepPart",
     "ZeroGradCall",
     "joined",
 ]
@@ -45,6 +47,13 @@ class StepCall(Call):
 
     optimizer: Optimizer
     closure: bool = False  # the gradients are made inside: see CLOSURE
+
+
+@dataclass(slots=True)
+class StepPart(Call):
+    """One of several steps that make up an update: before, for all but the first, whose update begins then; after, for each."""
+
+    optimizer: Optimizer
 
 
 @dataclass(slots=True)
@@ -107,6 +116,9 @@ class _Whole:
                     return
             frame = frame.f_back
 
+    def made_first(self) -> tuple[Optimizer, FrameType] | None:
+        return self.first
+
     def begins(self, optimizer: Optimizer) -> bool:
         """False: a part of a step that is under way."""
         if self._made_by:
@@ -136,15 +148,14 @@ _whole = _Whole()
 @contextmanager
 def joined() -> Iterator[None]:
     """The steps in here are one step, which ends with this block."""
-    before, _whole.joins = (_whole.joins, _whole.first), True
-    _whole.first = None
+    before, _whole.joins, _whole.first = (_whole.joins, _whole.first), True, None
     try:
         yield
-        first, (_whole.joins, _whole.first) = _whole.first, before
-        if first is not None:
-            _after_step(first[0], (), {}, first[1])
+        first = _whole.made_first()
     finally:
         _whole.joins, _whole.first = before
+    if first is not None:
+        _after_step(first[0], (), {}, first[1])
 
 
 def _hook_steps(patches: Patches) -> None:
@@ -172,6 +183,8 @@ def _patch_load(patches: Patches) -> None:
 def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
     """A hook of torch, in front of every step; what it returns replaces the arguments."""
     if not _whole.begins(optimizer):
+        if _whole.first is not None and published():
+            _publish_part(STEP_PART.before, optimizer)
         return None
     if switch.quiet or (thread.ident != get_ident() and thread.keeps_out()):
         pulse = switch.pulse
@@ -198,6 +211,12 @@ def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
     return args, {**kwargs, "closure": watched}
 
 
+def _publish_part(handlers: tuple[Callable[[StepPart], Any], ...], optimizer: Optimizer) -> None:
+    call = StepPart(caller(), optimizer)
+    for handler in handlers:
+        handler(call)
+
+
 def _evaluated(closure: Callable[[], Any], optimizer: Optimizer) -> Callable[[], Any]:
     def evaluated() -> Any:
         if switch.quiet:
@@ -212,6 +231,8 @@ def _after_step(
 ) -> None:
     """A hook of torch, behind every step. `here`: the frame it was called from, where that is known."""
     if not _whole.ends(optimizer):
+        if _whole.first is not None and published():
+            _publish_part(STEP_PART.after, optimizer)
         return
     if switch.quiet or (thread.ident != get_ident() and thread.keeps_out()):
         pulse = switch.pulse
@@ -284,6 +305,7 @@ def _load_state_dict(original: Wrapped) -> Wrapped:
 
 _steps = Tap(_hook_steps)
 STEP = Topic(StepCall, _steps)
+STEP_PART = Topic(StepPart, _steps)
 CLOSURE = Topic(ClosureCall, _steps)
 ZERO_GRAD = Topic(ZeroGradCall, Tap(_patch_zero_grad))
 OPTIMIZER_MADE = Topic(OptimizerMade, Tap(_patch_init))

@@ -146,6 +146,16 @@ class Objects:
         serial = self.serial(tensor)
         return any(serial in self._members[n] for n in self.optimizer_sets.values())
 
+    def tensors(self, number: int) -> list[Tensor]:
+        """The parameters of a set that are still there, in the order in which they were met."""
+        found = ((serial, ref()) for ref, serial in list(self._serials.values()))
+        wanted = self._members[number]
+        return [
+            t
+            for serial, t in sorted(found, key=lambda pair: pair[0])
+            if serial in wanted and t is not None
+        ]
+
     # -- parameter sets ----------------------------------------------------------------------------------------
 
     def serial(self, parameter: Tensor) -> int:

@@ -139,7 +139,8 @@ class Owners:
         if not self._progress.counts or self._replaced:
             return
         owned = self._owned()
-        moved, left = [], []
+        moved: list[int] = []
+        left: list[int] = []
         for serial, (reference, before, step) in self._stray.items():
             parameter = reference()
             if parameter is None or serial in owned or self._progress.steps - step < PATIENCE:
