@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from fallline.replay.modules import wrapper_of
 
-__all__ = ["flattened_in_parts", "local", "shards_of", "views_of"]
+__all__ = ["flattened_in_parts", "is_finite", "is_spread", "local", "shards_of", "views_of"]
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -33,6 +34,20 @@ def shards_of(models: Iterable[nn.Module]) -> dict[int, list[Tensor]]:
                     if isinstance(whole, Tensor) and isinstance(shard, Tensor):
                         found[id(whole)] = [shard]
     return found
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Every number of what this rank holds of it."""
+    return bool(torch.isfinite(local(tensor.detach())).all())
+
+
+def is_spread(module: nn.Module) -> bool:
+    """Whether a forward pass of this module talks to other ranks, so that one of them cannot run it alone."""
+    if any((wrapper_of(m) or "").startswith("fsdp") for m in module.modules()):
+        return True
+    if any(isinstance(m, nn.SyncBatchNorm) for m in module.modules()):
+        return True
+    return any(hasattr(p, "_local_tensor") or hasattr(p, "ds_tensor") for p in module.parameters())
 
 
 def flattened_in_parts(parameters: Iterable[Any]) -> bool:
