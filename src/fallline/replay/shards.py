@@ -10,7 +10,15 @@ from torch import Tensor, nn
 
 from fallline.replay.modules import wrapper_of
 
-__all__ = ["flattened_in_parts", "is_finite", "is_spread", "local", "shards_of", "views_of"]
+__all__ = [
+    "flattened_in_parts",
+    "groups_of",
+    "is_finite",
+    "is_spread",
+    "local",
+    "shards_of",
+    "views_of",
+]
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -67,13 +75,22 @@ def views_of(flat: Tensor) -> list[Tensor]:
 
 
 def _parameters(module: Any) -> Iterator[Any]:
-    """What FSDP2 keeps about each parameter of this module. Not public: it may be called otherwise in another version."""
+    """What FSDP2 keeps about each parameter of this module."""
+    for group in _own_groups(module):
+        yield from getattr(group, "fsdp_params", ())
+
+
+def groups_of(model: nn.Module) -> list[Any]:
+    """The groups of parameters that FSDP2 gathers and reduces together, of this model and all in it."""
+    return [g for m in model.modules() if wrapper_of(m) == "fsdp2" for g in _own_groups(m)]
+
+
+def _own_groups(module: Any) -> list[Any]:
+    """Not public: it may be called otherwise in another version of torch."""
     try:
         state = module._get_fsdp_state()
     except (AttributeError, AssertionError, RuntimeError):
-        return
-    groups = getattr(state, "_fsdp_param_groups", None) or [
-        getattr(state, "_fsdp_param_group", None)
-    ]
-    for group in groups:
-        yield from getattr(group, "fsdp_params", ())
+        return []
+    several = getattr(state, "_fsdp_param_groups", None)
+    groups = several or [getattr(state, "_fsdp_param_group", None)]
+    return [group for group in groups if group is not None]

@@ -225,6 +225,9 @@ class Backwards:
             event.sync = not last.no_sync
             self._draft.all_reduces += event.sync
         model = next((m for n, m in self._objects.models() if n == last.model), None)
+        if model is not None and (reduces := self._wrappers.reduces(model)) is not None:
+            event.sync = reduces  # FSDP2 decides when the backward runs
+            self._draft.all_reduces += reduces
         ddp = self._wrappers.around(model) if model is not None else None
         if ddp is not None:
             event.no_sync = not getattr(ddp, "require_backward_grad_sync", True)

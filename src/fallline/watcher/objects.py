@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from fallline.events import Model, Object, describe
 from fallline.location import Location
 from fallline.replay.modules import unwrap, wrapper_of
+from fallline.replay.shards import shards_of, views_of
 
 __all__ = ["Objects"]
 
@@ -145,6 +146,14 @@ class Objects:
         """Some optimizer steps this tensor."""
         serial = self.serial(tensor)
         return any(serial in self._members[n] for n in self.optimizer_sets.values())
+
+    def as_stepped(self, parameters: Iterable[Tensor]) -> list[Tensor]:
+        """What optimizers hold of these: FSDP's whole parameters, where a graph ends and which a model shows after its forward
+        pass, are not the ones that are stepped."""
+        shards = shards_of(model for _, model in self.models())
+        return [
+            p for whole in parameters for p in shards.get(id(whole)) or views_of(whole) or [whole]
+        ]
 
     def tensors(self, number: int) -> list[Tensor]:
         """The parameters of a set that are still there, in the order in which they were met."""
