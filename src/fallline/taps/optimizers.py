@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from sys import _getframe
 from threading import get_ident
 from types import FrameType
 from typing import Any
@@ -18,9 +16,20 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from fallline.taps.frames import between, caller
+from fallline.taps.frames import caller
+from fallline.taps.parts import Whole
 from fallline.taps.patches import Patches, Wrapped
-from fallline.taps.tap import Call, Tap, Topic, new, published, published_at_rest, switch, thread
+from fallline.taps.tap import (
+    Call,
+    Tap,
+    Topic,
+    announced,
+    new,
+    published,
+    published_at_rest,
+    switch,
+    thread,
+)
 
 __all__ = [
     "CLOSURE",
@@ -92,68 +101,19 @@ class StateLoaded(Call):
     state: Any
 
 
-class _Whole:
-    """Steps that are parts of another one, and are not published themselves.
-
-    An optimizer that was made by another one's constructor (ZeroRedundancyOptimizer) steps while that one does. DeepSpeed steps one
-    optimizer once for each group of parameters: `joined` makes one step of those.
-    """
-
-    def __init__(self) -> None:
-        self._made_by: dict[int, tuple[weakref.ref[Optimizer], weakref.ref[Optimizer]]] = {}
-        self._stepping: set[int] = set()
-        self.joins = False
-        self.first: tuple[Optimizer, FrameType] | None = None  # of the steps that are joined
-
-    def made(self, optimizer: Optimizer) -> None:
-        """By whose constructor? One that leaves no frame behind made nobody's part."""
-        frame: FrameType | None = _getframe(2)
-        while frame is not None:
-            if frame.f_code.co_name == "__init__":
-                maker = frame.f_locals.get("self")
-                if isinstance(maker, Optimizer) and maker is not optimizer:
-                    self._made_by[id(optimizer)] = (weakref.ref(optimizer), weakref.ref(maker))
-                    return
-            frame = frame.f_back
-
-    def made_first(self) -> tuple[Optimizer, FrameType] | None:
-        return self.first
-
-    def begins(self, optimizer: Optimizer) -> bool:
-        """False: a part of a step that is under way."""
-        if self._made_by:
-            if self._is_part(optimizer):
-                return False
-            self._stepping.add(id(optimizer))
-        return not self.joins or self.first is None
-
-    def ends(self, optimizer: Optimizer) -> bool:
-        if self._made_by:
-            if self._is_part(optimizer):
-                return False
-            self._stepping.discard(id(optimizer))
-        return not self.joins
-
-    def _is_part(self, optimizer: Optimizer) -> bool:
-        known = self._made_by.get(id(optimizer))
-        if known is None or known[0]() is not optimizer:
-            return False
-        maker = known[1]()
-        return maker is not None and id(maker) in self._stepping
-
-
-_whole = _Whole()
+_whole = Whole()
 
 
 @contextmanager
 def joined() -> Iterator[None]:
     """The steps in here are one step, which ends with this block."""
-    before, _whole.joins, _whole.first = (_whole.joins, _whole.first), True, None
+    before = _whole.join()
+    first = None
     try:
         yield
-        first = _whole.made_first()
+        first = _whole.first
     finally:
-        _whole.joins, _whole.first = before
+        _whole.part(before)
     if first is not None:
         _after_step(first[0], (), {}, first[1])
 
@@ -169,7 +129,8 @@ def _patch_zero_grad(patches: Patches) -> None:
 
 
 def _patch_init(patches: Patches) -> None:
-    patches.patch(Optimizer, "__init__", _init)
+    patches.patch(Optimizer, "__init__", announced(OPTIMIZER_MADE))
+    patches.patch(Optimizer, "__init__", _made)
 
 
 def _patch_add_param_group(patches: Patches) -> None:
@@ -191,14 +152,11 @@ def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         if pulse is not None and thread.ident == get_ident() and not switch._silent:
             pulse.before(optimizer)
         if _whole.joins:
-            _whole.first = (optimizer, _getframe(1))
+            _whole.first = (optimizer, caller())
         return None
     closure = args[1] if len(args) > 1 else kwargs.get("closure") if kwargs else None
-    here: FrameType | None = _getframe(1)
-    while here is not None and between[here.f_code.co_filename]:
-        here = here.f_back
     call = new(StepCall)
-    call.frame, call.optimizer, call.closure = here or caller(), optimizer, callable(closure)
+    call.frame, call.optimizer, call.closure = caller(), optimizer, callable(closure)
     if _whole.joins:
         _whole.first = (optimizer, call.frame)
     for handler in STEP.before:
@@ -239,9 +197,6 @@ def _after_step(
         if pulse is not None and thread.ident == get_ident() and not switch._silent:
             pulse.after(optimizer)
         return
-    here = here or _getframe(1)
-    while here is not None and between[here.f_code.co_filename]:
-        here = here.f_back
     call = new(StepCall)
     call.frame, call.optimizer, call.closure = here or caller(), optimizer, False
     for handler in STEP.after:
@@ -254,11 +209,8 @@ def _zero_grad(original: Wrapped) -> Wrapped:
             return None
         if switch.quiet or (thread.ident != get_ident() and thread.keeps_out()):
             return original(self, *args, **kwargs)
-        here: FrameType | None = _getframe(1)
-        while here is not None and between[here.f_code.co_filename]:
-            here = here.f_back
         call = new(ZeroGradCall)
-        call.frame, call.owner = here or caller(), self
+        call.frame, call.owner = caller(), self
         for handler in ZERO_GRAD.before:
             handler(call)
         result = original(self, *args, **kwargs)
@@ -279,14 +231,10 @@ def _add_param_group(original: Wrapped) -> Wrapped:
     return add_param_group
 
 
-def _init(original: Wrapped) -> Wrapped:
+def _made(original: Wrapped) -> Wrapped:
     def __init__(self: Optimizer, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         _whole.made(self)
-        if published_at_rest():
-            call = OptimizerMade(caller(), self)
-            for handler in OPTIMIZER_MADE.after:
-                handler(call)
 
     return __init__
 

@@ -165,6 +165,10 @@ class Objects:
             if serial in wanted and t is not None
         ]
 
+    def is_trained(self, leaf: Tensor) -> bool:
+        """It is a parameter, or some optimizer steps it."""
+        return isinstance(leaf, nn.Parameter) or self.held(leaf)
+
     # -- parameter sets ----------------------------------------------------------------------------------------
 
     def serial(self, parameter: Tensor) -> int:
