@@ -219,6 +219,8 @@ class Step(Event):
     skipped: bool | None = None  # (watcher) the scaler or the guard skipped it
     closure: bool | None = None  # step(closure)
     boundary: Location | None = None  # the test that decides to step, under accumulation
+    # (reader) that test asks for an option of the program which is 1 unless somebody sets it
+    optional: str | None = None
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -145,10 +145,12 @@ def _with(machine: Machine, node: ast.With | ast.AsyncWith) -> str | None:
 def _try(machine: Machine, node: ast.Try) -> str | None:
     catches = machine.loops.iteration > 0 and any(map(_catches_errors, node.handlers))
     machine.around.caught += catches
+    machine.around.tried += bool(node.handlers)
     try:
         jump = machine.run(_at_the_end(machine, node) or node.body)
     finally:
         machine.around.caught -= catches
+        machine.around.tried -= bool(node.handlers)
     if jump is None:
         jump = machine.run(node.orelse)
     return machine.run(node.finalbody) or jump
@@ -225,7 +227,17 @@ def _assert(machine: Machine, node: ast.Assert) -> None:
 
 def _raise(machine: Machine, node: ast.Raise) -> str:
     machine.returned = Unknown()
+    if machine.settings.forced and not machine.around.tried and not _is_abstract(node):
+        machine.fail()  # the choice that this execution tries is one that the program refuses
     return RETURN
+
+
+def _is_abstract(node: ast.Raise) -> bool:
+    """`raise NotImplementedError`: a subclass that is not in view does something here."""
+    match node.exc:
+        case ast.Name(name) | ast.Call(ast.Name(name)):
+            return name == "NotImplementedError"
+    return False
 
 
 def _delete(machine: Machine, node: ast.Delete) -> None:

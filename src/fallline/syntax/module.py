@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from fallline.location import Location
 from fallline.syntax.names import HABITS, SAME, UNKNOWN, constant_of
 from fallline.syntax.source import Source
-from fallline.syntax.unit_tests import is_unit_test
+from fallline.syntax.unit_tests import is_benchmark, is_unit_test
 
 if TYPE_CHECKING:
     from fallline.syntax.project import Project
@@ -116,6 +116,11 @@ class Module:
     def is_unit_test(self) -> bool:
         """What it does wrong is done to numbers that a test made up: worth a note."""
         return is_unit_test(self.path, self.source.text)
+
+    @cached_property
+    def is_benchmark(self) -> bool:
+        """What it trains is thrown away: only the time that it takes matters."""
+        return is_benchmark(self.path, self.source.text)
 
     def notes(self, about: str) -> dict[ast.AST, Any]:
         """A table of answers about nodes, one for each question, kept as long as the file is."""

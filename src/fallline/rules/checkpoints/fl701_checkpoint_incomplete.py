@@ -12,6 +12,7 @@ from fallline.flow.checkpoints import (
     Used,
     called_functions,
     loads,
+    only_stateless,
     role_of_key,
     saved_alone,
     saves,
@@ -28,6 +29,9 @@ _COMPLETE = (
     b"TorchCheckpointEngine",
     b"fallline.save_checkpoint",
 )
+
+
+_RESTORES = re.compile(r"(?i)opt\w*(\[\w+\])?\.load_state_dict\(")
 
 
 class CheckpointIncomplete(Rule):
@@ -237,6 +241,8 @@ for epoch in range(10):
             return
         alone = saved_alone(module)
         used = [u for u in uses(module) if u.name not in alone]
+        if only_stateless(module):
+            used = [u for u in used if u.role != "optimizer"]
         if not used:
             return
         found = saves(module)
@@ -269,14 +275,7 @@ for epoch in range(10):
             yield self.finding(
                 at,
                 f"This checkpoint is meant for resuming but leaves out {_listed(missing_parts)}, so a resumed run continues differently. Save the state of each.",
-                severity=None
-                if (
-                    "optimizer" in roles
-                    and not _only_evaluated(module, saved)
-                    and not _at_the_end(module, saved, used)
-                )
-                or _resumed(module, saved)
-                else Severity.INFO,
+                severity=None if _matters(module, saved, used, missing_parts) else Severity.INFO,
                 missing=missing_parts,
             )
         elif {"optimizer", "counter"} <= roles and not any("rng" in s.roles() for s in every):
@@ -311,6 +310,23 @@ def _for_resuming(module: Module, saved: Saved, roles: set[str]) -> bool:
         }:
             return True
     return False
+
+
+def _matters(module: Module, saved: Saved, used: list[Used], missing: list[str]) -> bool:
+    """Somebody goes on from this file, and what it lacks is not only a loss scale, which is found again in a few updates."""
+    if missing == [_NAMES["scaler"]]:
+        return False
+    if _resumed(module, saved):
+        return True
+    if "optimizer" not in saved.roles() or _only_evaluated(module, saved):
+        return False
+    return not _at_the_end(module, saved, used) and _restores(module)
+
+
+def _restores(module: Module) -> bool:
+    """Somebody in this file or folder restores an optimizer; else the file is only written, and nobody goes on from it yet."""
+    beside = module.project.beside(module, b"load_state_dict") if module.project else []
+    return any(_RESTORES.search(m.source.text) for m in (module, *beside))
 
 
 def _at_the_end(module: Module, saved: Saved, used: list[Used]) -> bool:

@@ -22,6 +22,7 @@ from fallline.syntax import Module
 
 _STATE = ("optimizer", "scheduler", "scaler", "counter", "rng")
 
+_EVALUATES = re.compile(r"(?i)eval|infer|\btest|_test|predict|sample_only")
 _RESUME = re.compile(r"resume", re.IGNORECASE)
 
 
@@ -206,7 +207,7 @@ def train(model, optimizer, loader, epochs, resume, weights):
         resumed = [
             loaded
             for loaded in self._loads(module)
-            if not loaded.escapes and _resumes(module, loaded)
+            if not loaded.escapes and _resumes(module, loaded) and not _evaluates(loaded)
         ]
         if not resumed:
             return
@@ -233,6 +234,8 @@ def train(model, optimizer, loader, epochs, resume, weights):
                 yield self.finding(
                     loaded.module.location(loaded.call),
                     f"This resume does not restore {', '.join(map(repr, lost))}, which the checkpoint holds, so training continues with fresh state. Load {'it' if len(lost) == 1 else 'them'} too.",
+                    # a run that counts its epochs from 0 again is longer, not different
+                    severity=Severity.INFO if _only_counts(saved, lost) else None,
                     related={"save": saved.module.location(saved.call)},
                     saved=sorted(saved.entries),
                     restored=sorted(loaded.keys),
@@ -279,6 +282,25 @@ def _resumes(module: Module, loaded: Loaded) -> bool:
     if "counter" in roles:
         return True
     return bool(loaded.keys) and _says_resume(loaded)
+
+
+def _only_counts(saved: Saved, lost: list[str]) -> bool:
+    """What is lost says how far the run was, and no schedule that is computed from it is restored either."""
+    counters = all(saved.role(key, saved.entries[key]) == "counter" for key in lost)
+    return counters and "sched" not in saved.module.source.text
+
+
+def _evaluates(loaded: Loaded) -> bool:
+    """It is loaded to be evaluated: `if args.evaluate:`, in a branch that does not say that training goes on."""
+    home = loaded.module
+    child: ast.AST = loaded.call
+    for up in home.parents(loaded.call):
+        if isinstance(up, ast.If) and child in up.body:
+            test = home.segment(up.test)
+            if _EVALUATES.search(test) and not re.search(r"(?i)resum|train|not ", test):
+                return True
+        child = up
+    return False
 
 
 def _says_resume(loaded: Loaded) -> bool:

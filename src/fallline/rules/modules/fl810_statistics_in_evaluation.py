@@ -115,6 +115,8 @@ Update statistics only under `if self.training:`, and copy buffers with the para
                     continue
             sides = [c for c in (first, second) if last_name(c) == "parameters"]
             text = f"{module.segment(loop.iter)} {getattr(module.function(loop), 'name', '')}"
+            if any(_called_beside(module, side) for side in sides):
+                continue  # a key encoder runs in train mode itself, and so keeps statistics of its own
             if len(sides) == 2 and _AVERAGE.search(text) and any(_updates(n) for n in walk(loop)):
                 yield self.finding(
                     module.location(loop),
@@ -221,6 +223,22 @@ def update_ema(decay=0.999):
         kept.copy_(now)
 """,
     )
+
+
+def _called_beside(module: Module, parameters: ast.Call) -> bool:
+    """`self.target.parameters()` in a class that also calls `self.target(x)` and never puts it into eval mode, as in MoCo and BYOL."""
+    cls = module.class_(parameters)
+    held = parameters.func.value if isinstance(parameters.func, ast.Attribute) else None
+    name = of_self(held) if held is not None else None
+    if (
+        cls is None
+        or name is None
+        or not re.search(r"(?i)_k$|key|target|momentum|ema|teacher", name)
+    ):
+        return False
+    if re.search(rf"self\.{name}\.eval\(", module.source.text):
+        return False
+    return any(isinstance(n, ast.Call) and of_self(n.func) == name for n in walk(cls))
 
 
 def _asks_mode(module: Module, call: ast.Call) -> bool:

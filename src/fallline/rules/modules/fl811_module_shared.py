@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from fallline.finding import Finding, Fix, Severity
-from fallline.flow.calls import last_name
+from fallline.flow.calls import last_name, same
 from fallline.flow.modules import annotates_module, construction, has_state
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
@@ -187,5 +187,18 @@ def _has_weights(module: Module, layer: ast.expr) -> bool:
 
 def _asked_for(module: Module, node: ast.expr) -> bool:
     """A test around it asks whether weights are shared: `if config.share_head:`."""
-    tests = (up.test for up in module.parents(node) if isinstance(up, ast.If))
-    return any(_SHARES.search(module.segment(test)) for test in tests)
+    ifs = [up for up in module.parents(node) if isinstance(up, ast.If)]
+    if any(_SHARES.search(module.segment(up.test)) for up in ifs):
+        return True
+    return any(_built_apart(module, up, module.statement(node)) for up in ifs)
+
+
+def _built_apart(module: Module, choice: ast.If, shared: ast.stmt) -> bool:
+    """The other branch gives the same name a layer of its own in every place: here, sharing is what was chosen."""
+    branches = (choice.body, choice.orelse)
+    for other in (b for b in branches if shared not in b):
+        for statement in other:
+            match statement, shared:
+                case ast.Assign([there], made), ast.Assign([here]) if same(there, here):
+                    return any(isinstance(n, ast.ListComp) for n in ast.walk(made))
+    return False

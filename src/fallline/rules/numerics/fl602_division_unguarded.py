@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 from collections.abc import Iterator
 
 from fallline.finding import Finding, Fix, Severity
@@ -21,6 +22,12 @@ _DIVISIONS = ("div", "divide", "true_divide")
 _NOT_SAID = frozenset(
     {"difference", "abs", "square", "randn", "rand", "normalize", "zeros", "linear"}
 )
+
+
+_LABELS = re.compile(
+    r"(?i)gt|ground|target|label|truth|ignore|pad|positive|\bpos\b|pos_|num_pos|valid"
+)
+_PREDICTED = re.compile(r"(?i)thresh|prob|score|logit|pred|confid|margin|entropy|hard")
 
 
 class DivisionUnguarded(Rule):
@@ -246,7 +253,7 @@ Contrast()(torch.randn(4, 2, requires_grad=True), torch.randn(4, 2)).backward()
                 module.location(division),
                 _message(below, found),
                 severity=Severity.INFO
-                if _unlikely(below, found) or _of_many(module, below, found)
+                if _unlikely(below, found) or _of_many(module, below, found) or _of_labels(found)
                 else None,
             )
 
@@ -278,7 +285,12 @@ def _reported(module: Module) -> Iterator[tuple[ast.expr, ast.expr, Range]]:
 
 def _by_other_evidence(module: Module, division: ast.expr, below: ast.expr) -> Range | None:
     """The same count is kept above zero elsewhere in this function; or an angle is taken of a quotient of differences."""
-    if isinstance(below, ast.Name) and not guarded(module, below) and _bounded(module, below):
+    if (
+        isinstance(below, ast.Name)
+        and not _is_setting(module, below)
+        and not guarded(module, below)
+        and _bounded(module, below)
+    ):
         return Range(0.0, math.inf, f"`{below.id}`, which is bounded elsewhere in this function")
     up = module.parent(division)
     made = values_of(module).origin(below)
@@ -288,6 +300,14 @@ def _by_other_evidence(module: Module, division: ast.expr, below: ast.expr) -> R
         if found is not None and found.source == "difference" and not guarded(module, below):
             return Range(0.0, 0.0, "a difference inside atan; `torch.atan2` takes both")
     return None
+
+
+def _is_setting(module: Module, name: ast.Name) -> bool:
+    """A whole number that was configured: `int(cfg.accumulation_steps)`, `args.k`."""
+    match values_of(module).origin(name):
+        case ast.Call(ast.Name("int" | "len")) | ast.Attribute() | ast.Constant():
+            return True
+    return False
 
 
 def _bounded(module: Module, name: ast.Name) -> bool:
@@ -352,6 +372,12 @@ def _unlikely(below: ast.expr, found: Range) -> bool:
         case ast.BinOp(op=ast.Add()):
             return found.guessed
     return found is not DEAD_BRANCH and (found.guessed or found.low < 0 < found.high)
+
+
+def _of_labels(found: Range) -> bool:
+    """A count of labelled, positive or unpadded entries: a batch without any is rare, and often cannot be built."""
+    labels = _LABELS.search(found.source) is not None and not _PREDICTED.search(found.source)
+    return found.source.startswith("the mask") and labels
 
 
 def _of_many(module: Module, below: ast.expr, found: Range) -> bool:
