@@ -949,6 +949,149 @@ class DiceCoeff(torch.autograd.Function):
 def dice(inputs, targets):
     return sum(DiceCoeff().forward(x, y) for x, y in zip(inputs, targets))
 """,
+    "layers_that_are_registered_already": """
+class Features(nn.Module):
+    def __init__(self, vgg):
+        super().__init__()
+        self.features = vgg.features
+        self.sequence = [nn.Sequential(layer) for layer in self.features]
+
+    def forward(self, x):
+        for layer in self.sequence:
+            x = layer(x)
+        return x
+""",
+    "left_out_on_purpose": """
+class Trainer:
+    def fit(self, loader):
+        for x in loader:
+            self.optimizer.zero_grad()
+            self.generator(x).mean().backward()
+            self.optimizer.step()
+            self.critic_optimizer.step()
+
+    def save(self, path):
+        state = {"generator": self.generator.state_dict(), "optimizer": self.optimizer.state_dict()}
+        state["critic_optimizer"] = self.critic_optimizer.state_dict()
+        torch.save(state, path)
+
+    def resume(self, path):
+        checkpoint = torch.load(path)
+        self.generator.load_state_dict(checkpoint["generator"])
+        self.optimizer.load_state_dict(checkpoint["optimizer"])
+        # self.critic_optimizer.load_state_dict(checkpoint["critic_optimizer"])
+""",
+    "evaluation_that_adapts": """
+from torchmeta.utils.gradient_based import gradient_update_parameters
+
+
+def test_maml(model, loader, criterion):
+    model.eval()
+    total = 0.0
+    for support_x, support_y, query_x, query_y in loader:
+        inner_loss = criterion(model(support_x), support_y)
+        params = gradient_update_parameters(model, inner_loss, step_size=0.4)
+        total += criterion(model(query_x, params=params), query_y).item()
+    return total
+
+
+def train(model, loader, criterion):
+    optimizer = torch.optim.Adam(model.parameters())
+    for epoch in range(9):
+        model.train()
+        for x, y in loader:
+            optimizer.zero_grad()
+            criterion(model(x), y).backward()
+            optimizer.step()
+        print(test_maml(model, loader, criterion))
+""",
+    "one_loop_called_for_two_models": """
+def fit(model, optimizer, loader, k):
+    optimizer.zero_grad()
+    for i, x in enumerate(loader, start=1):
+        (model(x).square().mean() / k).backward()
+        do_step = (i % k == 0) or (i == len(loader))
+        if do_step:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def main(cfg):
+    loader = DataLoader(torch.randn(64, 4), batch_size=cfg.batch_size)
+    for build in (nn.Linear, nn.Bilinear):
+        model = build(4, 4)
+        fit(model, torch.optim.Adam(model.parameters()), loader, cfg.k)
+    other = nn.Linear(4, 1)
+    fit(other, torch.optim.Adam(other.parameters()), loader, cfg.k)
+
+
+main(read_configuration())
+""",
+    "a_factory_called_a_module": """
+def default_conv(n_in, n_out, size):
+    return nn.Conv2d(n_in, n_out, size, padding=size // 2)
+
+
+class Block(nn.Module):
+    def __init__(self, conv: nn.Module, width: int):
+        super().__init__()
+        self.body = nn.Sequential(conv(width, width, 3), nn.ReLU())
+
+
+class Net(nn.Module):
+    def __init__(self, width: int, depth: int, conv: nn.Module = default_conv):
+        super().__init__()
+        body = [Block(conv, width) for _ in range(depth)]
+        body.append(conv(width, width, 3))
+        self.body = nn.Sequential(*body)
+""",
+    "statistics_that_nothing_uses": """
+class PlainNorm(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.register_buffer("running_mean", torch.zeros(size))
+
+    def forward(self, x):
+        mean = x.mean(0)
+        self.running_mean = 0.9 * self.running_mean + 0.1 * mean.detach()
+        return x - mean
+""",
+    "rollout_that_is_emptied": """
+class Memory:
+    def __init__(self):
+        self.rewards, self.logprobs = [], []
+
+    def clear(self):
+        del self.rewards[:]
+        del self.logprobs[:]
+
+
+def train(policy, env):
+    optimizer = torch.optim.Adam(policy.parameters())
+    memory = Memory()
+    for t in range(1000):
+        state, reward, done = env.step()
+        logits = policy(state)
+        memory.rewards.append(reward)
+        memory.logprobs.append(F.log_softmax(logits, -1)[0])
+        if done:
+            optimizer.zero_grad()
+            policy(state).mean().backward()
+            optimizer.step()
+            memory.clear()
+""",
+    "contrastive_denominator": """
+def contrastive_loss(features, positive, negative, temperature):
+    features = F.normalize(features, dim=-1)
+    logits = features @ features.T / temperature
+    denominator = (torch.exp(logits) * positive.logical_or(negative)).sum(dim=1, keepdim=True)
+    return -((logits * positive - torch.log(denominator)) * positive).sum(1).mean()
+""",
+    "advantages_are_never_all_equal": """
+def policy_loss(log_probs, advantages):
+    advantages = (advantages - advantages.mean()) / advantages.std()
+    return -(log_probs * advantages).mean()
+""",
 }
 
 UNIT_TEST = """\
@@ -1018,3 +1161,7 @@ def test_a_benchmark_trains_nothing() -> None:
     }
     assert {f.severity.value for f in read_text(BENCHMARK, "benchmarks/step.py")} == {"info"}
     assert {f.severity.value for f in read_text(BENCHMARK, "scripts/bench_step.py")} == {"info"}
+
+
+def test_an_empty_notebook_is_nothing() -> None:
+    assert read_text("", "begun.ipynb") == []

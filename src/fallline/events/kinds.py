@@ -219,7 +219,7 @@ class Step(Event):
     skipped: bool | None = None  # (watcher) the scaler or the guard skipped it
     closure: bool | None = None  # step(closure)
     boundary: Location | None = None  # the test that decides to step, under accumulation
-    # (reader) that test asks for an option of the program which is 1 unless somebody sets it
+    # (reader) the count in that test, where it is 1 by default or nothing shows that it is more
     optional: str | None = None
 
 

@@ -174,7 +174,20 @@ def _registered(kept: Kept) -> bool:
         or _handed_on(kept)
         or _hidden_on_purpose(kept)
         or _chosen_from(kept)
+        or _of_registered(kept)
     )
+
+
+def _of_registered(kept: Kept) -> bool:
+    """`[nn.Sequential(layer) for layer in self.features]`: nothing but layers that the model has already."""
+    match kept.made:
+        case ast.ListComp(
+            ast.Call(args=[ast.Name(layer)]), [ast.comprehension(ast.Name(drawn), source)]
+        ):
+            return layer == drawn and any(
+                of_self(n) for n in ast.walk(source) if isinstance(n, ast.Attribute)
+            )
+    return False
 
 
 def _by_hand(cls: ast.ClassDef) -> bool:

@@ -401,13 +401,13 @@ class Machine:
         return around or (self.loops.passed[-1] if self.loops.passed else None)
 
     def _optional(self) -> str | None:
-        """The option in the innermost test that depends on the iteration, if it is 1 by default: `args.accumulation_steps`."""
+        """The count in the innermost test that depends on the iteration, if nothing shows it above 1: `args.accumulation_steps`."""
         test = next((test for test in reversed(self.around.tests) if test.varying), None)
-        if test is None:
-            return None
-        for name in _DOTTED.findall(test.text):
+        for name in _DOTTED.findall(test.text) if test is not None else ():
             last = name.rpartition(".")[2]
-            if any(default_of(module, last) == 1 for module in self.modules()):
+            defaults = {default_of(module, last) for module in self.modules()} - {None}
+            assumed = any(key.startswith("#") and key.endswith(last) for key in self.settings.met)
+            if defaults == {1} or (assumed and not defaults):
                 return str(name)
         return None
 

@@ -248,6 +248,7 @@ def _delete(machine: Machine, node: ast.Delete) -> None:
             emptied = machine.settled(machine.evaluate(target.value))
             if isinstance(emptied, Sequence):
                 emptied.items.clear()
+                emptied.born = machine.loops.iteration  # as good as new
 
 
 STATEMENTS: Mapping[type, Callable[[Machine, Any], str | None]] = {

@@ -228,7 +228,9 @@ def train(model, optimizer, loader, epochs, resume, weights):
             lost = [
                 k
                 for k in lost
-                if "seed" not in k.lower() and not _restored_elsewhere(k, loaded, resumed)
+                if "seed" not in k.lower()
+                and not _restored_elsewhere(k, loaded, resumed)
+                and not _left_out_on_purpose(k, loaded)
             ]
             if lost and not _goes_back(loaded, saved, lost):
                 yield self.finding(
@@ -326,6 +328,14 @@ def _goes_back(loaded: Loaded, saved: Saved, lost: list[str]) -> bool:
     same = saved.module is home and home.function(saved.call) is home.function(loaded.call)
     counters = all(saved.role(key, saved.entries[key]) == "counter" for key in lost)
     return same and counters and saved.call.lineno < loaded.call.lineno
+
+
+def _left_out_on_purpose(key: str, loaded: Loaded) -> bool:
+    """The line that would restore it is commented out."""
+    return (
+        re.search(rf"^\s*#.*['\"]{re.escape(key)}['\"]", loaded.module.source.text, re.M)
+        is not None
+    )
 
 
 def _restored_elsewhere(key: str, loaded: Loaded, every: list[Loaded]) -> bool:

@@ -181,7 +181,7 @@ def _synced_again(update: Update) -> list[Backward]:
 def _not_as_configured(trace: Trace, backward: Backward, update: Update) -> str:
     """Why it costs nothing as the program is configured, as the end of a sentence; empty where it does."""
     if update.step.optional is not None:
-        return f" (once `{update.step.optional}` is above its default of 1)"
+        return f" (once `{update.step.optional}` is above 1)"
     known = trace.model(backward.model)
     if known is not None and known.one_device:
         return " (once more than the one GPU of CUDA_VISIBLE_DEVICES is used)"

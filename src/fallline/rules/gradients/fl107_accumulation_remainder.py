@@ -237,12 +237,17 @@ def _rest(trace: Trace, optimizer: str | None, end: EpochEnd, rhythm: _Rhythm) -
     """How many micro-batches of this pass over the data no step has used when it ends."""
     rest = 0
     fed = False
+    others = False  # another optimizer stepped in this pass
     for event in trace.before(end):
         match event:
             case Epoch(loader=loader) if loader == end.loader:
+                if others:
+                    return 0  # and this one never: it belongs to another run of the same loop
                 break
             case Step(optimizer=stepped) if stepped == optimizer:
                 break
+            case Step():
+                others = True
             case Batch(loader=loader) if loader == end.loader:
                 if event.endless or event.exact:
                     return 0

@@ -96,7 +96,7 @@ Update statistics only under `if self.training:`, and copy buffers with the para
             for method in cls.body:
                 if isinstance(method, ast.FunctionDef) and method.name == "forward":
                     place = next((n for n in walk(method) if _moves(n, buffers)), None)
-                    if place is not None and not _chosen(method):
+                    if place is not None and not _chosen(method) and _uses(method, buffers):
                         yield self.finding(
                             module.location(place),
                             f"`{module.segment(place)[:60]}` changes a running statistic on every call, in eval mode too, so an evaluation changes the model. "
@@ -273,6 +273,16 @@ def _moves(node: ast.AST, buffers: set[str]) -> bool:
             mixed = any(isinstance(n, ast.BinOp) for n in ast.walk(value))
             return mixed and any(of_self(n) == of_self(target) for n in ast.walk(value))
     return False
+
+
+def _uses(method: ast.FunctionDef, buffers: set[str]) -> bool:
+    """The output depends on a statistic: it is read outside the statements that move it."""
+    moving = {n for s in walk(method) if _moves(s, buffers) for n in ast.walk(s)}
+    return any(
+        of_self(n) in buffers
+        for n in walk(method)
+        if isinstance(n, ast.Attribute) and n not in moving
+    )
 
 
 def _chosen(method: ast.FunctionDef) -> bool:

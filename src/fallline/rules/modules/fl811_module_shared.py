@@ -173,8 +173,15 @@ def _given(module: Module, node: ast.expr) -> bool:
         case ast.Name(name) if not _SHARED_ON_PURPOSE.search(name):
             match module.bindings(name, module.function(node)):
                 case [ast.arg(annotation=ast.expr() as kind)]:
-                    return annotates_module(module, kind)
+                    return annotates_module(module, kind) and not _builds(module, node)
     return False
+
+
+def _builds(module: Module, name: ast.Name) -> bool:
+    """`conv(n_feats, n_feats, 3)` in the constructor: whatever its annotation says, it makes layers."""
+    function = module.function(name)
+    calls = (n for n in ast.walk(function or name) if isinstance(n, ast.Call))
+    return any(isinstance(c.func, ast.Name) and c.func.id == name.id for c in calls)
 
 
 def _has_weights(module: Module, layer: ast.expr) -> bool:

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from fallline.finding import Finding, Fix, Severity
 from fallline.flow.algebra import DEAD_BRANCH, Range
 from fallline.flow.calls import last_name, operand, operations, receiver
-from fallline.flow.gradients import takes_no_gradient
 from fallline.flow.losses import LOSS_TOKENS, guarded, in_loss, unguarded
 from fallline.flow.ranges import range_of
 from fallline.flow.values import values_of
@@ -20,7 +19,7 @@ from fallline.syntax import Editor, Module
 _DIVISIONS = ("div", "divide", "true_divide")
 # Of these no more is known than that they may be zero somewhere.
 _NOT_SAID = frozenset(
-    {"difference", "abs", "square", "randn", "rand", "normalize", "zeros", "linear"}
+    {"difference", "abs", "square", "randn", "rand", "normalize", "zeros", "zeros_like", "linear"}
 )
 
 
@@ -54,6 +53,17 @@ Keep the denominator away from zero.
     wrong = (
         """\
 import torch
+
+
+def masked_loss(predictions, targets, mask):
+    squared = (predictions - targets) ** 2
+    return (squared * mask).sum() / mask.sum()  # FL602
+
+
+masked_loss(torch.randn(4, requires_grad=True), torch.randn(4), torch.zeros(4)).backward()
+""",
+        """\
+import torch
 import torch.nn.functional as F
 
 model = torch.nn.Linear(8, 5)
@@ -66,17 +76,6 @@ loss = losses.sum() / count  # FL602
 optimizer.zero_grad()
 loss.backward()
 optimizer.step()
-""",
-        """\
-import torch
-
-
-def masked_loss(predictions, targets, mask):
-    squared = (predictions - targets) ** 2
-    return (squared * mask).sum() / mask.sum()  # FL602
-
-
-masked_loss(torch.randn(4, requires_grad=True), torch.randn(4), torch.zeros(4)).backward()
 """,
         """\
 import torch
@@ -253,7 +252,7 @@ Contrast()(torch.randn(4, 2, requires_grad=True), torch.randn(4, 2)).backward()
                 module.location(division),
                 _message(below, found),
                 severity=Severity.INFO
-                if _unlikely(below, found) or _of_many(module, below, found) or _of_labels(found)
+                if _unlikely(below, found) or _of_many(found) or _of_labels(found)
                 else None,
             )
 
@@ -380,13 +379,9 @@ def _of_labels(found: Range) -> bool:
     return found.source.startswith("the mask") and labels
 
 
-def _of_many(module: Module, below: ast.expr, found: Range) -> bool:
-    """The spread of a whole image or signal, or of data: 0 only where it is constant."""
-    if found.source not in {"std", "var"}:
-        return False
-    made = values_of(module).origin(below)
-    dims = operand(module, made, "dim") if isinstance(made, ast.Call) else None
-    return isinstance(dims, ast.Tuple | ast.List) or takes_no_gradient(module, below)
+def _of_many(found: Range) -> bool:
+    """A spread of many values is 0 only where they are all equal, which no trained feature or advantage is for long."""
+    return found.source in {"std", "var"}
 
 
 def _message(below: ast.expr, found: Range) -> str:
