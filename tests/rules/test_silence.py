@@ -1092,6 +1092,17 @@ def policy_loss(log_probs, advantages):
     advantages = (advantages - advantages.mean()) / advantages.std()
     return -(log_probs * advantages).mean()
 """,
+    "a_caller_without_an_optimizer": """
+def run_epoch(model, loader, optimizer=None):
+    for x in loader:
+        optimizer.zero_grad()
+        model(x).mean().backward()
+        optimizer.step()
+
+
+model = nn.Linear(4, 1)
+run_epoch(model, DataLoader(torch.randn(8, 4)))
+""",
 }
 
 UNIT_TEST = """\

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from fallline.finding import Finding, Severity
 from fallline.flow.checkpoints import (
@@ -249,8 +250,13 @@ for epoch in range(10):
         for _, function, home in called_functions(module):
             if home is not module:
                 found += [s for s in saves(home) if home.function(s.call) is function]
+        told: set[tuple[str, ...]] = set()
         for saved in found:
-            yield from self._check_saved(module, saved, used, found)
+            for finding in self._check_saved(module, saved, used, found):
+                missing = tuple(finding.evidence["missing"])
+                # best, last and interrupted: one omission, worth one warning
+                yield replace(finding, severity=Severity.INFO) if missing in told else finding
+                told.add(missing)
 
     def _check_saved(
         self, module: Module, saved: Saved, used: list[Used], every: list[Saved]
