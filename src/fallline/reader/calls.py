@@ -10,10 +10,10 @@ from fallline.api.gradients import parameter_sets
 from fallline.api.torch.make import set_up_loader
 from fallline.api.torch.model import called
 from fallline.api.values import (
-    Const,
     NONE,
     Bound,
     Class,
+    Const,
     External,
     Function,
     Mapping,
