@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass
-from sys import _getframe
 from threading import get_ident
-from types import FrameType
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.modules import module as global_hooks
 
-from fallline.taps.frames import between, caller
+from fallline.taps.frames import caller
 from fallline.taps.patches import Patches, Wrapped
 from fallline.taps.tap import Call, Tap, Topic, new, published, published_at_rest, switch, thread
 
@@ -149,11 +147,8 @@ def _forward(original: Wrapped, module: nn.Module, args: Any, kwargs: Any) -> An
         known = _hollow.meet(module)
     if known[1] or (thread.ident != get_ident() and thread.keeps_out()):
         return original(module, *args, **kwargs)
-    here: FrameType | None = _getframe(1)
-    while here is not None and between[here.f_code.co_filename]:
-        here = here.f_back
     call = new(ForwardCall)
-    call.frame, call.module = here or caller(), module
+    call.frame, call.module = caller(), module
     call.args, call.kwargs, call.output = args, kwargs, None
     switch.inside = True
     try:

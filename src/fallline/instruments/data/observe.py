@@ -17,8 +17,10 @@ from fallline.instruments.observer import Observer
 from fallline.instruments.where import user_line
 from fallline.location import Location
 from fallline.replay.modules import unwrap
-from fallline.taps.losses import LossCall
-from fallline.taps.vocabulary import Resized
+from fallline.taps.losses import LOSS, LossCall
+from fallline.taps.patches import Patches
+from fallline.taps.tap import Subscription
+from fallline.taps.vocabulary import RESIZED, Resized
 
 __all__ = ["Listener"]
 
@@ -40,6 +42,14 @@ class Listener(Observer):
         self.batch: Any = None
         self.loader: Any = None
         self.updates = 0
+
+    def subscribe(self, patches: Patches) -> None:
+        """To what an observer is not told of, until these patches are removed."""
+        taps = Subscription(rebind=True)
+        taps.before(LOSS, self.loss_begins)
+        taps.after(RESIZED, self.resized)
+        taps.start()
+        patches.on_removal(taps.stop)
 
     @property
     def full(self) -> bool:

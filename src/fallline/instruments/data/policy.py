@@ -20,6 +20,7 @@ from fallline.instruments.data.scored import (
     state_of,
     taken,
 )
+from fallline.instruments.where import user_line
 from fallline.location import Location
 from fallline.taps.frames import user_frames
 
@@ -185,8 +186,6 @@ class Policies:
                 nodes = _nodes(loss)
                 for name, value in constants.items():
                     if value.grad_fn in nodes:
-                        from fallline.instruments.where import user_line
-
                         self._observe(note("FL023", user_line(), variable=name, loss=loss_name))
 
     def backward_ends(self) -> None:
