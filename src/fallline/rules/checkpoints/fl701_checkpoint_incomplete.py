@@ -56,10 +56,16 @@ class CheckpointIncomplete(Rule):
 import torch
 
 
-def train(model, loader, epochs):
+def train(model, loader, epochs, resume=None):
     optimizer = torch.optim.AdamW(model.parameters())
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
-    for epoch in range(epochs):
+    start = 0
+    if resume is not None:
+        state = torch.load(resume)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        start = state["epoch"] + 1
+    for epoch in range(start, epochs):
         for x in loader:
             optimizer.zero_grad()
             model(x).mean().backward()

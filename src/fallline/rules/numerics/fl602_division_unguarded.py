@@ -53,6 +53,20 @@ Keep the denominator away from zero.
     wrong = (
         """\
 import torch
+import torch.nn.functional as F
+
+
+def pseudo_label_loss(weak, strong, threshold=0.95):
+    confidence, labels = weak.detach().softmax(dim=-1).max(dim=-1)
+    mask = confidence > threshold
+    losses = F.cross_entropy(strong, labels, reduction="none")
+    return (losses * mask).sum() / mask.sum()  # FL602
+
+
+pseudo_label_loss(torch.zeros(4, 3), torch.randn(4, 3, requires_grad=True)).backward()
+""",
+        """\
+import torch
 
 
 def masked_loss(predictions, targets, mask):
