@@ -1103,6 +1103,72 @@ def run_epoch(model, loader, optimizer=None):
 model = nn.Linear(4, 1)
 run_epoch(model, DataLoader(torch.randn(8, 4)))
 """,
+    "spread_of_a_feature_map": """
+class Styled(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.conv = nn.Conv2d(width, width, 3)
+
+    def forward(self, x):
+        x = F.leaky_relu(self.conv(x), 0.2)
+        m = torch.mean(x, dim=[2, 3], keepdim=True)
+        std = torch.sqrt(torch.mean((x - m) ** 2, dim=[2, 3], keepdim=True))
+        return torch.cat((m, std), dim=1)
+""",
+    "meter_of_its_own": """
+class RunningMean:
+    def __init__(self):
+        self.values = []
+
+    def __iadd__(self, value):
+        self.values.append(value.detach().cpu())
+        return self
+
+
+class Tracker:
+    def __init__(self):
+        self.tracks = {}
+
+    def update(self, losses):
+        for name, loss in losses.items():
+            if name not in self.tracks:
+                self.tracks[name] = RunningMean()
+            self.tracks[name] += loss
+
+
+def train(model, loader):
+    optimizer = torch.optim.Adam(model.parameters())
+    tracker = Tracker()
+    for x in loader:
+        optimizer.zero_grad()
+        loss = model(x).mean()
+        loss.backward()
+        optimizer.step()
+        tracker.update(dict(loss=loss))
+""",
+    "gradients_of_classes": """
+def class_ratio_loss(gradients, count):
+    Delta_W = []
+    for gradient in gradients:
+        Delta_W.append(gradient)
+    Delta_W_sum = torch.sum(torch.stack(Delta_W, dim=0), dim=0)
+    return torch.stack([torch.mean(count * Delta_W[p] / (Delta_W_sum - Delta_W[p])) for p in range(count)]).mean()
+""",
+    "a_function_that_times_a_step": """
+import time
+
+
+def test_attention(layer, length):
+    \"\"\"Test the time and memory consumption of one layer.\"\"\"
+    optimizer = torch.optim.Adam(layer.parameters(), 1e-4)
+    x = torch.ones(4, length, 8)
+    start = time.time()
+    for _ in range(1000):
+        loss = layer(x).square().mean()
+        loss.backward()
+        optimizer.step()
+    print((time.time() - start) / 1000)
+""",
 }
 
 UNIT_TEST = """\

@@ -16,6 +16,7 @@ from fallline.api.values import (
     Param,
     Sequence,
     Tensor,
+    Thing,
     Unknown,
     replace,
 )
@@ -87,6 +88,8 @@ def _annotated(machine: Machine, node: ast.AnnAssign) -> None:
 def _augmented(machine: Machine, node: ast.AugAssign) -> None:
     old = machine.settled(machine.evaluate(node.target))
     value = machine.evaluate(node.value)
+    if isinstance(old, Unknown | Thing) and "def __iadd__" in machine.module.source.text:
+        return  # a meter of the program's own: what it keeps is its to say
     if isinstance(old, Tensor) and old.grad_of is not None:
         gradients.write(machine, old.grad_of, _operation(node.op), node)
         return
