@@ -16,7 +16,7 @@ from torch.optim.optimizer import (
 
 from fallline.taps.frames import caller
 from fallline.taps.patches import Patches, Wrapped
-from fallline.taps.tap import Call, Tap, Topic, new, published_at_rest, switch, thread
+from fallline.taps.tap import Call, Tap, Topic, announced, new, published_at_rest, switch, thread
 
 __all__ = [
     "CLOSURE",
@@ -89,7 +89,7 @@ def _patch_zero_grad(patches: Patches) -> None:
 
 
 def _patch_init(patches: Patches) -> None:
-    patches.patch(Optimizer, "__init__", _init)
+    patches.patch(Optimizer, "__init__", announced(OPTIMIZER_MADE))
 
 
 def _patch_add_param_group(patches: Patches) -> None:
@@ -168,17 +168,6 @@ def _add_param_group(original: Wrapped) -> Wrapped:
         return PARAMETERS_ADDED.around(call, original, self, *args, **kwargs)
 
     return add_param_group
-
-
-def _init(original: Wrapped) -> Wrapped:
-    def __init__(self: Optimizer, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        if published_at_rest():
-            call = OptimizerMade(caller(), self)
-            for handler in OPTIMIZER_MADE.after:
-                handler(call)
-
-    return __init__
 
 
 def _load_state_dict(original: Wrapped) -> Wrapped:
