@@ -300,7 +300,7 @@ for epoch in range(10):
             part = _NAMES[one.role]
             yield self.finding(
                 module.location(fleeting or concerned[0].call),
-                f"{part[0].upper()}{part[1:]} is made anew in every epoch and is in no checkpoint, so its state is lost each time. Make it once, and save its state."
+                f"{part[0].upper()}{part[1:]} is created again in every epoch and is in no checkpoint, so its state is lost each time. Make it once, and save its state."
                 if fleeting
                 else f"This checkpoint is meant for resuming but leaves out {part}, so a resumed run continues differently. Save its state too.",
                 severity=None if _CONTINUES.search(module.source.text) else Severity.INFO,

@@ -21,7 +21,7 @@ class ClipWrongParameters(Rule):
     what = "Finds a clip right before a step whose optimizer holds none of the clipped parameters."
     why = (
         "The step uses its own gradients unclipped, and the clip works on a different network: on nothing, or on gradients that are about to be cleared. "
-        "In code with two networks this is a copied line with the wrong name."
+        "In code with two networks it is usually a copied line with the wrong name."
     )
     instead = "Clip what the optimizer steps:\n\n```python\ntorch.nn.utils.clip_grad_norm_(discriminator.parameters(), 1.0)\ndiscriminator_optimizer.step()\n```"
     tokens = (b"clip",)

@@ -24,7 +24,7 @@ class GraphRetained(Rule):
     what = "Losses or outputs are stored together with their autograd graph, iteration after iteration, and never reach a backward."
     why = (
         "A tensor with a `grad_fn` keeps its whole graph alive. `losses.append(loss)` or `total += loss` holds one more graph after each "
-        "iteration: memory grows until the run dies, often hours later, at a line that is innocent."
+        "iteration: memory grows until the run dies, often hours later, at a line that has nothing to do with it."
     )
     instead = "Keep the number: `losses.append(loss.detach())` without waiting for the device, or `total += loss.item()`."
     fix_safety = "Adds `.detach()`: the same value, without the graph."
