@@ -18,6 +18,7 @@ from fallline.taps.frames import entry
 __all__ = [
     "HalfWatch",
     "autocast_dtype",
+    "by_engine",
     "by_framework",
     "first_tensor",
     "inner_of",
@@ -52,6 +53,14 @@ def by_framework(event: Backward, framework: str) -> None:
         event.window = count
         event.divided = own > 1.0001
         event.divisor = own if event.divided else None
+
+
+def by_engine(event: Backward, framework: str, window: int) -> None:
+    """What is known about the loss is what it was when the user gave it to an engine that divides by `window`."""
+    event.normalised = framework
+    event.window = window if window > 1 else None
+    event.divided = bool(event.divided and (event.divisor or 1.0) > 1.0001) if window > 1 else None
+    event.divisor = event.divisor if event.divided else None
 
 
 def _by_trainer(event: Backward) -> None:

@@ -79,7 +79,7 @@ class Steps:
         event = ZeroGrad(at, callers=callers)
         if isinstance(owner, nn.Module):
             event.model = objects.known(unwrap(owner))
-            event.parameter_set = objects.parameters(owner.parameters())
+            event.parameter_set = objects.parameters(objects.as_stepped(owner.parameters()))
         else:
             event.optimizer, event.parameter_set = self.named(inner_of(owner))
         self._emitter.emit(event)

@@ -46,7 +46,7 @@ class ScheduleLengthWrong(Rule):
     yields_within = "trace"
     what = "A learning-rate schedule is as long as the number of batches, but advances once per accumulation window, or once per batch of one of several processes."
     why = (
-        "A schedule that is k times too long never gets where it should: with accumulation over 4 micro-batches a cosine ends the run after a quarter of "
+        "A schedule that is k times too long never reaches its end: with accumulation over 4 micro-batches a cosine ends the run after a quarter of "
         "its length, near its highest rate instead of at 0, and warmup takes four times as many samples."
     )
     instead = (
