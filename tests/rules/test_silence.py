@@ -689,6 +689,486 @@ def train(model, loader):
         forward_backward(model, batch, 4)
         optimizer.step()
 """,
+    "probe_in_eval_mode": """
+def train(model, loader, criterion, optimizer):
+    # the backbone is frozen, and its statistics must not move
+    model.eval()
+    for x, y in loader:
+        loss = criterion(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def validate(model, loader, criterion):
+    model.eval()
+    with torch.no_grad():
+        return sum(criterion(model(x), y).item() for x, y in loader)
+
+
+def main(model, loader):
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1, momentum=0.9)
+    criterion = nn.CrossEntropyLoss()
+    for epoch in range(3):
+        train(model, loader, criterion, optimizer)
+        print(validate(model, loader, criterion))
+""",
+    # the program refuses any other kind; fit() puts the model into train mode; the outputs have no graph
+    "train_mode_set_by_the_caller": """
+class FocalLoss(nn.Module):
+    def forward(self, logits, y):
+        return F.cross_entropy(logits, y).mean()
+
+
+class Trainer:
+    def __init__(self, loader, kind):
+        if kind == "small":
+            self.model = nn.Sequential(nn.Linear(4, 2), nn.Dropout())
+        elif kind == "large":
+            self.model = nn.Sequential(nn.Linear(4, 3), nn.Dropout())
+        else:
+            raise ValueError(kind)
+        self.loader = loader
+        self.optimizer = torch.optim.Adam(self.model.parameters())
+        self.criterion = FocalLoss()
+
+    def run(self):
+        for x, y in self.loader:
+            self.optimizer.zero_grad()
+            loss = self.criterion(self.model(x), y)
+            loss.backward()
+            self.optimizer.step()
+        return self.evaluate()
+
+    def evaluate(self):
+        total = torch.tensor(0.0)
+        self.model.eval()
+        for x, y in self.loader:
+            with torch.no_grad():
+                out = self.model(x)
+            loss = self.criterion(out, y)
+            total = total + loss
+        return total.item()
+
+    def fit(self):
+        for epoch in range(9):
+            self.model.train()
+            self.run()
+""",
+    "entropy_of_a_discrete_policy": """
+def actor_loss(actor, critic, states, alpha, eps):
+    probs = torch.softmax(actor(states), dim=-1)
+    log_probs = torch.log(probs + eps)
+    return (probs * (alpha * log_probs - critic(states))).sum(dim=1).mean()
+""",
+    "nothing_to_resume_in_plain_sgd": """
+class Trainer:
+    def __init__(self, model, loader, optimizer, path):
+        self.model, self.loader, self.optimizer, self.path = model, loader, optimizer, path
+        self.epochs_run = 0
+        if os.path.exists(path):
+            snapshot = torch.load(path)
+            self.model.load_state_dict(snapshot["MODEL_STATE"])
+            self.epochs_run = snapshot["EPOCHS_RUN"]
+
+    def fit(self):
+        for epoch in range(self.epochs_run, 9):
+            for x, y in self.loader:
+                self.optimizer.zero_grad()
+                F.mse_loss(self.model(x), y).backward()
+                self.optimizer.step()
+            torch.save({"MODEL_STATE": self.model.state_dict(), "EPOCHS_RUN": epoch}, self.path)
+
+
+model = nn.Linear(4, 1)
+Trainer(model, DataLoader(torch.randn(8, 4)), torch.optim.SGD(model.parameters(), lr=1e-3), "snapshot.pt").fit()
+""",
+    "clamped_by_its_callers": """
+def clamped_sigmoid(x):
+    return torch.clamp(x.sigmoid_(), min=1e-4, max=1 - 1e-4)
+
+
+def focal_loss(pred, gt):
+    positive, negative = gt.eq(1).float(), gt.lt(1).float()
+    loss = torch.log(pred) * (1 - pred) ** 2 * positive + torch.log(1 - pred) * pred**2 * negative
+    return -loss.sum()
+""",
+    "accumulation_off_by_default": """
+import argparse
+
+import torch.distributed as dist
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--accumulation-steps", type=int, default=1)
+args = parser.parse_args()
+dist.init_process_group("nccl")
+model = nn.parallel.DistributedDataParallel(nn.Linear(4, 1).cuda())
+optimizer = torch.optim.AdamW(model.parameters())
+loader = DataLoader(torch.randn(64, 4), batch_size=4, sampler=torch.utils.data.DistributedSampler(range(64), shuffle=False))
+for i, x in enumerate(loader):
+    loss = model(x.cuda()).square().mean() / args.accumulation_steps
+    loss.backward()
+    if (i + 1) % args.accumulation_steps == 0 or i + 1 == len(loader):
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    "warm_up_one_update_early": """
+def train(model, loader, optimizer, scheduler):
+    for x in loader:
+        optimizer.zero_grad()
+        model(x).mean().backward()
+        scheduler.step()
+        optimizer.step()
+
+
+model = nn.Linear(4, 1)
+optimizer = torch.optim.AdamW(model.parameters())
+scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, step / 100))
+train(model, DataLoader(torch.randn(8, 4)), optimizer, scheduler)
+""",
+    "shared_where_asked_for": """
+class Projections(nn.Module):
+    def __init__(self, width, layers, transform_per_layer):
+        super().__init__()
+        if transform_per_layer:
+            self.projections = nn.ModuleList([nn.Linear(width, 768) for _ in range(layers)])
+        else:
+            self.projections = nn.ModuleList([nn.Linear(width, 768)] * layers)
+""",
+    "registered_in_the_model_it_gates": """
+class Student(nn.Module):
+    def __init__(self, model, names):
+        super().__init__()
+        self.model = model
+        self.gates = dict()
+        for name in names:
+            gate = nn.Conv2d(8, 8, 1)
+            self.gates[name] = gate
+            setattr_block(model, name, nn.Sequential(copy.deepcopy(getattr(model, name)), gate))
+""",
+    "key_encoder_has_its_own_statistics": """
+class Contrast(nn.Module):
+    def __init__(self, build, m=0.999):
+        super().__init__()
+        self.m = m
+        self.encoder_q = nn.Sequential(build(), nn.BatchNorm1d(8))
+        self.encoder_k = nn.Sequential(build(), nn.BatchNorm1d(8))
+
+    @torch.no_grad()
+    def _momentum_update(self):
+        for q, k in zip(self.encoder_q.parameters(), self.encoder_k.parameters()):
+            k.data = k.data * self.m + q.data * (1.0 - self.m)
+
+    def forward(self, x, y):
+        q = self.encoder_q(x)
+        with torch.no_grad():
+            self._momentum_update()
+            k = self.encoder_k(y)
+        return F.mse_loss(q, k)
+""",
+    "one_parameter_by_its_name": """
+def head_norm(model):
+    for name, p in model.named_parameters():
+        if name == "head.weight":
+            weight = p.detach().cpu().numpy()
+    return (weight**2).sum()
+
+
+def train(model, loader):
+    model.cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x in loader:
+        optimizer.zero_grad()
+        model(x.cuda()).mean().backward()
+        print(head_norm(model))
+        optimizer.step()
+""",
+    "state_that_nobody_restores": """
+def train(model, loader, folder):
+    optimizer = torch.optim.AdamW(model.parameters())
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
+    for epoch in range(10):
+        for x in loader:
+            optimizer.zero_grad()
+            model(x).mean().backward()
+            optimizer.step()
+        scheduler.step()
+        state = {"net": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}
+        torch.save(state, f"{folder}/{epoch}.pth")
+""",
+    "accumulation_count_from_the_configuration": """
+def train(model, loader, optimizer, cfg):
+    k = int(cfg.accumulation_steps)
+    total_steps = -(-len(loader) // max(k, 1))
+    for i, x in enumerate(loader):
+        loss = model(x).square().mean()
+        (loss / k).backward()
+        if (i + 1) % k == 0 or i + 1 == len(loader):
+            optimizer.step()
+            optimizer.zero_grad()
+    return total_steps
+""",
+    "count_of_positive_anchors": """
+def detection_loss(conf, loc, conf_gt, loc_gt):
+    pos = conf_gt > 0
+    num_pos = pos.sum()
+    loss = F.smooth_l1_loss(loc[pos], loc_gt[pos], reduction="sum")
+    loss = loss + F.cross_entropy(conf.flatten(0, 1), conf_gt.flatten(), reduction="sum")
+    return loss / num_pos
+""",
+    "focal_loss_with_an_epsilon": """
+def focal_loss(logits, target, eps=1e-10):
+    p = torch.softmax(logits, dim=1).gather(1, target).view(-1) + eps
+    return -((1 - p) ** 2 * p.log()).mean()
+""",
+    "loaded_to_be_evaluated": """
+def main(args, model, loader):
+    optimizer = torch.optim.Adam(model.parameters())
+    if args.run_eval:
+        checkpoint = torch.load(args.weights)
+        model.load_state_dict(checkpoint["model"])
+        optimizer.load_state_dict(checkpoint["optimizer"])
+        model.eval()
+    for epoch in range(args.epochs):
+        for x in loader:
+            optimizer.zero_grad()
+            model(x).mean().backward()
+            optimizer.step()
+        torch.save({"epoch": epoch, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, f"{epoch}.pt")
+""",
+    "metric_that_is_a_function_object": """
+class DiceCoeff(torch.autograd.Function):
+    def forward(self, input, target):
+        self.inter = torch.dot(input.view(-1), target.view(-1))
+        return 2 * self.inter / (input.sum() + target.sum() + 0.0001)
+
+    def backward(self, grad_output):
+        return grad_output * self.inter, None
+
+
+def dice(inputs, targets):
+    return sum(DiceCoeff().forward(x, y) for x, y in zip(inputs, targets))
+""",
+    "layers_that_are_registered_already": """
+class Features(nn.Module):
+    def __init__(self, vgg):
+        super().__init__()
+        self.features = vgg.features
+        self.sequence = [nn.Sequential(layer) for layer in self.features]
+
+    def forward(self, x):
+        for layer in self.sequence:
+            x = layer(x)
+        return x
+""",
+    "left_out_on_purpose": """
+class Trainer:
+    def fit(self, loader):
+        for x in loader:
+            self.optimizer.zero_grad()
+            self.generator(x).mean().backward()
+            self.optimizer.step()
+            self.critic_optimizer.step()
+
+    def save(self, path):
+        state = {"generator": self.generator.state_dict(), "optimizer": self.optimizer.state_dict()}
+        state["critic_optimizer"] = self.critic_optimizer.state_dict()
+        torch.save(state, path)
+
+    def resume(self, path):
+        checkpoint = torch.load(path)
+        self.generator.load_state_dict(checkpoint["generator"])
+        self.optimizer.load_state_dict(checkpoint["optimizer"])
+        # self.critic_optimizer.load_state_dict(checkpoint["critic_optimizer"])
+""",
+    "evaluation_that_adapts": """
+from torchmeta.utils.gradient_based import gradient_update_parameters
+
+
+def test_maml(model, loader, criterion):
+    model.eval()
+    total = 0.0
+    for support_x, support_y, query_x, query_y in loader:
+        inner_loss = criterion(model(support_x), support_y)
+        params = gradient_update_parameters(model, inner_loss, step_size=0.4)
+        total += criterion(model(query_x, params=params), query_y).item()
+    return total
+
+
+def train(model, loader, criterion):
+    optimizer = torch.optim.Adam(model.parameters())
+    for epoch in range(9):
+        model.train()
+        for x, y in loader:
+            optimizer.zero_grad()
+            criterion(model(x), y).backward()
+            optimizer.step()
+        print(test_maml(model, loader, criterion))
+""",
+    "one_loop_called_for_two_models": """
+def fit(model, optimizer, loader, k):
+    optimizer.zero_grad()
+    for i, x in enumerate(loader, start=1):
+        (model(x).square().mean() / k).backward()
+        do_step = (i % k == 0) or (i == len(loader))
+        if do_step:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def main(cfg):
+    loader = DataLoader(torch.randn(64, 4), batch_size=cfg.batch_size)
+    for build in (nn.Linear, nn.Bilinear):
+        model = build(4, 4)
+        fit(model, torch.optim.Adam(model.parameters()), loader, cfg.k)
+    other = nn.Linear(4, 1)
+    fit(other, torch.optim.Adam(other.parameters()), loader, cfg.k)
+
+
+main(read_configuration())
+""",
+    "a_factory_called_a_module": """
+def default_conv(n_in, n_out, size):
+    return nn.Conv2d(n_in, n_out, size, padding=size // 2)
+
+
+class Block(nn.Module):
+    def __init__(self, conv: nn.Module, width: int):
+        super().__init__()
+        self.body = nn.Sequential(conv(width, width, 3), nn.ReLU())
+
+
+class Net(nn.Module):
+    def __init__(self, width: int, depth: int, conv: nn.Module = default_conv):
+        super().__init__()
+        body = [Block(conv, width) for _ in range(depth)]
+        body.append(conv(width, width, 3))
+        self.body = nn.Sequential(*body)
+""",
+    "statistics_that_nothing_uses": """
+class PlainNorm(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.register_buffer("running_mean", torch.zeros(size))
+
+    def forward(self, x):
+        mean = x.mean(0)
+        self.running_mean = 0.9 * self.running_mean + 0.1 * mean.detach()
+        return x - mean
+""",
+    "rollout_that_is_emptied": """
+class Memory:
+    def __init__(self):
+        self.rewards, self.logprobs = [], []
+
+    def clear(self):
+        del self.rewards[:]
+        del self.logprobs[:]
+
+
+def train(policy, env):
+    optimizer = torch.optim.Adam(policy.parameters())
+    memory = Memory()
+    for t in range(1000):
+        state, reward, done = env.step()
+        logits = policy(state)
+        memory.rewards.append(reward)
+        memory.logprobs.append(F.log_softmax(logits, -1)[0])
+        if done:
+            optimizer.zero_grad()
+            policy(state).mean().backward()
+            optimizer.step()
+            memory.clear()
+""",
+    "contrastive_denominator": """
+def contrastive_loss(features, positive, negative, temperature):
+    features = F.normalize(features, dim=-1)
+    logits = features @ features.T / temperature
+    denominator = (torch.exp(logits) * positive.logical_or(negative)).sum(dim=1, keepdim=True)
+    return -((logits * positive - torch.log(denominator)) * positive).sum(1).mean()
+""",
+    "advantages_are_never_all_equal": """
+def policy_loss(log_probs, advantages):
+    advantages = (advantages - advantages.mean()) / advantages.std()
+    return -(log_probs * advantages).mean()
+""",
+    "a_caller_without_an_optimizer": """
+def run_epoch(model, loader, optimizer=None):
+    for x in loader:
+        optimizer.zero_grad()
+        model(x).mean().backward()
+        optimizer.step()
+
+
+model = nn.Linear(4, 1)
+run_epoch(model, DataLoader(torch.randn(8, 4)))
+""",
+    "spread_of_a_feature_map": """
+class Styled(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.conv = nn.Conv2d(width, width, 3)
+
+    def forward(self, x):
+        x = F.leaky_relu(self.conv(x), 0.2)
+        m = torch.mean(x, dim=[2, 3], keepdim=True)
+        std = torch.sqrt(torch.mean((x - m) ** 2, dim=[2, 3], keepdim=True))
+        return torch.cat((m, std), dim=1)
+""",
+    "meter_of_its_own": """
+class RunningMean:
+    def __init__(self):
+        self.values = []
+
+    def __iadd__(self, value):
+        self.values.append(value.detach().cpu())
+        return self
+
+
+class Tracker:
+    def __init__(self):
+        self.tracks = {}
+
+    def update(self, losses):
+        for name, loss in losses.items():
+            if name not in self.tracks:
+                self.tracks[name] = RunningMean()
+            self.tracks[name] += loss
+
+
+def train(model, loader):
+    optimizer = torch.optim.Adam(model.parameters())
+    tracker = Tracker()
+    for x in loader:
+        optimizer.zero_grad()
+        loss = model(x).mean()
+        loss.backward()
+        optimizer.step()
+        tracker.update(dict(loss=loss))
+""",
+    "gradients_of_classes": """
+def class_ratio_loss(gradients, count):
+    Delta_W = []
+    for gradient in gradients:
+        Delta_W.append(gradient)
+    Delta_W_sum = torch.sum(torch.stack(Delta_W, dim=0), dim=0)
+    return torch.stack([torch.mean(count * Delta_W[p] / (Delta_W_sum - Delta_W[p])) for p in range(count)]).mean()
+""",
+    "a_function_that_times_a_step": """
+import time
+
+
+def test_attention(layer, length):
+    \"\"\"Test the time and memory consumption of one layer.\"\"\"
+    optimizer = torch.optim.Adam(layer.parameters(), 1e-4)
+    x = torch.ones(4, length, 8)
+    start = time.time()
+    for _ in range(1000):
+        loss = layer(x).square().mean()
+        loss.backward()
+        optimizer.step()
+    print((time.time() - start) / 1000)
+""",
 }
 
 UNIT_TEST = """\
@@ -733,3 +1213,32 @@ def test_a_lecture_writes_it_by_hand() -> None:
     book = {"cells": [{"cell_type": "code", "source": code}], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}  # fmt: skip
     found = read_text(json.dumps(book), "lecture.ipynb")
     assert {f.severity.value for f in found} <= {"info"}
+
+
+BENCHMARK = """\
+import time
+
+import torch
+
+model = torch.nn.Linear(8, 8).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+x = torch.randn(4, 8, device="cuda")
+start = time.perf_counter()
+for _ in range(100):
+    model(x).mean().backward()
+    optimizer.step()
+torch.cuda.synchronize()
+print(time.perf_counter() - start)
+"""
+
+
+def test_a_benchmark_trains_nothing() -> None:
+    assert {f.severity.value for f in read_text(BENCHMARK, "train.py") if f.code == "FL106"} == {
+        "error"
+    }
+    assert {f.severity.value for f in read_text(BENCHMARK, "benchmarks/step.py")} == {"info"}
+    assert {f.severity.value for f in read_text(BENCHMARK, "scripts/bench_step.py")} == {"info"}
+
+
+def test_an_empty_notebook_is_nothing() -> None:
+    assert read_text("", "begun.ipynb") == []
