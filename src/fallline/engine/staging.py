@@ -31,9 +31,9 @@ class Staging:
             self._looks, self._buffers = looks, list(_tensors(staged))
             return staged
         if sources:
-            torch._foreach_copy_(
-                [_local(b) for b in self._buffers], [_local(s) for s in sources], non_blocking
-            )
+            into, of = [_local(b) for b in self._buffers], [_local(s) for s in sources]
+            with torch.no_grad():
+                torch._foreach_copy_(into, of, non_blocking)
         copied: dict[str, Any] = _filled(state, iter(self._buffers))
         return copied
 
@@ -66,7 +66,7 @@ def storage_of(tensor: Any) -> int:
 
 def _local(tensor: Any) -> Tensor:
     local: Tensor = getattr(tensor, "_local_tensor", tensor)  # of a DTensor
-    return local.detach()
+    return local
 
 
 def _tensors(value: Any) -> Iterator[Any]:
