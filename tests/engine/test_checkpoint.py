@@ -414,3 +414,30 @@ def test_kill_9_at_any_point_of_saving(tmp_path):
         loaded = fallline.load_checkpoint(folder, model=model)
         assert loaded.step in (announced, announced + 1)
         assert bool((model.weight == loaded.step).all())
+
+
+def test_buffers_are_used_again_and_never_mixed_up():
+    """The copy of a later save, also where tensors have come to share memory, stopped sharing it, or changed their shape."""
+    from fallline.engine.staging import Staging
+
+    staging = Staging(pinned=False)
+    a, b = torch.arange(4.0), torch.arange(4.0) + 10
+    for state in (
+        {"a": a, "b": b, "step": 1},
+        {"a": a + 1, "b": b + 1, "step": 2},
+        {"a": a, "b": a, "step": 3},  # tied
+        {"a": a + 2, "b": b + 2, "step": 4},  # and untied
+        {"a": a[:2], "b": b.view(2, 2).t(), "step": [5, {"c": a}]},
+        {"a": a[2:], "b": b.view(2, 2).t() + 1, "step": [6, {"c": a + 3}]},
+    ):
+        wanted = [t.clone() for t in (state["a"], state["b"])]
+        staged = staging(state, False)
+        for key in ("a", "b"):
+            assert staged[key].data_ptr() != state[key].data_ptr()
+        state["a"].add_(0)  # what the source does later is not seen
+        assert all(map(torch.equal, wanted, (staged["a"], staged["b"])))
+        if isinstance(staged["step"], list):
+            assert staged["step"][0] == state["step"][0]
+            assert torch.equal(staged["step"][1]["c"], state["step"][1]["c"])
+        else:
+            assert staged["step"] == state["step"]

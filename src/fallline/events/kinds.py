@@ -243,8 +243,8 @@ class Batch(Event):
     """A loader gave a micro-batch."""
 
     kind = "batch"
-    last: bool | None = None
-    endless: bool | None = None
+    last: bool | None = None  # (watcher) of an epoch, so that its update is recorded too
+    endless: bool | None = None  # the loader begins again by itself
     exact: bool | None = None  # the length is known to divide by the window
 
 

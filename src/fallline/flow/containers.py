@@ -10,7 +10,7 @@ from itertools import chain
 from fallline.flow.calls import last_name, names_in, of_self
 from fallline.flow.modules import annotates_module, has_state
 from fallline.syntax import Module
-from fallline.syntax.module import walk
+from fallline.syntax.nodes import walk
 
 __all__ = ["Kept", "kept_layers", "self_assignment"]
 

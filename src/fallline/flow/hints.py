@@ -45,7 +45,6 @@ REDUCED = frozenset(
 )
 # As layers these are learned and return anything; as functions they may be given fixed weights, of ones or unit length.
 WEIGHTED = frozenset({"linear", "conv1d", "conv2d", "conv3d"})
-SUMMED = frozenset({"sum", "nansum", "cumsum"})
 # Values that an example or a test passes in: the argument's name says more.
 MADE_UP = frozenset(
     {"zeros", "zeros_like", "ones", "ones_like", "rand", "rand_like", "randn", "randn_like"}

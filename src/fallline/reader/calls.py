@@ -30,7 +30,7 @@ from fallline.reader.methods import call_method, call_unknown
 from fallline.reader.objects import construct, thing_attribute
 from fallline.reader.opaque import computed, derived, holds_protocol, maybe_opaque
 from fallline.syntax.classes import base_classes, find_method
-from fallline.syntax.module import walk
+from fallline.syntax.nodes import walk
 
 __all__ = ["call", "call_value"]
 

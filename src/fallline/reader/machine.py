@@ -377,8 +377,7 @@ class Machine:
         try:
             for index in range(self.loops.length):
                 self.loops.next(len(self.events))
-                last = index == self.loops.length - 1
-                self.emit(Batch(self.place(node), loader=loader.id, last=last))
+                self.emit(Batch(self.place(node), loader=loader.id))
                 yield index
         finally:
             self.loops.kinds.pop()

@@ -69,13 +69,17 @@ def holds_protocol(machine: Machine, thing: Thing) -> bool:
 
 # By its name such a call returns a loss; not one that makes another of it.
 _LOSS = re.compile(r"(?i)(^|_)loss(es)?($|_)|loss$|criterion$")
+# By its name such a call only moves values: `pad_input`, `gather_outputs_and_unpad`, `rearrange`.
+_REARRANGES = re.compile(
+    r"(?i)^(un)?(pad|gather|rearrange|reshape|flatten|squeeze|slice|transpose|permute|index_first)(_|$)"
+)
 _CHANGES = re.compile(r"(?i)scal|norm|div|aver|mean|reduc|weigh|backward|sum|log(?!its)|add|total")
 
 
 def computed(machine: Machine, name: str, call: Call, of: tuple[Thing, ...] = ()) -> Value:
     """The result of a call that cannot be seen into: where it is named so, a loss that averages, as losses do."""
-    result = derived(call, machine)
     last = name.rpartition(".")[2]
+    result = derived(call, machine, rearranges=_REARRANGES.search(last) is not None)
     if not _LOSS.search(last) or _CHANGES.search(last) or not machine.around.recording:
         return result
     given = [machine.settled(value) for value in call.values]
@@ -92,8 +96,8 @@ def computed(machine: Machine, name: str, call: Call, of: tuple[Thing, ...] = ()
     )
 
 
-def derived(call: Call, machine: Machine | None = None) -> Value:
-    """The result of a call we know nothing about: a tensor if tensors went in."""
+def derived(call: Call, machine: Machine | None = None, *, rearranges: bool = False) -> Value:
+    """The result of a call we know nothing about: a tensor if tensors went in. `rearranges`: its values are those that went in."""
     result: Tensor | None = None
     for value in call.values:
         if isinstance(value, Tensor) and value.grad_of is None:
@@ -105,6 +109,8 @@ def derived(call: Call, machine: Machine | None = None) -> Value:
                 t for t in map(machine.settled, call.values) if isinstance(t, Thing)
             ]
         return unknown
+    if rearranges:
+        return result
     # how it reduces and scales, and whether it has a graph, is not known any more
     return replace(
         result,

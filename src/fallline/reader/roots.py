@@ -16,7 +16,7 @@ from fallline.reader.arguments import given, instance, pair_up
 from fallline.reader.machine import Machine
 from fallline.reader.relevance import begins, called_names, called_under_no_grad, trains
 from fallline.syntax import Module
-from fallline.syntax.module import walk
+from fallline.syntax.nodes import walk
 
 __all__ = ["Root", "roots_of"]
 

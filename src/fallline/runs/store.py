@@ -35,6 +35,7 @@ __all__ = [
     "UPDATE_COLUMNS",
     "Store",
     "claim_folder",
+    "files_by_rank",
     "free_folder",
     "rank_files",
 ]
@@ -73,9 +74,14 @@ _INSERT_UPDATE = f"insert into updates values({','.join('?' * len(UPDATE_COLUMNS
 
 def rank_files(folder: Path) -> dict[int, Path]:
     """The files of a run folder by rank."""
+    return files_by_rank(folder, "sqlite")
+
+
+def files_by_rank(folder: Path, ending: str) -> dict[int, Path]:
+    """Those that are called `rank0.ENDING`, and so on."""
     found: dict[int, Path] = {}
-    for path in folder.glob("rank*.sqlite"):
-        number = re.fullmatch(r"rank([0-9]{1,6})\.sqlite", path.name)
+    for path in folder.glob(f"rank*.{ending}"):
+        number = re.fullmatch(r"rank([0-9]{1,6})", path.stem)
         if number is not None:
             found[int(number[1])] = path
     return dict(sorted(found.items()))

@@ -5,14 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from sys import _getframe
 from threading import get_ident
-from types import FrameType
 from typing import Any
 
 from torch import Tensor, nn
 
-from fallline.taps.frames import between, caller
+from fallline.taps.frames import caller
 from fallline.taps.patches import Patches, Wrapped
 from fallline.taps.tap import Call, Tap, Topic, new, switch, thread
 
@@ -81,11 +79,8 @@ def tap_clip(
             if thread.ident != get_ident() and thread.keeps_out():
                 return original(parameters, *args, **kwargs)
             parameters, held = tensors(parameters)
-            here: FrameType | None = _getframe(1)
-            while here is not None and between[here.f_code.co_filename]:
-                here = here.f_back
             call = new(ClipCall)
-            call.frame, call.parameters, call.how = here or caller(), held, how
+            call.frame, call.parameters, call.how = caller(), held, how
             call.threshold, call.result = args[0] if args else kwargs.get(threshold), None
             for handler in CLIP.before:
                 handler(call)

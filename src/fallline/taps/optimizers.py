@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from sys import _getframe
 from threading import get_ident
-from types import FrameType
 from typing import Any
 
 from torch import nn
@@ -16,9 +14,9 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from fallline.taps.frames import between, caller
+from fallline.taps.frames import caller
 from fallline.taps.patches import Patches, Wrapped
-from fallline.taps.tap import Call, Tap, Topic, new, published_at_rest, switch, thread
+from fallline.taps.tap import Call, Tap, Topic, announced, new, published_at_rest, switch, thread
 
 __all__ = [
     "CLOSURE",
@@ -91,7 +89,7 @@ def _patch_zero_grad(patches: Patches) -> None:
 
 
 def _patch_init(patches: Patches) -> None:
-    patches.patch(Optimizer, "__init__", _init)
+    patches.patch(Optimizer, "__init__", announced(OPTIMIZER_MADE))
 
 
 def _patch_add_param_group(patches: Patches) -> None:
@@ -110,11 +108,8 @@ def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
             pulse.before(optimizer)
         return None
     closure = args[1] if len(args) > 1 else kwargs.get("closure") if kwargs else None
-    here: FrameType | None = _getframe(1)
-    while here is not None and between[here.f_code.co_filename]:
-        here = here.f_back
     call = new(StepCall)
-    call.frame, call.optimizer, call.closure = here or caller(), optimizer, callable(closure)
+    call.frame, call.optimizer, call.closure = caller(), optimizer, callable(closure)
     for handler in STEP.before:
         handler(call)
     if closure is None or not callable(closure) or not CLOSURE.heard:
@@ -141,11 +136,8 @@ def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if pulse is not None and thread.ident == get_ident() and not switch._silent:
             pulse.after(optimizer)
         return
-    here: FrameType | None = _getframe(1)
-    while here is not None and between[here.f_code.co_filename]:
-        here = here.f_back
     call = new(StepCall)
-    call.frame, call.optimizer, call.closure = here or caller(), optimizer, False
+    call.frame, call.optimizer, call.closure = caller(), optimizer, False
     for handler in STEP.after:
         handler(call)
 
@@ -156,11 +148,8 @@ def _zero_grad(original: Wrapped) -> Wrapped:
             return None
         if switch.quiet or (thread.ident != get_ident() and thread.keeps_out()):
             return original(self, *args, **kwargs)
-        here: FrameType | None = _getframe(1)
-        while here is not None and between[here.f_code.co_filename]:
-            here = here.f_back
         call = new(ZeroGradCall)
-        call.frame, call.owner = here or caller(), self
+        call.frame, call.owner = caller(), self
         for handler in ZERO_GRAD.before:
             handler(call)
         result = original(self, *args, **kwargs)
@@ -179,17 +168,6 @@ def _add_param_group(original: Wrapped) -> Wrapped:
         return PARAMETERS_ADDED.around(call, original, self, *args, **kwargs)
 
     return add_param_group
-
-
-def _init(original: Wrapped) -> Wrapped:
-    def __init__(self: Optimizer, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        if published_at_rest():
-            call = OptimizerMade(caller(), self)
-            for handler in OPTIMIZER_MADE.after:
-                handler(call)
-
-    return __init__
 
 
 def _load_state_dict(original: Wrapped) -> Wrapped:

@@ -10,8 +10,8 @@ from threading import get_ident
 from types import FrameType
 from typing import Any, Generic, Protocol, TypeVar
 
-from fallline.taps.frames import Place, place
-from fallline.taps.patches import Patches
+from fallline.taps.frames import Place, caller, place
+from fallline.taps.patches import Patches, Wrapped
 from fallline.taps.thread import TrainingThread
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "Switch",
     "Tap",
     "Topic",
+    "announced",
     "new",
     "published",
     "published_at_rest",
@@ -186,6 +187,22 @@ class Topic(Generic[C]):
         for handler in self.after:
             handler(call)
         return result
+
+
+def announced(topic: Topic[Any]) -> Callable[[Wrapped], Wrapped]:
+    """A patch of `__init__`: the object is published on this topic when it has been made."""
+
+    def make(original: Wrapped) -> Wrapped:
+        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+            original(self, *args, **kwargs)
+            if published_at_rest():
+                call = topic.kind(caller(), self)
+                for handler in topic.after:
+                    handler(call)
+
+        return __init__
+
+    return make
 
 
 _followers = 0  # subscriptions that are going on

@@ -121,6 +121,10 @@ class Objects:
         serial = self.serial(tensor)
         return any(serial in self._members[n] for n in self.optimizer_sets.values())
 
+    def is_trained(self, leaf: Tensor) -> bool:
+        """It is a parameter, or some optimizer steps it."""
+        return isinstance(leaf, nn.Parameter) or self.held(leaf)
+
     # -- parameter sets ----------------------------------------------------------------------------------------
 
     def serial(self, parameter: Tensor) -> int:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from fallline.instruments.data.observe import Listener
     from fallline.instruments.data.report import Taught
     from fallline.taps.patches import Patches
-    from fallline.taps.tap import Subscription
 
 __all__ = ["data_of_script"]
 
@@ -29,31 +28,21 @@ def data_of_script(
 ) -> tuple[Taught, Ran]:
     """Run it until `batches` batches were learned from; what they teach, and how the run ended."""
     listeners: list[Listener] = []
-    taps: list[Subscription] = []
 
     def make() -> Listener:
-        from fallline.instruments.data.observe import Listener
+        from fallline.instruments.data.observe import Listener  # imports torch
 
         listeners.append(Listener(batches))
         return listeners[0]
 
     def listen(patches: Patches, ran: Ran) -> None:
-        from fallline.taps.losses import LOSS
-        from fallline.taps.tap import Subscription
-        from fallline.taps.vocabulary import RESIZED
-
-        heard = Subscription(rebind=True)
-        heard.before(LOSS, listeners[0].loss_begins)
-        heard.after(RESIZED, listeners[0].resized)
-        heard.start()
-        taps.append(heard)
-        patches.on_removal(heard.stop)
+        listeners[0].subscribe(patches)
 
     # evaluations before the training do not count as updates: the listener says when it has enough
     ran = run_until(target, make, updates=64 * batches, ready=listen, progress=progress)
     listener = listeners[0] if listeners else None
     if listener is None or not (listener.lessons or listener.observed or listener.learner.models):
         raise NothingMeasured(ran, "before a model was called with gradients on")
-    from fallline.instruments.data.teach import taught
+    from fallline.instruments.data.teach import taught  # imports torch
 
     return taught(listener, tokenizer, ran), ran

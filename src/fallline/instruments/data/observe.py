@@ -10,15 +10,17 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fallline.instruments.data.learns import Learner
-from fallline.instruments.data.lesson import Given, Lesson, Observation, note
+from fallline.instruments.data.lesson import Given, Lesson, Observation, keep, note
 from fallline.instruments.data.policy import Policies
 from fallline.instruments.data.script_objects import Held, held
 from fallline.instruments.observer import Observer
 from fallline.instruments.where import user_line
 from fallline.location import Location
 from fallline.replay.modules import unwrap
-from fallline.taps.losses import LossCall
-from fallline.taps.vocabulary import Resized
+from fallline.taps.losses import LOSS, LossCall
+from fallline.taps.patches import Patches
+from fallline.taps.tap import Subscription
+from fallline.taps.vocabulary import RESIZED, Resized
 
 __all__ = ["Listener"]
 
@@ -40,6 +42,14 @@ class Listener(Observer):
         self.batch: Any = None
         self.loader: Any = None
         self.updates = 0
+
+    def subscribe(self, patches: Patches) -> None:
+        """To what an observer is not told of, until these patches are removed."""
+        taps = Subscription(rebind=True)
+        taps.before(LOSS, self.loss_begins)
+        taps.after(RESIZED, self.resized)
+        taps.start()
+        patches.on_removal(taps.stop)
 
     @property
     def full(self) -> bool:
@@ -90,7 +100,7 @@ class Listener(Observer):
         if low < 0 or high >= rows:
             bad = high if high >= rows else low
             facts = {"what": "token", "value": bad, "size": rows, "of": "embedding"}
-            self._observe(note("FL017", at, **facts))
+            keep(self.observed, note("FL017", at, **facts))
 
     def loss_begins(self, call: LossCall) -> None:
         """The loss tap: what is really compared."""
@@ -124,12 +134,7 @@ class Listener(Observer):
         if low < 0 or high >= given.classes:
             bad = high if high >= given.classes else low
             facts = {"what": "label", "value": bad, "size": given.classes, "of": "head"}
-            self._observe(note("FL017", given.at, **facts))
-
-    def _observe(self, observation: Observation) -> None:
-        key = (observation["code"], observation["path"], observation["line"])
-        if not any((o["code"], o["path"], o["line"]) == key for o in self.observed):
-            self.observed.append(observation)
+            keep(self.observed, note("FL017", given.at, **facts))
 
     # -- backward and step -------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from fallline.flow.checkpoints import (
     saves,
     uses,
 )
+from fallline.flow.handed import handed_saves
 from fallline.rule import Rule
 from fallline.syntax import Module
 
@@ -211,6 +212,8 @@ def train(model, optimizer, loader, epochs, resume, weights):
         if not resumed:
             return
         known = _saves_around(module)
+        if not known:
+            yield from self._check_handed(module, resumed)
         for loaded in resumed:
             saved = _file_of(loaded, known)
             if saved is None:
@@ -238,6 +241,24 @@ def train(model, optimizer, loader, epochs, resume, weights):
                     restored=sorted(loaded.keys),
                 )
 
+    def _check_handed(self, module: Module, resumed: list[Loaded]) -> Iterator[Finding]:
+        """A helper writes the file: it holds what the helper is handed, under names of its own."""
+        handed = handed_saves(module)
+        restored = {role_of_key(k) for loaded in resumed for k in loaded.keys}
+        restored |= loaded_alone(module)
+        if not handed or len(resumed) != 1 or "optimizer" not in restored:
+            return
+        held = set.intersection(*(saved.roles() for saved in handed))
+        lost = sorted(held & {"scheduler", "scaler"} - restored)
+        last = max(_restores(module, resumed[0]), key=lambda n: n.lineno)
+        if lost:
+            yield self.finding(
+                module.location(last),
+                f"This resume does not restore the {' and the '.join(lost)}, which the checkpoint holds, so training continues with fresh state. Load {'it' if len(lost) == 1 else 'them'} too.",
+                related={"save": module.location(handed[0].call)},
+                restored=sorted(resumed[0].keys),
+            )
+
     def _loads(self, module: Module) -> list[Loaded]:
         """The loads of this file, and of the functions it calls in other files of the project."""
         found = loads(module)
@@ -247,6 +268,16 @@ def train(model, optimizer, loader, epochs, resume, weights):
                     loaded for loaded in loads(home) if home.function(loaded.call) is function
                 ]
         return found
+
+
+def _restores(module: Module, loaded: Loaded) -> list[ast.expr]:
+    """`optimizer.load_state_dict(checkpoint["optimizer"])`: where state is put back, or the load itself."""
+    found: list[ast.expr] = [loaded.call]
+    for key, node in loaded.keys.items():
+        match module.parent(node):
+            case ast.Call(ast.Attribute(attr="load_state_dict")) as call if role_of_key(key):
+                found.append(call)
+    return found
 
 
 def _saves_around(module: Module) -> list[Saved]:

@@ -12,7 +12,7 @@ from fallline.flow.losses import trained_names
 from fallline.flow.values import values_of
 from fallline.rule import Rule
 from fallline.syntax import Module
-from fallline.syntax.module import walk
+from fallline.syntax.nodes import walk
 
 __all__ = ["NormalisedPerRank"]
 

@@ -9,10 +9,9 @@ from typing import Any
 
 from fallline.finding import Finding, Severity
 from fallline.flow.calls import last_name, of_self
-from fallline.rule import Rule
-from fallline.rules._observed import located, observed
+from fallline.rules._observed import Observed
 from fallline.syntax import Module
-from fallline.syntax.module import walk
+from fallline.syntax.nodes import walk
 
 __all__ = ["StatisticsInEvaluation"]
 
@@ -42,7 +41,7 @@ _COPIES_ALL = re.compile(
 _AVERAGE = re.compile(r"ema|average|avg|mean_teacher|teacher|shadow|momentum|swa", re.IGNORECASE)
 
 
-class StatisticsInEvaluation(Rule):
+class StatisticsInEvaluation(Observed):
     code = "FL810"
     name = "statistics-in-evaluation"
     severity = Severity.WARNING
@@ -124,14 +123,8 @@ Update statistics only under `if self.training:`, and copy buffers with the para
                     severity=None if _BATCH_NORM.search(module.source.text) else Severity.INFO,
                 )
 
-    def check_series(self, run: Any) -> Iterator[Finding]:
-        for entry in observed(run, self.code):
-            at, evidence = located(entry)
-            yield self.finding(
-                at,
-                f"The running statistic `{entry['buffer']}` changed while the model was in eval mode, so this evaluation changed the model. Update it only in train mode",
-                **evidence,
-            )
+    def says(self, entry: dict[str, Any]) -> str:
+        return f"The running statistic `{entry['buffer']}` changed while the model was in eval mode, so this evaluation changed the model. Update it only in train mode"
 
     wrong = (
         """\

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-from fallline.finding import Finding, Severity
-from fallline.rule import Rule
-from fallline.rules._observed import located, observed
+from fallline.finding import Severity
+from fallline.rules._observed import Observed
 
 
-class ParameterNonfinite(Rule):
+class ParameterNonfinite(Observed):
     code = "FL622"
     name = "parameter-nonfinite"
     severity = Severity.ERROR
@@ -24,13 +22,7 @@ class ParameterNonfinite(Rule):
         "checkpoint that was loaded."
     )
 
-    def check_series(self, run: Any) -> Iterator[Finding]:
-        for entry in observed(run, self.code):
-            at, evidence = located(entry)
-            yield self.finding(at, self._message(entry), **evidence)
-
-    @staticmethod
-    def _message(entry: dict[str, Any]) -> str:
+    def says(self, entry: dict[str, Any]) -> str:
         name = entry.get("parameter") or "a parameter"
         jump = entry.get("learning_rate")
         cause = (

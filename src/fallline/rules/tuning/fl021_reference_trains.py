@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from fallline.finding import Finding, Severity
-from fallline.rules.tuning._measured import Measured
+from fallline.rules._observed import Observed
 from fallline.syntax import Module
 
 
-class ReferenceTrains(Measured):
+class ReferenceTrains(Observed):
     code = "FL021"
     name = "reference-trains"
     severity = Severity.WARNING

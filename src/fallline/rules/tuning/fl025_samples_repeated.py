@@ -10,10 +10,9 @@ from typing import Any
 from fallline.finding import Finding, Severity
 from fallline.flow.calls import last_name
 from fallline.flow.values import values_of
-from fallline.rule import Rule
-from fallline.rules._observed import located, observed
+from fallline.rules._observed import Observed
 from fallline.syntax import Module
-from fallline.syntax.module import walk
+from fallline.syntax.nodes import walk
 
 __all__ = ["SamplesRepeated"]
 
@@ -25,7 +24,7 @@ _DIVIDES = re.compile(
 )
 
 
-class SamplesRepeated(Rule):
+class SamplesRepeated(Observed):
     code = "FL025"
     name = "samples-repeated"
     severity = Severity.ERROR
@@ -66,15 +65,11 @@ class SamplesRepeated(Rule):
                 severity=None if number is not None else Severity.WARNING,
             )
 
-    def check_series(self, run: Any) -> Iterator[Finding]:
-        for entry in observed(run, self.code):
-            at, evidence = located(entry)
-            yield self.finding(
-                at,
-                f"The first batches of {entry['workers']} loader workers are the same: each worker iterates over the whole dataset, so every sample comes once per worker. "
-                "Divide the samples in `__iter__` with torch.utils.data.get_worker_info()",
-                **evidence,
-            )
+    def says(self, entry: dict[str, Any]) -> str:
+        return (
+            f"The first batches of {entry['workers']} loader workers are the same: each worker iterates over the whole dataset, so every sample comes once per worker. "
+            "Divide the samples in `__iter__` with torch.utils.data.get_worker_info()"
+        )
 
     wrong = (
         """\
