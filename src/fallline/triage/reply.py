@@ -16,16 +16,18 @@ from fallline.triage.playbook import Case
 from fallline.triage.recognise import LONGEST, Question
 from fallline.triage.seen import seen_in_code
 from fallline.triage.shape import Shape
-from fallline.triage.words import foreign, other_framework, spelled, tokens, vague
+from fallline.triage.words import foreign, other_framework, scope, spelled, tokens, vague
 
 __all__ = ["Reply", "compose"]
 
 _MOST = 3
+_KNOWN = 1.5  # a question this much like one of ours is ours, whatever its other words are
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`])")
 _FENCE = re.compile(r"```(?:python)?\n(.*?)```", re.S)
 NOT_OURS = (
     "This does not look like a question about PyTorch training, and fallline knows nothing else."
 )
+PERHAPS_OURS = "If it is one, paste the error message, or say what the run does."
 ASK_BACK = "What do you see: an error message, a loss that is NaN, flat or rising, a run that is slow, or one that runs out of memory?"
 NARROW = "What goes wrong, or what do you want to achieve with it?"
 SHOW_CODE = "Can you paste the loop, or name the file that it is in?"
@@ -78,11 +80,15 @@ def compose(
     chosen = [c for c in chosen if c not in beside]
     fit = _Fit(words, raw.lower())
     told = bool(chosen and chosen[0].told)
-    strange = other_framework(question.text) or (not cases and not told and foreign(question.text))
+    sum_ = None if told else reckoned(question.text)
+    known = told or sum_ is not None or bool(chosen and chosen[0].score >= _KNOWN)
+    ours = bool(cases) or known or (scope(question.text) >= 1.0 and not foreign(question.text))
+    strange = other_framework(question.text) or not ours
     if strange and not evidence.read and not evidence.findings and not run:
         if vague(words):
             return Reply(ASK_BACK, None, [SHOW], ASK_BACK)
-        return Reply(NOT_OURS, ours=False)
+        near = scope(question.text) > 0.0
+        return Reply(f"{NOT_OURS} {PERHAPS_OURS}" if near else NOT_OURS, ours=False)
     if evidence.serious and not told:
         return _from_findings(question, evidence, shape, chosen, beside, fit, run)
     if chosen and chosen[0].seen:
@@ -93,7 +99,7 @@ def compose(
         return Reply(f"Only the code can tell. {SHOW_CODE}", None, [READ], SHOW_CODE)
     if healthy and not told:
         return _healthy(chosen, fit)
-    if not told and (sum_ := reckoned(question.text)) is not None:
+    if sum_ is not None:
         return Reply(sum_.says, sum_.verdict if shape.decides else None, sum_.actions)
     if chosen:
         return _from_claims(chosen, shape, fit, run)
