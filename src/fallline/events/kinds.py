@@ -219,6 +219,8 @@ class Step(Event):
     skipped: bool | None = None  # (watcher) the scaler or the guard skipped it
     closure: bool | None = None  # step(closure)
     boundary: Location | None = None  # the test that decides to step, under accumulation
+    # (reader) the count in that test, where it is 1 by default or nothing shows that it is more
+    optional: str | None = None
 
 
 @dataclass(slots=True, eq=False, repr=False)

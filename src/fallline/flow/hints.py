@@ -67,7 +67,7 @@ NEVER_EMPTY = re.compile(
     r"att|pad|causal|src|tgt|seq|token|length|pool|input|spec|encoder|decoder|frame|bias"
 )
 _EPSILON = re.compile(
-    r"(^|_)(eps|epsilon|smooth(ing)?|tiny|delta|jitter|floor|min_value)($|_)|eps$", re.I
+    r"(^|_)(eps|epsilon|smooth(ing)?|tiny|jitter|floor|min_value)($|_)|eps$|^delta$", re.I
 )
 # Quantities that are positive by how they are chosen: a schedule, a temperature, a scale.
 _CHOSEN = re.compile(

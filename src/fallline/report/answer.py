@@ -105,7 +105,7 @@ def _chapter(answer: Answer) -> str:
             if fix.code:
                 lines += ["", textwrap.indent(fix.code.rstrip(), "      "), ""]
             if fix.costs:
-                lines.append(_wrapped(f"It costs: {fix.costs}", "    ", "    "))
+                lines.append(_wrapped(f"What it costs: {fix.costs}", "    ", "    "))
         lines.append("")
     lines += _section("Avoid", [(a.advice, a.because + _backs(a.backs)) for a in answer.avoid])
     lines += _section("Verify", [(s.run, s.tells + _backs(s.backs)) for s in answer.verify])
@@ -205,7 +205,7 @@ def chapter(answer: Answer) -> str:
         for fix in answer.fixes:
             out += [f"### {fix.title}", "", f"If {fix.when}. {fix.because}{cite(fix.backs)}", ""]
             out += ["```python", fix.code.rstrip(), "```", ""] if fix.code else []
-            out += [f"It costs: {fix.costs}", ""] if fix.costs else []
+            out += [f"What it costs: {fix.costs}", ""] if fix.costs else []
     out += _bullets("Avoid", [(a.advice, a.because, a.backs) for a in answer.avoid])
     out += _bullets(
         "Verify",

@@ -260,7 +260,7 @@ def case_page(case: Case, level: int = 1) -> str:
     mark = "#" * level
     out = [f"{mark} {case.title}\n", f"People say: {'; '.join(case.says[:6])}.\n"]
     if case.rules:
-        out.append(f"Findings that mean this case: {', '.join(case.rules)}.\n")
+        out.append(f"Findings that point to this case: {', '.join(case.rules)}.\n")
     out += _section(mark, "Known", [f"- {s.text}{cite(s.backs)}" for s in case.knows])
     out += _section(mark, "Measure first", [_step(s) for s in case.measure])
     out += _section(mark, "Then", [f"- If {w}: {t}{cite(b)}" for w, t, b in case.tree])
@@ -271,7 +271,7 @@ def case_page(case: Case, level: int = 1) -> str:
         mark,
         "Avoid",
         [
-            f"- **{a.advice.rstrip('.')}.** {f'It tempts: {a.tempts} ' if a.tempts else ''}{a.because}{cite(a.backs)}"
+            f"- **{a.advice.rstrip('.')}.** {f'Why it tempts: {a.tempts} ' if a.tempts else ''}{a.because}{cite(a.backs)}"
             for a in case.avoid
         ],
     )
@@ -291,7 +291,7 @@ def _step(step: Step) -> str:
 
 
 def _fix(fix: Fixing) -> str:
-    costs = f" It costs: {fix.costs}" if fix.costs else ""
+    costs = f" What it costs: {fix.costs}" if fix.costs else ""
     text = f"- **{fix.title}**, if {fix.when}. {fix.because}{costs}{cite(fix.backs)}"
     return f"{text}\n\n{_block(fix.code)}\n" if fix.code else text
 

@@ -11,7 +11,7 @@ from fallline.location import Location
 from fallline.syntax.names import HABITS, SAME, UNKNOWN, constant_of
 from fallline.syntax.nodes import FIELDS, PLAIN, fields_of
 from fallline.syntax.source import Source
-from fallline.syntax.unit_tests import is_unit_test
+from fallline.syntax.unit_tests import is_benchmark, is_unit_test, times_only
 
 if TYPE_CHECKING:
     from fallline.syntax.project import Project
@@ -83,6 +83,16 @@ class Module:
     def is_unit_test(self) -> bool:
         """What it does wrong is done to numbers that a test made up: worth a note."""
         return is_unit_test(self.path, self.source.text)
+
+    @cached_property
+    def is_benchmark(self) -> bool:
+        """What it trains is thrown away: only the time that it takes matters."""
+        return is_benchmark(self.path, self.source.text)
+
+    def only_times(self, line: int) -> bool:
+        """Whether this line is in a function that runs a training step to time it."""
+        around = [f for f in self.functions.values() if f.lineno <= line <= (f.end_lineno or 0)]
+        return any(times_only(f.name, self.segment(f)) for f in around)
 
     def notes(self, about: str) -> dict[ast.AST, Any]:
         """A table of answers about nodes, one for each question, kept as long as the file is."""

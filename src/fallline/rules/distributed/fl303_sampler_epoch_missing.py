@@ -63,8 +63,7 @@ for epoch in range(epochs):
                 continue
             yield self.finding(
                 module.location(kept),
-                f"set_epoch stops here: the epoch is stored, nothing in {cls.name} reads it, and `self.{inner}`, which is gone over, never "
-                f"gets it, so every epoch has the same order. Call `self.{inner}.set_epoch(epoch)`.",
+                f"set_epoch stops here: the epoch is stored, nothing in {cls.name} reads it, and `self.{inner}`, which is iterated over, never gets it, so every epoch has the same order. Call `self.{inner}.set_epoch(epoch)`.",
                 presuming=f"`self.{inner}` shuffles by the epoch",
             )
         yield from self._lost_on_the_way(module)

@@ -15,7 +15,7 @@ class ParametersNotOptimized(Observed):
     code = "FL126"
     name = "parameters-not-optimized"
     severity = Severity.ERROR
-    what = "Parameters that receive gradients belong to no optimizer: a run shows them, and so does source that lists the parameters by hand."
+    what = "Parameters receive gradients but belong to no optimizer. A run shows them, and so does source that lists the parameters by hand."
     why = (
         "They stay at their random start while the rest of the model trains around them. It happens when a layer is added after the optimizer was built, "
         "when parameter groups are written by hand, or when the optimizer was given a different copy of the model."

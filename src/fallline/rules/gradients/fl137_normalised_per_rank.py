@@ -107,7 +107,7 @@ class NormalisedPerRank(Rule):
             ):
                 yield self.finding(
                     module.location(call),
-                    "The gradients of all ranks are summed and never divided, so they are as many times too large as there are ranks. "
+                    "The gradients of all ranks are summed and never divided, so they are too large by a factor of the number of ranks. "
                     "Use `op=dist.ReduceOp.AVG`, or divide by `dist.get_world_size()`",
                 )
 

@@ -54,8 +54,7 @@ class DecayByName(Observed):
             if model is not None:
                 yield self.finding(
                     module.location(names),
-                    f"Norm weights are exempt from weight decay by the name LayerNorm.weight, but the norms of {model} are usually called otherwise, so all of them are "
-                    "decayed. Exempt parameters with fewer than two dimensions instead",
+                    f"Norm weights are exempt from weight decay by the name LayerNorm.weight, but the norms of {model} usually have other names, so all of them are decayed. Exempt parameters with fewer than two dimensions instead",
                     model=model,
                 )
 

@@ -14,7 +14,7 @@ class ParameterNonfinite(Observed):
     severity = Severity.ERROR
     yields_to = ("FL620", "FL621", "FL623")
     what = "A parameter (or a buffer such as BatchNorm's running statistics) was NaN or Inf before the forward pass; the finding names the update that made it so."
-    why = "The loss, the data and the code of the forward pass are then innocent: whatever is computed with that parameter is NaN, for ever."
+    why = "The loss, the data and the code of the forward pass are then not the cause: whatever is computed with that parameter is NaN, for ever."
     instead = (
         "Go back to a checkpoint from before the named update, and look at what it applied: its learning rate, its gradient norm, its "
         "loss scale. `fallline run` holds back non-finite gradients that its guard sees, but not a finite gradient times a huge learning rate. "

@@ -13,7 +13,7 @@ class PackingLeaks(Observed):
     name = "packing-leaks"
     severity = Severity.WARNING
     what = """\
-Finds rows that hold several samples whose borders do not hold: tokens attend to the sample before, or its last token is trained to predict the first token of the next one.
+Finds rows with several packed samples that are not kept apart: tokens attend to the sample before, or its last token is trained to predict the first token of the next one.
 
 Measured: the tokens of one sample are changed, and the logits of another one must not change."""
     why = """\

@@ -16,7 +16,7 @@ class PaddingSupervised(Observed):
     name = "padding-supervised"
     severity = Severity.ERROR
     what = """\
-Finds padding positions that count: they have a label, or they are in the number that the sum of the losses is divided by."""
+Finds padding positions that count: they have a label, or they are counted in the number that the summed loss is divided by."""
     why = """\
 The model learns to write padding: in a batch of short answers most of the loss is about it, falls fast and looks good. In the divisor, short samples make the gradient smaller than it should be."""
     instead = """\

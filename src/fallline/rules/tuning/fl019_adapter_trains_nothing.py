@@ -16,7 +16,7 @@ class AdapterTrainsNothing(Observed):
     name = "adapter-trains-nothing"
     severity = Severity.ERROR
     what = """\
-Finds adapters (LoRA and its kin) of which no parameter gets a gradient or is in an optimizer."""
+Finds adapters (LoRA and similar) without a single parameter that gets a gradient or is in an optimizer."""
     why = """\
 The run trains nothing, or only what was not meant to be trained. The loss moves a little with the data, so it can take hours to notice, and the saved adapter is the untrained one."""
     instead = """\

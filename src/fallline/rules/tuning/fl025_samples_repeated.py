@@ -33,7 +33,7 @@ class SamplesRepeated(Observed):
     )
     why = (
         "Each worker has its own copy of the dataset and iterates over all of it. With 2 workers an epoch holds every sample 2 times: it takes twice "
-        "as long, counts of samples and epochs are wrong, and an evaluation weighs nothing but repeats."
+        "as long, counts of samples and epochs are wrong, and an evaluation averages over repeats."
     )
     instead = (
         "Give each worker its share:\n\n"
@@ -60,14 +60,14 @@ class SamplesRepeated(Observed):
                 continue
             yield self.finding(
                 module.location(call),
-                f"Each of the loader's workers iterates over the whole {cls.name}, so every sample comes once per worker. "
+                f"Each of the loader's workers iterates over the whole {cls.name}, so every sample is seen once per worker. "
                 "Divide the samples in `__iter__` with torch.utils.data.get_worker_info()",
                 severity=None if number is not None else Severity.WARNING,
             )
 
     def says(self, entry: dict[str, Any]) -> str:
         return (
-            f"The first batches of {entry['workers']} loader workers are the same: each worker iterates over the whole dataset, so every sample comes once per worker. "
+            f"The first batches of {entry['workers']} loader workers are the same: each worker iterates over the whole dataset, so every sample is seen once per worker. "
             "Divide the samples in `__iter__` with torch.utils.data.get_worker_info()"
         )
 
