@@ -265,7 +265,7 @@ class Updates:
             else:
                 routine.differs(key)
         progress.steps += 1
-        event = again or self._steps.record(optimizer, call.place, skipped, self._closure.given)
+        event = again or self._steps.record(optimizer, call, skipped, self._closure.given)
         routine.stepped(progress.steps)
         name = event.optimizer or ""
         counts = progress.counts
