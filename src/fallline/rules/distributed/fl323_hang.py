@@ -9,6 +9,7 @@ from fallline.finding import Finding, Severity
 from fallline.location import Location
 from fallline.rule import Rule
 from fallline.rules.distributed._specimen import RANKS, RANKS_TRAIN
+from fallline.runs.flight import flight_lines
 from fallline.runs.stall import STALLED, sentences, stall_of
 
 __all__ = ["Hang"]
@@ -63,9 +64,15 @@ dist.destroy_process_group()
             return
         yield self.finding(
             odd[0].at or Location("", 1),
-            f"No rank has made an update for {stall.idle:.0f} s. {' '.join(sentences(stall))}",
+            f"No rank has made an update for {stall.idle:.0f} s. {' '.join(sentences(stall))}{_recorded(run)}",
             seconds=stall.idle,
             ranks=[state.rank for state in odd][:64],
             updates=odd[0].updates,
             threshold=self.stalled,
         )
+
+
+def _recorded(run: Any) -> str:
+    """What torch's flight recorder says, where its dumps are."""
+    said = flight_lines(run.flights)
+    return f" torch's flight recorder: {' '.join(said)}" if said else ""
