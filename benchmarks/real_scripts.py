@@ -170,6 +170,8 @@ def healthy(stage: Stage, real: Real) -> Shown:
     wrong = []
     if bare.status or watched.status != bare.status:
         wrong.append(f"exit {bare.status} bare, {watched.status} watched: {watched.output[-600:]}")
+    if "not watched" in watched.output:
+        wrong.append(watched.said)
     same = bare.bits == watched.bits and bool(bare.bits.get("steps") or bare.bits.get("state"))
     if not same:
         wrong.append(f"other bits: {bare.bits} {watched.bits}")

@@ -36,7 +36,7 @@ def _mnist(count: int, *places: str) -> Callable[[Path], None]:
         for place in places:
             raw = (folder / place / "MNIST" / "raw").resolve()
             raw.mkdir(parents=True, exist_ok=True)
-            for split, size in (("train", count), ("t10k", 200)):
+            for split, size in (("train", count), ("t10k", 100)):
                 images, labels = _digits(size, seed=len(split))
                 _idx(raw / f"{split}-images-idx3-ubyte", images)
                 _idx(raw / f"{split}-labels-idx1-ubyte", labels)
@@ -44,7 +44,7 @@ def _mnist(count: int, *places: str) -> Callable[[Path], None]:
     return write
 
 
-def _cifar(place: str, count: int = 400) -> Callable[[Path], None]:
+def _cifar(place: str, count: int = 200) -> Callable[[Path], None]:
     def write(folder: Path) -> None:
         base = (folder / place / "cifar-10-batches-py").resolve()
         base.mkdir(parents=True, exist_ok=True)
@@ -164,7 +164,7 @@ def _bsd300(folder: Path) -> None:
     from PIL import Image
 
     random = np.random.default_rng(0)
-    for split, count in (("train", 96), ("test", 8)):
+    for split, count in (("train", 64), ("test", 4)):
         base = folder / "dataset" / "BSDS300" / "images" / split
         base.mkdir(parents=True, exist_ok=True)
         for n in range(count):
@@ -255,11 +255,11 @@ def _weights(folder: Path, kind: str) -> None:
 
 
 WRITERS: dict[str, Callable[[Path], None]] = {
-    "mnist ../data": _mnist(1920, "../data"),
-    "mnist ./data": _mnist(1920, "./data"),
-    "mnist ../../data": _mnist(1920, "../../data"),
-    "mnist ../../data/mnist": _mnist(1920, "../../data/mnist"),
-    "mnist ../../../Datasets": _mnist(1920, "../../../Datasets"),
+    "mnist ../data": _mnist(960, "../data"),
+    "mnist ./data": _mnist(960, "./data"),
+    "mnist ../../data": _mnist(960, "../../data"),
+    "mnist ../../data/mnist": _mnist(960, "../../data/mnist"),
+    "mnist ../../../Datasets": _mnist(960, "../../../Datasets"),
     "cifar ./data": _cifar("./data"),
     "cifar ../../data": _cifar("../../data"),
     "cora": _cora,

@@ -37,7 +37,7 @@ FRAMEWORKS = (
         _LIGHTNING,
         "examples/fabric/image_classifier/train_fabric.py",
         ("examples/fabric/image_classifier",),
-        "--epochs 2",
+        "--epochs 2 --batch-size 16",
         data=("mnist ../../../Datasets",),
     ),
     Real(

@@ -23,7 +23,7 @@ _CLASSIC = (
         _EXAMPLES,
         "mnist/main.py",
         ("mnist",),
-        "--epochs 2 --no-accel",
+        "--epochs 2 --no-accel --batch-size 16 --test-batch-size 50",
         data=("mnist ../data",),
     ),
     Real(
@@ -31,7 +31,7 @@ _CLASSIC = (
         _EXAMPLES,
         "mnist_rnn/main.py",
         ("mnist_rnn",),
-        "--epochs 2",
+        "--epochs 1 --batch-size 16",
         data=("mnist ../data",),
     ),
     Real(
@@ -39,7 +39,7 @@ _CLASSIC = (
         _EXAMPLES,
         "vae/main.py",
         ("vae",),
-        "--epochs 3 --no-accel",
+        "--epochs 2 --no-accel --batch-size 16",
         data=("mnist ../data", "results"),
     ),
     Real(
@@ -133,7 +133,7 @@ _CLASSIC = (
         ("imagenet",),
         "--dummy --no-accel --epochs 1 -b 16 -j 0 --lr 0.01",
         swaps=(
-            Swap("FakeData(1281167, (3, 224, 224), 1000", "FakeData(960, (3, 32, 32), 1000"),
+            Swap("FakeData(1281167, (3, 224, 224), 1000", "FakeData(800, (3, 32, 32), 1000"),
             Swap("FakeData(50000, (3, 224, 224), 1000", "FakeData(64, (3, 32, 32), 1000"),
         ),
     ),
@@ -193,7 +193,7 @@ _CLASSIC = (
         _GAN,
         "implementations/gan/gan.py",
         ("implementations/gan",),
-        "--n_epochs 2",
+        "--n_epochs 1 --batch_size 16",
         data=("mnist ../../data/mnist",),
     ),
     Real(
@@ -201,7 +201,7 @@ _CLASSIC = (
         _GAN,
         "implementations/wgan/wgan.py",
         ("implementations/wgan",),
-        "--n_epochs 2",
+        "--n_epochs 1 --batch_size 16",
         data=("mnist ../../data/mnist",),
     ),
     Real(
@@ -209,7 +209,7 @@ _CLASSIC = (
         _GAN,
         "implementations/wgan_gp/wgan_gp.py",
         ("implementations/wgan_gp",),
-        "--n_epochs 2",
+        "--n_epochs 1 --batch_size 16",
         data=("mnist ../../data/mnist",),
     ),
     Real(
@@ -217,7 +217,7 @@ _CLASSIC = (
         _GAN,
         "implementations/acgan/acgan.py",
         ("implementations/acgan",),
-        "--n_epochs 1 --batch_size 32",
+        "--n_epochs 1 --batch_size 16",
         data=("mnist ../../data/mnist",),
     ),
     Real(
@@ -311,7 +311,7 @@ _CLASSIC = (
         _RL,
         "cleanrl/dqn.py",
         ("cleanrl/dqn.py", "cleanrl_utils"),
-        "--total-timesteps 2500 --learning-starts 1000 --no-cuda",
+        "--total-timesteps 2000 --learning-starts 1000 --no-cuda",
         path=(".",),
     ),
     Real(
@@ -327,7 +327,7 @@ _CLASSIC = (
         _RL,
         "cleanrl/c51.py",
         ("cleanrl/c51.py", "cleanrl_utils"),
-        "--total-timesteps 2500 --learning-starts 1000 --no-cuda",
+        "--total-timesteps 2000 --learning-starts 1000 --no-cuda",
         path=(".",),
     ),
     Real(
