@@ -116,6 +116,7 @@ DCGAN = Port(
         Edit("        errD_real.backward()", "        D_x ="),
         Edit("        D_x =", "        errD_fake.backward()", "", indent=True),
         Edit("        errD_fake.backward()", "        D_G_z1 ="),
+        Edit("            label.fill_(fake", "            output = netD(fake", "            label = torch.full_like(label, fake_label)\n"),
         Edit("        D_G_z1 =", "        optimizerD.step()", "", indent=True, last="            micro.backward(errD)\n"),
         Edit("        optimizerD.step()", "        ######", "\n"),
         Edit("        netG.zero_grad()", "        label.fill_(real"),
@@ -125,7 +126,7 @@ DCGAN = Port(
     ),
     r"Loss_D: .*",
     "--dataset fake --niter 1 --ngf 4 --ndf 4 --batchSize 32 --workers 0 --manualSeed 1",
-    "two Steppers; the two backward passes of D become one of their sum; zero_grad, backward and step go",
+    "two Steppers; the two backward passes of D become one of their sum, so the labels of the first must not be overwritten; zero_grad, backward and step go",
 )  # fmt: skip
 
 PPO = Port(

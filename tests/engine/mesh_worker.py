@@ -15,7 +15,7 @@ from pathlib import Path
 import rank_worker
 import torch
 import torch.distributed as dist
-from rank_worker import batches_of, refused
+from rank_reference import batches_of, reference, refused
 from torch import nn
 from torch.distributed._composable.replicate import replicate
 from torch.distributed.device_mesh import init_device_mesh
@@ -214,7 +214,7 @@ def window(build, rank, world, folder, *, accumulate, weighted, clip):
     stepper = case.stepper(torch.optim.SGD, 0.1, accumulate=accumulate, clip_norm=clip)
     for x, y in stepper.over(batches[case.reader]):
         step(case, stepper, x, y, weighted)
-    updates = rank_worker.reference(want, batches, accumulate, weighted, clip)
+    updates = reference(want, batches, accumulate, weighted, clip)
     assert stepper.updates == updates, (stepper.updates, updates)
     true = torch.stack([p.grad.norm() for p in want.parameters()]).norm()
     norm, coefficient = stepper.last.norm, stepper.last.coefficient if clip else 1.0
@@ -402,7 +402,7 @@ def refusals(rank: int, world: int, folder: Path) -> None:
     stepper, want = stepper_of(ddp, reduction="sum"), Wide(0)
     with stepper.micro_batch() as micro:
         micro.backward(nn.functional.mse_loss(ddp(batches[rank][0][0]), batches[rank][0][1]))
-    rank_worker.reference(want, batches, 1, False, None)
+    reference(want, batches, 1, False, None)
     for a, b in zip(ddp.parameters(), want.parameters(), strict=True):
         assert float((a - b).detach().abs().max()) < 1e-12
     # torch's own hooks average, and are known.

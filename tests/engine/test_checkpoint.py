@@ -441,3 +441,51 @@ def test_buffers_are_used_again_and_never_mixed_up():
             assert torch.equal(staged["step"][1]["c"], state["step"][1]["c"])
         else:
             assert staged["step"] == state["step"]
+
+
+def test_a_second_stepper_is_saved_with_its_model(tmp_path):
+    """A GAN, stopped and continued: one checkpoint for both, and the generator's windows close with the discriminator's."""
+    dataset = torch.utils.data.TensorDataset(torch.randn(28, 2, generator=torch.Generator()))
+
+    def run(stop, folder):
+        fallline.seed_everything(0)
+        nets = nn.Linear(3, 2), nn.Linear(2, 1)
+        generator, critic = (
+            fallline.Stepper(net, torch.optim.Adam(net.parameters(), lr=0.01), accumulate=2)
+            for net in nets
+        )
+        loader = torch.utils.data.DataLoader(dataset, batch_size=4, shuffle=True)
+        fallline.load_checkpoint(folder, stepper=critic, also={"generator": generator})
+        while critic.updates < stop:
+            for (real,) in critic.over(loader):
+                noise = torch.randn(len(real), 3)
+                with critic.micro_batch() as micro:
+                    micro.backward(nets[1](nets[0](noise).detach()).mean() - nets[1](real).mean())
+                with generator.micro_batch(last=critic.updated) as micro:
+                    micro.backward(-nets[1](nets[0](noise)).mean())
+                if critic.updated and critic.updates == stop:
+                    break
+        assert generator.updates == critic.updates
+        fallline.save_checkpoint(folder, stepper=critic, also={"generator": generator})
+        return [p.detach() for net in nets for p in net.parameters()]
+
+    straight = run(
+        6, tmp_path / "straight"
+    )  # four updates in an epoch, the last one with a remainder
+    run(3, tmp_path / "stopped")
+    assert all(map(torch.equal, straight, run(6, tmp_path / "stopped")))
+    # A different generator is noticed before anything is loaded.
+    critic, other = nn.Linear(2, 1), nn.Linear(3, 4)
+    before = critic.weight.detach().clone()
+    steppers = [
+        fallline.Stepper(net, torch.optim.Adam(net.parameters())) for net in (critic, other)
+    ]
+    with pytest.raises(EngineError, match="saved from a different model"):
+        fallline.load_checkpoint(
+            tmp_path / "stopped", stepper=steppers[0], also={"generator": steppers[1]}
+        )
+    assert torch.equal(before, critic.weight)
+    for _ in steppers[1].over([]):
+        pass
+    with pytest.raises(EngineError, match="a folder of its own"):
+        fallline.save_checkpoint(tmp_path, stepper=steppers[0], also={"generator": steppers[1]})

@@ -212,6 +212,11 @@ class Stepper:
         """Complete passes of `over`."""
         return self._position.epoch
 
+    @property
+    def reads_data(self) -> bool:
+        """Whether over() was ever entered."""
+        return self._position.current is not None
+
     def samples_of(self, update: int) -> tuple[int, list[int]]:
         """The epoch and the dataset's indices that an update (counted from 0, as in `last.update`) was made of, on all ranks.
 

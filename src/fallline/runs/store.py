@@ -38,6 +38,7 @@ __all__ = [
     "files_by_rank",
     "free_folder",
     "rank_files",
+    "unwritable",
 ]
 
 MARK = "run.json"  # in every run folder: which run it belongs to
@@ -100,6 +101,23 @@ def claim_folder(wanted: Path, rank: int, world: int) -> Path:
         if _marked(folder, launch) and _taken(folder, rank):
             return folder
     raise OSError(f"no free folder beside {wanted}")
+
+
+def unwritable(folder: Path) -> str | None:
+    """Why nothing can be written to this folder; None where it can. Leaves nothing behind."""
+    missing = [p for p in (folder, *folder.parents) if not p.exists()]
+    probe = folder / ".fallline"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        return error.strerror or str(error)
+    finally:
+        for made in missing:
+            with suppress(OSError):
+                made.rmdir()
+    return None
 
 
 def free_folder(wanted: Path) -> Path:

@@ -210,7 +210,7 @@ def _registered(module: nn.Module, name: str, new: Any) -> None:
             handler(call)
 
 
-_calls = Tap(_patch_call, variants=True)
+_calls = Tap(_patch_call, variants=True, hot=True)
 FORWARD = Topic(ForwardCall, _calls)
 MODULE_CALL = Topic(ModuleCall, _calls)
 MODULE_MADE = Topic(ModuleMade, Tap(_patch_init))

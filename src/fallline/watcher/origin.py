@@ -22,6 +22,7 @@ from fallline.replay.again import prepare_crashed
 from fallline.replay.capture import CallSites, Capture
 from fallline.replay.modules import unwrap
 from fallline.replay.randomness import Randomness
+from fallline.replay.shards import is_finite, local
 from fallline.replay.tensors import storage
 from fallline.taps.frames import is_user_file, locate, user_frames
 from fallline.watcher.objects import Objects
@@ -128,10 +129,10 @@ class Origin:
         if scaled or self.lost or self._replays.enough:
             return
         for probe in self._probe():
-            gradient = probe.grad
+            gradient = local(probe.grad) if probe.grad is not None else None
             if gradient is None or not gradient.is_cpu or math.isfinite(gradient.sum().item()):
                 continue
-            if not bool(torch.isfinite(gradient).all()):
+            if not is_finite(gradient):
                 self.gradient_bad(event, probe)
                 return
 
@@ -186,7 +187,7 @@ class Origin:
         probes = self._parameter_probes(name, optimizer)
         if not all(map(math.isfinite, map(Tensor.item, map(Tensor.sum, probes)))):
             for p in (p for g in optimizer.param_groups for p in g["params"]):
-                if not bool(torch.isfinite(p.detach()).all()):
+                if not is_finite(p):
                     self._made_bad[id(p)] = (index, event.at, name)
 
     def _parameter_probes(self, name: str, optimizer: torch.optim.Optimizer) -> list[Tensor]:
@@ -210,7 +211,7 @@ class Origin:
                 p
                 for g in optimizer.param_groups
                 for p in g["params"]
-                if p.grad is not None and not bool(torch.isfinite(p.grad).all())
+                if p.grad is not None and not is_finite(p.grad)
             ),
             None,
         )
@@ -370,11 +371,7 @@ class Origin:
             return None
         for model in self.capture.models:
             for name, p in unwrap(model).named_parameters():
-                if (
-                    p.is_floating_point()
-                    and p.layout is torch.strided
-                    and not bool(torch.isfinite(p.detach()).all())
-                ):
+                if p.is_floating_point() and p.layout is torch.strided and not is_finite(p):
                     return self._poisoned_facts(self._name_of(p) or name, p)
         return None
 

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 
 from fallline.events import GradRead
-from fallline.replay.shards import shards_of
 from fallline.taps.frames import Place
 from fallline.watcher.emit import Emitter, spot
 from fallline.watcher.forwards import MARK
@@ -59,8 +58,7 @@ class Reach:
             mark.event.used = True
         held = sorted((leaf for leaf in leaves if self._objects.is_trained(leaf)), key=id)
         all_trained = len(held) == len(leaves)
-        shards = shards_of(model for _, model in self._objects.models())
-        held = [shards.get(id(leaf), leaf) for leaf in held]
+        held = self._objects.as_stepped(held)
         if not all_trained:
             at, callers = spot(where)
             self._emitter.emit(GradRead(at, callers=callers, what="input"))

@@ -22,6 +22,7 @@ from fallline.watcher.collectives import Collectives
 from fallline.watcher.decay import Decay
 from fallline.watcher.duty import Duty
 from fallline.watcher.emit import Emitter
+from fallline.watcher.engines import Engines
 from fallline.watcher.forks import Forks
 from fallline.watcher.forwards import Forwards
 from fallline.watcher.fuse import Fuse
@@ -144,6 +145,9 @@ class Session:
         )  # fmt: skip
         forwards.subscribe(taps)
         self.backwards.subscribe(taps)
+        Engines(draft, guard).subscribe(
+            taps, fuse
+        )  # what it adds to an update comes before its end
         self.updates.subscribe(taps)
         Clips(emitter, routine, objects, draft, wrappers, guard, fuse).subscribe(taps)
         by_hand.subscribe(fuse)

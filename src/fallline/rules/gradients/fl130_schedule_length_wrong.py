@@ -129,8 +129,8 @@ class ScheduleLengthWrong(Rule):
                 if updates >= self.least_updates and abs(updates * window / length - 1) < self.near:
                     yield self.finding(
                         Location(entry["path"], entry["line"], function=entry.get("function", "")),
-                        f"The schedule is {length:,} steps long, and the whole run advanced it {updates:,} times, once for each update of {window:g} micro-batches: "
-                        f"its length counts micro-batches, so the run ended long before the schedule did. Divide its length by {window:g}",
+                        f"The schedule is {length:,} steps long, but the run made only {updates:,} updates of {window:g} micro-batches each, so it ended long before the "
+                        f"schedule did. The length probably counts micro-batches: if so, divide it by {window:g}",
                         step=updates - 1,
                         length=length,
                         micro_batches=window,
