@@ -18,6 +18,7 @@ from fallline.api.values import (
     kind_by_name,
 )
 from fallline.flow.modes import class_has_mode
+from fallline.flow.modules import learns
 from fallline.reader.machine import Machine
 from fallline.syntax import Module
 from fallline.syntax.classes import find_method
@@ -138,6 +139,10 @@ def construct(
     thing.facts["type"] = cls.node.name
     if kind == "model":
         thing.facts.update(_layers(cls))
+        if not _may_learn(cls):
+            thing.facts["frozen"] = (
+                True  # a loss, a transform: its result has the graph of what goes in
+            )
     if kind == "optimizer":
         thing.facts["parameters"] = parameter_sets(machine, args[0]) if args else None
     inside = machine.around.inside_model
@@ -186,6 +191,24 @@ def _look(value: Value, exact: bool) -> object:
     if isinstance(value, Thing):
         return (value.kind, value.facts.get("type"))
     return value.__class__
+
+
+def _may_learn(cls: Class) -> bool:
+    """Whether a model class may hold weights: it makes some, is given modules, or derives from another class of the project."""
+    kept = cls.module.notes("may learn")
+    known: bool | None = kept.get(cls.node)
+    if known is None:
+        plain = cls.module.bases(cls.node) == ["torch.nn.Module"]
+        takes = any(isinstance(n, ast.Attribute) and n.attr in _TAKES for n in walk(cls.node))
+        init = find_method(cls.module, cls.node, "__init__")
+        given = init is not None and any(kind_by_name(a.arg) == "model" for a in init[1].args.args)
+        known = kept[cls.node] = not plain or takes or given or learns(cls.module, cls.node)
+    return known
+
+
+_TAKES = frozenset(
+    {"add_module", "register_module", "register_parameter", "Parameter", "load", "from_pretrained"}
+)
 
 
 def _layers(cls: Class) -> dict[str, bool | None]:
