@@ -194,21 +194,25 @@ def _look(value: Value, exact: bool) -> object:
 
 
 def _may_learn(cls: Class) -> bool:
-    """Whether a model class may hold weights: it makes some, is given modules, or derives from another class of the project."""
+    """Whether a model class may hold weights: it makes some, calls what it was given, or derives from another class."""
     kept = cls.module.notes("may learn")
     known: bool | None = kept.get(cls.node)
     if known is None:
-        plain = cls.module.bases(cls.node) == ["torch.nn.Module"]
-        takes = any(isinstance(n, ast.Attribute) and n.attr in _TAKES for n in walk(cls.node))
-        init = find_method(cls.module, cls.node, "__init__")
-        given = init is not None and any(kind_by_name(a.arg) == "model" for a in init[1].args.args)
-        known = kept[cls.node] = not plain or takes or given or learns(cls.module, cls.node)
+        plain = set(cls.module.bases(cls.node)) == {"torch.nn.Module"}
+        known = kept[cls.node] = (
+            not plain or _calls_a_part(cls.node) or learns(cls.module, cls.node)
+        )
     return known
 
 
-_TAKES = frozenset(
-    {"add_module", "register_module", "register_parameter", "Parameter", "load", "from_pretrained"}
-)
+def _calls_a_part(cls: ast.ClassDef) -> bool:
+    """`self.body(x)`, where `body` is not a method; add_module and its kin."""
+    methods = {m.name for m in cls.body if isinstance(m, ast.FunctionDef)}
+    for node in walk(cls):
+        match node:
+            case ast.Call(ast.Attribute(ast.Name("self"), name)) if name not in methods:
+                return True
+    return False
 
 
 def _layers(cls: Class) -> dict[str, bool | None]:
