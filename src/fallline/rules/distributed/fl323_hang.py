@@ -8,6 +8,7 @@ from typing import Any
 from fallline.finding import Finding, Severity
 from fallline.location import Location
 from fallline.rule import Rule
+from fallline.rules.distributed._specimen import RANKS, RANKS_TRAIN
 from fallline.runs.flight import flight_lines
 from fallline.runs.stall import STALLED, sentences, stall_of
 
@@ -29,16 +30,9 @@ class Hang(Rule):
         "value that was broadcast."
     )
     wrong = (
-        """\
-import time
-
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-torch.manual_seed(0)
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        "import time\n\n"
+        + RANKS
+        + """\
 
 
 def evaluate():
@@ -55,23 +49,7 @@ for update in range(60):
 dist.destroy_process_group()
 """,
     )
-    right = (
-        """\
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-torch.manual_seed(0)
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-for update in range(60):
-    loss = model(torch.randn(16, 8)).pow(2).mean()
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-dist.destroy_process_group()
-""",
-    )
+    right = (RANKS + RANKS_TRAIN,)
 
     stalled = STALLED  # seconds without an update on any rank
 
