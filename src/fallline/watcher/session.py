@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 from fallline.finding import Finding
@@ -30,6 +29,7 @@ from fallline.watcher.heartbeat import Heartbeat
 from fallline.watcher.judge import Judge, Verdict
 from fallline.watcher.kept import KeptGraphs
 from fallline.watcher.known import Known
+from fallline.watcher.lessons import Lessons
 from fallline.watcher.loaders import Loaders
 from fallline.watcher.loading import Loading
 from fallline.watcher.log import EventLog
@@ -118,6 +118,7 @@ class Session:
             emitter, routine, objects, window, wrappers, draft, scalers, reach, origin, spikes, graphs, kept, fuse
         )  # fmt: skip
 
+        self.lessons = Lessons(observed, recording)
         self.trail = Trail(objects, progress, recording, fuse)
         known: dict[int, Known] = {}
         self.duty = duty = Duty(
@@ -167,6 +168,7 @@ class Session:
         self.hand_updates.start(rebind)
         self.taps.start()
         self.trail.start()
+        self.lessons.start(rebind=rebind)
         self._engine = Patches(rebind=rebind)
         tap_engine(self._engine)
         os.register_at_fork(after_in_child=self._forked)
@@ -181,6 +183,7 @@ class Session:
         asleep.start()
         self.taps.stop()
         self.trail.stop()
+        self.lessons.stop()
         self.hand_updates.stop()
 
     def _wake(self, call: StepCall) -> None:
@@ -190,6 +193,7 @@ class Session:
         self._compose()
         self.taps.start()
         self.trail.start()
+        self.lessons.start(rebind=self._rebind)
         if asleep is not None:
             asleep.stop()
         if self.trains is not None:
@@ -209,6 +213,7 @@ class Session:
         safely(self.hand_updates.finish)
         safely(self.owners.look)
         safely(self.guard.settle, True)
+        safely(self.lessons.finish)
         safely(self.judge.finish, status in ("finished", "exit 0"))
         safely(self.trail.finish)
         if self.recorder is not None:
@@ -221,9 +226,11 @@ class Session:
             self.recorder.describe("updates", self.progress.counts)
             self.recorder.close(status)
 
-    def crashed(self, trace: TracebackType | None) -> None:
+    def crashed(self, error: BaseException) -> None:
         """The program raised, and its frames are still there: perhaps it saw a NaN itself."""
+        trace = error.__traceback__
         if not self.fuse.off:
+            self.fuse.safely(self.lessons.failed, error)
             self.fuse.safely(self.recording.heartbeat.crashed, trace)
             self.fuse.safely(self.hand_updates.settle)
             self.fuse.safely(self.origin.crashed, trace)

@@ -12,7 +12,7 @@ from fallline.instruments.frame import Progress
 from fallline.instruments.script import NothingMeasured, Ran, Script, run_until
 
 if TYPE_CHECKING:
-    from fallline.instruments.data.observe import Listener
+    from fallline.instruments.data.observe import Hearing
     from fallline.instruments.data.report import Taught
     from fallline.taps.patches import Patches
     from fallline.taps.tap import Subscription
@@ -28,14 +28,14 @@ def data_of_script(
     progress: Progress | None = None,
 ) -> tuple[Taught, Ran]:
     """Run it until `batches` batches were learned from; what they teach, and how the run ended."""
-    listeners: list[Listener] = []
+    hearings: list[Hearing] = []
     taps: list[Subscription] = []
 
-    def make() -> Listener:
-        from fallline.instruments.data.observe import Listener
+    def make() -> Hearing:
+        from fallline.instruments.data.observe import Hearing
 
-        listeners.append(Listener(batches))
-        return listeners[0]
+        hearings.append(Hearing(batches))
+        return hearings[0]
 
     def listen(patches: Patches, ran: Ran) -> None:
         from fallline.taps.losses import LOSS
@@ -43,17 +43,22 @@ def data_of_script(
         from fallline.taps.vocabulary import RESIZED
 
         heard = Subscription(rebind=True)
-        heard.before(LOSS, listeners[0].loss_begins)
-        heard.after(RESIZED, listeners[0].resized)
+        heard.before(LOSS, hearings[0].loss_begins)
+        heard.after(RESIZED, hearings[0].resized)
         heard.start()
         taps.append(heard)
         patches.on_removal(heard.stop)
 
     # evaluations before the training do not count as updates: the listener says when it has enough
     ran = run_until(target, make, updates=64 * batches, ready=listen, progress=progress)
-    listener = listeners[0] if listeners else None
-    if listener is None or not (listener.lessons or listener.observed or listener.learner.models):
+    heard = hearings[0] if hearings else None
+    if heard is None or not _anything(heard):
         raise NothingMeasured(ran, "before a model was called with gradients on")
     from fallline.instruments.data.teach import taught
 
-    return taught(listener, tokenizer, ran), ran
+    return taught(heard, tokenizer, ran), ran
+
+
+def _anything(heard: Hearing) -> bool:
+    listener = heard.listener
+    return bool(listener.lessons or listener.observed or listener.learner.models)
