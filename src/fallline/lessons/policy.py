@@ -63,6 +63,7 @@ class Policies:
         # over tokens, without gradients: dropout active?
         self.fixed: list[tuple[ModelRef, Location | None, bool]] = []
         self.quiet: list[tuple[ModelRef, Location | None]] = []  # called without gradients
+        self.readers: set[int] = set()  # models that were called with tokens
         self.update = 0
         self.numbers = Numbers()
         self.observed: list[Observation] = []
@@ -84,7 +85,10 @@ class Policies:
         if not graph and not any(called == m for m, _ in self.quiet):
             self.quiet.append((called, at))
         ids = _tokens(bound)
-        if ids is None or len(self.passes) >= _KEPT:
+        if ids is None:
+            return
+        self.readers.add(id(model))
+        if len(self.passes) >= _KEPT:
             return
         own = self._copies.of(ids.long())
         if own is None:
@@ -230,11 +234,17 @@ class Policies:
                 continue
             if _beside(model, learning) and not _shares(model, learning):
                 found.append(note("FL021", at, why="dropout", model=type(model).__name__))
-        for model, at in trained:
+        # elsewhere a network that only hands gradients on is common: a perceptual loss, a frozen critic
+        for model, at in trained if self._copies.waits else self._language_models(trained):
             gets = any(id(p) in reached for p in model.parameters())
             if gets and learning and not any(id(p) in optimized for p in model.parameters()):
                 found.append(note("FL021", at, why="gradient", model=type(model).__name__))
         return found
+
+    def _language_models(
+        self, trained: list[tuple[nn.Module, Location | None]]
+    ) -> list[tuple[nn.Module, Location | None]]:
+        return [(model, at) for model, at in trained if id(model) in self.readers]
 
     def _observe(self, observation: Observation) -> None:
         key = (observation["code"], observation["path"], observation["line"])
