@@ -160,7 +160,7 @@ class _Batches(_Inner):
     def __len__(self) -> int:
         whole = len(self._inner) - self._before
         whole = min(whole, self._limit) if self._limit else whole
-        return int(self._before) - (-whole // int(self._times))
+        return int(self._before - (-whole // self._times))
 
 
 def _fetch(original: Wrapped) -> Wrapped:
