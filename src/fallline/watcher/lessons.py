@@ -26,7 +26,7 @@ from fallline.lessons.judge import (
 )
 from fallline.lessons.lesson import Lesson, Observation
 from fallline.lessons.listen import Listener
-from fallline.lessons.script_objects import held
+from fallline.lessons.on_stack import tokenizer_on_stack
 from fallline.lessons.words import Words, words_of
 from fallline.location import Location
 from fallline.replay.modules import wrapper_of
@@ -64,6 +64,7 @@ class Lessons:
         # what is asked when the script is over
         self._lessons: list[Lesson] = []
         self._tokenizer: Any = None
+        self._looked = False  # for the tokenizer
         self._model: weakref.ref[nn.Module] | None = None
         self._seen: set[tuple[str, str, int]] = set()
 
@@ -111,6 +112,9 @@ class Lessons:
 
     def _forward_begins(self, call: ForwardCall, listener: Listener) -> None:
         listener.forward_begins(call.module, call.args, call.kwargs, _at(call))
+        if not self._looked and listener.pending and _is_text(listener.pending[-1]):
+            self._looked = True
+            self._tokenizer = tokenizer_on_stack(call.frame, listener.loader)
         if listener.calls > _CALLS:
             self._listener = None
 
@@ -155,8 +159,6 @@ class Lessons:
             model = listener.learner.models[0][0] if listener.learner.models else None
             self._model = None if model is None else weakref.ref(model)
             self._lessons = [x for x in listener.lessons if _is_text(x)]
-            if self._lessons:
-                self._tokenizer = held().tokenizer
             words = words_of(self._tokenizer, config_holder(model), decode=over)
             found = [*listener.observed, *lesson_observations(self._lessons, words, model)]
             self._report(found + learning_observations(listener))
