@@ -1,13 +1,15 @@
 """Real repairs in public repositories: is the mistake found before the repair, and is the reader silent after it?
 
-    python benchmarks/history.py ROWS.jsonl --mirror FOLDER [--source SRC] [--near] [--keep OUT.jsonl] [--only TEXT] [--write]
+    python benchmarks/history.py ROWS.jsonl --mirror FOLDER [--source SRC] [--near] [--keep OUT.jsonl] [--only TEXT] [--jobs N] [--write]
+    python benchmarks/history.py ROWS.jsonl --mirror FOLDER --extract TREES     write the trees of all rows to TREES/OWNER+NAME/COMMIT
+    python benchmarks/history.py ROWS.jsonl --trees TREES [...]                 read those: no git and no mirror needed
 
 A row names a repository, the commit before and after, a file, a line and a code. Both trees are read as a whole with
 `fallline check` and thrown away afterwards (with `--near`, only the row's file and the files that import it are read, and what
 they import); nothing in them is run. A row is *found* when its code is reported in its file
 within six lines of its line, and *silent* when it is not reported after the repair where it was before (the same file, the
 same code, and either no finding at all or none near the place that was repaired). `--mirror` holds the git directories as
-OWNER+NAME. `--source` measures another checkout of fallline.
+OWNER+NAME. `--source` measures another checkout of fallline. `--static` keeps to the rows that are visible in source and have a code.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -63,10 +66,17 @@ def main() -> int:
     args = _arguments()
     rows = [row_of(json.loads(line)) for line in args.rows.read_text().splitlines() if line.strip()]
     rows = [r for r in rows if args.only in f"{r.repo} {r.file} {r.code}"]
+    if args.static:
+        rows = [r for r in rows if r.static and r.code != "NEW"]
+    if args.extract is not None:
+        return extract_all(rows, args.mirror, args.extract)
     judged = []
-    for row in sorted(rows, key=lambda r: (r.repo, r.before)):
-        judged.append(judge(row, args.mirror, args.source, args.near))
-        print(_line(judged[-1]), flush=True)
+    rows.sort(key=lambda r: (r.repo, r.before))
+    reader = Reader(args.mirror, args.trees, args.source, args.near)
+    with ThreadPoolExecutor(args.jobs) as pool:  # each one waits for a process
+        for one in pool.map(reader.judge, rows):
+            judged.append(one)
+            print(_line(one), flush=True)
     if args.keep is not None:
         args.keep.write_text("".join(json.dumps(asdict(j)) + "\n" for j in judged))
     print("\n" + table(judged))
@@ -87,7 +97,12 @@ def _arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("rows", type=Path)
-    parser.add_argument("--mirror", type=Path, required=True, help="git directories, OWNER+NAME")
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--mirror", type=Path, help="git directories, OWNER+NAME")
+    where.add_argument("--trees", type=Path, help="trees that --extract wrote")
+    parser.add_argument("--extract", type=Path, help="only write the trees of all rows here")
+    parser.add_argument("--jobs", type=int, default=1, help="rows read at the same time")
+    parser.add_argument("--static", action="store_true", help="only rows that source shows")
     parser.add_argument("--source", type=Path, help="the src folder of another fallline")
     parser.add_argument("--near", action="store_true", help="read only what is near the row's file")
     parser.add_argument("--keep", type=Path, help="write what was found for each row here")
@@ -98,16 +113,60 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def judge(row: Row, mirror: Path, source: Path | None, near: bool = False) -> Judged:
-    """Read both trees and compare them at the place that was repaired."""
-    git = git_directory(mirror, row.repo)
-    about = row.file if near else ""
-    old, new = (list(findings(git, commit, source, about)) for commit in (row.before, row.after))
-    before, after = _lines(old, row), _lines(new, row)
-    found = any(abs(line - row.line) <= NEAR for line in before)
-    silent = len(after) < len(before) if found else not after
-    others = {f["code"] for f in old if f["path"] == row.file and abs(f["line"] - row.line) <= NEAR}
-    return Judged(row, found, silent, before, after, tuple(sorted(others - {row.code})))
+@dataclass
+class Reader:
+    """Reads trees, from git directories or from folders; several rows of one commit read it once."""
+
+    mirror: Path | None
+    trees: Path | None
+    source: Path | None
+    near: bool = False
+
+    def __post_init__(self) -> None:
+        self._read: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+
+    def judge(self, row: Row) -> Judged:
+        """Read both trees and compare them at the place that was repaired."""
+        old, new = (self.findings(row, commit) for commit in (row.before, row.after))
+        before, after = _lines(old, row), _lines(new, row)
+        found = any(abs(line - row.line) <= NEAR for line in before)
+        silent = len(after) < len(before) if found else not after
+        others = {
+            f["code"] for f in old if f["path"] == row.file and abs(f["line"] - row.line) <= NEAR
+        }
+        return Judged(row, found, silent, before, after, tuple(sorted(others - {row.code})))
+
+    def findings(self, row: Row, commit: str) -> list[dict[str, Any]]:
+        """What `fallline check` reports on one tree, or near one file of it."""
+        about = row.file if self.near else ""
+        key = (row.repo, commit, about)
+        if key not in self._read:
+            self._read[key] = self._tree(row.repo, commit, about)
+        return self._read[key]
+
+    def _tree(self, repo: str, commit: str, about: str) -> list[dict[str, Any]]:
+        if self.trees is not None:
+            return _check(tree_of(self.trees, repo, commit), self.source, about)
+        assert self.mirror is not None
+        folder = Path(tempfile.mkdtemp(prefix="history-"))
+        try:
+            extract(git_directory(self.mirror, repo), commit, folder)
+            return _check(folder, self.source, about)
+        finally:
+            shutil.rmtree(folder)
+
+
+def tree_of(trees: Path, repo: str, commit: str) -> Path:
+    return trees / repo.replace("/", "+") / commit[:12]
+
+
+def extract_all(rows: Iterable[Row], mirror: Path, trees: Path) -> int:
+    for repo, commit in sorted({(r.repo, c) for r in rows for c in (r.before, r.after)}):
+        folder = tree_of(trees, repo, commit)
+        if not folder.exists():
+            folder.mkdir(parents=True)
+            extract(git_directory(mirror, repo), commit, folder)
+    return 0
 
 
 def _lines(found: Iterable[dict[str, Any]], row: Row) -> tuple[int, ...]:
@@ -123,17 +182,6 @@ def git_directory(mirror: Path, repo: str) -> Path:
     return folder / ".git" if (folder / ".git").is_dir() else folder
 
 
-_read: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
-
-
-def findings(git: Path, commit: str, source: Path | None, about: str = "") -> list[dict[str, Any]]:
-    """What `fallline check` reports on one tree, or near one file of it; several rows of one commit read it once."""
-    key = (str(git), commit, about)
-    if key not in _read:
-        _read[key] = _check(git, commit, source, about)
-    return _read[key]
-
-
 def near_to(folder: Path, file: str) -> list[str]:
     """A file, and those that import it by its name."""
     name = Path(file).stem if Path(file).stem != "__init__" else Path(file).parent.name
@@ -143,25 +191,20 @@ def near_to(folder: Path, file: str) -> list[str]:
     return [file, *(str(p.relative_to(folder)) for p in others[:MOST_NEAR])]
 
 
-def _check(git: Path, commit: str, source: Path | None, about: str) -> list[dict[str, Any]]:
-    folder = Path(tempfile.mkdtemp(prefix="history-"))
-    try:
-        extract(git, commit, folder)
-        environment = dict(os.environ)
-        if source is not None:
-            environment["PYTHONPATH"] = str(source.resolve())
-        paths = near_to(folder, about) if about and (folder / about).exists() else ["."]
-        done = subprocess.run(
-            [sys.executable, *CHECK, *paths],
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            check=False,
-        )
-    finally:
-        shutil.rmtree(folder)
+def _check(folder: Path, source: Path | None, about: str) -> list[dict[str, Any]]:
+    environment = dict(os.environ)
+    if source is not None:
+        environment["PYTHONPATH"] = str(source.resolve())
+    paths = near_to(folder, about) if about and (folder / about).exists() else ["."]
+    done = subprocess.run(
+        [sys.executable, *CHECK, *paths],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        check=False,
+    )
     if done.returncode > 1:
-        print(f"{git} {commit}: {done.stderr.decode(errors='replace')[-500:]}", file=sys.stderr)
+        print(f"{folder}: {done.stderr.decode(errors='replace')[-500:]}", file=sys.stderr)
         return []
     found: list[dict[str, Any]] = json.loads(done.stdout)
     return found

@@ -7,7 +7,7 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -35,11 +35,16 @@ CAPABILITIES: dict[str, Any] = {
 class Client:
     """Starts the server on a folder and speaks with it. `transcript` has every message: ("→" or "←", what)."""
 
-    def __init__(self, folder: Path, capabilities: dict[str, Any] = CAPABILITIES) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        capabilities: dict[str, Any] = CAPABILITIES,
+        command: Sequence[str] = (sys.executable, "-m", "fallline", "lsp"),
+    ) -> None:
         self.folder = folder
         self.transcript: list[tuple[str, str]] = []
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "fallline", "lsp"],
+            command,
             cwd=folder,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -135,34 +135,3 @@ def test_no_system_call_leaves_the_machine(tmp_path: Path) -> None:
             pytest.skip("strace is not allowed here")
         calls = (tmp_path / "calls").read_text()
         assert "AF_INET" not in calls
-
-
-def limited(
-    kilobytes: int, seconds: int, *command: str, cwd: Path
-) -> subprocess.CompletedProcess[str]:
-    limits = f'ulimit -v {kilobytes} -t {seconds}; exec "$@"'
-    return ran("bash", "-c", limits, "bash", sys.executable, "-m", "fallline", *command, cwd=cwd)
-
-
-WORST = {
-    "long": WRONG + "x = [" + "1, " * 200_000 + "]\n",
-    "deep": WRONG + "x = " + "(" * 150 + "1" + ")" * 150 + "\n",
-    "wide": WRONG + "".join(f"def f{n}(x):\n    return x.view(-1)\n" for n in range(400)),
-    "loops": WRONG + "".join("    " * n + f"for i{n} in range(9):\n" for n in range(15)) + "    " * 15 + "y = y * y\n",
-    "power": WRONG + "n = 9 ** 9 ** 9 ** 9\ns = 'a' * 10 ** 12\n",
-}  # fmt: skip
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", WORST)
-def test_check_within_a_gigabyte_and_a_minute(tmp_path: Path, name: str) -> None:
-    (tmp_path / "a.py").write_text(WORST[name])
-    done = limited(1_000_000, 60, "check", ".", "--jobs", "1", cwd=tmp_path)
-    assert done.returncode == 1 and "mistake in fallline" not in done.stderr, done.stderr
-
-
-def test_too_little_memory_is_said_in_a_sentence(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text(WORST["long"] * 20)
-    done = limited(120_000, 60, "check", ".", "--jobs", "1", cwd=tmp_path)
-    assert done.returncode in (0, 1, 2), done.stderr
-    assert "mistake in fallline" not in done.stderr

@@ -9,6 +9,9 @@ __all__ = ["matters", "nothing_to_find"]
 # A file with none of these cannot hold a mistake of ours.
 _MATTERS = re.compile(
     rb"torch|lightning|accelerat|deepspeed|transformers|\btrl\b|\bpeft\b|\.backward\(|zero_grad|optimi[sz]er|nn\."
+    # a class of the project that derives from a module in another file of it
+    rb"|^class \w+\([\w., ]*(?:Policy|Module|Network|Trainer)\b",
+    re.M,
 )
 # A file that imports another framework and none around torch (a link in a comment is no import) has a protocol of its own.
 _AROUND_TORCH = re.compile(

@@ -13,7 +13,7 @@ from torch import nn
 import fallline
 from fallline.events import Batch, Event, Forward, Step
 from fallline.taps.tap import switch
-from fallline.watcher import duty
+from fallline.watcher import duty, pace, rest
 
 torch.set_num_threads(1)
 
@@ -24,8 +24,8 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, costs: float) -> None:
         self.now, self.costs = 0.0, costs
         self.watched: list[bool] = []
-        monkeypatch.setattr(duty.time, "thread_time", lambda: self.now)
-        monkeypatch.setattr(duty, "perf_counter", lambda: 0.0)  # a look takes no time
+        monkeypatch.setattr(pace.time, "thread_time", lambda: self.now)
+        monkeypatch.setattr(rest, "perf_counter", lambda: 0.0)  # a look takes no time
         monkeypatch.setattr(duty, "ALLOWANCE", 0.15)
 
     def update(self) -> None:
@@ -78,7 +78,7 @@ def test_every_update_is_watched_where_that_costs_little(
 ) -> None:
     clock = Clock(monkeypatch, costs=0.002)
     watched(tmp_path, simple(clock, 800)[1])
-    assert clock.watched.count(False) == duty.FIRST_REST  # to measure what an update takes without
+    assert clock.watched.count(False) == pace.FIRST_REST  # to measure what an update takes without
 
 
 def test_at_rest_a_bad_update_is_kept_out_and_those_that_follow_are_watched(

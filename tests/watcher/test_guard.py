@@ -10,6 +10,7 @@ from torch import nn
 
 import fallline
 from fallline.watcher import guard as guards
+from fallline.watcher import ration
 from fallline.watcher.finite import Plan
 from fallline.watcher.guard import GuardStop
 
@@ -175,8 +176,8 @@ def test_a_look_that_is_too_dear_is_made_now_and_then_and_a_few_gradients_always
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks, applied = rationed(tmp_path, monkeypatch, 0.1, "first.weight")
-    assert looks[: guards.FIRST] == list(range(guards.FIRST))
-    later = [i for i in looks if i >= guards.FIRST and i != 100]
+    assert looks[: ration.FIRST] == list(range(ration.FIRST))
+    later = [i for i in looks if i >= ration.FIRST and i != 100]
     # 1 ms is the budget, 0.25 ms are for the taps, 0.3 of the rest for looks: 0.22 ms an update, 1 ms a look
     assert 16 <= len(later) <= 22
     assert [i for i, done in enumerate(applied) if not done] == [100]

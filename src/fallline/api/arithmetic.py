@@ -27,7 +27,9 @@ _PADDING = re.compile(
 )
 
 
-_RANKS = re.compile(r"(?i)(world_?size|dp_?size|num_(processes|gpus|ranks|replicas)|n_?gpus?)$")
+_RANKS = re.compile(
+    r"(?i)(world_?size|dp_?size|num_(processes|gpus|ranks|replicas)|n_?gpus?)(\(\))?$|mesh\.size\("
+)
 
 
 def combined(paper: Paper, a: Value, b: Value, op: ast.operator, node: ast.AST) -> Value:
@@ -95,11 +97,17 @@ def _weighted(paper: Paper, tensor: Tensor, by: Value, node: ast.AST) -> Tensor:
             return replace(tensor, divided=True, divisor=1 / number, divided_at=paper.place(node))
         case Const(int() | float()):
             return replace(tensor)
-        case Unknown(hint=hint) if _RANKS.search(hint):
+        case Unknown(hint=hint) if any(_RANKS.search(t) for t in (hint, *_factors(paper, node))):
             return replace(tensor)  # against the average over ranks: not a division
         case Unknown(hint=hint) if hint.startswith("1"):
             return replace(tensor, divided=True, divided_by=hint, divided_at=paper.place(node))
     return replace(tensor, divided=None if not tensor.divided else True)
+
+
+def _factors(paper: Paper, node: ast.AST) -> list[str]:
+    """What the two sides of a product are called."""
+    sides = [node.left, node.right] if isinstance(node, ast.BinOp) else []
+    return [paper.text(side) for side in sides]
 
 
 def merged(a: Tensor, b: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""`fallline run`: a training script, watched."""
+"""`fallline run`: runs a training script and watches it."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--guard",
         choices=("skip", "exact", "stop", "off"),
         default="skip",
-        help="what to do with an update that is found to be NaN or Inf: leave it out (skip, the default: an accelerator is not waited for), "
-        "leave it out exactly (exact: waits for the device before each step), end the run with an error (stop), or apply it (off)",
+        help="what to do with an update that is found to be NaN or Inf: skip (the default) leaves it out without waiting for an accelerator, "
+        "exact leaves it out and waits for the device before each step, stop ends the run with an error, off applies it",
     )
     parser.add_argument(
         "--guard-limit",
         choices=("aside", "stop", "none"),
         default="aside",
-        help="what to do after 10 such updates in a row, or more than 5%% of the last 200: apply them from then on (aside, the default), "
-        "end the run with an error (stop), or keep leaving them out (none)",
+        help="what to do after 10 such updates in a row, or more than 5%% of the last 200: aside (the default) applies them from then on, "
+        "stop ends the run with an error, none keeps leaving them out",
     )
     parser.add_argument(
         "--log",
         action="append",
         choices=("tensorboard", "wandb", "mlflow", "trackio", "opentelemetry"),
-        help="also log numbers and findings there: to the script's own run, or to a new local one if it has none (repeatable)",
+        help="also log numbers and findings to this tool: to the run that the script has open, or to a new local one (repeatable)",
     )
     parser.add_argument(
         "-m", dest="module", action="store_true", help="the target is a module, as in python -m"

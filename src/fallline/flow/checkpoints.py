@@ -18,10 +18,12 @@ __all__ = [
     "called_functions",
     "loaded_alone",
     "loads",
+    "only_stateless",
     "role_of_key",
     "saved_alone",
     "saves",
     "saves_of",
+    "state_of",
     "uses",
 ]
 
@@ -38,9 +40,13 @@ _IS_OPTIMIZER = re.compile(r"optim(izer)?(_\w+)?|\w+_optim(izer)?|optimizer[A-Z]
 _MAKES_SCHEDULER = re.compile(
     r"torch\.optim\.lr_scheduler\.|transformers\.(\w+\.)*(get_\w*schedule\w*|get_scheduler)$"
 )
+# `get_lr_scheduler(optimizer, config)` of the project; not a schedule of noise
+_OWN_SCHEDULER = re.compile(r"(lr_?sched\w*|(get|make|build|create)_scheduler)$", re.IGNORECASE)
 _SAVES_OR_LOADS = re.compile(r"save|load|resume|checkpoint|ckpt|restore|snapshot", re.IGNORECASE)
 _SAVES = re.compile(r"(^|_)save(_|$)", re.IGNORECASE)
 _LOGS = frozenset("print info debug warning format write log".split())
+_OPTIMIZER = re.compile(r"torch\.optim\.(?!lr_scheduler|swa_utils)(\w+\.)?[A-Z]\w*$")
+_SGD = frozenset({"torch.optim.SGD", "torch.optim.sgd.SGD"})
 # A learning rate that depends on the number of the update alone, given each time: nothing to save.
 _PLATEAU = "torch.optim.lr_scheduler.ReduceLROnPlateau"
 
@@ -68,14 +74,14 @@ class Saved:
         }
 
     def role(self, key: str, value: ast.expr) -> str | None:
-        owner = _state_of(value)
+        owner = state_of(value)
         return (role_of_key(owner) if owner else None) or role_of_key(key)
 
     def holds(self, name: str, role: str) -> bool:
         """Whether the state of this object is in it; an entry of the same role that may be anybody's counts."""
         same = [v for k, v in self.entries.items() if self.role(k, v) == role]
         anybody = {None, name, *self._parameters()}
-        return any(_state_of(v) in anybody or name in ast.unparse(v) for v in same)
+        return any(state_of(v) in anybody or name in ast.unparse(v) for v in same)
 
     def _parameters(self) -> set[str]:
         """What the saving function is given: its names are not the caller's."""
@@ -87,11 +93,11 @@ class Saved:
         )
 
 
-def _state_of(value: ast.expr) -> str | None:
+def state_of(value: ast.expr) -> str | None:
     """`self.optimizer.state_dict()` → `optimizer`."""
     match value:
         case ast.IfExp(body=ast.Call() as chosen) | ast.IfExp(orelse=chosen):
-            return _state_of(chosen)
+            return state_of(chosen)
         case ast.Call(ast.Attribute(ast.Name(owner) | ast.Attribute(attr=owner), "state_dict")):
             return owner
     return None
@@ -126,7 +132,7 @@ def _saves_by_name(module: Module, call: ast.Call) -> bool:
         return False
     match module.value(call.args[0]):
         case ast.Dict(values=values):
-            return any(_state_of(value) is not None for value in values)
+            return any(state_of(value) is not None for value in values)
     return False
 
 
@@ -248,6 +254,19 @@ def uses(module: Module) -> list[Used]:
     return [u for u in found.values() if u.name not in replayed]
 
 
+def only_stateless(module: Module) -> bool:
+    """Every optimizer that this file makes is SGD without momentum, which has no state to save."""
+    made = [c for c in module.all(ast.Call) if _OPTIMIZER.match(module.resolve(c.func) or "")]
+    return bool(made) and all(_is_plain_sgd(module, call) for call in made)
+
+
+def _is_plain_sgd(module: Module, call: ast.Call) -> bool:
+    momentum = module.argument(call, 2, "momentum")
+    unknown = any(k.arg is None for k in call.keywords)
+    plain = momentum is None or module.number(momentum) == 0
+    return module.resolve(call.func) in _SGD and plain and not unknown
+
+
 def _replays(module: Module, call: ast.Call) -> bool:
     """`for _ in range(start): scheduler.step()`: after a load it is brought to where it was."""
     match module.parent(module.statement(call)):
@@ -272,7 +291,7 @@ def _role_of_object(module: Module, node: ast.expr) -> str | None:
             return "scheduler"
         return "optimizer" if _IS_OPTIMIZER.fullmatch(name) else None
     call, name = constructor
-    if _MAKES_SCHEDULER.match(name):
+    if _MAKES_SCHEDULER.match(name) or _OWN_SCHEDULER.search(name):
         return "scheduler"
     if name.endswith(".GradScaler"):
         off = module.constant(Module.argument(call, None, "enabled")) is False
@@ -355,7 +374,7 @@ def _makes_dict(module: Module, binding: ast.Name) -> bool:
 def saved_alone(module: Module) -> set[str]:
     """The objects whose state has a file of its own: `torch.save(optimizer.state_dict(), path)`."""
     whats = [Module.argument(call, 0, "obj") for call in module.calls("torch.save")]
-    return {owner for w in whats if w is not None and (owner := _state_of(module.value(w)))}
+    return {owner for w in whats if w is not None and (owner := state_of(module.value(w)))}
 
 
 def loaded_alone(module: Module) -> set[str | None]:

@@ -15,6 +15,7 @@ from fallline.integrations.cells import name_cells
 from fallline.integrations.logger import log_session, loggers_of
 from fallline.integrations.run import active, default_folder, versions
 from fallline.report.run import summary
+from fallline.runs.ending import ending
 from fallline.show.terminal import Paint, wants_colour
 from fallline.taps.frames import cells
 from fallline.verdict import judge
@@ -73,7 +74,7 @@ class Watch:
         """Stop watching because the program raised; perhaps it saw a NaN itself."""
         if self.own and not self.stopped and isinstance(error, Exception):
             self._session.crashed(error)
-        return self.stop(f"raised {type(error).__name__}: {error}")
+        return self.stop(ending(error))
 
     def summary(self, stream: TextIO) -> str:
         """What `fallline run` would say at the end, for this stream; empty before the end, and on other ranks."""
@@ -84,7 +85,7 @@ class Watch:
     def _exit(self) -> None:
         """The interpreter ends: by itself, or by an exception that nobody caught."""
         error = getattr(sys, "last_value", None)
-        self.stop("finished" if error is None else f"raised {type(error).__name__}: {error}")
+        self.stop(ending(error))
 
     def __enter__(self) -> Watch:
         return self

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from fallline.lessons.copies import Copies
 from fallline.lessons.learns import Learner
-from fallline.lessons.lesson import Given, Lesson, Observation, note
+from fallline.lessons.lesson import Given, Lesson, Observation, keep, note
 from fallline.lessons.policy import Policies
 from fallline.location import Location
 from fallline.replay.modules import unwrap
@@ -98,7 +98,7 @@ class Listener:
         if low < 0 or high >= rows:
             bad = high if high >= rows else low
             facts = {"what": "token", "value": bad, "size": rows, "of": "embedding"}
-            self._observe(note("FL017", at, **facts))
+            keep(self.observed, note("FL017", at, **facts))
 
     def loss_begins(self, call: LossCall, at: Location | None) -> None:
         """What is really compared."""
@@ -139,12 +139,7 @@ class Listener:
         if low < 0 or high >= given.classes:
             bad = high if high >= given.classes else low
             facts = {"what": "label", "value": bad, "size": given.classes, "of": "head"}
-            self._observe(note("FL017", given.at, **facts))
-
-    def _observe(self, observation: Observation) -> None:
-        key = (observation["code"], observation["path"], observation["line"])
-        if not any((o["code"], o["path"], o["line"]) == key for o in self.observed):
-            self.observed.append(observation)
+            keep(self.observed, note("FL017", given.at, **facts))
 
     # -- backward and step -------------------------------------------------------------------------------------
 

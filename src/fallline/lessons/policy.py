@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fallline.lessons.copies import Copies
-from fallline.lessons.lesson import Observation, note
+from fallline.lessons.lesson import Observation, keep, note
 from fallline.lessons.scored import (
     Agreement,
     ModelRef,
@@ -200,7 +200,7 @@ class Policies:
         if found.differs and of != "reference" and same_weights and self.samples:
             why = _why(known, call)
             facts = {"of": of, "why": why, **found.to_json(), "sampled_at": str(known.at or "")}
-            self._observe(note("FL024", call.at, **facts))
+            keep(self.observed, note("FL024", call.at, **facts))
 
     def backward_begins(self, at: Location | None) -> None:
         """Look at the variables beside the backward: what is called an advantage must be a constant."""
@@ -213,7 +213,7 @@ class Policies:
                 nodes = _nodes(loss)
                 for name, value in constants.items():
                     if value.grad_fn in nodes:
-                        self._observe(note("FL023", at, variable=name, loss=loss_name))
+                        keep(self.observed, note("FL023", at, variable=name, loss=loss_name))
 
     def update_ends(self) -> None:
         self.update += 1
@@ -245,11 +245,6 @@ class Policies:
         self, trained: list[tuple[nn.Module, Location | None]]
     ) -> list[tuple[nn.Module, Location | None]]:
         return [(model, at) for model, at in trained if id(model) in self.readers]
-
-    def _observe(self, observation: Observation) -> None:
-        key = (observation["code"], observation["path"], observation["line"])
-        if not any((o["code"], o["path"], o["line"]) == key for o in self.observed):
-            self.observed.append(observation)
 
 
 def _why(known: Scored | Sampling, call: Scored) -> str:

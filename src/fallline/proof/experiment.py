@@ -18,21 +18,20 @@ A rule's experiment is named by its code, a fact by its own stable name. `holds`
 from __future__ import annotations
 
 import importlib
-import pkgutil
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from fallline.specialists import SPECIALISTS, Specialist
+from fallline.specialists import Specialist, specialist_in
 
 __all__ = [
     "Experiment",
     "Measured",
     "all_experiments",
     "experiment",
-    "registered",
+    "experiments_in",
     "where",
 ]
 
@@ -74,40 +73,25 @@ class Experiment:
 
     @property
     def specialist(self) -> Specialist:
-        return next(s for s in SPECIALISTS if s.room == self.room)
-
-
-_found: dict[str, Experiment] = {}
+        return specialist_in(self.room)
 
 
 def experiment(
     of: str, *, claim: str, taught: str = "", needs: str = ""
-) -> Callable[[Callable[[], Measured]], Callable[[], Measured]]:
-    """Register a function as the experiment of a rule (by code) or a fact (by name)."""
+) -> Callable[[Callable[[], Measured]], Experiment]:
+    """Make a function the experiment of a rule (by code) or a fact (by name)."""
 
-    def register(measure: Callable[[], Measured]) -> Callable[[], Measured]:
-        assert of not in _found, f"two experiments claim {of}"
+    def make(measure: Callable[[], Measured]) -> Experiment:
         room = measure.__module__.rpartition(".")[0].rpartition(".")[2]
-        _found[of] = Experiment(of, claim, measure, room, taught, needs)
-        return measure
+        return Experiment(of, claim, measure, room, taught, needs)
 
-    return register
-
-
-def registered(name: str) -> Experiment | None:
-    """The experiment of this exact name, once its module has been imported."""
-    return _found.get(name)
+    return make
 
 
-@cache
-def all_experiments() -> tuple[Experiment, ...]:
-    """Every experiment under `experiments/`: rules by code, then facts by name."""
-    import fallline.proof.experiments as home
-
-    for info in pkgutil.walk_packages(home.__path__, home.__name__ + "."):
-        if not info.ispkg and not info.name.rpartition(".")[2].startswith("_"):
-            importlib.import_module(info.name)
-    return tuple(sorted(_found.values(), key=lambda e: (not e.is_rule, e.of)))
+def experiments_in(module: str) -> dict[str, Experiment]:
+    """By name, those of a module, which is imported."""
+    there = vars(importlib.import_module(module)).values()
+    return {e.of: e for e in there if isinstance(e, Experiment)}
 
 
 @cache
@@ -121,3 +105,10 @@ def where() -> dict[str, str]:
             r'^@experiment\(\s*"([^"]+)"', path.read_text(encoding="utf-8"), re.M
         )
     }
+
+
+@cache
+def all_experiments() -> tuple[Experiment, ...]:
+    """Every experiment under `experiments/`: rules by code, then facts by name."""
+    found = [e for module in set(where().values()) for e in experiments_in(module).values()]
+    return tuple(sorted(found, key=lambda e: (not e.is_rule, e.of)))

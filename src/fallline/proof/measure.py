@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import platform
 import signal
@@ -150,9 +149,7 @@ def _outcome(name: str, module: str) -> Outcome:
     import torch
 
     try:
-        importlib.import_module(module)
-        found = experiment.registered(name)
-        assert found is not None, f"{module} has no experiment of this name"
+        found = experiment.experiments_in(module)[name]
     except ModuleNotFoundError as error:
         return _without(_blank(name, module), error)
     except Exception:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 
 from fallline.api.arithmetic import merged
@@ -23,11 +24,12 @@ from fallline.reader.contexts import decorated
 from fallline.reader.machine import Frame, Machine
 from fallline.reader.relevance import acts, called_names, relevant
 from fallline.syntax import Module
-from fallline.syntax.module import children, walk
+from fallline.syntax.nodes import children, walk
 
 __all__ = ["run_function"]
 
 _DEEPEST = 14
+_DIVIDES = re.compile(r"div|mean|norm|scale|average|reduc|loss")
 _LARGE = 12  # statements above which a function that only computes is not run
 
 
@@ -45,11 +47,13 @@ def run_function(
         return Unknown()
     key = (id(body), id(node))
     if key in machine.results:
-        return shaped(machine.results[key], _tensor_of(args, kwargs))
+        return shaped(machine.results[key], _tensor_of(args, kwargs), machine.around.recording)
     if not isinstance(body, ast.Lambda) and _generates(function.module, body):
         return _generator(machine, function, [*args, *kwargs.values()], node)
     if not always and _passed_over(machine, function, [*args, *kwargs.values()]):
-        return shaped(Unknown(), replace(_tensor_of(args, kwargs), divided=None))
+        found = _tensor_of(args, kwargs)
+        found = found if not _divides(function) else replace(found, divided=None)
+        return shaped(Unknown(), found, machine.around.recording)
     name = _qualname(function)
     machine.reached.add((function.module.path, name))
     machine.touched.add(function.module.path)
@@ -74,6 +78,25 @@ def run_function(
     finally:
         machine.calling.pop()
         machine.callers = outer
+
+
+def _divides(function: Function) -> bool:
+    """Whether a function that is not run may divide what it is given: it, or a function it calls, by the look of it."""
+    kept = function.module.notes("divides")
+    known: bool | None = kept.get(function.node)
+    if known is None:
+        known = any(map(_may_divide, walk(function.node)))
+        kept[function.node] = known
+    return known
+
+
+def _may_divide(node: ast.AST) -> bool:
+    match node:
+        case ast.BinOp(op=ast.Div()) | ast.AugAssign(op=ast.Div()):
+            return True
+        case ast.Call(ast.Attribute(attr=name) | ast.Name(name)):
+            return _DIVIDES.search(name) is not None
+    return False
 
 
 def _qualname(function: Function) -> str:

@@ -34,9 +34,19 @@ def maybe_opaque(machine: Machine, name: str, call: Call) -> None:
     could: set[Deed] = set()
     for value in map(machine.settled, call.values):
         could |= _could(value, name, last)
+    _perhaps_differentiated(machine, call)
     if could:
         at = machine.place(call.node)
         machine.emit(Opaque(at, what=last, could=frozenset(could)))
+
+
+def _perhaps_differentiated(machine: Machine, call: Call) -> None:
+    """`params = update_parameters(model, inner_loss)`: given a model and what it computed, a call may take gradients."""
+    values = [machine.settled(value) for value in call.values]
+    if any(isinstance(v, Thing) and v.kind == "model" for v in values):
+        for value in values:
+            if isinstance(value, Tensor) and value.graph:
+                machine.updates.undecided |= value.forwards
 
 
 _EVERYTHING: frozenset[Deed] = frozenset({"backward", "clear", "step", "divide", "epoch"})
@@ -69,13 +79,17 @@ def holds_protocol(machine: Machine, thing: Thing) -> bool:
 
 # By its name such a call returns a loss; not one that makes another of it.
 _LOSS = re.compile(r"(?i)(^|_)loss(es)?($|_)|loss$|criterion$")
+# By its name such a call only moves values: `pad_input`, `gather_outputs_and_unpad`, `rearrange`.
+_REARRANGES = re.compile(
+    r"(?i)^(un)?(pad|gather|rearrange|reshape|flatten|squeeze|slice|transpose|permute|index_first)(_|$)"
+)
 _CHANGES = re.compile(r"(?i)scal|norm|div|aver|mean|reduc|weigh|backward|sum|log(?!its)|add|total")
 
 
 def computed(machine: Machine, name: str, call: Call, of: tuple[Thing, ...] = ()) -> Value:
     """The result of a call that cannot be seen into: where it is named so, a loss that averages, as losses do."""
-    result = derived(call, machine)
     last = name.rpartition(".")[2]
+    result = derived(call, machine, rearranges=_REARRANGES.search(last) is not None)
     if not _LOSS.search(last) or _CHANGES.search(last) or not machine.around.recording:
         return result
     given = [machine.settled(value) for value in call.values]
@@ -92,8 +106,8 @@ def computed(machine: Machine, name: str, call: Call, of: tuple[Thing, ...] = ()
     )
 
 
-def derived(call: Call, machine: Machine | None = None) -> Value:
-    """The result of a call we know nothing about: a tensor if tensors went in."""
+def derived(call: Call, machine: Machine | None = None, *, rearranges: bool = False) -> Value:
+    """The result of a call we know nothing about: a tensor if tensors went in. `rearranges`: its values are those that went in."""
     result: Tensor | None = None
     for value in call.values:
         if isinstance(value, Tensor) and value.grad_of is None:
@@ -105,6 +119,8 @@ def derived(call: Call, machine: Machine | None = None) -> Value:
                 t for t in map(machine.settled, call.values) if isinstance(t, Thing)
             ]
         return unknown
+    if rearranges:
+        return result
     # how it reduces and scales, and whether it has a graph, is not known any more
     return replace(
         result,

@@ -73,7 +73,7 @@ def read_run(folder: Path, *more: Path) -> Series:
             why = printable(" ".join(str(error).split())) or type(error).__name__
             if len(files) == 1:
                 raise RunError(
-                    f"{path} cannot be read ({why}): nothing is left of this run; watch it again with `fallline run train.py`"
+                    f"{path} cannot be read ({why}), and the report needs it; watch the run again with `fallline run train.py`"
                 ) from error
             series.ranks.append(Rank(number, {"status": f"unreadable: {why}"}))
         else:

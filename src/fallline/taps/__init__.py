@@ -34,6 +34,6 @@ SAMPLER_MADE, SAMPLER_EPOCH (data.py); GRADIENT_READ, GRADIENT_WRITTEN (gradient
   needs no torch, and neither does importing this package.
 
 A new tap: a file with a dataclass derived from `Call`, an `install(patches)` that patches torch and publishes, `Tap(install)`, and a
-`Topic` for each kind of call. It says `published()`, `caller()` and constructs its call; only taps that every update passes do these
-three in place (`new` in tap.py).
+`Topic` for each kind of call. It asks `published()` and makes its call with `caller()`; only taps that every update passes ask in place
+and fill the call themselves (`new` in tap.py).
 """

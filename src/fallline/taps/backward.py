@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from sys import _getframe
 from threading import get_ident
-from types import FrameType
 from typing import Any
 
 import torch
 
-from fallline.taps.frames import between, caller
+from fallline.taps.frames import caller
 from fallline.taps.patches import Patches, Wrapped
 from fallline.taps.tap import Call, Reached, Tap, Topic, new, published, switch, thread
 
@@ -58,11 +56,8 @@ def _backward(original: Wrapped, names: tuple[str, ...]) -> Wrapped:
             return original(tensors, *args, **kwargs)
         if thread.ident != get_ident() and thread.keeps_out(backward=True):
             return original(tensors, *args, **kwargs)
-        here: FrameType | None = _getframe(1)
-        while here is not None and between[here.f_code.co_filename]:
-            here = here.f_back
         call = new(BackwardCall)
-        call.frame = here or caller()
+        call.frame = caller()
         call.loss = tensors if isinstance(tensors, torch.Tensor) else _first(tensors)
         call.args, call.kwargs, call.names = args, kwargs, names
         for handler in BACKWARD.before:
@@ -92,5 +87,5 @@ def _grad(original: Wrapped) -> Wrapped:
     return grad
 
 
-BACKWARD = Topic(BackwardCall, Tap(_patch_backward))
+BACKWARD = Topic(BackwardCall, Tap(_patch_backward, hot=True))
 GRADIENTS_TAKEN = Topic(GradientsTaken, Tap(_patch_grad))

@@ -5,18 +5,16 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from sys import _getframe
 from threading import get_ident
-from types import FrameType
 from typing import Any
 
 from torch import Tensor, nn
 
-from fallline.taps.frames import between, caller
+from fallline.taps.frames import caller
 from fallline.taps.patches import Patches, Wrapped
 from fallline.taps.tap import Call, Tap, Topic, new, switch, thread
 
-__all__ = ["CLIP", "ClipCall", "tap_clip"]
+__all__ = ["CLIP", "ClipCall", "listed", "tap_clip"]
 
 
 @dataclass(slots=True)
@@ -44,19 +42,20 @@ def _install(patches: Patches) -> None:
     ):
         if not hasattr(utils, name):  # the halves are public from torch 2.6 on
             continue
-        tap_clip(patches, utils, name, how, threshold, _listed)
+        tap_clip(patches, utils, name, how, threshold, listed)
         original, tapped = getattr(nn.utils, name, None), getattr(utils, name)
         if original is not None and original is not tapped:
             setattr(nn.utils, name, tapped)
             patches.on_removal(functools.partial(setattr, nn.utils, name, original))
 
 
-def _listed(parameters: Any) -> tuple[Any, Any]:
+def listed(parameters: Any) -> tuple[Any, Any]:
+    """What to hand on of a clip's first argument, and the tensors in it."""
     if isinstance(parameters, Tensor | list | tuple):
         return parameters, parameters
-    listed = list(parameters)
+    tensors = list(parameters)
     # torch warns about an exhausted generator, so an empty one has to stay one
-    return (listed or (p for p in listed)), listed
+    return (tensors or (p for p in tensors)), tensors
 
 
 def tap_clip(
@@ -81,11 +80,8 @@ def tap_clip(
             if thread.ident != get_ident() and thread.keeps_out():
                 return original(parameters, *args, **kwargs)
             parameters, held = tensors(parameters)
-            here: FrameType | None = _getframe(1)
-            while here is not None and between[here.f_code.co_filename]:
-                here = here.f_back
             call = new(ClipCall)
-            call.frame, call.parameters, call.how = here or caller(), held, how
+            call.frame, call.parameters, call.how = caller(), held, how
             call.threshold, call.result = args[0] if args else kwargs.get(threshold), None
             for handler in CLIP.before:
                 handler(call)

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from sys import _getframe
 from threading import get_ident
-from types import FrameType
 from typing import Any
 
 from torch.utils.data import DataLoader, DistributedSampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from fallline.taps.frames import between, caller
+from fallline.taps.frames import caller
 from fallline.taps.patches import Patches, Wrapped
-from fallline.taps.tap import Call, Tap, Topic, new, published, published_at_rest, switch, thread
+from fallline.taps.tap import (
+    Call,
+    Tap,
+    Topic,
+    announced,
+    new,
+    published,
+    published_at_rest,
+    switch,
+    thread,
+)
 
 __all__ = [
     "BATCH",
@@ -89,7 +97,7 @@ def _patch_next_index(patches: Patches) -> None:
 
 
 def _patch_sampler(patches: Patches) -> None:
-    patches.patch(DistributedSampler, "__init__", _sampler)
+    patches.patch(DistributedSampler, "__init__", announced(SAMPLER_MADE))
 
 
 def _patch_set_epoch(patches: Patches) -> None:
@@ -124,11 +132,8 @@ def _next(original: Wrapped) -> Wrapped:
                     for after in EXHAUSTED.after:
                         after(end)
                 raise
-        here: FrameType | None = _getframe(1)
-        while here is not None and between[here.f_code.co_filename]:
-            here = here.f_back
         call = new(BatchCall)
-        call.frame, call.iterator, call.batch = here or caller(), self, None
+        call.frame, call.iterator, call.batch = caller(), self, None
         for handler in BATCH.before:
             handler(call)
         try:
@@ -149,27 +154,13 @@ def _next_index(original: Wrapped) -> Wrapped:
     def _next_index(self: Any) -> Any:
         index = original(self)
         if not switch.quiet and (thread.ident == get_ident() or not thread.keeps_out()):
-            here: FrameType | None = _getframe(1)
-            while here is not None and between[here.f_code.co_filename]:
-                here = here.f_back
             call = new(IndexCall)
-            call.frame, call.iterator, call.index = here or caller(), self, index
+            call.frame, call.iterator, call.index = caller(), self, index
             for handler in INDEX.after:
                 handler(call)
         return index
 
     return _next_index
-
-
-def _sampler(original: Wrapped) -> Wrapped:
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        if published_at_rest():
-            call = SamplerMade(caller(), self)
-            for handler in SAMPLER_MADE.after:
-                handler(call)
-
-    return __init__
 
 
 def _set_epoch(original: Wrapped) -> Wrapped:

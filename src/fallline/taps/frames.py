@@ -13,6 +13,7 @@ import sysconfig
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
+from sys import _getframe
 from types import CodeType, FrameType
 from typing import Any
 
@@ -20,11 +21,11 @@ from fallline.location import Location
 
 __all__ = [
     "Place",
-    "between",
     "caller",
     "cells",
     "claim",
     "direct",
+    "entry",
     "from_torch",
     "is_user_file",
     "locate",
@@ -113,7 +114,6 @@ class _Frames:
 
     def __init__(self) -> None:
         self.cells: dict[str, str] = {}  # the source of the notebook's cells that were met
-        self.between = _Between()
         self._taps = _Taps()
         self._user: dict[str, bool] = {}
         self._claimed: list[str] = []
@@ -218,14 +218,6 @@ class _Frames:
 
     # -- frames ------------------------------------------------------------------------------------------------
 
-    def caller(self) -> FrameType:
-        """The frame that calls torch: the innermost that is neither torch's nor ours (the engine counts as a framework)."""
-        between = self.between
-        here: FrameType | None = sys._getframe()
-        while here is not None and between[here.f_code.co_filename]:
-            here = here.f_back
-        return here if here is not None else sys._getframe()  # called from no Python at all
-
     def direct(self) -> FrameType:
         """The frame that calls the tap itself, whoever it belongs to."""
         taps = self._taps
@@ -300,9 +292,8 @@ def from_torch() -> bool:
 
 
 _frames = _Frames()  # of this process
-between = _frames.between
+_between = _Between()
 cells = _frames.cells
-caller = _frames.caller
 claim = _frames.claim
 direct = _frames.direct
 is_user_file = _frames.is_user_file
@@ -312,3 +303,28 @@ place = _frames.place
 shown_path = _frames.shown_path
 user_chain = _frames.user_chain
 user_frames = _frames.user_frames
+
+
+def caller() -> FrameType:
+    """The frame that calls torch: the innermost that is neither torch's nor ours (the engine counts as a framework).
+
+    Every update asks this several times: it begins behind this function and the tap, whose frame need not be made.
+    """
+    try:
+        here: Any = _getframe(2)
+        while _between[here.f_code.co_filename]:
+            here = here.f_back
+    except (AttributeError, ValueError):  # called from no Python at all
+        return _getframe()
+    found: FrameType = here
+    return found
+
+
+def entry(frame: FrameType | None) -> FrameType | None:
+    """From this frame outwards, the call that the user's line made into a framework; None where it called torch itself."""
+    found = None
+    while frame is not None and not is_user_file(frame.f_code.co_filename):
+        if not _between[frame.f_code.co_filename]:
+            found = frame
+        frame = frame.f_back
+    return found

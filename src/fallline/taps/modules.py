@@ -8,18 +8,26 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass
-from sys import _getframe
 from threading import get_ident
-from types import FrameType
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.modules import module as global_hooks
 
-from fallline.taps.frames import between, caller
+from fallline.taps.frames import caller
 from fallline.taps.patches import Patches, Wrapped
-from fallline.taps.tap import Call, Tap, Topic, new, published, published_at_rest, switch, thread
+from fallline.taps.tap import (
+    Call,
+    Tap,
+    Topic,
+    announced,
+    new,
+    published,
+    published_at_rest,
+    switch,
+    thread,
+)
 
 __all__ = [
     "FORWARD",
@@ -99,7 +107,7 @@ def _hook_registration(patches: Patches) -> None:
 
 
 def _patch_wrapper(patches: Patches) -> None:
-    patches.patch(nn.parallel.DistributedDataParallel, "__init__", _wrap)
+    patches.patch(nn.parallel.DistributedDataParallel, "__init__", announced(WRAPPED))
 
 
 class _Hollow:
@@ -149,11 +157,8 @@ def _forward(original: Wrapped, module: nn.Module, args: Any, kwargs: Any) -> An
         known = _hollow.meet(module)
     if known[1] or (thread.ident != get_ident() and thread.keeps_out()):
         return original(module, *args, **kwargs)
-    here: FrameType | None = _getframe(1)
-    while here is not None and between[here.f_code.co_filename]:
-        here = here.f_back
     call = new(ForwardCall)
-    call.frame, call.module = here or caller(), module
+    call.frame, call.module = caller(), module
     call.args, call.kwargs, call.output = args, kwargs, None
     switch.inside = True
     try:
@@ -205,18 +210,7 @@ def _registered(module: nn.Module, name: str, new: Any) -> None:
             handler(call)
 
 
-def _wrap(original: Wrapped) -> Wrapped:
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        if published_at_rest():
-            call = ModuleWrapped(caller(), self)
-            for handler in WRAPPED.after:
-                handler(call)
-
-    return __init__
-
-
-_calls = Tap(_patch_call, variants=True)
+_calls = Tap(_patch_call, variants=True, hot=True)
 FORWARD = Topic(ForwardCall, _calls)
 MODULE_CALL = Topic(ModuleCall, _calls)
 MODULE_MADE = Topic(ModuleMade, Tap(_patch_init))

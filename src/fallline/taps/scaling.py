@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from sys import _getframe
 from threading import get_ident
-from types import FrameType
 from typing import Any
 
 import torch
 
-from fallline.taps.frames import between, caller
+from fallline.taps.frames import caller
 from fallline.taps.patches import Patches, Wrapped
 from fallline.taps.tap import Call, Tap, Topic, new, published, switch, thread
 
@@ -75,11 +73,8 @@ def _scale(original: Wrapped) -> Wrapped:
             or (thread.ident != get_ident() and thread.keeps_out())
         ):
             return scaled
-        here: FrameType | None = _getframe(1)
-        while here is not None and between[here.f_code.co_filename]:
-            here = here.f_back
         call = new(ScaleCall)
-        call.frame, call.scaler, call.outputs = here or caller(), self, outputs
+        call.frame, call.scaler, call.outputs = caller(), self, outputs
         for handler in SCALE.after:
             handler(call)
         return scaled
@@ -112,11 +107,8 @@ def _step(original: Wrapped) -> Wrapped:
             or (thread.ident != get_ident() and thread.keeps_out())
         ):
             return original(self, optimizer, *args, **kwargs)
-        here: FrameType | None = _getframe(1)
-        while here is not None and between[here.f_code.co_filename]:
-            here = here.f_back
         call = new(ScalerStepCall)
-        call.frame, call.scaler = here or caller(), self
+        call.frame, call.scaler = caller(), self
         call.optimizer, call.raised = optimizer, False
         for handler in SCALER_STEP.before:
             handler(call)
@@ -144,11 +136,8 @@ def _update(original: Wrapped) -> Wrapped:
             or (thread.ident != get_ident() and thread.keeps_out())
         ):
             return original(self, *args, **kwargs)
-        here: FrameType | None = _getframe(1)
-        while here is not None and between[here.f_code.co_filename]:
-            here = here.f_back
         call = new(ScalerUpdateCall)
-        call.frame, call.scaler = here or caller(), self
+        call.frame, call.scaler = caller(), self
         for handler in SCALER_UPDATE.before:
             handler(call)
         result = original(self, *args, **kwargs)

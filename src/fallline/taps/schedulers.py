@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from sys import _getframe
 from threading import get_ident
-from types import FrameType
 from typing import Any
 
 from torch.optim import lr_scheduler
 
-from fallline.taps.frames import between, caller
+from fallline.taps.frames import caller
 from fallline.taps.patches import Patches, Wrapped
 from fallline.taps.tap import Call, Tap, Topic, new, switch, thread
 
@@ -51,11 +49,8 @@ def _step(original: Wrapped) -> Wrapped:
             return None
         if _Nested.inside or switch.quiet or (thread.ident != get_ident() and thread.keeps_out()):
             return original(self, *args, **kwargs)
-        here: FrameType | None = _getframe(1)
-        while here is not None and between[here.f_code.co_filename]:
-            here = here.f_back
         call = new(SchedulerStepCall)
-        call.frame, call.scheduler = here or caller(), self
+        call.frame, call.scheduler = caller(), self
         call.explicit = bool(args or kwargs)
         _Nested.inside = True
         try:

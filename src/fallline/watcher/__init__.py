@@ -7,6 +7,7 @@
     loaders, modes, waits                 data, train and eval, waits for a device
     by_hand, owners, kept                 gradients touched by hand, parameters nobody steps, graphs that stay alive
     updates, measures, numbers, guard     one update: its numbers, and whether it may be applied
+    duty, pace, rest, ration              how many updates are watched, and how often the guard looks, within the budget
     origin, capture, replay               where a NaN was born
     emit, log, routine, window, trace     events in order, bounded; updates that are well known are only compared
     recording, recorder, observed, judge  the run folder, and the rules, which are handed in from above

@@ -27,8 +27,8 @@ import torch
 from torch import Tensor
 
 from fallline.events import Clip
+from fallline.replay.shards import flattened_in_parts
 from fallline.taps.gradients import gradient_of as _gradient
-from fallline.watcher.budget import FLOOR_SECONDS, SHARE, left_for_looks
 from fallline.watcher.finite import Plan
 from fallline.watcher.fuse import GuardStop
 from fallline.watcher.later import Number, sent_numbers, syncs_allowed
@@ -37,20 +37,11 @@ from fallline.watcher.objects import Objects
 from fallline.watcher.on_device import Look, values_of, wipe
 from fallline.watcher.origin import Origin
 from fallline.watcher.progress import Draft
-from fallline.watcher.recording import Recording
+from fallline.watcher.ration import Ration, few_of
 from fallline.watcher.scalers import Scalers
 
 __all__ = ["Guard", "GuardStop"]
 
-# Elements and tensors: a pass over so few is too short to ration.
-ALWAYS_BELOW = 65_536
-ALWAYS_TENSORS = 64
-ALWAYS_WITHIN = 0.5  # of what is left of the budget
-FIRST = 32  # passes that are made before they are rationed
-FEW = 2
-MOST_RESTS = 1_000
-RESTS_ON_RANKS = 7  # where several ranks have to look at the same updates
-SMALL = 4_096  # elements
 # On an accelerator: updates that are waited for, at first and after a bad one, so that a bad one can be replayed.
 WAITED = 50
 WAITED_AGAIN = 200
@@ -87,21 +78,19 @@ class Guard:
         self,
         mode: str,
         limit: str,
-        budget: float,
+        ration: Ration,
         objects: Objects,
         draft: Draft,
         scalers: Scalers,
         origin: Origin,
-        recording: Recording,
     ) -> None:
         self.mode = self.asked = mode
         self._limit = limit
-        self._budget = budget
+        self._ration = ration
         self._objects = objects
         self._draft = draft
         self._scalers = scalers
         self._origin = origin
-        self._recording = recording
         self.skipped = 0
         self.aside: int | None = None  # the update from which on nothing is kept out any more
         # of all gradients of the update in progress, where it was measured; a tensor on an accelerator
@@ -121,8 +110,6 @@ class Guard:
         self._late: deque[_Late] = deque()
         self._checks = 0
         self._waits_until = WAITED  # checks
-        self._last = time.perf_counter()
-        self._rested = 0  # steps since then
 
     def clipped(self, norm: Tensor, event: Clip) -> None:
         number = event.parameter_set
@@ -150,7 +137,7 @@ class Guard:
         plan = self._plans.get(held)
         if plan is not None and plan.rests > 0:
             plan.rests -= 1
-            self._rested += 1
+            self._ration.rested += 1
             groups = optimizer.param_groups
             total = None  # of finite numbers; else it is not finite either
             for i, j in plan.few:
@@ -198,7 +185,7 @@ class Guard:
                 f"update {index}: a gradient is NaN or Inf, so the step was not taken (--guard stop); "
                 "the findings of this run say which operation made it"
             )
-        if any(hasattr(g, "_local_tensor") for g in gradients):
+        if _in_parts(optimizer, gradients, self._objects):
             # shards: ranks that hold no NaN take this step, and optimizers that count their steps must agree
             wipe([values_of(g) for g in gradients], torch.ones((), device=gradients[0].device))
         else:
@@ -216,7 +203,7 @@ class Guard:
     def probe(self, optimizer: torch.optim.Optimizer, held: int) -> tuple[Tensor | None, float]:
         """For updates that are not watched: a parameter whose gradient shows nearly any NaN, and what a look at all takes."""
         plan = self._plans.get(held)
-        few = _few(optimizer)
+        few = few_of(optimizer)
         if plan is None or not few:
             return None, plan.seconds if plan is not None else 0.0
         i, j = few[0]
@@ -249,34 +236,13 @@ class Guard:
         plan = self._plans.get(held)
         if plan is None or plan.count != len(gradients):
             plan = self._plans[held] = Plan(gradients)
-            plan.few = _few(optimizer)
+            plan.few = few_of(optimizer)
         fine, norm = plan.norm_if_finite(gradients)
         self.norm = norm
         if fine:
             self.recent = math.inf if norm is None else norm
-        plan.rests = self._rests(plan, started)
+        plan.rests = self._ration.rests(plan, started)
         return fine
-
-    def _rests(self, plan: Plan, started: float) -> int:
-        """All gradients were looked at: before how many steps from now on a few have to do."""
-        now, steps = time.perf_counter(), self._rested + 1
-        took, plan.looks = now - started, plan.looks + 1
-        if plan.looks <= 8:  # one of the first may have loaded code, any may have been interrupted
-            plan.seconds = min(took, plan.seconds or took)
-        else:
-            plan.seconds += 0.1 * (min(took, 2 * plan.seconds) - plan.seconds)
-        update = (now - self._last) / steps  # how long one takes
-        self._last, self._rested = now, 0
-        if plan.elements <= ALWAYS_BELOW and plan.count <= ALWAYS_TENSORS:
-            return 0
-        if plan.looks < FIRST or not plan.few:
-            return 0
-        if self._recording.world > 1:
-            return RESTS_ON_RANKS
-        left = left_for_looks(self._budget, update)
-        if plan.seconds <= ALWAYS_WITHIN * left:
-            return 0
-        return min(int(plan.seconds / max(SHARE * left, FLOOR_SECONDS)), MOST_RESTS)
 
     # -- on an accelerator -------------------------------------------------------------------------------------
 
@@ -359,18 +325,13 @@ class Guard:
         )
 
 
-def _few(optimizer: torch.optim.Optimizer) -> list[tuple[int, int]]:
-    """A few small float32 tensors of a CPU, from the first to the last: which of which parameter group."""
-    small = [
-        (i, j)
-        for i, group in enumerate(optimizer.param_groups)
-        for j, p in enumerate(group["params"])
-        if p.grad is not None
-        and p.is_cpu
-        and p.numel() <= SMALL
-        and p.dtype is torch.float32
-        and type(p.grad) is Tensor
-        and p.grad.layout is torch.strided
-    ]
-    step = max(1, -(-(len(small) - 1) // (FEW - 1)))
-    return list(dict.fromkeys([*small[::step], *small[-1:]]))
+def _in_parts(optimizer: torch.optim.Optimizer, gradients: list[Tensor], objects: Objects) -> bool:
+    """Whether each rank steps a part of the parameters: DTensors, flat parameters of FSDP1, partitions of ZeRO."""
+    if any(hasattr(g, "_local_tensor") for g in gradients):
+        return True
+    distributed = torch.distributed
+    if not distributed.is_available() or not distributed.is_initialized():
+        return False
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    zero = any(p.dim() == 1 and objects.is_copy(p) for p in parameters)
+    return zero or flattened_in_parts(parameters)

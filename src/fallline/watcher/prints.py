@@ -5,6 +5,7 @@ Each number is a product with a vector that is the same in every run, so that pr
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -18,16 +19,17 @@ __all__ = ["batch_print", "parameter_print"]
 
 _MOST = 1 << 16  # elements of a tensor that are looked at
 _LONGEST = 4096  # samples of a batch
-_vectors: dict[tuple[torch.device, int], Tensor] = {}
 
 
 def _vector(device: torch.device, row: int, length: int) -> Tensor:
     """The beginning of a fixed vector with a mean square of one half."""
-    known = _vectors.get((device, row))
-    if known is None or known.numel() < length:
-        places = torch.arange(max(length, PROBE), dtype=torch.float64, device=device)
-        known = _vectors[device, row] = torch.cos((places + 1) * (1.234567 + 0.7390851 * row))
-    return known[:length]
+    return _cosines(device, row, max(PROBE, 1 << (length - 1).bit_length()))[:length]
+
+
+@cache
+def _cosines(device: torch.device, row: int, length: int) -> Tensor:
+    places = torch.arange(length, dtype=torch.float64, device=device)
+    return torch.cos((places + 1) * (1.234567 + 0.7390851 * row))
 
 
 @torch.no_grad()

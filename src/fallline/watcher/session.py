@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fallline.finding import Finding
-from fallline.taps.optimizers import STEP, StepCall
+from fallline.taps.optimizers import StepCall
 from fallline.taps.patches import Patches
 from fallline.taps.tap import Subscription
 from fallline.watcher.backwards import Backwards
@@ -21,6 +21,8 @@ from fallline.watcher.collectives import Collectives
 from fallline.watcher.decay import Decay
 from fallline.watcher.duty import Duty
 from fallline.watcher.emit import Emitter
+from fallline.watcher.engines import Engines
+from fallline.watcher.forks import Forks
 from fallline.watcher.forwards import Forwards
 from fallline.watcher.fuse import Fuse
 from fallline.watcher.guard import Guard
@@ -41,10 +43,13 @@ from fallline.watcher.objects import Objects
 from fallline.watcher.observed import Observed
 from fallline.watcher.origin import Origin
 from fallline.watcher.owners import Owners
+from fallline.watcher.pace import Pace
 from fallline.watcher.progress import Draft, Progress
+from fallline.watcher.ration import Ration
 from fallline.watcher.reach import Reach
 from fallline.watcher.recorder import Recorder
 from fallline.watcher.recording import Options, Recording
+from fallline.watcher.rest import Rest
 from fallline.watcher.routine import Routine
 from fallline.watcher.running_statistics import RunningStatistics
 from fallline.watcher.scalers import Scalers
@@ -71,16 +76,14 @@ class Session:
         self.recording = Recording(options)
         self.trains: Callable[[], None] | None = None  # called in a forked child that trains
         self._verdict = verdict
-        self.pid = os.getpid()
-        self._rebind = False
+        self._forks = Forks()
         self._engine = Patches()
-        self._asleep: Subscription | None = None  # in a forked child that does not train
         self._compose()
 
-    def _compose(self) -> None:
+    def _compose(self, *, rebind: bool = False) -> None:
         """The parts, from those that know nothing to those that know most."""
         objects, recording, options = self.objects, self.recording, self.options
-        self.taps = taps = Subscription(rebind=self._rebind)
+        self.taps = taps = Subscription(rebind=rebind)
         self.fuse = fuse = Fuse()
         self.log = log = EventLog()
         self.progress = progress = Progress()
@@ -91,13 +94,14 @@ class Session:
         self.origin = origin = Origin(objects, progress, observed)
         self.judge = Judge(self._verdict, log, objects, recording)
         scalers = Scalers(emitter, routine, objects, draft)
+        ration = Ration(options.budget, recording)
         self.guard = guard = Guard(
-            options.guard, options.guard_limit, options.budget, objects, draft, scalers, origin, recording
-        )  # fmt: skip
+            options.guard, options.guard_limit, ration, objects, draft, scalers, origin
+        )
         self.measures = measures = Measures(objects, scalers, recording)
         kept = KeptGraphs(emitter, progress)
         self.owners = owners = Owners(emitter, objects, progress, observed)
-        self.by_hand = by_hand = ByHand(emitter, objects, taps)
+        by_hand = ByHand(emitter, objects, taps)
         self.hand_updates = hand_updates = HandUpdates(recording.open, progress, draft, fuse.safely)
         self.collectives = collectives = Collectives(recording.open, fuse)
         recording.heartbeat = Heartbeat(
@@ -122,8 +126,8 @@ class Session:
         self.trail = Trail(objects, progress, recording, fuse)
         known: dict[int, Known] = {}
         self.duty = duty = Duty(
-            options.budget, known, emitter, log, progress, draft, window, scalers, guard, recording, fuse,
-            self.trail.awaits,
+            known, emitter, draft, window, guard, recording, Pace(options.budget, progress),
+            Rest(known, log, progress, scalers, guard, recording, fuse), self.trail.awaits,
         )  # fmt: skip
         waits = Waits(emitter, progress, taps)
 
@@ -142,6 +146,9 @@ class Session:
         )  # fmt: skip
         forwards.subscribe(taps)
         self.backwards.subscribe(taps)
+        Engines(draft, guard).subscribe(
+            taps, fuse
+        )  # what it adds to an update comes before its end
         self.updates.subscribe(taps)
         Clips(emitter, routine, objects, draft, wrappers, guard, fuse).subscribe(taps)
         by_hand.subscribe(fuse)
@@ -163,7 +170,6 @@ class Session:
 
     def start(self, *, rebind: bool = False) -> None:
         """Listen from here on. `rebind`: also to functions that a module has already imported by name."""
-        self._rebind = rebind
         self.taps.rebind = rebind
         self.hand_updates.start(rebind)
         self.taps.start()
@@ -174,28 +180,24 @@ class Session:
         os.register_at_fork(after_in_child=self._forked)
 
     def _forked(self) -> None:
-        """In a forked child: most likely a loader's worker, of which nothing is ours to watch until it steps."""
+        """In a forked child."""
         self.duty.stop()
         if self.fuse.off:
             return
-        self._asleep = asleep = Subscription()
-        asleep.before(STEP, self._wake)
-        asleep.start()
+        self._forks.sleep(self._wake)
         self.taps.stop()
         self.trail.stop()
         self.lessons.stop()
         self.hand_updates.stop()
 
     def _wake(self, call: StepCall) -> None:
-        """A forked child steps an optimizer: it trains, and is a run of its own."""
-        asleep, self._asleep, self.pid = self._asleep, None, os.getpid()
+        """A forked child steps an optimizer."""
         self.recording = Recording(self.options)
-        self._compose()
+        self._compose(rebind=self.taps.rebind)
         self.taps.start()
         self.trail.start()
-        self.lessons.start(rebind=self._rebind)
-        if asleep is not None:
-            asleep.stop()
+        self.lessons.start(rebind=self.taps.rebind)
+        self._forks.claim()
         if self.trains is not None:
             self.fuse.safely(self.trains)
         self.updates.begins(call)
@@ -240,6 +242,11 @@ class Session:
         self.backwards.weighed = True
 
     # -- what others ask ---------------------------------------------------------------------------------------
+
+    @property
+    def pid(self) -> int:
+        """The process that is watched."""
+        return self._forks.pid
 
     @property
     def findings(self) -> list[Finding]:

@@ -13,6 +13,10 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from fallline.errors import UsageError
+from fallline.show.axis import Axis
+from fallline.show.picture import Lines
+from fallline.show.plot import plot
+from fallline.show.terminal import Paint
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -64,11 +68,6 @@ class RateRange:
 
     def plot(self) -> list[str]:
         """The curve in characters."""
-        from fallline.show.axis import Axis
-        from fallline.show.picture import Lines
-        from fallline.show.plot import plot
-        from fallline.show.terminal import Paint
-
         points = list(zip(self.rates, self.smoothed, strict=False))
         if len(points) < 2:
             return []

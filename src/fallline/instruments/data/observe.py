@@ -12,8 +12,10 @@ from fallline.instruments.observer import Observer
 from fallline.instruments.where import user_line
 from fallline.lessons.listen import Listener
 from fallline.lessons.script_objects import Held, held
-from fallline.taps.losses import LossCall
-from fallline.taps.vocabulary import Resized
+from fallline.taps.losses import LOSS, LossCall
+from fallline.taps.patches import Patches
+from fallline.taps.tap import Subscription
+from fallline.taps.vocabulary import RESIZED, Resized
 
 __all__ = ["Hearing"]
 
@@ -24,6 +26,14 @@ class Hearing(Observer):
     def __init__(self, batches: int) -> None:
         self.listener = Listener(batches)
         self.held: Held | None = None
+
+    def subscribe(self, patches: Patches) -> None:
+        """To what an observer is not told of, until these patches are removed."""
+        taps = Subscription(rebind=True)
+        taps.before(LOSS, self.loss_begins)
+        taps.after(RESIZED, self.resized)
+        taps.start()
+        patches.on_removal(taps.stop)
 
     def batch_ends(self, iterator: Any, batch: Any) -> None:
         self.listener.batch_ends(iterator, batch)

@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 import os
+import resource
+import shutil
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+import torch
+
 from fallline.instruments.equal.aside import Aside
+from fallline.instruments.equal.double import in_double
+from fallline.instruments.equal.draws import SampleDraws
+from fallline.instruments.equal.evaluated import EvaluationRecorder
+from fallline.instruments.equal.feed import feed_all, keep_inputs
+from fallline.instruments.equal.loaders import vary_loaders
+from fallline.instruments.equal.patching import RebindingPatches
+from fallline.instruments.equal.record import Recorder
+from fallline.instruments.equal.spill import spilling
+from fallline.instruments.equal.steady import steady
+from fallline.instruments.equal.switches import turn
+from fallline.instruments.equal.targets import watch_labels
 from fallline.instruments.equal.way import Way
 from fallline.instruments.same.sources import pin, pin_kernels
 from fallline.instruments.script import Script, run_until
@@ -34,20 +50,6 @@ _OTHERS = 8  # steps of one optimizer before another makes its first
 def run_way(way: Way, target: Script | Callable[[], object], out: str) -> int:
     """Run it up to its first update, and leave the record in `out`; its exit status."""
     os.environ.update(_OFFLINE)
-    import torch
-
-    from fallline.instruments.equal.double import in_double
-    from fallline.instruments.equal.draws import SampleDraws
-    from fallline.instruments.equal.evaluated import EvaluationRecorder
-    from fallline.instruments.equal.feed import feed_all, keep_inputs
-    from fallline.instruments.equal.loaders import vary_loaders
-    from fallline.instruments.equal.patching import RebindingPatches
-    from fallline.instruments.equal.record import Recorder
-    from fallline.instruments.equal.spill import spilling
-    from fallline.instruments.equal.steady import steady
-    from fallline.instruments.equal.switches import turn
-    from fallline.instruments.equal.targets import watch_labels
-
     met: set[str] = set()
     patches = RebindingPatches()
     draws = SampleDraws(patches, reverse=way.reverse)
@@ -105,10 +107,6 @@ def run_way(way: Way, target: Script | Callable[[], object], out: str) -> int:
 
 def _peaks() -> tuple[int, int]:
     """The most bytes that this process has held: in the host's memory, and on its device."""
-    import resource
-
-    import torch
-
     used = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     unit = 1 if sys.platform == "darwin" else 1024
     held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
@@ -121,8 +119,6 @@ def _most(way: Way) -> int:
 
 
 def _remove(folder: str) -> None:
-    import shutil
-
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -142,8 +138,6 @@ def forked(run: Callable[[], int], output: Any) -> int:
     except KeyboardInterrupt:
         status = 130
     except BaseException:
-        import traceback
-
         traceback.print_exc()
     finally:
         sys.stdout.flush()

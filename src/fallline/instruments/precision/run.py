@@ -28,6 +28,7 @@ from fallline.instruments.precision.record import (
 )
 from fallline.instruments.untouched import World, loss_of, untouched
 from fallline.replay.modules import Modules
+from fallline.taps.frames import is_user_file, shown_path
 
 __all__ = ["GRADIENT_TOLERANCE", "LOSS_TOLERANCE", "Gradients", "Outcome", "Probe"]
 
@@ -295,8 +296,6 @@ class _Row:
 
 
 def _line_of(error: BaseException) -> str | None:
-    from fallline.taps.frames import is_user_file, shown_path
-
     found, trace = None, error.__traceback__
     while trace is not None:
         if is_user_file(trace.tb_frame.f_code.co_filename):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fallline.instruments.same.sources import Draws, pin, pin_kernels
+from fallline.instruments.script import Script, run_until
 from fallline.taps.patches import Patches
 
 _MARK = "deterministic implementation"
@@ -33,8 +34,7 @@ def main(arguments: list[str]) -> int:
     patches = Patches()
     pin(args.pin, patches)
 
-    from fallline.instruments.same.record import Record
-    from fallline.instruments.script import Script, run_until
+    from fallline.instruments.same.record import Record  # imports torch
 
     said: list[str] = []
     if args.pin == "kernels":

@@ -7,6 +7,7 @@ different bit have different fingerprints, and chance makes two others equal onc
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 import torch
@@ -22,7 +23,6 @@ _ODD = (
 )  # 2⁶⁴ / golden ratio: neighbours get weights that have nothing in common
 _MIX = 6364136223846793005
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_weights: dict[torch.device, Tensor] = {}
 
 
 def fingerprint(tensor: Tensor) -> Fingerprint:
@@ -44,13 +44,12 @@ def fingerprint(tensor: Tensor) -> Fingerprint:
     return found
 
 
+@cache
 def _weights_on(device: torch.device) -> Tensor:
-    if device not in _weights:
-        places = torch.arange(1, _CHUNK + 1, dtype=torch.int64, device=device)
-        mixed = places * _ODD
-        mixed = (mixed ^ (mixed >> 31)) * _MIX
-        _weights[device] = mixed | 1  # odd: no change of one element is lost
-    return _weights[device]
+    places = torch.arange(1, _CHUNK + 1, dtype=torch.int64, device=device)
+    mixed = places * _ODD
+    mixed = (mixed ^ (mixed >> 31)) * _MIX
+    return mixed | 1  # odd: no change of one element is lost
 
 
 def together(parts: Iterable[Fingerprint]) -> Fingerprint:

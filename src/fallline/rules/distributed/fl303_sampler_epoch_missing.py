@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from fallline.events import Backward, Batch, Epoch, EpochEnd, Loader, Sampler, SamplerEpoch, Trace
@@ -10,6 +11,10 @@ from fallline.finding import Finding, Severity
 from fallline.location import Location
 from fallline.rule import Rule
 from fallline.syntax import Module
+from fallline.syntax.classes import find_method
+
+_SAMPLES = re.compile(r"sampler$")
+_LOADS = re.compile(r"loader", re.IGNORECASE)
 
 
 class SamplerEpochMissing(Rule):
@@ -58,10 +63,36 @@ for epoch in range(epochs):
                 continue
             yield self.finding(
                 module.location(kept),
-                f"set_epoch stops here: the epoch is stored, nothing in {cls.name} reads it, and `self.{inner}`, which is gone over, never "
-                f"gets it, so every epoch has the same order. Call `self.{inner}.set_epoch(epoch)`.",
+                f"set_epoch stops here: the epoch is stored, nothing in {cls.name} reads it, and `self.{inner}`, which is iterated over, never gets it, so every epoch has the same order. Call `self.{inner}.set_epoch(epoch)`.",
                 presuming=f"`self.{inner}` shuffles by the epoch",
             )
+        yield from self._lost_on_the_way(module)
+
+    def _lost_on_the_way(self, module: Module) -> Iterator[Finding]:
+        """A wrapper that other classes of the project would hand the epoch to, and that has no `set_epoch`."""
+        deaf = {c: inner for c in module.classes.values() if (inner := _hides_the_epoch(module, c))}
+        forwards = [c for c in module.classes.values() if _epoch_goes_to(c)]
+        for cls, inner in deaf.items():
+            for other in forwards:
+                places = _epoch_goes_to(other)
+                if (
+                    _SAMPLES.search(inner)
+                    and inner in places
+                    and f"{inner}.{inner}" not in _past(places, inner)
+                ):
+                    yield self.finding(
+                        module.location(places[inner][-1]),
+                        f"set_epoch stops at {cls.name}: it has no `set_epoch`, so where it wraps a sampler, that sampler keeps its epoch and every epoch has "
+                        f"the same order. Pass the epoch on to `self.{inner}.{inner}` too.",
+                        presuming=f"{cls.name} can be this `{inner}`",
+                    )
+            if _LOADS.search(inner) and (forwards or _beside_forwards(module)):
+                yield self.finding(
+                    module.location(_method(cls, "__iter__") or cls),
+                    f"{cls.name} wraps a loader and has no `set_epoch`, as the other loaders here do: a trainer that calls it finds nothing, and every epoch "
+                    f"has the same order. Pass `set_epoch(epoch)` on to `self.{inner}`.",
+                    presuming=f"`self.{inner}` shuffles by the epoch",
+                )
 
     def refutes(self, trace: Trace) -> Iterator[Location]:
         """A sampler that some setting tells its epoch is told on purpose in that one only."""
@@ -223,6 +254,50 @@ def _goes_over(cls: ast.ClassDef) -> str | None:
             case ast.Call(ast.Name("iter"), [ast.Attribute(ast.Name("self"), name)]):
                 return name
     return None
+
+
+def _method(cls: ast.ClassDef, name: str) -> ast.FunctionDef | None:
+    return next((m for m in cls.body if isinstance(m, ast.FunctionDef) and m.name == name), None)
+
+
+def _hides_the_epoch(module: Module, cls: ast.ClassDef) -> str | None:
+    """`x`, where a class goes over `self.x` and neither takes an epoch nor hands on what it does not know."""
+    if find_method(module, cls, "set_epoch") or find_method(module, cls, "__getattr__"):
+        return None
+    kept = _goes_over(cls)
+    init = _method(cls, "__init__")
+    given = {a.arg for a in init.args.args} if init is not None else set()
+    made = [v for v in module.attribute_values(cls, kept)] if kept is not None else []
+    return kept if any(isinstance(v, ast.Name) and v.id in given for v in made) else None
+
+
+def _epoch_goes_to(cls: ast.ClassDef) -> dict[str, list[ast.Call]]:
+    """`self.batch_sampler.sampler.set_epoch(epoch)` in `set_epoch`: the calls by the attributes they go through."""
+    method = _method(cls, "set_epoch")
+    found: dict[str, list[ast.Call]] = {}
+    for node in ast.walk(method) if method is not None else ():
+        match node:
+            case ast.Call(ast.Attribute(holder, "set_epoch")):
+                through = ast.unparse(holder).split(".")
+                if through[0] == "self" and len(through) > 1:
+                    found.setdefault(through[1], []).append(node)
+    return found
+
+
+def _past(places: dict[str, list[ast.Call]], inner: str) -> str:
+    return " ".join(ast.unparse(call) for call in places[inner])
+
+
+def _beside_forwards(module: Module) -> bool:
+    """A loader class in a file beside this one that hands the epoch on."""
+    if module.project is None:
+        return False
+    others = module.project.beside(module, b"def set_epoch")
+    return any(
+        _LOADS.search(cls.name) and _epoch_goes_to(cls)
+        for other in others
+        for cls in other.classes.values()
+    )
 
 
 def _shuffles(sampler: Sampler) -> bool:

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from fallline.finding import Finding, Severity
+from fallline.flow.calls import last_name
 from fallline.flow.ranks import (
     called_functions,
     is_distributed,
@@ -14,6 +15,7 @@ from fallline.flow.ranks import (
     owned_by_framework,
     runs_on_every_rank,
 )
+from fallline.flow.values import values_of
 from fallline.rule import Rule
 from fallline.syntax import Module
 
@@ -36,9 +38,10 @@ if dist.get_rank() == 0:
     torch.save(model.module.state_dict(), path)
 dist.barrier()
 ```"""
-    tokens = (b"DistributedDataParallel", b"init_process_group")
+    tokens = (b"DistributedDataParallel", b"init_process_group", b"rank0_only")
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
+        yield from self._empty_elsewhere(module)
         if not is_distributed(module) or owned_by_framework(module):
             return
         for save in module.calls("torch.save"):
@@ -56,6 +59,30 @@ dist.barrier()
                     inside = home.function(save) is function
                     if inside and not _own_path(home, save) and not only_on_some_ranks(home, save):
                         yield self._found(home, save)
+
+    def _empty_elsewhere(self, module: Module) -> Iterator[Finding]:
+        """A state that FSDP gathers on rank 0 alone, saved by all: the others write an empty one over it."""
+        if "rank0_only" not in module.source.text:
+            return
+        for call in module.all(ast.Call):
+            if "save" not in last_name(call) or not call.args or mentions_rank(module, call):
+                continue
+            if not _gathered_on_one(module, call.args[0]) or only_on_some_ranks(module, call):
+                continue
+            function = module.function(call)
+            calls = values_of(module).calls_of(function) if function is not None else []
+            inside = [
+                s
+                for home, f in called_functions(module, call)
+                for s in home.calls("torch.save")
+                if home.function(s) is f and only_on_some_ranks(home, s)
+            ]
+            if not inside and not any(only_on_some_ranks(module, c) for c in calls):
+                yield self.finding(
+                    module.location(call),
+                    "Every rank writes this file, but `rank0_only=True` leaves the state empty on all ranks except rank 0, so an empty checkpoint can replace the full one. "
+                    "Save on one rank only: if dist.get_rank() == 0.",
+                )
 
     def _found(self, module: Module, save: ast.Call) -> Finding:
         return self.finding(
@@ -228,6 +255,26 @@ def main(world_size):
     if world_size == 1:
         torch.save(model.state_dict(), "model.pt")
 """,
+    )
+
+
+def _gathered_on_one(module: Module, state: ast.expr) -> bool:
+    """`model.state_dict()` under a FullStateDictConfig with `rank0_only=True`, or `full_optim_state_dict(..., rank0_only=True)`."""
+    made = module.value(state)
+    if not isinstance(made, ast.Call):
+        return False
+    around = [
+        i.context_expr for up in module.parents(made) if isinstance(up, ast.With) for i in up.items
+    ]
+    configured = [c for c in around if isinstance(c, ast.Call)]
+    configured += [
+        v
+        for c in configured
+        for a in (*c.args, *(k.value for k in c.keywords))
+        if isinstance(v := module.value(a), ast.Call)
+    ]
+    return any(
+        module.constant(Module.argument(c, None, "rank0_only")) is True for c in (made, *configured)
     )
 
 

@@ -17,11 +17,8 @@ class CollectivesPart(Rule):
     name = "collectives-part"
     severity = Severity.ERROR
     what = "Ranks issue different sequences of collectives."
-    why = (
-        "A collective is matched with the other ranks' next one, by order. Where one rank issues another, both wait for ever, or one's data is "
-        "taken for the other's."
-    )
-    instead = "Let every rank make the same collective calls in the same order: what differs by rank goes around the data, not around the call."
+    why = "A collective is matched with the other ranks' next one, by order. If one rank issues a different one, both wait for ever, or the data of one is taken for that of the other."
+    instead = "Let every rank make the same collective calls in the same order: put the branch on the rank around the data, not around the call."
     wrong = (
         """\
 import torch

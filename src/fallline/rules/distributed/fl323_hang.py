@@ -20,8 +20,8 @@ class Hang(Rule):
     yields_to = ("FL322", "FL324")
     what = "Ranks wait in a collective for a rank that is elsewhere."
     why = (
-        "A collective returns when every rank has called it. A rank that took another branch, or is stuck, keeps all of them waiting until a "
-        "timeout of minutes ends the run, and its message comes from the rank that waited and does not name the one that did not come."
+        "A collective returns when every rank has called it. A rank that took a different branch, or is stuck, keeps all of them waiting until a "
+        "timeout of minutes ends the run, and the error comes from a rank that waited and does not name the missing one."
     )
     instead = (
         "Look at the line where the odd rank is. Branches around training steps must be decided alike on all ranks: by the update's number, or by a "

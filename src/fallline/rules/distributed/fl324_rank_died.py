@@ -24,7 +24,7 @@ class RankDied(Rule):
     severity = Severity.ERROR
     what = "A rank ended before the others."
     why = (
-        "The others cannot go on without it: they raise errors about connections, or are stopped by the launcher, and those messages hide the one "
+        "The others cannot continue without it: they raise errors about connections, or are stopped by the launcher, and those messages hide the one "
         "that matters."
     )
     instead = (

@@ -8,6 +8,7 @@ from typing import Any
 
 from fallline.events import Backward, Clip, GradWrite, Trace, Window, scale_free, windows
 from fallline.finding import Finding, Fix, Severity
+from fallline.flow.divisions import added_undivided
 from fallline.rule import Rule
 from fallline.rules.gradients._specimens import SETUP
 from fallline.syntax import Editor, Module
@@ -26,13 +27,12 @@ class AccumulationUnscaled(Rule):
     why = (
         "`backward()` adds. The gradient of k micro-batches is k times that of one big batch, so an SGD update is k "
         "times too large: a hidden learning rate. Adam and AdamW divide the factor out again, and a clip that takes effect on every update "
-        "hides it, but logged norms and clip thresholds are still k times off. An error; with Adam and similar optimizers a warning where "
-        "gradients are clipped, and a note elsewhere."
+        "hides it, but logged norms and clip thresholds are still k times off. It is an error; with Adam and similar optimizers it is a warning where gradients are clipped, and a note elsewhere."
     )
     instead = "Divide the loss by the number of micro-batches:\n\n```python\n(loss / accumulation_steps).backward()\n```"
     fix_safety = "Only the value given to `backward()` is divided; the logged loss stays as it was. Divides by the count that the boundary test or the loop names."
     facts = ("unscaled-accumulation-by-optimizer", "equal-micro-batches-are-exact")
-    tokens = (b"backward",)
+    tokens = (b"backward", b"num_items_in_batch")
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         if trace.hides("divide"):
@@ -57,6 +57,16 @@ class AccumulationUnscaled(Rule):
                 related=related,
                 presuming=first.presumed,
                 **evidence,
+            )
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        """The Trainer is the loop: a loss that counts the tokens of the window, and a term that does not."""
+        for statement in added_undivided(module):
+            yield self.finding(
+                module.location(statement),
+                "The loss is divided by the tokens of the whole accumulation window (`num_items_in_batch`) and the Trainer does not divide again, so this term is added in "
+                "full on every micro-batch and weighs that many times too much. Scale it by this micro-batch's share of the tokens.",
+                severity=Severity.WARNING,
             )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:

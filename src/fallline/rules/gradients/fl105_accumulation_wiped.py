@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from fallline.events import (
@@ -45,13 +46,28 @@ class AccumulationWiped(Rule):
     instead = "Clear after the step, or before the first backward of the window:\n\n```python\noptimizer.step()\noptimizer.zero_grad()\n```"
     fix_safety = "`zero_grad()` moves after the step, when both are in one block or the step is in an `if` of that block."
     facts = ("zero-grad-inside-window",)
-    tokens = (b"zero_grad", b".grad")
+    tokens = (b"zero_grad", b".grad", b"deepspeed")
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         mine = [w for w in windows(trace) if w.optimizer not in trace.by_framework]
         wiped = ((w, wipe.clear) for w in mine for wipe in w.wiped if _by_mistake(trace, w, wipe))
         for window, clear in habits(wiped, mine):
             yield self._report(window, next(w for w in window.wiped if w.clear is clear))
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        """DeepSpeed counts its micro-batches in `engine.step()`: a loop that calls it once a window makes each backward a window of its own."""
+        if "deepspeed" not in module.source.text or "accumulation_boundary" in module.source.text:
+            return
+        engines = _engines(module)
+        for call in module.method_calls("backward"):
+            engine = module.segment(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+            if engine in engines and _steps_once_a_window(module, call, engine):
+                yield self.finding(
+                    module.location(call),
+                    f"DeepSpeed counts micro-batches in `{engine}.step()`, which is called once a window here, so it takes every backward for the last one of its window and keeps "
+                    f"only those gradients. Call `{engine}.step()` after every backward, or tell it with `set_gradient_accumulation_boundary`.",
+                    presuming="ZeRO shards the gradients (stage 1 or 2)",
+                )
 
     def _report(self, window: Window, wipe: Wipe) -> Finding:
         at, step, lost = wipe.clear.at, window.step.at, wipe.lost[-1].at
@@ -184,6 +200,35 @@ for epoch in range(2):
         (critic(y) - critic(model(x).detach())).mean().backward()
         critic_optimizer.step()
 """,
+    )
+
+
+def _engines(module: Module) -> set[str]:
+    """The names and attributes that hold what `deepspeed.initialize` returns first."""
+    found = set()
+    for call in module.calls("deepspeed.initialize"):
+        match module.parent(call):
+            case ast.Assign([ast.Tuple([first, *_]) | ast.List([first, *_])]):
+                found.add(module.segment(first))
+    return found
+
+
+def _steps_once_a_window(module: Module, backward: ast.Call, engine: str) -> bool:
+    """`if (i + 1) % k == 0: engine.step()` in the loop of a backward that is not under that test."""
+    loop = module.enclosing(backward, ast.For, ast.While)
+    steps = [
+        c
+        for c in module.method_calls("step")
+        if isinstance(c.func, ast.Attribute)
+        and module.segment(c.func.value) == engine
+        and module.enclosing(c, ast.For, ast.While) is loop is not None
+    ]
+    tests = [module.enclosing(step, ast.If) for step in steps]
+    return bool(tests) and all(
+        test is not None
+        and backward not in ast.walk(test)
+        and any(isinstance(n, ast.Mod) for n in ast.walk(test.test))
+        for test in tests
     )
 
 

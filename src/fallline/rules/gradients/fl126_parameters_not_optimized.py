@@ -6,28 +6,105 @@ from collections.abc import Iterator
 from typing import Any
 
 from fallline.finding import Finding, Severity
-from fallline.rule import Rule
-from fallline.rules._observed import located, observed
+from fallline.flow.left_out import filtered_out, not_listed
+from fallline.rules._observed import Observed, parameters
+from fallline.syntax import Module
 
 
-class ParametersNotOptimized(Rule):
+class ParametersNotOptimized(Observed):
     code = "FL126"
     name = "parameters-not-optimized"
     severity = Severity.ERROR
-    what = "Parameters received gradients update after update, belonged to no optimizer, and never changed."
+    what = "Parameters receive gradients but belong to no optimizer. A run shows them, and so does source that lists the parameters by hand."
     why = (
         "They stay at their random start while the rest of the model trains around them. It happens when a layer is added after the optimizer was built, "
         "when parameter groups are written by hand, or when the optimizer was given a different copy of the model."
     )
     instead = "Build the optimizer last, from all of `model.parameters()`; freeze what must not train with `requires_grad_(False)`, which also saves its gradients."
 
-    def check_series(self, run: Any) -> Iterator[Finding]:
-        for entry in observed(run, self.code):
-            at, evidence = located(entry)
-            names = entry.get("parameters") or []
-            more = f" and {entry['count'] - 3} more" if entry.get("count", 0) > 3 else ""
+    tokens = (b"parameters()",)
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        for left in filtered_out(module):
             yield self.finding(
-                at,
-                f"{', '.join(names[:3])}{more} receive gradients, but no optimizer holds them, so they are never updated. Pass them to the optimizer.",
-                **evidence,
+                module.location(left.node),
+                f"Parameters with '{left.name}' in their name are left out of the optimizer, but this model's head reads their output, so they stay at their start while "
+                "the rest trains. Give them to the optimizer.",
             )
+        for left in not_listed(module):
+            yield self.finding(
+                module.location(left.node),
+                f"The parameters are listed part by part and `self.{left.name}`, which forward() uses, is in no list, so it is never updated. Add "
+                f"`self.{left.name}.parameters()`, or freeze it with `requires_grad_(False)`.",
+                severity=Severity.WARNING,
+            )
+
+    def says(self, entry: dict[str, Any]) -> str:
+        return f"{parameters(entry)} receive gradients, but no optimizer holds them, so they are never updated. Pass them to the optimizer."
+
+    wrong = (
+        """\
+import torch
+from transformers import BertForSequenceClassification
+
+model = BertForSequenceClassification.from_pretrained("bert-base-uncased")
+named = list(model.named_parameters())
+named = [n for n in named if "pooler" not in n[0]]  # FL126
+optimizer = torch.optim.AdamW([p for _, p in named])
+""",
+        """\
+import itertools
+
+import torch
+from torch import nn
+
+
+class Speech(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Linear(8, 8)
+        self.decoder = nn.Linear(8, 8)
+        self.language = nn.Embedding(4, 8)
+
+    def forward(self, x, language):
+        return self.decoder(self.encoder(x) + self.language(language))
+
+    def get_optimizer(self):
+        parameters = itertools.chain(self.encoder.parameters(), self.decoder.parameters())
+        return torch.optim.AdamW(parameters, lr=1e-4)  # FL126
+""",
+    )
+    right = (
+        # a question answerer has no head on the pooler
+        """\
+import torch
+from transformers import BertForQuestionAnswering
+
+model = BertForQuestionAnswering.from_pretrained("bert-base-uncased")
+named = [n for n in model.named_parameters() if "pooler" not in n[0]]
+optimizer = torch.optim.AdamW([p for _, p in named])
+""",
+        # frozen on purpose
+        """\
+import itertools
+
+import torch
+from torch import nn
+
+
+class Speech(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Linear(8, 8)
+        self.decoder = nn.Linear(8, 8)
+        self.speaker = nn.Linear(8, 8)
+        self.speaker.requires_grad_(False)
+
+    def forward(self, x):
+        return self.decoder(self.encoder(x) + self.speaker(x))
+
+    def get_optimizer(self):
+        parameters = itertools.chain(self.encoder.parameters(), self.decoder.parameters())
+        return torch.optim.AdamW(parameters, lr=1e-4)
+""",
+    )

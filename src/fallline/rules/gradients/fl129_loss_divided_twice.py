@@ -7,7 +7,9 @@ from collections.abc import Iterator
 
 from fallline.events import Backward, Trace
 from fallline.finding import Finding, Severity
+from fallline.flow.divisions import divided_again
 from fallline.rule import Rule
+from fallline.syntax import Module
 
 __all__ = ["LossDividedTwice"]
 
@@ -48,6 +50,7 @@ class LossDividedTwice(Rule):
         b"transformers",
         b"deepspeed",
         b"mmengine",
+        b"length",
     )
 
     def check(self, trace: Trace) -> Iterator[Finding]:
@@ -60,6 +63,16 @@ class LossDividedTwice(Rule):
                     f"{framework} already divides the loss by the number of accumulation steps, and it is divided here again, so the gradient is {count} "
                     "too small. Remove the division.",
                 )
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        """A sum that was made a mean, and is divided by the same lengths once more."""
+        for division in divided_again(module):
+            text = module.segment(division)
+            yield self.finding(
+                module.location(division),
+                f"`{text}` divides by the length a second time: the value before it may already be an average. Divide once.",
+                severity=Severity.WARNING,
+            )
 
     wrong = (
         _SETUP

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Iterator
 
 from fallline.events import SchedulerStep, Step, Trace
 from fallline.finding import Finding, Severity
+from fallline.flow.calls import last_name
+from fallline.flow.values import values_of
 from fallline.location import Location
 from fallline.rule import Rule
 from fallline.rules.gradients._specimens import SETUP
+from fallline.syntax import Module
 
 __all__ = ["ScheduleOnOtherOptimizer"]
+
+_SCHEDULER = re.compile(r"sched|lr", re.IGNORECASE)
 
 
 class ScheduleOnOtherOptimizer(Rule):
@@ -43,6 +50,43 @@ class ScheduleOnOtherOptimizer(Rule):
                 "so its learning rate never changes. Build the scheduler on that one.",
                 related={"step": step.at},
             )
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        yield from self._order(module)
+        yield from self._only_the_scheduler(module)
+
+    def _order(self, module: Module) -> Iterator[Finding]:
+        """`return [scheduler_d, scheduler_g]`, where scheduler_d was built on `optimizers[1]`."""
+        for statement in module.all(ast.Return):
+            match statement.value:
+                case ast.List(elts) | ast.Tuple(elts) if len(elts) > 1:
+                    made = [_built_on(module, e) for e in elts]
+                case _:
+                    continue
+            places = [m[1] for m in made if m is not None]
+            if len(places) == len(elts) and sorted(places) == list(range(len(elts))) != places:
+                first = min((m[0] for m in made if m is not None), key=lambda call: call.lineno)
+                yield self.finding(
+                    module.location(first),
+                    "The schedulers are returned in a different order from the optimizers they were built on, so whoever pairs them by position schedules the wrong one. "
+                    "Build the first scheduler on the first optimizer.",
+                    related={"return": module.location(statement)},
+                )
+
+    def _only_the_scheduler(self, module: Module) -> Iterator[Finding]:
+        """An optimizer that is made for its scheduler alone: the scheduler is passed on, the optimizer is not."""
+        for call in module.all(ast.Call):
+            for keyword in call.keywords:
+                if keyword.arg not in {"lr_scheduler", "scheduler"} or Module.has_star(call):
+                    continue
+                built = module.value(keyword.value)
+                optimizer = _given_optimizer(module, built) if isinstance(built, ast.Call) else None
+                if optimizer is not None and len(_uses(module, optimizer)) == 1:
+                    yield self.finding(
+                        module.location(keyword.value),
+                        f"The scheduler is passed on, but `{optimizer.id}`, which it was built on, is not: whatever steps here is a different optimizer, and its learning "
+                        f"rate never changes. Pass `{optimizer.id}` too.",
+                    )
 
     def refutes(self, trace: Trace) -> Iterator[Location]:
         """With some other setting, this scheduler drives the optimizer that steps."""
@@ -99,6 +143,32 @@ for scheduler in schedulers:
     scheduler.step()
 """,
     )
+
+
+def _built_on(module: Module, node: ast.expr) -> tuple[ast.Call, int] | None:
+    """The call that made this scheduler, and `i` where it was given `optimizers[i]`."""
+    made = module.value(node)
+    if not isinstance(made, ast.Call) or not _SCHEDULER.search(last_name(made)):
+        return None
+    for value in (*made.args, *(k.value for k in made.keywords)):
+        match value:
+            case ast.Subscript(ast.Name(name), ast.Constant(int(place))) if "opt" in name.lower():
+                return made, place
+    return None
+
+
+def _given_optimizer(module: Module, built: ast.Call) -> ast.Name | None:
+    """The local optimizer that a scheduler is built on."""
+    if not _SCHEDULER.search(last_name(built)):
+        return None
+    for value in (*built.args, *(k.value for k in built.keywords)):
+        if isinstance(value, ast.Name) and "optim" in value.id.lower():
+            return value if isinstance(module.value(value), ast.Call) else None
+    return None
+
+
+def _uses(module: Module, name: ast.Name) -> list[ast.Name]:
+    return values_of(module).uses(name.id, module.scope(name))
 
 
 def _idle(trace: Trace, advance: SchedulerStep) -> bool:

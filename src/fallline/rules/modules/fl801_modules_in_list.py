@@ -27,7 +27,7 @@ class ModulesInList(Rule):
     instead = "Keep them in `nn.ModuleList` or `nn.ModuleDict`, which behave like a list and a dict and register what they hold."
     fix_safety = "The container is wrapped in nn.ModuleList / nn.ModuleDict; offered where the class uses it only in ways both support."
     references = ("https://docs.pytorch.org/docs/stable/generated/torch.nn.ModuleList.html",)
-    tokens = (b"nn",)
+    tokens = (b"nn", b"Policy", b"Module", b"Network")
 
     wrong = (
         """\

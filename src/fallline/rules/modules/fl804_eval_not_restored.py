@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 from fallline.events import Forward, Mode, Step, Trace
 from fallline.finding import Finding, Severity
+from fallline.flow.interrupted import evaluations_left_on
 from fallline.rule import Rule
+from fallline.syntax import Module
 
 
 class EvalNotRestored(Rule):
@@ -22,7 +24,7 @@ class EvalNotRestored(Rule):
     references = (
         "https://docs.pytorch.org/docs/stable/notes/autograd.html#evaluation-mode-nn-module-eval",
     )
-    tokens = (b"eval(",)
+    tokens = (b"eval(", b".train()")
 
     wrong = (
         """\
@@ -233,6 +235,9 @@ for epoch in range(2):
             match event:
                 case Mode(model=str(model), mode="eval"):
                     evaluating.setdefault(model, event)
+                    evaluated.discard(
+                        model
+                    )  # eval() once more, right before training, is meant: a linear probe
                 case Mode(model=str(model)):
                     evaluating.pop(model, None)
                     suspects.pop(model, None)
@@ -249,6 +254,17 @@ for epoch in range(2):
                 case Step():
                     for model in [m for m in suspects if _steps(trace, event, m)]:
                         yield self._not_restored(trace, suspects.pop(model), model, event)
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        """An evaluation every so many steps: too late for the steps that are read."""
+        for home, rests, call in evaluations_left_on(module):
+            yield self.finding(
+                home.location(rests),
+                f"eval() is still in effect when training continues: the loop that calls this at {module.location(call).near(home.location(rests))} sets train mode only "
+                "before it begins, so dropout is off and BatchNorm is frozen from here on. Call train() after the evaluation.",
+                severity=Severity.WARNING,
+                related={"call": module.location(call)},
+            )
 
     def _not_restored(self, trace: Trace, mode: Mode, name: str, step: Step) -> Finding:
         model = trace.model(name)

@@ -63,7 +63,7 @@ Softmax over a row that is `-inf` everywhere is NaN, and its gradient reaches ev
             if isinstance(node.op, ast.Add) and _is_lowest(module, node.left) and _is_lowest(module, node.right):  # fmt: skip
                 yield self.finding(
                     module.location(node),
-                    "Both masks hold the smallest number of their type, and where both mask their sum is -inf: a row that is masked everywhere becomes NaN. "
+                    "Both masks hold the smallest number of their type, and where both apply, their sum is -inf: a row that is masked everywhere becomes NaN. "
                     "Combine the boolean masks first, and fill once",
                 )
 

@@ -16,6 +16,7 @@ from fallline.events import (
     scaler_on,
 )
 from fallline.finding import Finding, Fix, Severity
+from fallline.flow.interrupted import steps_without_update
 from fallline.rule import Rule
 from fallline.rules.precision._specimen import AMP
 from fallline.syntax import Editor, Module
@@ -54,6 +55,16 @@ scaler.update()
                 "scaler.update() never follows scaler.step(), so the next unscale_ or step of this optimizer raises RuntimeError "
                 "and the scale is never adjusted. Call scaler.update() after the step.",
                 related={"step": step.at} if alone else {},
+            )
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        """A last step for what is left over, on a way out of the loop."""
+        for step in steps_without_update(module):
+            yield self.finding(
+                module.location(step),
+                "When the loop is left here, scaler.update() is not called after this scaler.step(), so the next unscale_ or step of this optimizer raises RuntimeError. "
+                "Call scaler.update() after the step.",
+                related={"step": module.location(step)},
             )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:

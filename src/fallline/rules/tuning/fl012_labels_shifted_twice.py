@@ -7,12 +7,17 @@ from collections.abc import Iterator
 from typing import Any
 
 from fallline.finding import Finding, Severity
+from fallline.rules._observed import Observed
 from fallline.rules.tuning._causal import causal_calls, plain, same, slice_of
-from fallline.rules.tuning._measured import Measured
+from fallline.rules.tuning._shifted import (
+    handed_over_shifted,
+    masked_one_too_far,
+    stored_shifted,
+)
 from fallline.syntax import Module
 
 
-class LabelsShiftedTwice(Measured):
+class LabelsShiftedTwice(Observed):
     code = "FL012"
     name = "labels-shifted-twice"
     severity = Severity.ERROR
@@ -36,6 +41,8 @@ loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatte
     tokens = (
         b"CausalLM",
         b"LMHeadModel",
+        b"DoubleHeads",
+        b"label",
     )
     wrong = (
         """\
@@ -104,11 +111,25 @@ for ids in torch.utils.data.DataLoader(torch.randint(100, (64, 33)), batch_size=
             if len(call.args) >= 2 and _compares_with_input(module, call.args[0], call.args[1]):
                 yield self.finding(module.location(call), self.says({"shift": "never"}))
 
+        for statement in (*handed_over_shifted(module), *stored_shifted(module)):
+            yield self.finding(module.location(statement), self.says({"shift": "twice"}))
+        for statement in masked_one_too_far(module):
+            yield self.finding(
+                module.location(statement),
+                self.says({"shift": "masked"}),
+                severity=Severity.WARNING,
+            )
+
     def says(self, entry: dict[str, Any]) -> str:
         if entry["shift"] == "twice":
             return (
                 "The labels are shifted twice: each position learns the token after the next one. "
                 "Transformers' models shift the labels themselves, so pass `labels=input_ids` without shifting them"
+            )
+        if entry["shift"] == "masked":
+            return (
+                "These labels are shifted by one, so masking as many of them as the prompt is long also removes the first token of the answer from the loss. "
+                "Mask one label fewer"
             )
         return (
             "The labels are not shifted: each position learns to repeat the token it just read, so the loss falls to zero and nothing is learned. "

@@ -9,11 +9,11 @@ from typing import Any
 
 from fallline.finding import Finding, Severity
 from fallline.flow.calls import last_name
-from fallline.rules.tuning._measured import Measured
+from fallline.rules._observed import Observed
 from fallline.syntax import Module
 
 
-class PromptSupervised(Measured):
+class PromptSupervised(Observed):
     code = "FL013"
     name = "prompt-supervised"
     severity = Severity.INFO

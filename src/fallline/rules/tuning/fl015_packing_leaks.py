@@ -8,17 +8,17 @@ from typing import Any
 
 from fallline.finding import Finding, Severity
 from fallline.flow.calls import last_name
+from fallline.rules._observed import Observed
 from fallline.rules.tuning._causal import causal_calls, plain, same
-from fallline.rules.tuning._measured import Measured
 from fallline.syntax import Module
 
 
-class PackingLeaks(Measured):
+class PackingLeaks(Observed):
     code = "FL015"
     name = "packing-leaks"
     severity = Severity.WARNING
     what = """\
-Finds rows that hold several samples whose borders do not hold: tokens attend to the sample before, or its last token is trained to predict the first token of the next one.
+Finds rows with several packed samples that are not kept apart: tokens attend to the sample before, or its last token is trained to predict the first token of the next one.
 
 Measured: the tokens of one sample are changed, and the logits of another one must not change."""
     why = """\

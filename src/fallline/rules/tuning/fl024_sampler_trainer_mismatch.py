@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from fallline.finding import Finding, Severity
-from fallline.rules.tuning._measured import Measured
+from fallline.rules._observed import Observed
 from fallline.syntax import Module
 
 
-class SamplerTrainerMismatch(Measured):
+class SamplerTrainerMismatch(Observed):
     code = "FL024"
     name = "sampler-trainer-mismatch"
     severity = Severity.WARNING

@@ -8,11 +8,11 @@ from typing import Any
 
 from fallline.finding import Finding, Severity
 from fallline.flow.calls import last_name
-from fallline.rules.tuning._measured import Measured
+from fallline.rules._observed import Observed
 from fallline.syntax import Module
 
 
-class TargetsDegenerate(Measured):
+class TargetsDegenerate(Observed):
     code = "FL028"
     name = "targets-degenerate"
     severity = Severity.WARNING

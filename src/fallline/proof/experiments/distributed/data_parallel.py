@@ -126,8 +126,8 @@ def no_sync_speedup() -> Measured:
             for share, gain in zip(shares, faster, strict=True)
         },
         conclusion=(
-            f"a window of {K} micro-batches counts {every} all-reduces, with no_sync {once}: reckoned at {', '.join(f'{s:g}' for s in shares)} times as much "
-            f"communication as computing that makes it {', '.join(f'{g:.2f}' for g in faster)} times faster"
+            f"a window of {K} micro-batches makes {every} all-reduces, with no_sync {once}. If communication takes {', '.join(f'{s:g}' for s in shares)} times as long "
+            f"as computing, that makes it {', '.join(f'{g:.2f}' for g in faster)} times faster"
         ),
         holds={
             "k all-reduces become one": (every, once) == (K, 1),

@@ -1,0 +1,156 @@
+"""Loops that train and stop now and then for something else: an evaluation, the end of the data."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TypeAlias
+
+from fallline.flow.calls import last_name
+from fallline.flow.makers import called_function
+from fallline.flow.ranks import called_functions
+from fallline.syntax import Module
+from fallline.syntax.nodes import walk
+
+Def: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
+
+__all__ = ["evaluations_left_on", "steps_without_update"]
+
+
+def evaluations_left_on(module: Module) -> Iterator[tuple[Module, ast.Call, ast.Call]]:
+    """(file, `model.eval()`, the call that leads to it): called under a test in a loop that trains, and no `train()` in that loop."""
+    for start in module.method_calls("train"):
+        match start:
+            case ast.Call(ast.Attribute(ast.Name(model)), []):
+                pass
+            case _:
+                continue
+        for loop in (
+            n for n in module.all(ast.For, ast.While) if module.scope(n) is module.scope(start)
+        ):
+            if loop.lineno < start.lineno or not _trains(loop, model) or _sets_mode(loop, model):
+                continue
+            for call in (c for c in walk(loop) if isinstance(c, ast.Call)):
+                place = _given(call, model)
+                if place is None or not _now_and_then(module, call, loop):
+                    continue
+                for home, function in _run_by(module, call):
+                    resting = _rests(function, _parameter(function, call, place))
+                    if resting is not None:
+                        yield home, resting, call
+
+
+def _run_by(module: Module, call: ast.Call) -> list[tuple[Module, Def]]:
+    method = called_function(module, call)
+    return [method] if method is not None else called_functions(module, call)
+
+
+def _trains(loop: ast.AST, model: str) -> bool:
+    """A backward or a step in it, or a call that is given the model and the optimizer."""
+    for node in walk(loop):
+        match node:
+            case ast.Call(ast.Attribute(attr="backward")):
+                return True
+            case ast.Call(args=given):
+                names = {a.id for a in given if isinstance(a, ast.Name)}
+                if model in names and any("optim" in name for name in names):
+                    return True
+    return False
+
+
+def _sets_mode(loop: ast.AST, model: str) -> bool:
+    return any(
+        isinstance(n, ast.Attribute)
+        and n.attr == "train"
+        and isinstance(n.value, ast.Name)
+        and n.value.id == model
+        for n in walk(loop)
+    )
+
+
+def _given(call: ast.Call, model: str) -> int | str | None:
+    """Where a call is given the model: its place, or its keyword."""
+    for place, value in enumerate(call.args):
+        if isinstance(value, ast.Name) and value.id == model:
+            return place
+    for keyword in call.keywords:
+        if isinstance(keyword.value, ast.Name) and keyword.value.id == model:
+            return keyword.arg
+    return None
+
+
+def _parameter(function: Def, call: ast.Call, place: int | str) -> str | None:
+    if isinstance(place, str):
+        return place
+    names = [a.arg for a in function.args.args]
+    if isinstance(call.func, ast.Attribute) and names[:1] == ["self"]:
+        names = names[1:]
+    return names[place] if place < len(names) else None
+
+
+def _now_and_then(module: Module, call: ast.Call, loop: ast.AST) -> bool:
+    """Under a test inside the loop, and the loop goes on after it."""
+    for up in module.parents(call):
+        if up is loop:
+            return False
+        if isinstance(up, ast.If):
+            inside = [n for s in (*up.body, *up.orelse) for n in walk(s)]
+            return not any(isinstance(n, ast.Break | ast.Return) for n in inside)
+    return False
+
+
+def _rests(function: ast.AST, model: str | None) -> ast.Call | None:
+    """`model.eval()` in a function that never calls `model.train(...)`."""
+    found: ast.Call | None = None
+    for node in walk(function):
+        match node:
+            case ast.Call(ast.Attribute(ast.Name(name), "eval"), []) if name == model:
+                found = node
+            case ast.Attribute(ast.Name(name), "train" | "training") if name == model:
+                return None
+    return found
+
+
+def steps_without_update(module: Module) -> Iterator[ast.Call]:
+    """`scaler.step(optimizer)` on a way out of a loop on which no `scaler.update()` comes, in a function that has one elsewhere."""
+    for call in module.method_calls("step"):
+        if (
+            not isinstance(call.func, ast.Attribute)
+            or "scaler" not in last_name(call.func.value)
+            or not call.args
+        ):
+            continue
+        scaler = module.segment(call.func.value)
+        updates = [
+            c for c in module.method_calls("update") if module.segment(c.func) == f"{scaler}.update"
+        ]
+        if any(module.function(u) is module.function(call) for u in updates):
+            if _leaves_before(module, module.statement(call), updates):
+                yield call
+
+
+def _leaves_before(module: Module, statement: ast.stmt, updates: list[ast.Call]) -> bool:
+    """Whether a `break` or `return` comes next in this block, and no update on the way there or after the loop."""
+    block = _block(module, statement)
+    for later in block[block.index(statement) + 1 :]:
+        if any(u in walk(later) for u in updates):
+            return False
+        if isinstance(later, ast.Break):
+            loop = module.enclosing(later, ast.For, ast.While)
+            return loop is not None and not any(u.lineno > (loop.end_lineno or 0) for u in updates)
+        if isinstance(later, ast.Return):
+            return True
+    match module.parent(statement):
+        case ast.If() | ast.With() as up:
+            return _leaves_before(module, up, updates)
+    return False
+
+
+def _block(module: Module, statement: ast.stmt) -> list[ast.stmt]:
+    """The statements that this one stands among."""
+    up = module.parent(statement)
+    for field in ("body", "orelse", "finalbody"):
+        block = getattr(up, field, None)
+        if isinstance(block, list) and statement in block:
+            return block
+    return [statement]

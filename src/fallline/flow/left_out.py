@@ -1,0 +1,139 @@
+"""Parts of a model that a hand-made list of parameters leaves out: by a filter on names, or by naming the parts one by one."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fallline.flow.calls import last_name, of_self
+from fallline.flow.modules import has_state
+from fallline.syntax import Module
+
+__all__ = ["LeftOut", "filtered_out", "not_listed"]
+
+# Heads of Transformers that read the pooled output.
+_POOLED = re.compile(
+    r"For(SequenceClassification|MultipleChoice|NextSentencePrediction|PreTraining)$"
+)
+_BUILDS = re.compile(r"optim", re.IGNORECASE)
+_FROZEN = re.compile(r"requires_grad|freeze|frozen|\.eval\(")
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Where parameters are left out, and of what."""
+
+    node: ast.AST
+    name: str
+
+
+def filtered_out(module: Module) -> Iterator[LeftOut]:
+    """`[n for n in named if "pooler" not in n[0]]` for a model whose head reads the pooler."""
+    for comp in module.all(ast.ListComp):
+        for name in _names_refused(comp):
+            text = module.source.text
+            other_group = re.search(rf"""["']{re.escape(name)}["']\s+in\b""", text)
+            if (
+                _is_used(module, name)
+                and not other_group
+                and not _FROZEN.search(_around(module, name))
+            ):
+                yield LeftOut(comp, name)
+
+
+def _names_refused(comp: ast.ListComp) -> Iterator[str]:
+    for test in (t for g in comp.generators for t in g.ifs):
+        match test:
+            case ast.Compare(ast.Constant(str(name)), [ast.NotIn()], [_]):
+                yield name
+
+
+def _is_used(module: Module, name: str) -> bool:
+    """The pooler, where the file's model has a head on it and no other head that does without."""
+    made = {
+        part
+        for call in module.method_calls("from_pretrained")
+        for part in (module.resolve(call.func) or "").split(".")
+        if "For" in part
+    }
+    return name == "pooler" and bool(made) and all(_POOLED.search(part) for part in made)
+
+
+def _around(module: Module, name: str) -> str:
+    """The lines that speak of it."""
+    return "\n".join(line for line in module.source.text.splitlines() if name in line)
+
+
+def not_listed(module: Module) -> Iterator[LeftOut]:
+    """A method that names the parts to train, and a part that `forward` uses and no method names."""
+    for cls in module.classes.values():
+        if not module.is_module_class(cls):
+            continue
+        for method in (m for m in cls.body if isinstance(m, ast.FunctionDef)):
+            build = _builds_from_parts(method)
+            if build is None:
+                continue
+            spoken = {n.attr for n in ast.walk(method) if isinstance(n, ast.Attribute)}
+            for part in _parts(module, cls):
+                if part not in spoken and _trains(module, cls, part):
+                    yield LeftOut(build, part)
+
+
+def _builds_from_parts(method: ast.FunctionDef) -> ast.Call | None:
+    """The call that makes an optimizer in a method that lists `self.a.parameters()`, `self.b.parameters()`."""
+    listed: set[str] = set()
+    builds: list[ast.Call] = []
+    for node in ast.walk(method):
+        match node:
+            case ast.Call(ast.Attribute(ast.Name("self"), "parameters" | "named_parameters")):
+                return None
+            case ast.Call(ast.Attribute(ast.Attribute(ast.Name("self"), part), "parameters")):
+                listed.add(part)
+            case ast.Call() if _BUILDS.search(ast.unparse(node.func)):
+                builds.append(node)
+    builds = [b for b in builds if b.args or b.keywords]
+    return min(builds, key=lambda b: b.lineno) if len(listed) >= 2 and builds else None
+
+
+def _parts(module: Module, cls: ast.ClassDef) -> list[str]:
+    """The attributes that hold a layer with parameters, made in this class."""
+    stored = (
+        n for n in ast.walk(cls) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)
+    )
+    names = dict.fromkeys(name for n in stored if (name := of_self(n)) is not None)
+    return [
+        name
+        for name in names
+        if any(
+            isinstance(v, ast.Call) and has_state(module, v)
+            for v in module.attribute_values(cls, name)
+        )
+    ]
+
+
+def _trains(module: Module, cls: ast.ClassDef, part: str) -> bool:
+    """`forward` calls it with a gradient, and nothing freezes it."""
+    forward = next(
+        (m for m in cls.body if isinstance(m, ast.FunctionDef) and m.name == "forward"), None
+    )
+    calls = [
+        n
+        for n in (ast.walk(forward) if forward is not None else ())
+        if isinstance(n, ast.Call) and of_self(n.func) == part
+    ]
+    lines = "\n".join(
+        ast.unparse(s)
+        for s in ast.walk(cls)
+        if isinstance(s, ast.Expr | ast.For) and f"self.{part}" in ast.unparse(s)
+    )
+    return any(not _without_gradient(module, c) for c in calls) and not _FROZEN.search(lines)
+
+
+def _without_gradient(module: Module, node: ast.AST) -> bool:
+    return any(
+        isinstance(up, ast.With)
+        and any(last_name(i.context_expr) in {"no_grad", "inference_mode"} for i in up.items)
+        for up in module.parents(node)
+    )

@@ -1,0 +1,162 @@
+"""Labels that were shifted when they were made: in a batch under another name, in a dataset, in an array that is filled row by row."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from fallline.flow.calls import last_name
+from fallline.syntax import Module
+
+__all__ = ["handed_over_shifted", "masked_one_too_far", "stored_shifted"]
+
+_SHIFTED = re.compile(r"shift(ed)?_?(labels|targets)", re.IGNORECASE)
+_LABELS = re.compile(r"label|target", re.IGNORECASE)
+_SHIFTS_ITSELF = re.compile(r"(ForCausalLM|LMHeadModel|DoubleHeadsModel)$")
+_PROMPT = re.compile(r"prompt|source|instruct|context|prefix|question|user", re.IGNORECASE)
+
+
+def handed_over_shifted(module: Module) -> Iterator[ast.stmt]:
+    """`batch["labels"] = batch.pop("shift_labels")`, and then `model(**batch).loss`."""
+    for statement in module.all(ast.Assign):
+        match statement:
+            case ast.Assign([ast.Subscript(ast.Name(batch), ast.Constant("labels"))], value):
+                # as long as the batch has both, the model takes the shifted ones as they are
+                taken = isinstance(value, ast.Call) and last_name(value) == "pop"
+                if (
+                    taken
+                    and _SHIFTED.search(module.segment(value))
+                    and _opened(module, statement, batch)
+                ):
+                    yield statement
+
+
+def _opened(module: Module, statement: ast.stmt, batch: str) -> bool:
+    """Whether a call in the same function takes this dict apart, and its loss is used."""
+    scope = module.scope(statement)
+    calls = [
+        c
+        for c in module.all(ast.Call)
+        if module.scope(c) is scope
+        and c.lineno > statement.lineno
+        and any(
+            k.arg is None and isinstance(k.value, ast.Name) and k.value.id == batch
+            for k in c.keywords
+        )
+    ]
+    return bool(calls) and any(
+        n.attr == "loss" and module.scope(n) is scope for n in module.all(ast.Attribute)
+    )
+
+
+def masked_one_too_far(module: Module) -> Iterator[ast.stmt]:
+    """`labels = tokens[1:]`, and then as many of them masked as the prompt is long: the first answer token is lost."""
+    for statement in module.all(ast.Assign):
+        match statement:
+            case ast.Assign(
+                [ast.Subscript(ast.Name(name) as labels, ast.Slice(None, ast.expr() as end, None))],
+                value,
+            ) if _LABELS.search(name) and _ignores(value):
+                made = module.value(labels)
+                if (
+                    _from_second(made)
+                    and _cut_before_last(module, made)
+                    and _as_long_as_prompt(module, end)
+                ):
+                    yield statement
+
+
+def _ignores(value: ast.expr) -> bool:
+    return re.search(r"-100|ignore|mask", ast.unparse(value), re.IGNORECASE) is not None
+
+
+def _from_second(made: ast.expr) -> bool:
+    match made:
+        case ast.Subscript(ast.Name(), ast.Slice(ast.Constant(1), None, None)):
+            return True
+    return False
+
+
+def _cut_before_last(module: Module, made: ast.expr) -> bool:
+    """`inputs = tokens[:-1]` of the same tokens."""
+    assert isinstance(made, ast.Subscript)
+    wanted = f"{ast.unparse(made.value)}[:-1]"
+    return any(
+        ast.unparse(s) == wanted and module.scope(s) is module.scope(made)
+        for s in module.all(ast.Subscript)
+    )
+
+
+def _as_long_as_prompt(module: Module, end: ast.expr, depth: int = 3) -> bool:
+    """`len(prompt)`, through names and `min`, with nothing subtracted."""
+    match module.value(end):
+        case ast.Call(ast.Name("len"), [of]):
+            return _PROMPT.search(ast.unparse(of)) is not None
+        case ast.Call(ast.Name("min"), given) if depth:
+            return any(_as_long_as_prompt(module, g, depth - 1) for g in given)
+    return False
+
+
+def stored_shifted(module: Module) -> Iterator[ast.stmt]:
+    """`labels[i, :len(x) - 1] = x[1:]` beside `ids[i, :len(x)] = x`, in a file whose model shifts the labels it gets."""
+    if not any(_SHIFTS_ITSELF.search(n) for n in module.imports.values()):
+        return
+    for statement in module.all(ast.Assign):
+        match statement:
+            case ast.Assign(
+                [ast.Subscript(ast.Name(name), where)], ast.Subscript(source, index)
+            ) if _LABELS.search(name):
+                if (
+                    _ends_one_early(where)
+                    and _starts_at_one(index)
+                    and _stored_whole(module, statement, source)
+                ):
+                    if _given_to_model(module, name):
+                        yield statement
+
+
+def _last(index: ast.expr) -> ast.expr:
+    return index.elts[-1] if isinstance(index, ast.Tuple) and index.elts else index
+
+
+def _ends_one_early(index: ast.expr) -> bool:
+    match _last(index):
+        case ast.Slice(
+            None,
+            ast.BinOp(op=ast.Sub(), right=ast.Constant(1))
+            | ast.UnaryOp(ast.USub(), ast.Constant(1)),
+            None,
+        ):
+            return True
+    return False
+
+
+def _starts_at_one(index: ast.expr) -> bool:
+    match _last(index):
+        case ast.Slice(ast.Constant(1), None, None):
+            return True
+    return False
+
+
+def _stored_whole(module: Module, statement: ast.stmt, source: ast.expr) -> bool:
+    """The same tokens are stored or passed unshifted: `ids[i, :len(x)] = x`."""
+    text, scope = ast.unparse(source), module.scope(statement)
+    return any(
+        isinstance(s.targets[0], ast.Subscript)
+        and ast.unparse(s.value) == text
+        and module.scope(s) is scope
+        for s in module.all(ast.Assign)
+    )
+
+
+def _given_to_model(module: Module, name: str) -> bool:
+    """Whether a model is called with something of that name."""
+    return any(
+        re.search(r"model$", last_name(call))
+        and any(
+            isinstance(a, ast.Name) and a.id == name
+            for a in [*call.args, *(k.value for k in call.keywords)]
+        )
+        for call in module.all(ast.Call)
+    )

@@ -1,0 +1,458 @@
+"""Mistakes that real repositories had outside a loop in view: in wrappers, helpers, hand-made lists, and methods of a framework's class."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fallline.verdict.project import read_paths
+from fallline.verdict.reading import read_text
+
+WRONG = {
+    "the epoch stops at a wrapped batch sampler": (
+        "FL303",
+        """\
+from torch.utils.data import BatchSampler, DataLoader
+
+
+class SkipBatchSampler(BatchSampler):
+    def __init__(self, batch_sampler, skip):
+        self.batch_sampler = batch_sampler
+        self.skip = skip
+
+    def __iter__(self):
+        for index, batch in enumerate(self.batch_sampler):
+            if index >= self.skip:
+                yield batch
+
+
+class Loader(DataLoader):
+    def set_epoch(self, epoch):
+        if hasattr(self.batch_sampler, "sampler"):
+            self.batch_sampler.sampler.set_epoch(epoch)  # here
+""",
+    ),
+    "a scaler that lives for one epoch": (
+        "FL701",
+        """\
+import torch
+from project.io import save_checkpoint
+
+
+def train(model, optimizer, loader, epoch):
+    scaler = torch.amp.GradScaler()  # here
+    for x in loader:
+        optimizer.zero_grad()
+        scaler.scale(model(x).mean()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    save_checkpoint(model, optimizer, epoch, "last.pt")
+
+
+def main(args, model, optimizer):
+    if args.restore_path:
+        checkpoint = torch.load(args.restore_path)
+        model.load_state_dict(checkpoint["model"])
+        optimizer.load_state_dict(checkpoint["optimizer"])
+""",
+    ),
+    "a scaler that a helper saves and nobody loads": (
+        "FL702",
+        """\
+import torch
+from project.io import save_checkpoint
+
+
+def train(model, optimizer, scaler, loader, epoch):
+    for x in loader:
+        optimizer.zero_grad()
+        scaler.scale(model(x).mean()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    save_checkpoint(model, optimizer, epoch, "last.pt", scaler=scaler.state_dict())
+
+
+def main(args, model, optimizer):
+    if args.restore_path:
+        checkpoint = torch.load(args.restore_path)
+        model.load_state_dict(checkpoint["model"])
+        optimizer.load_state_dict(checkpoint["optimizer"])  # here
+""",
+    ),
+    "a checkpointer without the optimizer": (
+        "FL701",
+        """\
+import torch
+from fvcore.common.checkpoint import Checkpointer
+
+
+def setup(cfg, model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    checkpointer = Checkpointer(model, cfg.folder)  # here
+    return optimizer, checkpointer
+""",
+    ),
+    "shifted labels under the name of plain ones": (
+        "FL012",
+        """\
+import torch
+
+
+def train(model, optimizer, loader):
+    for batch in loader:
+        if "shift_labels" in batch:
+            batch["labels"] = batch.pop("shift_labels")  # here
+        model(**batch).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    ),
+    "labels stored shifted for a model that shifts": (
+        "FL012",
+        """\
+import numpy as np
+from transformers import GPT2LMHeadModel
+
+
+def encode(texts, length):
+    ids = np.zeros((len(texts), length))
+    labels = np.full((len(texts), length), -100)
+    for i, text in enumerate(texts):
+        ids[i, :len(text)] = text
+        labels[i, :len(text) - 1] = text[1:]  # here
+    return ids, labels
+
+
+def train(texts):
+    model = GPT2LMHeadModel.from_pretrained("gpt2")
+    ids, labels = encode(texts, 128)
+    return model(ids, labels=labels)
+""",
+    ),
+    "the prompt is masked one label too far": (
+        "FL012",
+        """\
+import torch
+
+
+def sample(tokens, prompt_tokens):
+    inputs = tokens[:-1]
+    labels = tokens[1:]
+    end = min(len(prompt_tokens), len(labels))
+    labels[:end] = [-100] * end  # here
+    return inputs, labels
+""",
+    ),
+    "schedulers in a different order from their optimizers": (
+        "FL134",
+        """\
+import torch
+
+
+def get_schedulers(config, optimizers):
+    scheduler_g = torch.optim.lr_scheduler.ExponentialLR(optimizers[0], config.gamma)  # here
+    scheduler_d = torch.optim.lr_scheduler.ExponentialLR(optimizers[1], config.gamma)
+    return [scheduler_d, scheduler_g]
+""",
+    ),
+    "a trainer that gets the scheduler and not its optimizer": (
+        "FL134",
+        """\
+import torch
+from trl import PPOTrainer
+
+
+def build(config, model):
+    optimizer = torch.optim.AdamW(model.parameters())
+    scheduler = torch.optim.lr_scheduler.LinearLR(optimizer)
+    return PPOTrainer(config=config, model=model, lr_scheduler=scheduler)  # here
+""",
+    ),
+    "a state that only rank 0 has, saved by all": (
+        "FL305",
+        """\
+import torch
+from torch.distributed.fsdp import FullStateDictConfig, StateDictType
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+def save(model, path):
+    config = FullStateDictConfig(offload_to_cpu=True, rank0_only=True)
+    with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, config):
+        state = model.state_dict()
+    torch.save(state, path)  # here
+""",
+    ),
+    "DeepSpeed steps once a window": (
+        "FL105",
+        """\
+import deepspeed
+
+
+def train(model, config, loader, k):
+    engine, optimizer, _, _ = deepspeed.initialize(model=model, config=config)
+    for i, batch in enumerate(loader):
+        loss = engine(batch).mean()
+        engine.backward(loss)  # here
+        if (i + 1) % k == 0:
+            engine.step()
+""",
+    ),
+    "a term beside a loss that counts the window's tokens": (
+        "FL104",
+        """\
+from transformers import Trainer
+
+
+class MoeTrainer(Trainer):
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        outputs = model(**inputs)
+        loss = outputs.loss.sum() / num_items_in_batch
+        loss = loss + self.args.coefficient * outputs.aux_loss  # here
+        return (loss, outputs) if return_outputs else loss
+""",
+    ),
+    "lengths that are divided by twice": (
+        "FL129",
+        """\
+import torch
+
+
+def chosen(logps, length, size, average):
+    if average:
+        logps = logps / length
+    good, bad = logps.split(size)
+    good_length, _ = length.split(size)
+    return good, bad, good / good_length  # here
+""",
+    ),
+    "a validation now and then that stays in eval mode": (
+        "FL804",
+        """\
+import torch
+
+
+class Executor:
+    def train(self, model, optimizer, loader, checks):
+        model.train()
+        for i, x in enumerate(loader):
+            optimizer.zero_grad()
+            model(x).mean().backward()
+            optimizer.step()
+            if self.step % 1000 == 0 and self.step != 0:
+                self.validate(model, checks)
+            self.step += 1
+
+    def validate(self, model, checks):
+        model.eval()  # here
+        with torch.no_grad():
+            return sum(model(x).mean().item() for x in checks)
+""",
+    ),
+    "a last step without the scaler's update": (
+        "FL204",
+        """\
+import torch
+
+
+def train(model, optimizer, scaler, loader, k):
+    batches = iter(loader)
+    count = 0
+    while True:
+        try:
+            x = next(batches)
+        except StopIteration:
+            if count % k:
+                scaler.step(optimizer)  # here
+                optimizer.zero_grad()
+            break
+        count += 1
+        scaler.scale(model(x).mean() / k).backward()
+        if count % k == 0:
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+""",
+    ),
+}
+
+RIGHT = {
+    "a wrapper that hands the epoch on": """\
+from torch.utils.data import BatchSampler, DataLoader
+
+
+class SkipBatchSampler(BatchSampler):
+    def __init__(self, batch_sampler, skip):
+        self.batch_sampler = batch_sampler
+        self.skip = skip
+
+    def __iter__(self):
+        for index, batch in enumerate(self.batch_sampler):
+            if index >= self.skip:
+                yield batch
+
+
+class Loader(DataLoader):
+    def set_epoch(self, epoch):
+        if hasattr(self.batch_sampler, "sampler"):
+            self.batch_sampler.sampler.set_epoch(epoch)
+        if hasattr(self.batch_sampler, "batch_sampler"):
+            self.batch_sampler.batch_sampler.set_epoch(epoch)
+""",
+    "a helper that is handed everything, and all of it is loaded": """\
+import torch
+from project.io import save_checkpoint
+
+
+def train(model, optimizer, scaler, loader, epoch):
+    for x in loader:
+        optimizer.zero_grad()
+        scaler.scale(model(x).mean()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    save_checkpoint(model, optimizer, epoch, "last.pt", scaler=scaler.state_dict())
+
+
+def main(args, model, optimizer, scaler):
+    if args.restore_path:
+        checkpoint = torch.load(args.restore_path)
+        model.load_state_dict(checkpoint["model"])
+        optimizer.load_state_dict(checkpoint["optimizer"])
+        scaler.load_state_dict(checkpoint["scaler"])
+""",
+    "both names stay in the batch": """\
+import torch
+
+
+def train(model, optimizer, loader):
+    for batch in loader:
+        if "shift_labels" in batch:
+            batch["labels"] = batch["shift_labels"]
+        model(**batch).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    "each scheduler in the place of its optimizer": """\
+import torch
+
+
+def get_schedulers(config, optimizers):
+    scheduler_g = torch.optim.lr_scheduler.ExponentialLR(optimizers[1], config.gamma)
+    scheduler_d = torch.optim.lr_scheduler.ExponentialLR(optimizers[0], config.gamma)
+    return [scheduler_d, scheduler_g]
+""",
+    "DeepSpeed steps after every backward": """\
+import deepspeed
+
+
+def train(model, config, loader, k):
+    engine, optimizer, _, _ = deepspeed.initialize(model=model, config=config)
+    for i, batch in enumerate(loader):
+        engine.backward(engine(batch).mean())
+        engine.step()
+        if (i + 1) % k == 0:
+            print("update")
+""",
+    "lengths divided by in one of two branches": """\
+import torch
+
+
+def chosen(logps, length, size, average):
+    if average:
+        logps = logps / length
+    good, bad = logps.split(size)
+    good_length, _ = length.split(size)
+    if average:
+        return good, bad, good
+    else:
+        return good, bad, good / good_length
+""",
+    "a validation that is followed by train()": """\
+import torch
+
+
+def validate(model, checks):
+    model.eval()
+    with torch.no_grad():
+        return sum(model(x).mean().item() for x in checks)
+
+
+def train(model, optimizer, loader, checks, step=0):
+    model.train()
+    for x in loader:
+        optimizer.zero_grad()
+        model(x).mean().backward()
+        optimizer.step()
+        if step % 1000 == 0 and step != 0:
+            validate(model, checks)
+            model.train()
+        step += 1
+""",
+}
+
+NEW = frozenset({code for code, _ in WRONG.values()}) - {"FL305", "FL701"}
+
+
+def _serious(text: str) -> list[tuple[str, int]]:
+    found = read_text(text)
+    return [(f.code, f.at.line) for f in found if f.severity.value != "info"]
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_it_is_found_where_no_loop_is_in_view(name: str) -> None:
+    code, text = WRONG[name]
+    line = next(i for i, row in enumerate(text.splitlines(), 1) if row.endswith("# here"))
+    found = [f.at.line for f in read_text(text) if f.code == code]
+    assert line in found
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_looks_like_it_is_silent(name: str) -> None:
+    assert [f for f in _serious(RIGHT[name]) if f[0] in NEW] == []
+
+
+def test_a_loader_beside_one_that_passes_the_epoch_on(tmp_path: Path) -> None:
+    (tmp_path / "shard.py").write_text(
+        "from torch.utils.data import DataLoader\n\n\nclass ShardLoader(DataLoader):\n"
+        "    def set_epoch(self, epoch):\n        self.sampler.set_epoch(epoch)\n"
+    )
+    wrapper = tmp_path / "dispatch.py"
+    wrapper.write_text(
+        "import torch.distributed as dist\n\n\nclass Dispatcher:\n    def __init__(self, loader):\n        self.loader = loader\n\n"
+        "    def __iter__(self):\n        for batch in self.loader:\n            yield batch if dist.get_rank() == 0 else None\n"
+    )
+    (reading,) = read_paths([str(wrapper)], roots=[str(tmp_path)])
+    assert [(f.code, f.at.line) for f in reading.findings if f.code == "FL303"] == [("FL303", 8)]
+
+
+def test_a_manager_that_is_not_given_the_scheduler(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint.py").write_text(
+        "import torch\n\n\nclass CheckpointManager:\n    def __init__(self, model, optimizer, states):\n        self.states = states\n"
+        '        self.states.update({"model": model, "optimizer": optimizer})\n'
+    )
+    main = tmp_path / "main.py"
+    main.write_text(
+        "import torch\nfrom checkpoint import CheckpointManager\n\n\ndef main(model, loader):\n"
+        "    optimizer = torch.optim.AdamW(model.parameters())\n    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)\n"
+        '    checkpoint = CheckpointManager(model=model, optimizer=optimizer, states={"step": 0})\n'
+        "    for x in loader:\n        model(x).mean().backward()\n        optimizer.step()\n        scheduler.step()\n        optimizer.zero_grad()\n"
+    )
+    readings = read_paths([str(main)], roots=[str(tmp_path)])
+    found = [
+        (Path(f.at.path).name, f.at.line) for r in readings for f in r.findings if f.code == "FL701"
+    ]
+    assert ("checkpoint.py", 7) in found
+
+
+def test_a_class_that_derives_from_a_module_in_a_file_that_never_says_torch(tmp_path: Path) -> None:
+    (tmp_path / "base.py").write_text(
+        "from torch import nn\n\n\nclass BasePolicy(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.layer = nn.Linear(2, 2)\n"
+    )
+    manager = tmp_path / "manager.py"
+    manager.write_text(
+        "from base import BasePolicy\n\n\nclass Manager(BasePolicy):\n    def __init__(self, names, policies: list[BasePolicy]):\n"
+        "        super().__init__()\n        self.policies = dict(zip(names, policies, strict=True))\n"
+    )
+    (reading,) = read_paths([str(manager)], roots=[str(tmp_path)])
+    assert [(f.code, f.at.line) for f in reading.findings] == [("FL801", 7)]
