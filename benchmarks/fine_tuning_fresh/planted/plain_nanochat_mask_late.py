@@ -1,4 +1,4 @@
-# FL010: after karpathy/nanochat's chat_sft.py, where the mask is not moved with the targets
+# FL016: after karpathy/nanochat's chat_sft.py, where the mask is not moved with the targets: the padding after an answer is learned
 import torch
 from tiny import loader, model, pairs, tokenizer
 

@@ -39,12 +39,20 @@ def probing_observations(
     return text_observations(lessons, words) + packing_observations(lessons, model)
 
 
-def learning_observations(listener: Listener) -> list[Observation]:
+def learning_observations(listener: Listener, words: Words) -> list[Observation]:
     """What cannot learn: adapters, new rows, policies; and what should not."""
     learner, policies = listener.learner, listener.policies
-    found = learner.observations()
+    found = [o for o in learner.observations() if o["code"] != "FL018" or _says_something(o, words)]
     found += policies.observations(learner.optimized(), learner.reached, learner.models)
     return found + _without_gradient(listener)
+
+
+def _says_something(new_rows: Observation, words: Words) -> bool:
+    """Whether new rows of an embedding belong to tokens that mean anything: padding, or rows beyond the vocabulary, do not."""
+    if words.size is None:
+        return True
+    tokens = set(range(new_rows["before"], min(new_rows["after"], words.size)))
+    return bool(tokens - {words.pad})
 
 
 def _without_gradient(listener: Listener) -> list[Observation]:

@@ -166,9 +166,11 @@ def _filler(lesson: Lesson, words: Words) -> Tensor | None:
         return None
     same = ids == words.pad
     trailing = same.flip(1).long().cumprod(1).flip(1).bool()
-    # one at the end of a text is no padding; a run of them at the end of several rows is
+    # one at the end of a text may be its end; a run of them at the end of several rows is padding
     run = trailing & torch.cat([same.new_zeros(len(ids), 1), trailing[:, :-1]], dim=1)
-    return run if bool(run.any()) else None
+    if not bool(run.any()):
+        return None
+    return run if words.pad in words.ends else trailing
 
 
 def _truncated(rows: list[Row], words: Words) -> Found:

@@ -161,7 +161,7 @@ class Lessons:
             self._lessons = [x for x in listener.lessons if _is_text(x)]
             words = words_of(self._tokenizer, config_holder(model), decode=over)
             found = [*listener.observed, *lesson_observations(self._lessons, words, model)]
-            self._report(found + learning_observations(listener))
+            self._report(found + learning_observations(listener, words))
             self._describe(listener)
         except Exception as error:
             self._failed(error)
@@ -224,7 +224,8 @@ def _is_text(lesson: Lesson) -> bool:
 
 def _anything(listener: Listener) -> bool:
     """It learned something, or failed while it tried."""
-    return bool(listener.lessons or listener.pending or listener.observed)
+    learned = listener.lessons or listener.pending or listener.policies.names
+    return bool(learned or listener.observed)
 
 
 def _capturing() -> bool:

@@ -50,4 +50,5 @@ def data_of_script(
 
 def _anything(heard: Hearing) -> bool:
     listener = heard.listener
-    return bool(listener.lessons or listener.observed or listener.learner.models)
+    learned = listener.lessons or listener.learner.models or listener.policies.names
+    return bool(learned or listener.observed)

@@ -35,7 +35,7 @@ def taught(heard: Hearing, tokenizer: Any, ran: Ran) -> Taught:
     chosen = tokenizer if tokenizer is not None else held.tokenizer if held is not None else None
     words = words_of(chosen, config_holder(model))
     observed = [*listener.observed, *_of_lessons(lessons, words, model)]
-    observed += learning_observations(listener)
+    observed += learning_observations(listener, words)
     at = lessons[0].at if lessons else None
     if listener.loader is not None:
         observed += leak_observations(held, listener.loader._dataset, at)
