@@ -27,6 +27,7 @@ from fallline.watcher.forwards import Forwards
 from fallline.watcher.fuse import Fuse
 from fallline.watcher.guard import Guard
 from fallline.watcher.hand_updates import HandUpdates
+from fallline.watcher.hardware import Hardware
 from fallline.watcher.heartbeat import Heartbeat
 from fallline.watcher.judge import Judge, Verdict
 from fallline.watcher.kept import KeptGraphs
@@ -124,10 +125,17 @@ class Session:
 
         self.lessons = Lessons(observed, recording)
         self.trail = Trail(objects, progress, recording, fuse)
+        hardware = Hardware(options.check_hardware, origin, progress, recording)
+
+        def awaits() -> int | None:
+            """In how many updates one comes that somebody has to see."""
+            known = [n for n in (self.trail.awaits(), hardware.awaits()) if n is not None]
+            return min(known, default=None)
+
         known: dict[int, Known] = {}
         self.duty = duty = Duty(
             known, emitter, draft, window, guard, recording, Pace(options.budget, progress),
-            Rest(known, log, progress, scalers, guard, recording, fuse), self.trail.awaits,
+            Rest(known, log, progress, scalers, guard, recording, fuse), awaits,
         )  # fmt: skip
         waits = Waits(emitter, progress, taps)
 
@@ -152,6 +160,7 @@ class Session:
         self.updates.subscribe(taps)
         Clips(emitter, routine, objects, draft, wrappers, guard, fuse).subscribe(taps)
         by_hand.subscribe(fuse)
+        hardware.subscribe(taps, fuse)
         self.trail.subscribe(taps)
         for part in (
             steps,

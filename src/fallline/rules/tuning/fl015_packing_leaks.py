@@ -24,7 +24,7 @@ Measured: the tokens of one sample are changed, and the logits of another one mu
     why = """\
 Every sample is trained with a context of unrelated text that it will not have later, and the first tokens of samples are learned as continuations of something else.
 
-Some recipes for pre-training do this on purpose. Where positions restart at each sample, it was not meant."""
+Some recipes for pre-training do this on purpose. Where positions restart at each sample, it was not intended."""
     instead = """\
 Use an attention that knows the borders, and no label on the first token of a sample.
 
