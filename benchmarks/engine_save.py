@@ -3,8 +3,8 @@
     PYTHONPATH=src python benchmarks/engine_save.py --json save.json            # 1.3 B parameters with AdamW's state, on a GPU
     PYTHONPATH=src python benchmarks/engine_save.py --parameters 50             # 50 M, on a CPU
 
-Three numbers for each way: how long the call itself blocks, how much later the following updates end than they would without the save, and how
-long it takes until the checkpoint is on disk. The first background save also allocates its buffers. What was saved is loaded and compared bit for bit.
+Four numbers for each way: how long the call itself blocks, how long the host takes for the next update, how much later the following updates end than they would without
+the save, and how long it takes until the checkpoint is on disk. The first background save also allocates its buffers. What was saved is loaded and compared bit for bit.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import json
 import statistics
 import tempfile
 import time
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -98,13 +99,16 @@ class Run:
         began = time.perf_counter()
         fallline.save_checkpoint(folder, stepper=self.stepper, wait=wait, keep_last=1)
         call = time.perf_counter() - began
-        for _ in range(following):
+        self.step()
+        first = time.perf_counter() - began - call
+        for _ in range(following - 1):
             self.step()
         wait_for_device()
         trained = time.perf_counter() - began
         fallline.wait_for_checkpoint()
         return {
             "call ms": 1000 * call,
+            "next update, host ms": 1000 * first,
             "training waits ms": 1000 * (trained - following * plain),
             "on disk s": time.perf_counter() - began,
         }
@@ -123,6 +127,7 @@ def measure(millions: int, folder: Path, following: int) -> dict[str, Any]:
     plain = statistics.median(run.updates(following) / following for _ in range(3))
     numbers = sum(p.numel() for p in run.model.parameters())
     result: dict[str, Any] = {
+        "day": date.today().isoformat(),
         "torch": torch.__version__,
         "device": torch.cuda.get_device_name() if DEVICE.type == "cuda" else "CPU",
         "parameters": numbers,

@@ -1,13 +1,14 @@
 """Public training scripts, watched: the same bits as bare, every finding judged by hand, and broken in one way each.
 
     python benchmarks/real_scripts.py --mirror DIR [--site DIR] [NAME ...]      # healthy and broken
+    python benchmarks/real_scripts.py --mirror DIR --missing                    # go on with it: rows are kept
     python benchmarks/real_scripts.py --mirror DIR --cost 5                     # CPU time in turns, on a quiet machine
     python benchmarks/real_scripts.py --mirror DIR --write                      # and into RESULTS.md
 
 `--mirror` holds git directories `owner+name/repo`; `--site` is a folder with packages that the scripts need and we do not
 (torchvision, gymnasium, torch_geometric, matplotlib, tyro, scikit-learn), made by `pip install --no-deps --target`. Nothing fetched
-is in this repository: real/scripts.py names the files, says which few words of them are replaced (data, sizes, devices; loops stay as
-they are), and what each finding is worth. Data is made up, in the format that the script reads (real/data.py).
+is in this repository: public_scripts/scripts.py names the files, says which few words of them are replaced (data, sizes, devices; loops stay as
+they are), and what each finding is worth. Data is made up, in the format that the script reads (public_scripts/data.py).
 """
 
 from __future__ import annotations
@@ -23,11 +24,14 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from public_scripts.breaks import BREAKS
 from public_scripts.data import WRITERS
 from public_scripts.entry import Break, Real, Swap
 from public_scripts.scripts import SCRIPTS
@@ -39,6 +43,11 @@ _TORCH = re.compile(
     r"^(import torch|from torch[\w.]* import [^(\n]*[^(\\\n]|import torch\.[\w.]+ as \w+) *$", re.M
 )
 SECONDS = 600
+Shown = tuple[str, list[str]]  # a row of the table, and what to look at
+
+
+class Unusable(Exception):
+    """A script is not as its entry says."""
 
 
 @dataclass
@@ -79,7 +88,7 @@ class Stage:
         if real.after:
             at = text.index("\n", text.index(real.after))
         if at is None:
-            raise SystemExit(f"{real.name}: no line imports torch")
+            raise Unusable(f"{real.name}: no line imports torch")
         script.write_text(f"{text[:at]}; import _bits{text[at:]}", encoding="utf-8")
         return folder
 
@@ -97,7 +106,7 @@ class Stage:
                 (into / path).parent.mkdir(parents=True, exist_ok=True)
                 (into / path).write_bytes(got.stdout)
         if not (into / real.script).exists():
-            raise SystemExit(f"{real.name}: {real.repo} has no {real.script}")
+            raise Unusable(f"{real.name}: {real.repo} has no {real.script}")
 
     def run(self, real: Real, folder: Path, out: Path | None, *, bits: bool = True) -> Ran:
         script = folder / real.script
@@ -150,17 +159,19 @@ class Stage:
 def _swap(path: Path, swap: Swap) -> None:
     text = path.read_text(encoding="utf-8")
     if swap.old not in text:
-        raise SystemExit(f"{path}: does not hold {swap.old!r}")
+        raise Unusable(f"{path}: does not hold {swap.old!r}")
     path.write_text(text.replace(swap.old, swap.new), encoding="utf-8")
 
 
-def healthy(stage: Stage, real: Real) -> tuple[str, list[str]]:
+def healthy(stage: Stage, real: Real) -> Shown:
     """The row of a script as it is, and what is wrong with it."""
     bare = stage.run(real, stage.lay(real, "bare"), None)
     watched = stage.run(real, stage.lay(real, "watched"), stage.work / "runs" / real.name)
     wrong = []
     if bare.status or watched.status != bare.status:
         wrong.append(f"exit {bare.status} bare, {watched.status} watched: {watched.output[-600:]}")
+    if "not watched" in watched.output:
+        wrong.append(watched.said)
     same = bare.bits == watched.bits and bool(bare.bits.get("steps") or bare.bits.get("state"))
     if not same:
         wrong.append(f"other bits: {bare.bits} {watched.bits}")
@@ -184,14 +195,14 @@ def healthy(stage: Stage, real: Real) -> tuple[str, list[str]]:
     return row, wrong
 
 
-def broken(stage: Stage, real: Real, fault: Break) -> tuple[str, list[str]]:
+def broken(stage: Stage, real: Real, fault: Break) -> Shown:
     """The row of one break, and what is wrong with it."""
     folder = stage.lay(real, "broken", fault.swaps)
     path = folder / (fault.path or fault.swaps[0].path or real.script)
     lines = path.read_text(encoding="utf-8").splitlines()
     at = [n for n, line in enumerate(lines, 1) if fault.at in line]
     if len(at) != 1:
-        raise SystemExit(f"{real.name}: {fault.at!r} is in {len(at)} lines")
+        raise Unusable(f"{real.name}: {fault.at!r} is in {len(at)} lines")
     ran = stage.run(real, folder, stage.work / "runs" / f"{real.name}-broken")
     told = [
         (str(f["code"]), Path(str(f["path"])).name, f["line"])
@@ -236,26 +247,44 @@ def cost(stage: Stage, real: Real, turns: int) -> str:
     )
 
 
-def _keep(stage: Stage, real: Real, is_broken: bool, row: str) -> None:
+class Kept:
     """The rows of earlier calls are part of the table: all scripts together take long."""
-    path = stage.work / "rows" / f"{real.name}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    rows = json.loads(path.read_text()) if path.exists() else {"healthy": [], "broken": []}
-    if is_broken:
-        key = row.rsplit("|", 3)[0]
-        rows["broken"] = [r for r in rows["broken"] if r.rsplit("|", 3)[0] != key] + [row]
-    else:
-        rows["healthy"] = [row]
-    path.write_text(json.dumps(rows))
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def rows(self, real: Real) -> dict[str, dict[str, object]]:
+        """Of a script as it is, under "", and of its breaks."""
+        path = self._folder / f"{real.name}.json"
+        return json.loads(path.read_text()) if path.exists() else {}
+
+    def keep(self, real: Real, what: str, row: str, fine: bool) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        rows = self.rows(real) | {what: {"row": row, "fine": fine, "code": _commit()}}
+        (self._folder / f"{real.name}.json").write_text(json.dumps(rows, indent=1))
+
+    def table(self, chosen: list[Real], is_broken: bool) -> list[str]:
+        return [
+            str(kept["row"])
+            for real in chosen
+            for what, kept in self.rows(real).items()
+            if bool(what) == is_broken
+        ]
 
 
-def _kept(stage: Stage, chosen: list[Real], is_broken: bool) -> list[str]:
-    kept = []
-    for real in chosen:
-        path = stage.work / "rows" / f"{real.name}.json"
-        if path.exists():
-            kept += json.loads(path.read_text())["broken" if is_broken else "healthy"]
-    return kept
+def _commit() -> str:
+    git = ["git", "-C", str(HERE), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(git, capture_output=True, text=True).stdout.strip()
+
+
+def _steps(stage: Stage, real: Real, only: str | None) -> list[tuple[str, Callable[[], Shown]]]:
+    """What is run of a script: as it is, under "", and each break, under its name."""
+    steps: list[tuple[str, Callable[[], Shown]]] = []
+    if only != "broken":
+        steps.append(("", partial(healthy, stage, real)))
+    if only != "healthy":
+        steps += [(b.what, partial(broken, stage, real, b)) for b in BREAKS.get(real.name, ())]
+    return steps
 
 
 def main() -> int:
@@ -270,6 +299,9 @@ def main() -> int:
         "--only",
         choices=("healthy", "broken", "kept"),
         help="kept: run nothing, show the rows of earlier calls",
+    )
+    parser.add_argument(
+        "--missing", action="store_true", help="only what has no row yet, or one to look at"
     )
     parser.add_argument("--cost", type=int, metavar="TURNS", help="measure CPU time instead")
     parser.add_argument(
@@ -295,22 +327,27 @@ def main() -> int:
         "|---|---|---|---|---|",
     ]
     bad = ["| script | broken so | found, on the line | also said |", "|---|---|---|---|"]
-    failures = 0
+    failures, kept = 0, Kept(stage.work / "rows")
     for real in chosen:
         if args.only == "kept":
             break
-        steps = [] if args.only == "broken" else [(good, lambda real=real: healthy(stage, real))]
-        if args.only != "healthy":
-            steps += [(bad, lambda real=real, b=b: broken(stage, real, b)) for b in real.breaks]
-        for table, step in steps:
-            row, wrong = step()
-            table.append(row)
-            _keep(stage, real, table is bad, row)
+        known = kept.rows(real)
+        for what, step in _steps(stage, real, args.only):
+            if args.missing and known.get(what, {}).get("fine"):
+                continue
+            try:
+                row, wrong = step()
+            except Unusable as error:
+                failures += 1
+                print(f"{real.name}:\n   !! {error}", flush=True)
+                continue
+            (bad if what else good).append(row)
+            kept.keep(real, what, row, not wrong)
             failures += bool(wrong)
             print(row, *(f"   !! {w}" for w in wrong), sep="\n", flush=True)
     print(f"{len(good) - 2} scripts, {len(bad) - 2} broken, {failures} with something to look at")
     if args.write:
-        good[2:], bad[2:] = _kept(stage, chosen, False), _kept(stage, chosen, True)
+        good[2:], bad[2:] = kept.table(chosen, False), kept.table(chosen, True)
         body = f"`python benchmarks/real_scripts.py --mirror DIR --site DIR`, {machine()}, one thread. Data is made up, loops are untouched.\n\n"
         write_section(
             "real scripts",

@@ -36,7 +36,7 @@ def _mnist(count: int, *places: str) -> Callable[[Path], None]:
         for place in places:
             raw = (folder / place / "MNIST" / "raw").resolve()
             raw.mkdir(parents=True, exist_ok=True)
-            for split, size in (("train", count), ("t10k", 500)):
+            for split, size in (("train", count), ("t10k", 100)):
                 images, labels = _digits(size, seed=len(split))
                 _idx(raw / f"{split}-images-idx3-ubyte", images)
                 _idx(raw / f"{split}-labels-idx1-ubyte", labels)
@@ -44,7 +44,7 @@ def _mnist(count: int, *places: str) -> Callable[[Path], None]:
     return write
 
 
-def _cifar(place: str, count: int = 400) -> Callable[[Path], None]:
+def _cifar(place: str, count: int = 200) -> Callable[[Path], None]:
     def write(folder: Path) -> None:
         base = (folder / place / "cifar-10-batches-py").resolve()
         base.mkdir(parents=True, exist_ok=True)
@@ -96,8 +96,13 @@ def _sentences(count: int, seed: int = 0, vocabulary: int = 60) -> list[str]:
 def _wikitext(folder: Path) -> None:
     base = folder / "data" / "wikitext-2"
     base.mkdir(parents=True, exist_ok=True)
-    for seed, (name, count) in enumerate((("train", 2500), ("valid", 200), ("test", 200))):
+    for seed, (name, count) in enumerate((("train", 900), ("valid", 60), ("test", 60))):
         (base / f"{name}.txt").write_text("\n".join(_sentences(count, seed)) + "\n")
+
+
+def _wikitext_file(folder: Path) -> None:
+    (folder / "data").mkdir(parents=True, exist_ok=True)
+    (folder / "data" / "wikitext-2.txt").write_text("\n".join(_sentences(700)) + "\n")
 
 
 def _penn(folder: Path) -> None:
@@ -159,7 +164,7 @@ def _bsd300(folder: Path) -> None:
     from PIL import Image
 
     random = np.random.default_rng(0)
-    for split, count in (("train", 96), ("test", 8)):
+    for split, count in (("train", 64), ("test", 4)):
         base = folder / "dataset" / "BSDS300" / "images" / split
         base.mkdir(parents=True, exist_ok=True)
         for n in range(count):
@@ -191,7 +196,7 @@ def _hub(folder: Path) -> None:
     _weights(folder / "tiny-gpt2", "AutoModelForCausalLM")
     base = folder / "nyu-mll" / "glue" / "mrpc"
     base.mkdir(parents=True, exist_ok=True)
-    for split, count in (("train", 640), ("validation", 64)):
+    for split, count in (("train", 480), ("validation", 32)):
         first, second = _sentences(count, 5), _sentences(count, 6)
         rows = [
             {"sentence1": a, "sentence2": a if n % 2 else b, "label": n % 2, "idx": n}
@@ -250,15 +255,16 @@ def _weights(folder: Path, kind: str) -> None:
 
 
 WRITERS: dict[str, Callable[[Path], None]] = {
-    "mnist ../data": _mnist(3200, "../data"),
-    "mnist ./data": _mnist(3200, "./data"),
-    "mnist ../../data": _mnist(3200, "../../data"),
-    "mnist ../../data/mnist": _mnist(3200, "../../data/mnist"),
-    "mnist ../../../Datasets": _mnist(3200, "../../../Datasets"),
+    "mnist ../data": _mnist(960, "../data"),
+    "mnist ./data": _mnist(960, "./data"),
+    "mnist ../../data": _mnist(960, "../../data"),
+    "mnist ../../data/mnist": _mnist(960, "../../data/mnist"),
+    "mnist ../../../Datasets": _mnist(960, "../../../Datasets"),
     "cifar ./data": _cifar("./data"),
     "cifar ../../data": _cifar("../../data"),
     "cora": _cora,
     "wikitext": _wikitext,
+    "wikitext file": _wikitext_file,
     "penn": _penn,
     "shakespeare": _shakespeare,
     "text": _text,

@@ -41,4 +41,3 @@ class Real:
     after: str = ""  # the line after which torch is there, where that is not plain to see
     path: tuple[str, ...] = ()  # folders of the repository that Python looks for modules in
     judged: dict[str, str] = field(default_factory=dict)  # by code, and why
-    breaks: tuple[Break, ...] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from public_scripts.entry import Break, Real, Swap
+from public_scripts.entry import Real, Swap
 from public_scripts.frameworks import FRAMEWORKS
 
 __all__ = ["SCRIPTS"]
@@ -23,7 +23,7 @@ _CLASSIC = (
         _EXAMPLES,
         "mnist/main.py",
         ("mnist",),
-        "--epochs 2 --no-accel",
+        "--epochs 2 --no-accel --batch-size 16 --test-batch-size 50",
         data=("mnist ../data",),
     ),
     Real(
@@ -31,7 +31,7 @@ _CLASSIC = (
         _EXAMPLES,
         "mnist_rnn/main.py",
         ("mnist_rnn",),
-        "--epochs 2",
+        "--epochs 1 --batch-size 16",
         data=("mnist ../data",),
     ),
     Real(
@@ -39,7 +39,7 @@ _CLASSIC = (
         _EXAMPLES,
         "vae/main.py",
         ("vae",),
-        "--epochs 3 --no-accel",
+        "--epochs 2 --no-accel --batch-size 16",
         data=("mnist ../data", "results"),
     ),
     Real(
@@ -69,18 +69,6 @@ _CLASSIC = (
             Swap("idx[:1000], idx[1000:1500], idx[1500:]", "idx[:500], idx[500:1000], idx[1000:]"),
         ),
         data=("cora",),
-        breaks=(
-            Break(
-                "train() removed",
-                (
-                    Swap(
-                        "    model.train()\n    optimizer.zero_grad()", "    optimizer.zero_grad()"
-                    ),
-                ),
-                ("FL804",),
-                "model.eval()",
-            ),
-        ),
     ),
     Real(
         "reinforce",
@@ -88,14 +76,6 @@ _CLASSIC = (
         "reinforcement_learning/reinforce.py",
         ("reinforcement_learning",),
         swaps=(Swap("count(1)", "range(1, 80)"),),
-        breaks=(
-            Break(
-                "zero_grad removed",
-                (Swap("    optimizer.zero_grad()\n", "    pass\n"),),
-                ("FL106",),
-                "policy_loss.backward()",
-            ),
-        ),
     ),
     Real(
         "actor-critic",
@@ -103,19 +83,6 @@ _CLASSIC = (
         "reinforcement_learning/actor_critic.py",
         ("reinforcement_learning",),
         swaps=(Swap("count(1)", "range(1, 80)"),),
-        breaks=(
-            Break(
-                "losses kept",
-                (
-                    Swap(
-                        "    loss.backward()\n",
-                        "    globals().setdefault('kept', []).append(loss); loss.backward()\n",
-                    ),
-                ),
-                ("FL401", "FL420"),
-                "loss.backward()",
-            ),
-        ),
     ),
     Real(
         "sines",
@@ -157,7 +124,7 @@ _CLASSIC = (
         _EXAMPLES,
         "dcgan/main.py",
         ("dcgan",),
-        "--dataset fake --niter 4 --ngf 4 --ndf 4 --batchSize 32 --workers 0 --manualSeed 1",
+        "--dataset fake --niter 2 --ngf 4 --ndf 4 --batchSize 32 --workers 0 --manualSeed 1",
     ),
     Real(
         "imagenet",
@@ -166,8 +133,8 @@ _CLASSIC = (
         ("imagenet",),
         "--dummy --no-accel --epochs 1 -b 16 -j 0 --lr 0.01",
         swaps=(
-            Swap("FakeData(1281167, (3, 224, 224), 1000", "FakeData(1600, (3, 32, 32), 1000"),
-            Swap("FakeData(50000, (3, 224, 224), 1000", "FakeData(160, (3, 32, 32), 1000"),
+            Swap("FakeData(1281167, (3, 224, 224), 1000", "FakeData(800, (3, 32, 32), 1000"),
+            Swap("FakeData(50000, (3, 224, 224), 1000", "FakeData(64, (3, 32, 32), 1000"),
         ),
     ),
     Real(
@@ -175,7 +142,7 @@ _CLASSIC = (
         _EXAMPLES,
         "mnist_forward_forward/main.py",
         ("mnist_forward_forward",),
-        "--epochs 60 --train_size 500 --test_size 100 --no_accel",
+        "--epochs 60 --train_size 300 --test_size 100 --no_accel",
         data=("mnist ./data",),
     ),
     Real(
@@ -191,39 +158,12 @@ _CLASSIC = (
         "tutorials/01-basics/logistic_regression/main.py",
         ("tutorials/01-basics/logistic_regression",),
         data=("mnist ../../data",),
-        breaks=(
-            Break(
-                "cleared after the backward",
-                (
-                    Swap(
-                        "        optimizer.zero_grad()\n        loss.backward()\n",
-                        "        loss.backward()\n        optimizer.zero_grad()\n",
-                    ),
-                ),
-                ("FL105",),
-                "optimizer.zero_grad()",
-            ),
-        ),
     ),
     Real(
         "linear",
         _TUTORIAL,
         "tutorials/01-basics/linear_regression/main.py",
         ("tutorials/01-basics/linear_regression",),
-        breaks=(
-            Break(
-                "zero_grad removed",
-                (Swap("    optimizer.zero_grad()\n", "    pass\n"),),
-                ("FL106",),
-                "loss.backward()",
-            ),
-            Break(
-                "learning rate x 1,000",
-                (Swap("learning_rate = 0.001", "learning_rate = 1.0"),),
-                ("FL133", "FL620", "FL123", "FL120"),
-                "loss.backward()",
-            ),
-        ),
     ),
     Real(
         "bi-rnn",
@@ -239,37 +179,13 @@ _CLASSIC = (
         ("tutorials/02-intermediate/language_model",),
         swaps=(Swap("hidden_size = 1024", "hidden_size = 64"),),
         data=("penn",),
-        breaks=(
-            Break(
-                "clips after the step",
-                (
-                    Swap(
-                        "        clip_grad_norm_(model.parameters(), 0.5)\n        optimizer.step()\n",
-                        "        optimizer.step()\n        clip_grad_norm_(model.parameters(), 0.5)\n",
-                    ),
-                ),
-                ("FL101",),
-                "clip_grad_norm_(model.parameters(), 0.5)",
-            ),
-            Break(
-                "clips before the backward",
-                (
-                    Swap(
-                        "        loss.backward()\n        clip_grad_norm_(model.parameters(), 0.5)\n",
-                        "        clip_grad_norm_(model.parameters(), 0.5)\n        loss.backward()\n",
-                    ),
-                ),
-                ("FL102",),
-                "clip_grad_norm_(model.parameters(), 0.5)",
-            ),
-        ),
     ),
     Real(
         "tutorial-gan",
         _TUTORIAL,
         "tutorials/03-advanced/generative_adversarial_network/main.py",
         ("tutorials/03-advanced/generative_adversarial_network",),
-        swaps=(Swap("num_epochs = 200", "num_epochs = 4"),),
+        swaps=(Swap("num_epochs = 200", "num_epochs = 3"),),
         data=("mnist ../../data",),
     ),
     Real(
@@ -277,7 +193,7 @@ _CLASSIC = (
         _GAN,
         "implementations/gan/gan.py",
         ("implementations/gan",),
-        "--n_epochs 2",
+        "--n_epochs 1 --batch_size 16",
         data=("mnist ../../data/mnist",),
     ),
     Real(
@@ -285,7 +201,7 @@ _CLASSIC = (
         _GAN,
         "implementations/wgan/wgan.py",
         ("implementations/wgan",),
-        "--n_epochs 2",
+        "--n_epochs 1 --batch_size 16",
         data=("mnist ../../data/mnist",),
     ),
     Real(
@@ -293,7 +209,7 @@ _CLASSIC = (
         _GAN,
         "implementations/wgan_gp/wgan_gp.py",
         ("implementations/wgan_gp",),
-        "--n_epochs 2",
+        "--n_epochs 1 --batch_size 16",
         data=("mnist ../../data/mnist",),
     ),
     Real(
@@ -301,7 +217,7 @@ _CLASSIC = (
         _GAN,
         "implementations/acgan/acgan.py",
         ("implementations/acgan",),
-        "--n_epochs 1 --batch_size 32",
+        "--n_epochs 1 --batch_size 16",
         data=("mnist ../../data/mnist",),
     ),
     Real(
@@ -311,19 +227,6 @@ _CLASSIC = (
         ("makemore.py",),
         "--max-steps 150 -n 0 --n-layer 2 --n-embd 32",
         data=("names",),
-        breaks=(
-            Break(
-                "cleared after the backward",
-                (
-                    Swap(
-                        "        model.zero_grad(set_to_none=True)\n        loss.backward()\n",
-                        "        loss.backward()\n        model.zero_grad(set_to_none=True)\n",
-                    ),
-                ),
-                ("FL105",),
-                "model.zero_grad(set_to_none=True)",
-            ),
-        ),
     ),
     Real(
         "ng-gpt",
@@ -356,20 +259,6 @@ _CLASSIC = (
         "config/train_shakespeare_char.py --device=cpu --compile=False --eval_iters=4 --eval_interval=100 --log_interval=20 --block_size=32 "
         "--batch_size=8 --n_layer=2 --n_head=2 --n_embd=32 --max_iters=120 --lr_decay_iters=120 --dropout=0.0 --gradient_accumulation_steps=2",
         data=("shakespeare",),
-        breaks=(
-            Break(
-                "clips scaled gradients",
-                (
-                    Swap("        scaler.unscale_(optimizer)\n", "        pass\n"),
-                    Swap(
-                        "torch.cuda.amp.GradScaler(enabled=(dtype == 'float16'))",
-                        "torch.amp.GradScaler('cpu')",
-                    ),
-                ),
-                ("FL201",),
-                "clip_grad_norm_(",
-            ),
-        ),
     ),
     Real(
         "lecun1989",
@@ -384,29 +273,6 @@ _CLASSIC = (
             ),
         ),
         data=("digits 1989",),
-        breaks=(
-            Break(
-                "square root at zero",
-                (
-                    Swap(
-                        "loss = torch.mean((y - yhat)**2)",
-                        "loss = torch.mean(torch.sqrt((y - y * yhat / yhat)**2) + yhat)",
-                    ),
-                ),
-                ("FL621", "FL620"),
-                "torch.sqrt(",
-            ),
-            Break(
-                "zero_grad removed",
-                (
-                    Swap(
-                        "            optimizer.zero_grad(set_to_none=True)\n", "            pass\n"
-                    ),
-                ),
-                ("FL106",),
-                "loss.backward()",
-            ),
-        ),
         judged={"FL402": "right: `eval_split` evaluates without `no_grad`"},
     ),
     Real(
@@ -422,20 +288,6 @@ _CLASSIC = (
             Swap("range(100)", "range(4)"),
         ),
         data=("binarized",),
-        breaks=(
-            Break(
-                "zero_grad removed",
-                (Swap("            opt.zero_grad()\n", "            pass\n"),),
-                ("FL106",),
-                "loss.backward()",
-            ),
-            Break(
-                "the last layer is detached",
-                (Swap("xbhat += model(xb)", "xbhat += model(xb).detach() + 0 * model(xb)"),),
-                ("FL132", "FL122"),
-                "loss.backward()",
-            ),
-        ),
     ),
     Real(
         "cifar",
@@ -459,7 +311,7 @@ _CLASSIC = (
         _RL,
         "cleanrl/dqn.py",
         ("cleanrl/dqn.py", "cleanrl_utils"),
-        "--total-timesteps 2500 --learning-starts 1000 --no-cuda",
+        "--total-timesteps 2000 --learning-starts 1000 --no-cuda",
         path=(".",),
     ),
     Real(
@@ -475,7 +327,7 @@ _CLASSIC = (
         _RL,
         "cleanrl/c51.py",
         ("cleanrl/c51.py", "cleanrl_utils"),
-        "--total-timesteps 2500 --learning-starts 1000 --no-cuda",
+        "--total-timesteps 2000 --learning-starts 1000 --no-cuda",
         path=(".",),
     ),
     Real(

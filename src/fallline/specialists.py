@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["SPECIALISTS", "Specialist", "specialist_of"]
+__all__ = ["SPECIALISTS", "Specialist", "specialist_in", "specialist_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,3 +70,8 @@ _UNREADABLE = (
 def specialist_of(code: str) -> Specialist:
     """The specialist of a rule code such as `FL201`."""
     return _BY_DIGIT[6 if code == _UNREADABLE else int(code[2])]
+
+
+def specialist_in(room: str) -> Specialist:
+    """The specialist whose rules lie in this folder."""
+    return next(s for s in SPECIALISTS if s.room == room)

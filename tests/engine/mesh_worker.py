@@ -1,19 +1,23 @@
-"""What each rank runs of the tests with four ranks: meshes of two dimensions, and what wrappers really do to gradients.
+"""What each rank runs of the tests on meshes: every wrapper and framework against one process that sees all ranks' batches at once.
 
-`python mesh_worker.py STORIES RANK WORLD FOLDER`, as rank_worker.py. Every wrapper goes through the same loop, and the result is
-compared with one process that sees all ranks' batches at once.
+The story `matrix` leaves what it found, one number for each cell, in `matrix.json`; `benchmarks/engine_matrix.py` makes the table of it.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import random
 import warnings
+from functools import cache, partial
 from pathlib import Path
 
+import rank_worker
 import torch
 import torch.distributed as dist
-from rank_worker import batches_of, main, reference
+from rank_reference import batches_of, reference, refused
 from torch import nn
+from torch.distributed._composable.replicate import replicate
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
@@ -25,9 +29,11 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.parallel import DistributedDataParallel
 
 import fallline
-from fallline.errors import EngineError
 
 warnings.filterwarnings("ignore", category=FutureWarning)
+warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
+
+TOLERANCE = 1e-12
 
 
 class Wide(nn.Module):
@@ -58,49 +64,127 @@ def shard(model, mesh, factor=None):
     return model
 
 
-class Case:
-    """A wrapped model, which data this rank reads (of how many), and its whole parameters."""
+# -- the rows: every way of wrapping that the Stepper says it understands -----------------------------------------------
 
-    def __init__(self, model, reader, readers, **options):
-        self.model, self.reader, self.readers, self.options = model, reader, readers, options
+
+class Case:
+    """A wrapped model with its optimizer, and which data this rank reads, of how many."""
+
+    def __init__(self, model, reader, readers, prepare=None):
+        self.model, self.reader, self.readers, self.prepare = model, reader, readers, prepare
+
+    def stepper(self, kind, lr, **options):
+        optimizer = kind(self.model.parameters(), lr=lr)
+        if self.prepare is not None:
+            self.model, optimizer = self.prepare(self.model, optimizer)
+        return fallline.Stepper(self.model, optimizer, **options)
 
     def whole(self):
         return [p.full_tensor() if isinstance(p, DTensor) else p for p in self.model.parameters()]
 
 
-def cases(rank: int, world: int, seed: int):
-    """Every way of wrapping that the Stepper says it understands."""
-    half = world // 2
-    yield "ddp", lambda: Case(DistributedDataParallel(Wide(seed)), rank, world)
-    flat = init_device_mesh("cpu", (world,), mesh_dim_names=("dp",))
-    yield "fsdp", lambda: Case(shard(Wide(seed), flat), rank, world)
-    yield "fsdp, sums", lambda: Case(shard(Wide(seed), flat, 1.0), rank, world)
-    yield "tp", lambda: Case(tensor_parallel(Wide(seed), flat), 0, 1)
-    mesh = init_device_mesh("cpu", (2, half), mesh_dim_names=("dp", "tp"))
-    place = mesh["dp"].get_local_rank()
-    yield "hsdp", lambda: Case(shard(Wide(seed), mesh), rank, world)
-    yield (
-        "fsdp x tp",
-        lambda: Case(shard(tensor_parallel(Wide(seed), mesh["tp"]), mesh["dp"]), place, 2),
-    )
-    yield (
-        "fsdp x tp, sums",
-        lambda: Case(shard(tensor_parallel(Wide(seed), mesh["tp"]), mesh["dp"], 1.0), place, 2),
-    )
-    from torch.distributed._composable.replicate import replicate
+@cache  # a process has one number of ranks
+def flat_mesh(world):
+    return init_device_mesh("cpu", (world,), mesh_dim_names=("dp",))
 
-    yield "replicate", lambda: Case(replicate(Wide(seed)), rank, world)
-    try:
-        from torch.distributed._composable.replicate_with_fsdp import replicate as replicate_fsdp
-    except ImportError:  # torch before 2.9
-        return
-    yield "replicate on fsdp", lambda: Case(replicate_fsdp(Wide(seed), mesh=flat), rank, world)
-    yield (
-        "ddp x tp",
-        lambda: Case(
-            replicate_fsdp(tensor_parallel(Wide(seed), mesh["tp"]), mesh=mesh["dp"]), place, 2
-        ),
-    )
+
+@cache
+def square_mesh(world):
+    rows = 2 if world >= 4 else 1
+    return init_device_mesh("cpu", (rows, world // rows), mesh_dim_names=("dp", "tp"))
+
+
+def ddp(rank, world, seed):
+    return Case(DistributedDataParallel(Wide(seed)), rank, world)
+
+
+def fsdp(rank, world, seed, factor=None):
+    return Case(shard(Wide(seed), flat_mesh(world), factor), rank, world)
+
+
+def tp(rank, world, seed):
+    return Case(tensor_parallel(Wide(seed), flat_mesh(world)), 0, 1)
+
+
+def hsdp(rank, world, seed):
+    return Case(shard(Wide(seed), square_mesh(world)), rank, world)
+
+
+def fsdp_and_tp(rank, world, seed, factor=None):
+    mesh = square_mesh(world)
+    model = shard(tensor_parallel(Wide(seed), mesh["tp"]), mesh["dp"], factor)
+    return Case(model, mesh["dp"].get_local_rank(), mesh["dp"].size())
+
+
+def ddp_and_tp(rank, world, seed):
+    from torch.distributed._composable.replicate_with_fsdp import replicate as replicate_fsdp
+
+    mesh = square_mesh(world)
+    model = replicate_fsdp(tensor_parallel(Wide(seed), mesh["tp"]), mesh=mesh["dp"])
+    return Case(model, mesh["dp"].get_local_rank(), mesh["dp"].size())
+
+
+def composable(rank, world, seed):
+    return Case(replicate(Wide(seed)), rank, world)
+
+
+def composable_on_fsdp(rank, world, seed):
+    from torch.distributed._composable.replicate_with_fsdp import replicate as replicate_fsdp
+
+    return Case(replicate_fsdp(Wide(seed), mesh=flat_mesh(world)), rank, world)
+
+
+def torchrun(rank, world):
+    """The environment that a launcher would have made, for frameworks that read it."""
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank)}
+    os.environ |= {"LOCAL_WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1"}
+    os.environ["MASTER_PORT"] = "29531"  # nobody listens: the process group is there already
+
+
+@cache
+def accelerator(rank, world):
+    from accelerate import Accelerator
+
+    torchrun(rank, world)
+    return Accelerator(cpu=True)
+
+
+@cache
+def launched_fabric(rank, world):
+    from lightning.fabric import Fabric
+
+    torchrun(rank, world)
+    fabric = Fabric(accelerator="cpu", devices=world, strategy="ddp")
+    fabric.launch()
+    return fabric
+
+
+def accelerate(rank, world, seed):
+    return Case(Wide(seed), rank, world, accelerator(rank, world).prepare)
+
+
+def fabric(rank, world, seed):
+    return Case(Wide(seed), rank, world, launched_fabric(rank, world).setup)
+
+
+SUMMED = "FSDP2, gradients summed", "FSDP2 x TP, gradients summed"
+ROWS = {
+    "DDP": ddp,
+    "FSDP2": fsdp,
+    SUMMED[0]: partial(fsdp, factor=1.0),
+    "TP": tp,
+    "composable replicate": composable,
+    "replicate on FSDP2": composable_on_fsdp,
+    "Accelerate": accelerate,
+    "Fabric": fabric,
+    "HSDP": hsdp,
+    "FSDP2 x TP": fsdp_and_tp,
+    SUMMED[1]: partial(fsdp_and_tp, factor=1.0),
+    "DDP x TP": ddp_and_tp,
+}
+
+
+# -- the columns: each gives the distance from one process, on any rank --------------------------------------------------
 
 
 def step(case, stepper, x, y, weighted):
@@ -111,45 +195,154 @@ def step(case, stepper, x, y, weighted):
             micro.backward(nn.functional.mse_loss(case.model(x), y))
 
 
-def norms_agree(stepper) -> float:
-    mine = torch.tensor([stepper.last.norm], dtype=torch.float64)
-    every = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
-    dist.all_gather(every, mine)
-    assert all(torch.equal(mine, other) for other in every), f"norms differ: {every}"
-    return float(mine)
+def anywhere(value: float) -> float:
+    """The largest of all ranks."""
+    found = torch.tensor([value], dtype=torch.float64)
+    dist.all_reduce(found, op=dist.ReduceOp.MAX)
+    return float(found)
+
+
+def distance(parameters, wanted) -> float:
+    pairs = zip(parameters, wanted, strict=True)
+    return anywhere(max(float((a - b).detach().abs().max()) for a, b in pairs))
+
+
+def window(build, rank, world, folder, *, accumulate, weighted, clip):
+    """Five batches for each rank, in windows of so many."""
+    case, want = build(rank, world, 3), Wide(3)
+    batches = batches_of(random.Random(accumulate), [5] * case.readers)
+    stepper = case.stepper(torch.optim.SGD, 0.1, accumulate=accumulate, clip_norm=clip)
+    for x, y in stepper.over(batches[case.reader]):
+        step(case, stepper, x, y, weighted)
+    updates = reference(want, batches, accumulate, weighted, clip)
+    assert stepper.updates == updates, (stepper.updates, updates)
+    true = torch.stack([p.grad.norm() for p in want.parameters()]).norm()
+    norm, coefficient = stepper.last.norm, stepper.last.coefficient if clip else 1.0
+    assert not clip or stepper.last.clipped
+    assert anywhere(norm) == norm == -anywhere(-norm), "norms differ between ranks"
+    return max(distance(case.whole(), want.parameters()), abs(norm * coefficient - float(true)))
+
+
+def nan_on_one_rank(build, rank, world, folder):
+    """The last rank's batch turns bad, and no rank applies the update."""
+    case = build(rank, world, 3)
+    stepper = case.stepper(torch.optim.SGD, 0.1, accumulate=3)
+    before = [p.detach().clone() for p in case.whole()]
+    x, y = batches_of(random.Random(3), [1] * case.readers)[case.reader][0]
+    bad = x.clone()
+    bad[0, 0] = torch.nan if rank == world - 1 or case.readers == 1 else bad[0, 0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for inputs in (x, bad, x):
+            step(case, stepper, inputs, y, False)
+    assert stepper.last.skipped
+    return distance(case.whole(), before)
+
+
+SAMPLES = torch.randn(46, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+TOGETHER = 16  # samples of an update, on any number of ranks
+UPDATES = 6  # of which three are in the first epoch
+
+
+def in_order(case_of, rank, world, where, stop):
+    """Train until `stop` updates, from what is saved there if there is something, and save."""
+    case = case_of(rank, world, 7)
+    accumulate = TOGETHER // (2 * case.readers)
+    stepper = case.stepper(torch.optim.AdamW, 0.01, accumulate=accumulate, clip_norm=0.05)
+    order = fallline.Order(len(SAMPLES), 2, seed=5, rank=case.reader, world_size=case.readers)
+    dataset = torch.utils.data.TensorDataset(SAMPLES[:, :3], SAMPLES[:, 3:])
+    loader = torch.utils.data.DataLoader(dataset, batch_sampler=order)
+    loaded = fallline.load_checkpoint(where, stepper=stepper)
+    assert (loaded is not None) == where.exists()
+    while True:
+        for inputs, targets in stepper.over(loader):
+            step(case, stepper, inputs, targets, True)
+            if stepper.updated and stepper.updates >= stop:
+                fallline.save_checkpoint(where, stepper=stepper)
+                for update in range(stop):
+                    assert stepper.samples_of(update) == (update // 3, windows()[update])
+                return [p.detach().clone() for p in case.whole()]
+
+
+def windows():
+    order = fallline.Order(len(SAMPLES), TOGETHER, seed=5)
+    return [list(b) for epoch in range(2) for b in (order.set_epoch(epoch), list(order))[1]]
+
+
+def alone():
+    """One process, all of a window at once, in the same order."""
+    model = Wide(7)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for indices in windows():
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(SAMPLES[indices, :3]), SAMPLES[indices, 3:])
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+        optimizer.step()
+    return list(model.parameters())
+
+
+def resume(build, rank, world, folder):
+    """Stopped in mid-epoch and continued: the bits of the straight run."""
+    straight = in_order(build, rank, world, folder / "straight", UPDATES)
+    in_order(build, rank, world, folder / "stopped", 2)
+    resumed = in_order(build, rank, world, folder / "stopped", UPDATES)
+    assert all(map(torch.equal, straight, resumed)), "not the same bits"
+    return distance(resumed, alone())
+
+
+def stopped(build, rank, world, folder):
+    """For a story on a different number of ranks to continue."""
+    in_order(build, rank, world, folder / "stopped", 2)
+    return 0.0
+
+
+def continued(build, rank, world, folder):
+    """What a story on a different number of ranks has begun."""
+    return distance(in_order(build, rank, world, folder / "stopped", UPDATES), alone())
+
+
+COLUMNS = {
+    "plain": partial(window, accumulate=1, weighted=False, clip=None),
+    "tokens and remainder": partial(window, accumulate=2, weighted=True, clip=None),
+    "clip": partial(window, accumulate=3, weighted=False, clip=0.05),
+    "NaN on one rank": nan_on_one_rank,
+    "resume": resume,
+}
+
+
+def cells(columns, rank, world, folder) -> None:
+    """Every wrapper does what one process does. What was measured is added to `matrix.json`."""
+    result = folder.parent / "matrix.json"
+    found = json.loads(result.read_text()) if result.exists() else {}
+    for name in ROWS:
+        for column, (cell, place) in columns.items():
+            if name in SUMMED and cell in (resume, stopped, continued):
+                continue  # who divides is not a question of saving
+            where = folder.parent / "matrix" / name.replace(" ", "-") / place
+            try:
+                value = cell(ROWS[name], rank, world, where)
+                assert value < TOLERANCE, value
+            except Exception as error:
+                raise AssertionError(f"{name}, {column}") from error
+            found.setdefault(name, {})[column] = value
+    dist.barrier()  # everybody has read it
+    if rank == 0:
+        result.write_text(json.dumps(found))
 
 
 def matrix(rank: int, world: int, folder: Path) -> None:
-    """Plain, tokens with a remainder, clipped, and a NaN on one rank: every wrapper does what one process does."""
-    for name, make in cases(rank, world, 3):
-        for weighted, accumulate, clip in ((False, 1, None), (True, 2, 0.05), (False, 3, 0.05)):
-            case, want = make(), Wide(3)
-            batches = batches_of(random.Random(accumulate), [5] * case.readers)
-            optimizer = torch.optim.SGD(case.model.parameters(), lr=0.1)
-            stepper = fallline.Stepper(
-                case.model, optimizer, accumulate=accumulate, clip_norm=clip, **case.options
-            )
-            for x, y in stepper.over(batches[case.reader]):
-                step(case, stepper, x, y, weighted)
-            updates = reference(want, batches, accumulate, weighted, clip)
-            assert stepper.updates == updates, (name, stepper.updates, updates)
-            true = torch.stack([p.grad.norm() for p in want.parameters()]).norm()
-            measured = norms_agree(stepper) * (stepper.last.coefficient if clip else 1.0)
-            assert abs(measured - float(true)) < 1e-12, (name, weighted, measured, float(true))
-            for a, b in zip(case.whole(), want.parameters(), strict=True):
-                assert float((a - b).detach().abs().max()) < 1e-12, (name, weighted, clip)
-        # One rank's batch turns bad, and no rank applies the update.
-        before = [p.detach().clone() for p in case.whole()]
-        x, y = batches[case.reader][0]
-        bad = x.clone()
-        bad[0, 0] = torch.nan if rank == world - 1 or case.readers == 1 else bad[0, 0]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            for inputs in (bad, x, x):
-                step(case, stepper, inputs, y, False)
-        assert stepper.last.skipped, name
-        for a, b in zip(case.whole(), before, strict=True):
-            assert torch.equal(a, b), f"{name}: a rank applied what another skipped"
+    here = {name: (cell, name.replace(" ", "-")) for name, cell in COLUMNS.items()}
+    cells({**here, "begun": (stopped, "fewer")}, rank, world, folder)
+
+
+def matrix_on_half(rank: int, world: int, folder: Path) -> None:
+    columns = {"resume on half the ranks": (continued, "fewer"), "begun": (stopped, "more")}
+    cells(columns, rank, world, folder)
+
+
+def matrix_on_twice(rank: int, world: int, folder: Path) -> None:
+    cells({"resume on twice the ranks": (continued, "more")}, rank, world, folder)
 
 
 def nan_in_one_shard(rank: int, world: int, folder: Path) -> None:
@@ -163,16 +356,28 @@ def nan_in_one_shard(rank: int, world: int, folder: Path) -> None:
     assert not torch.isfinite(norm), "this rank did not hear of the NaN"
 
 
+def unmovable(rank: int, world: int, folder: Path) -> None:
+    """An order that depends on the number of ranks cannot be carried over, and that is said on every rank."""
+    case = ddp(rank, world, 7)
+    stepper = case.stepper(torch.optim.SGD, 0.1)
+    if folder.exists():
+        refused(
+            "saved by 2 ranks and is loaded by 4",
+            lambda: fallline.load_checkpoint(folder, stepper=stepper),
+        )
+        return
+    dataset = torch.utils.data.TensorDataset(SAMPLES[:, :3], SAMPLES[:, 3:])
+    sampler = torch.utils.data.DistributedSampler(dataset)
+    loader = torch.utils.data.DataLoader(dataset, batch_size=2, sampler=sampler)
+    for inputs, targets in stepper.over(loader):
+        step(case, stepper, inputs, targets, False)
+        if stepper.updates == 2:
+            break
+    fallline.save_checkpoint(folder, stepper=stepper)
+
+
 def refusals(rank: int, world: int, folder: Path) -> None:
     """What nobody can know is refused in words; what the user says is believed."""
-
-    def refused(says, make):
-        try:
-            make()
-        except EngineError as error:
-            assert says in str(error), error
-        else:
-            raise AssertionError(f"accepted, and should say {says!r}")
 
     def stepper_of(model, **options):
         return fallline.Stepper(
@@ -230,8 +435,6 @@ def refusals(rank: int, world: int, folder: Path) -> None:
     half = nn.ModuleDict({"a": DistributedDataParallel(nn.Linear(2, 2)), "b": nn.Linear(2, 2)})
     refused("b.weight, b.bias: not synchronised", lambda: stepper_of(half))
     # DDP around tensor-parallel parameters hides the shards.
-    from torch.distributed._composable.replicate import replicate
-
     flat = init_device_mesh("cpu", (2, world // 2), mesh_dim_names=("dp", "tp"))
     split = tensor_parallel(Wide(0), flat["tp"])
     refused(
@@ -241,116 +444,17 @@ def refusals(rank: int, world: int, folder: Path) -> None:
     refused("hides that they are shards", lambda: stepper_of(split))
 
 
-def only(ranks: int, rank: int, store: Path, story) -> None:
-    """Run a story on the first ranks, as a job of its own; the others wait."""
-    dist.barrier()
-    world = dist.get_world_size()
-    dist.destroy_process_group()
-    if rank < ranks:
-        where = f"file://{store}-{ranks}"
-        dist.init_process_group("gloo", init_method=where, rank=rank, world_size=ranks)
-        story(rank, ranks)
-        dist.barrier()
-        dist.destroy_process_group()
-    dist.init_process_group("gloo", init_method=f"file://{store}-all", rank=rank, world_size=world)
-    dist.barrier()
-
-
-def another_world_size(rank: int, world: int, folder: Path) -> None:
-    """Stop on some ranks, continue on others: exactly the samples not yet seen, and what one process would have done."""
-    data = torch.randn(46, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    x, y = data[:, :3], data[:, 3:]
-    dataset = torch.utils.data.TensorDataset(x, y)
-
-    def train(where, rank, ranks, stop, wrap):
-        model = wrap(Wide(7), ranks)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-        # The same eight samples for an update, on any number of ranks
-        stepper = fallline.Stepper(model, optimizer, accumulate=4 // ranks, clip_norm=0.05)
-        order = fallline.Order(46, 2, seed=5, rank=rank, world_size=ranks)
-        loader = torch.utils.data.DataLoader(dataset, batch_sampler=order)
-        loaded = fallline.load_checkpoint(where, stepper=stepper)
-        assert (loaded is not None) == where.exists()
-        for _ in range(3):
-            for inputs, targets in stepper.over(loader):
-                step(Case(model, 0, 1), stepper, inputs, targets, True)
-                if stepper.updated and stepper.updates >= stop:
-                    fallline.save_checkpoint(where, stepper=stepper)
-                    return [
-                        p.full_tensor() if isinstance(p, DTensor) else p.detach().clone()
-                        for p in model.parameters()
-                    ], stepper
-        raise AssertionError("not enough data")
-
-    def sharded(model, ranks):
-        return shard(model, init_device_mesh("cpu", (ranks,)))
-
-    def replicated(model, ranks):
-        return DistributedDataParallel(model)
-
-    want, alone = None, None
-    if rank == 0:  # the reference: one process, all of a window at once, in the same order
-        model = Wide(7)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-        order = fallline.Order(46, 8, seed=5)
-        batches = [b for epoch in range(3) for b in (order.set_epoch(epoch), list(order))[1]]
-        for indices in batches[:8]:
-            optimizer.zero_grad()
-            nn.functional.mse_loss(model(x[indices]), y[indices]).backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 0.05)
-            optimizer.step()
-        want, alone = [p.detach() for p in model.parameters()], batches
-
-    for name, wrap in (("fsdp", sharded), ("ddp", replicated)):
-        for few_first in (True, False):
-            where = folder / f"{name}-{few_first}"
-            where.parent.mkdir(exist_ok=True)
-
-            result = [None]
-
-            def few(rank, ranks, where=where, wrap=wrap, first=few_first, result=result):
-                result[0] = train(where, rank, ranks, 3 if first else 8, wrap)
-
-            if few_first:
-                only(2, rank, folder.parent / f"few-{name}", few)
-                result[0] = train(where, rank, world, 8, wrap)
-            else:
-                train(where, rank, world, 3, wrap)
-                only(2, rank, folder.parent / f"many-{name}", few)
-            if rank == 0:
-                got, stepper = result[0]
-                for a, b in zip(got, want, strict=True):
-                    assert float((a - b).detach().abs().max()) < 1e-12, (name, few_first)
-                for update in range(8):
-                    assert stepper.samples_of(update) == (update // 6, alone[update])
-    # An order that depends on the number of ranks cannot be carried over, and that is said on every rank.
-    where = folder / "sampler"
-
-    def unmovable(rank, ranks):
-        model = DistributedDataParallel(Wide(7))
-        stepper = fallline.Stepper(model, torch.optim.SGD(model.parameters(), lr=0.1))
-        sampler = torch.utils.data.DistributedSampler(dataset)
-        loader = torch.utils.data.DataLoader(dataset, batch_size=2, sampler=sampler)
-        if where.exists():
-            try:
-                fallline.load_checkpoint(where, stepper=stepper)
-            except EngineError as error:
-                assert "saved by 2 ranks and is loaded by 4" in str(error), error
-                return
-            raise AssertionError("loaded")
-        for inputs, targets in stepper.over(loader):
-            step(Case(model, 0, 1), stepper, inputs, targets, False)
-            if stepper.updates == 2:
-                break
-        fallline.save_checkpoint(where, stepper=stepper)
-
-    only(2, rank, folder.parent / "unmovable", unmovable)
-    unmovable(rank, world)
-
-
 STORIES = {
-    story.__name__: story for story in (matrix, nan_in_one_shard, refusals, another_world_size)
+    story.__name__: story
+    for story in (
+        *(matrix, matrix_on_half, matrix_on_twice),
+        *(nan_in_one_shard, unmovable, refusals),
+    )
 }
 
-if __name__ == "__main__":
-    main(STORIES)
+
+def prepare(names: list[str]) -> None:
+    rank_worker.prepare(["frameworks"] if "matrix" in names else [])
+
+
+run = partial(rank_worker.run, stories=STORIES)

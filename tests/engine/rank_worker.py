@@ -1,10 +1,9 @@
-"""What each rank of the distributed tests runs: `python rank_worker.py STORY RANK WORLD FOLDER`. A story raises when it fails."""
+"""What each rank of the distributed tests runs; `launch.py` starts them. A story raises when it fails."""
 
 from __future__ import annotations
 
 import os
 import random
-import sys
 import warnings
 from datetime import timedelta
 from itertools import pairwise
@@ -12,8 +11,18 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from rank_reference import (
+    Stream,
+    assert_close,
+    assert_same_on_all_ranks,
+    backward,
+    batches_of,
+    counting,
+    model_of,
+    reference,
+    refused,
+)
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
 import fallline
@@ -21,84 +30,6 @@ from fallline.engine import agree
 from fallline.errors import EngineError
 
 torch.set_num_threads(1)
-
-
-def model_of(seed: int) -> nn.Sequential:
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)).double()
-
-
-def counting(ddp: DistributedDataParallel) -> list[int]:
-    """Counts gradient all-reduces: this model has one bucket."""
-    calls = [0]
-
-    def hook(state, bucket):
-        calls[0] += 1
-        return allreduce_hook(state, bucket)
-
-    ddp.register_comm_hook(None, hook)
-    return calls
-
-
-def batches_of(
-    rng: random.Random, ranks: list[int]
-) -> list[list[tuple[torch.Tensor, torch.Tensor]]]:
-    generator = torch.Generator().manual_seed(rng.randrange(10**6))
-
-    def one() -> tuple[torch.Tensor, torch.Tensor]:
-        n = rng.randint(1, 4)
-        make = {"dtype": torch.float64, "generator": generator}
-        return torch.randn(n, 3, **make), torch.randn(n, 2, **make)
-
-    return [[one() for _ in range(count)] for count in ranks]
-
-
-def reference(model, batches, accumulate, weighted, clip, lr=0.1):
-    """One process, all ranks' batches of a window at once."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
-    updates = max(-(-len(b) // accumulate) for b in batches)
-    for update in range(updates):
-        window = [
-            pair for b in batches for pair in b[update * accumulate : (update + 1) * accumulate]
-        ]
-        optimizer.zero_grad()
-        if weighted:
-            x, y = (torch.cat(parts) for parts in zip(*window, strict=True))
-            nn.functional.mse_loss(model(x), y).backward()
-        else:
-            torch.stack([nn.functional.mse_loss(model(x), y) for x, y in window]).mean().backward()
-        if clip:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
-        optimizer.step()
-    return updates
-
-
-def assert_same_on_all_ranks(model: nn.Module) -> None:
-    flat = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
-    every = [torch.empty_like(flat) for _ in range(dist.get_world_size())]
-    dist.all_gather(every, flat)
-    assert all(torch.equal(flat, other) for other in every), "ranks differ"
-
-
-def assert_close(mine: nn.Module, want: nn.Module, tolerance: float = 1e-12) -> None:
-    for a, b in zip(mine.parameters(), want.parameters(), strict=True):
-        difference = float((a.detach() - b.detach()).abs().max())
-        assert difference <= tolerance, difference
-
-
-def backward(micro, model, x, y, weighted):
-    if weighted:
-        micro.backward((model(x) - y).square().sum(), weight=y.numel())
-    else:
-        micro.backward(nn.functional.mse_loss(model(x), y))
-
-
-class Stream(torch.utils.data.IterableDataset):
-    def __init__(self, batches):
-        self.batches = batches
-
-    def __iter__(self):
-        return iter(self.batches)
 
 
 def exact(rank: int, world: int, folder: Path) -> None:
@@ -212,6 +143,22 @@ def loops(rank: int, world: int, folder: Path) -> None:
         assert_close(ddp.module, want)
 
 
+def overlap(rank: int, world: int, folder: Path) -> None:
+    """Token counts are on their way before backward computes, and waited for after it."""
+    ddp = DistributedDataParallel(model_of(1))
+    stepper = fallline.Stepper(ddp, torch.optim.SGD(ddp.parameters(), lr=0.1), accumulate=2)
+    seen = []
+    replicas = stepper._replicas
+    start, finish = replicas.start_sum, replicas.finish_sum
+    replicas.start_sum = lambda *given: (seen.append("sent"), start(*given))[1]
+    replicas.finish_sum = lambda *given: (seen.append("waited"), finish(*given))[1]
+    next(ddp.parameters()).register_hook(lambda _: seen.append("computed"))
+    for x, y in stepper.over(batches_of(random.Random(rank), [4] * world)[rank]):
+        with stepper.micro_batch() as micro:
+            backward(micro, ddp, x, y, True)
+    assert seen == ["computed", "sent", "computed", "waited"] * 2, seen
+
+
 def half_precision(rank: int, world: int, folder: Path) -> None:
     """A rank that overflows makes every rank skip, and the loss scales stay the same."""
     torch.manual_seed(0)
@@ -288,15 +235,6 @@ def checkpoint(rank: int, world: int, folder: Path) -> None:
     assert len(list((folder / "stopped").iterdir())) == 2
 
 
-def refused(says: str, action) -> None:
-    try:
-        action()
-    except EngineError as error:
-        assert says in str(error), error
-    else:
-        raise AssertionError(f"accepted, and should say {says!r}")
-
-
 def saving(rank: int, world: int, folder: Path) -> None:
     """All ranks hear of what goes wrong on one: saves by rank 0 alone, folders of one node, a full disk, in the background too."""
     import resource
@@ -357,13 +295,15 @@ def resume(rank: int, world: int, folder: Path) -> None:
 
 
 def going_back(rank: int, world: int, folder: Path) -> None:
-    """A spike that one rank sees takes all ranks back, and they end where the run without those samples ends."""
+    """A spike that one rank sees takes all ranks back, and they end where the run without those samples ends: from memory and from disk."""
+    from torch.distributed.fsdp import fully_shard
+
     data = torch.randn(120, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
-    def run(left_out, rewind):
-        ddp = DistributedDataParallel(model_of(3))
-        optimizer = torch.optim.AdamW(ddp.parameters(), lr=0.01)
-        stepper = fallline.Stepper(ddp, optimizer, accumulate=2, clip_norm=1.0, on_spike=rewind)
+    def run(wrap, left_out, rewind, damage=False):
+        model = wrap(model_of(3))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        stepper = fallline.Stepper(model, optimizer, accumulate=2, clip_norm=1.0, on_spike=rewind)
         stepper._position.left_out = left_out
         order = fallline.Order(120, 2, seed=1, rank=rank, world_size=world)
         targets = data[:, 3:].clone()
@@ -371,46 +311,35 @@ def going_back(rank: int, world: int, folder: Path) -> None:
         dataset = torch.utils.data.TensorDataset(data[:, :3], targets)
         for x, y in stepper.over(torch.utils.data.DataLoader(dataset, batch_sampler=order)):
             with stepper.micro_batch() as micro:
-                backward(micro, ddp, x, y, True)
-        return ddp, stepper
+                backward(micro, model, x, y, True)
+            if damage and stepper.updates == 10 and rank == 1:
+                rewind._snapshots._kept[-1][1].wait()
+                for file in (folder / "damaged").glob(f".step-00000008.pt.*-{os.getpid()}-*"):
+                    file.write_bytes(b"")
+        return model, stepper
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        rewind = fallline.Rewind(every=4)
-        ddp, stepper = run({}, rewind)
-    (back,) = rewind.history
-    assert back.places[0] <= 90 < back.places[1], back
-    want, reference_stepper = run({0: [back.places]}, None)
-    assert stepper.updates == reference_stepper.updates
-    for a, b in zip(ddp.parameters(), want.parameters(), strict=True):
-        assert torch.equal(a, b)
-    assert_same_on_all_ranks(ddp)
-
-
-def frameworks(rank: int, world: int, folder: Path) -> None:
-    """Models, optimizers and loaders that Accelerate and Fabric prepared: exact, with a remainder, clipped."""
-    from accelerate import Accelerator
-    from lightning.fabric import Fabric
-
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank)}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29531"}
-    accelerator = Accelerator(cpu=True)
-    fabric = Fabric(accelerator="cpu", devices=world, strategy="ddp")
-    fabric.launch()
-    batches = batches_of(random.Random(3), [5] * world)
-    for name in ("accelerate", "fabric"):
-        model, want = model_of(4), model_of(4)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        prepare = accelerator.prepare if name == "accelerate" else fabric.setup
-        ddp, prepared = prepare(model, optimizer)
-        assert any(isinstance(m, DistributedDataParallel) for m in ddp.modules())
-        stepper = fallline.Stepper(ddp, prepared, accumulate=2, clip_norm=0.05)
-        for x, y in stepper.over(batches[rank]):
-            with stepper.micro_batch() as micro:
-                backward(micro, ddp, x, y, True)
-        reference(want, batches, 2, True, 0.05)
-        assert_close(model, want)
-        assert stepper.updates == 3
+    for wrap, where, damage in (
+        (DistributedDataParallel, None, False),
+        (DistributedDataParallel, folder / "ddp", False),
+        (DistributedDataParallel, folder / "damaged", True),
+        (fully_shard, None, False),
+        (fully_shard, folder / "fsdp", False),
+    ):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            rewind = fallline.Rewind(every=4, folder=where)
+            model, stepper = run(wrap, {}, rewind, damage)
+        (back,) = rewind.history
+        assert back.places[0] <= 90 < back.places[1], back
+        # What one rank cannot read, no rank goes back to
+        assert back.to == (4 if damage else 8), back
+        want, reference_stepper = run(wrap, {0: [back.places]}, None)
+        assert stepper.updates == reference_stepper.updates
+        for a, b in zip(model.state_dict().values(), want.state_dict().values(), strict=True):
+            a, b = (t.to_local() if hasattr(t, "to_local") else t for t in (a, b))
+            assert torch.equal(a, b)
+        if wrap is DistributedDataParallel:
+            assert_same_on_all_ranks(model)
 
 
 def fsdp(rank: int, world: int, folder: Path) -> None:
@@ -542,16 +471,22 @@ def sharded_saves(rank, world, folder, run) -> None:
 STORIES = {
     story.__name__: story
     for story in (
-        *(exact, by_hand, loops, half_precision, misuse),
-        *(checkpoint, saving, resume, going_back, frameworks, fsdp),
+        *(exact, by_hand, loops, overlap, half_precision, misuse),
+        *(checkpoint, saving, resume, going_back, fsdp),
     )
 }
 
 
-def main(stories=STORIES) -> None:
-    names, rank, world, folder = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
-    for name in names.split(","):
-        store = folder / f"store-{name}"
+def prepare(names: list[str]) -> None:
+    """What the ranks share: imported once, before they are forked."""
+    if "frameworks" in names:
+        import accelerate.accelerator  # noqa: F401
+        import lightning.fabric  # noqa: F401
+
+
+def run(names: list[str], rank: int, world: int, folder: Path, stories=STORIES) -> None:
+    for name in names:
+        store = folder / f"store-{name}-{world}"
         dist.init_process_group(
             "gloo",
             init_method=f"file://{store}",
@@ -562,7 +497,3 @@ def main(stories=STORIES) -> None:
         stories[name](rank, world, folder / name)
         dist.barrier()  # nobody leaves while a neighbour still talks to it
         dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()

@@ -414,3 +414,78 @@ def test_kill_9_at_any_point_of_saving(tmp_path):
         loaded = fallline.load_checkpoint(folder, model=model)
         assert loaded.step in (announced, announced + 1)
         assert bool((model.weight == loaded.step).all())
+
+
+def test_buffers_are_used_again_and_never_mixed_up():
+    """The copy of a later save, also where tensors have come to share memory, stopped sharing it, or changed their shape."""
+    from fallline.engine.staging import Staging
+
+    staging = Staging(pinned=False)
+    a, b = torch.arange(4.0), torch.arange(4.0) + 10
+    for state in (
+        {"a": a, "b": b, "step": 1},
+        {"a": a + 1, "b": b + 1, "step": 2},
+        {"a": a, "b": a, "step": 3},  # tied
+        {"a": a + 2, "b": b + 2, "step": 4},  # and untied
+        {"a": a[:2], "b": b.view(2, 2).t(), "step": [5, {"c": a}]},
+        {"a": a[2:], "b": b.view(2, 2).t() + 1, "step": [6, {"c": a + 3}]},
+    ):
+        wanted = [t.clone() for t in (state["a"], state["b"])]
+        staged = staging(state, False)
+        for key in ("a", "b"):
+            assert staged[key].data_ptr() != state[key].data_ptr()
+        state["a"].add_(0)  # what the source does later is not seen
+        assert all(map(torch.equal, wanted, (staged["a"], staged["b"])))
+        if isinstance(staged["step"], list):
+            assert staged["step"][0] == state["step"][0]
+            assert torch.equal(staged["step"][1]["c"], state["step"][1]["c"])
+        else:
+            assert staged["step"] == state["step"]
+
+
+def test_a_second_stepper_is_saved_with_its_model(tmp_path):
+    """A GAN, stopped and continued: one checkpoint for both, and the generator's windows close with the discriminator's."""
+    dataset = torch.utils.data.TensorDataset(torch.randn(28, 2, generator=torch.Generator()))
+
+    def run(stop, folder):
+        fallline.seed_everything(0)
+        nets = nn.Linear(3, 2), nn.Linear(2, 1)
+        generator, critic = (
+            fallline.Stepper(net, torch.optim.Adam(net.parameters(), lr=0.01), accumulate=2)
+            for net in nets
+        )
+        loader = torch.utils.data.DataLoader(dataset, batch_size=4, shuffle=True)
+        fallline.load_checkpoint(folder, stepper=critic, also={"generator": generator})
+        while critic.updates < stop:
+            for (real,) in critic.over(loader):
+                noise = torch.randn(len(real), 3)
+                with critic.micro_batch() as micro:
+                    micro.backward(nets[1](nets[0](noise).detach()).mean() - nets[1](real).mean())
+                with generator.micro_batch(last=critic.updated) as micro:
+                    micro.backward(-nets[1](nets[0](noise)).mean())
+                if critic.updated and critic.updates == stop:
+                    break
+        assert generator.updates == critic.updates
+        fallline.save_checkpoint(folder, stepper=critic, also={"generator": generator})
+        return [p.detach() for net in nets for p in net.parameters()]
+
+    straight = run(
+        6, tmp_path / "straight"
+    )  # four updates in an epoch, the last one with a remainder
+    run(3, tmp_path / "stopped")
+    assert all(map(torch.equal, straight, run(6, tmp_path / "stopped")))
+    # A different generator is noticed before anything is loaded.
+    critic, other = nn.Linear(2, 1), nn.Linear(3, 4)
+    before = critic.weight.detach().clone()
+    steppers = [
+        fallline.Stepper(net, torch.optim.Adam(net.parameters())) for net in (critic, other)
+    ]
+    with pytest.raises(EngineError, match="saved from a different model"):
+        fallline.load_checkpoint(
+            tmp_path / "stopped", stepper=steppers[0], also={"generator": steppers[1]}
+        )
+    assert torch.equal(before, critic.weight)
+    for _ in steppers[1].over([]):
+        pass
+    with pytest.raises(EngineError, match="a folder of its own"):
+        fallline.save_checkpoint(tmp_path, stepper=steppers[0], also={"generator": steppers[1]})

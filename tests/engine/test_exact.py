@@ -244,3 +244,34 @@ def test_the_scalar_is_not_applied_when_it_is_one(monkeypatch):
     with stepper.micro_batch() as micro:
         micro.backward(model(torch.randn(4, 3)).sum())
     assert stepper.last.coefficient == 1.0 and not stepper.last.clipped
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("layers", [2, 12])  # few parameters, and more
+@pytest.mark.parametrize("accumulate", [1, 4])
+def test_a_loop_that_changes_over_keeps_its_bits(accumulate, layers, dtype):
+    """Where the division is exact (a power of two), clipping rounds as torch's does."""
+
+    def run(by_hand):
+        torch.manual_seed(0)
+        model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(layers))).to(dtype)
+        biases = [p for p in model.parameters() if p.dim() == 1]
+        weights = [p for p in model.parameters() if p.dim() == 2]
+        optimizer = torch.optim.AdamW([{"params": biases}, {"params": weights}], lr=0.01)
+        stepper = None
+        if not by_hand:
+            stepper = fallline.Stepper(model, optimizer, accumulate=accumulate, clip_norm=0.05)
+        for i in range(8 * accumulate):
+            inputs = torch.randn(4, 8, dtype=dtype)
+            if stepper is not None:
+                with stepper.micro_batch() as micro:
+                    micro.backward(model(inputs).square().mean())
+                continue
+            (model(inputs).square().mean() / accumulate).backward()
+            if (i + 1) % accumulate == 0:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+                optimizer.step()
+                optimizer.zero_grad()
+        return list(model.parameters())
+
+    assert all(map(torch.equal, run(True), run(False)))

@@ -12,48 +12,39 @@ import pytest
 from gloo import ATTEMPTS, aborted
 
 pytest.importorskip("torch")
-WORKER = Path(__file__).with_name("rank_worker.py")
-MESHES = Path(__file__).with_name("mesh_worker.py")
+HERE = Path(__file__).parent
 
 
-def run_ranks(stories: str, world: int, folder: Path, worker: Path = WORKER) -> None:
+def run_ranks(stories: str, world: int, folder: Path, worker: str = "rank_worker") -> None:
     for attempt in range(ATTEMPTS):
         (folder / str(attempt)).mkdir()
-        ended = _run_ranks(stories, world, folder / str(attempt), worker)
-        if not any(aborted(output) for _, output in ended):
+        status, logs = _run_ranks(stories, world, folder / str(attempt), worker)
+        if not any(map(aborted, logs)):
             break
-    for number, (status, output) in enumerate(ended):
-        assert status == 0, f"rank {number} of {world}:\n{output[-4000:]}"
+    said = "\n".join(f"rank {i} of {world}:\n{log[-3000:]}" for i, log in enumerate(logs) if log)
+    assert status == 0, said
 
 
-def _run_ranks(stories: str, world: int, folder: Path, worker: Path) -> list[tuple[int, str]]:
+def _run_ranks(stories: str, world: int, folder: Path, worker: str) -> tuple[int, list[str]]:
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
     }
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(worker), stories, str(rank), str(world), str(folder)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=environment,
-        )
-        for rank in range(world)
-    ]
-    try:
-        outputs = [rank.communicate(timeout=300)[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    return [(rank.returncode, output) for rank, output in zip(ranks, outputs, strict=True)]
+    command = [sys.executable, str(HERE / "launch.py"), worker, stories, str(world), str(folder)]
+    done = subprocess.run(
+        command, env=environment, timeout=600, check=False, capture_output=True, text=True
+    )
+    logs = [(folder / f"rank-{rank}.log") for rank in range(world)]
+    return done.returncode, [done.stderr, *(log.read_text() for log in logs if log.exists())]
 
 
 @pytest.mark.slow
 def test_two_ranks(tmp_path):
     run_ranks(
-        "exact,by_hand,loops,half_precision,misuse,checkpoint,saving,resume,going_back", 2, tmp_path
+        "exact,by_hand,loops,overlap,half_precision,misuse,checkpoint,saving,resume,going_back",
+        2,
+        tmp_path,
     )
 
 
@@ -68,17 +59,19 @@ def test_sharded_ranks(tmp_path):
 
 
 @pytest.mark.slow
-def test_ranks_of_other_frameworks(tmp_path):
+@pytest.mark.parametrize("world", [2, 4])
+def test_every_wrapper_and_framework(world, tmp_path):
     pytest.importorskip("accelerate")
     pytest.importorskip("lightning")
-    run_ranks("frameworks", 2, tmp_path)
+    run_ranks(f"matrix,matrix_on_half@{world // 2},matrix_on_twice", world, tmp_path, "mesh_worker")
 
 
 @pytest.mark.slow
 def test_four_ranks_on_meshes(tmp_path):
-    run_ranks("matrix,nan_in_one_shard,refusals,another_world_size", 4, tmp_path, MESHES)
+    run_ranks("unmovable@2,unmovable,nan_in_one_shard,refusals", 4, tmp_path, "mesh_worker")
 
 
 @pytest.mark.long
-def test_eight_ranks_on_meshes(tmp_path):
-    run_ranks("matrix,nan_in_one_shard", 8, tmp_path, MESHES)
+def test_every_wrapper_and_framework_on_eight_ranks(tmp_path):
+    stories = "matrix,nan_in_one_shard,matrix_on_half@4,matrix_on_twice"
+    run_ranks(stories, 8, tmp_path, "mesh_worker")

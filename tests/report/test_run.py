@@ -216,15 +216,24 @@ def test_a_run_killed_in_the_middle_can_be_reported(
 
 
 @pytest.mark.parametrize(
-    ("updates", "says"),
+    ("updates", "status", "says"),
     [
-        (0, "Nothing wrong was found, but no update was made."),
-        (21, "Nothing wrong was found in 21 updates; rules about numbers need 50."),
-        (50, "Nothing wrong was found."),
+        (0, "finished", ", but no update was made"),
+        (21, "finished", " in 21 updates; rules about numbers need 50"),
+        (50, "finished", ""),
+        (50, "exit 0", ""),
+        (80, "interrupted", " in 80 updates before the script was interrupted"),
+        (80, "exit 3", " in 80 updates before the script ended with exit status 3"),
+        (80, "raised ValueError: a: b", " in 80 updates before the script raised ValueError"),
+        (
+            9,
+            "interrupted",
+            " in 9 updates before the script was interrupted; rules about numbers need 50",
+        ),
     ],
 )
-def test_an_all_clear_says_how_much_was_seen(updates: int, says: str) -> None:
-    series = Series()
+def test_an_all_clear_says_how_much_was_seen(updates: int, status: str, says: str) -> None:
+    series = Series(ranks=[Rank(0, {"status": status})])
     for index in range(updates):
         series.append(UpdateRow(index, loss=1.0))
-    assert finding_lines(series, [], Paint(False)) == [f"  {says}"]
+    assert finding_lines(series, [], Paint(False)) == [f"  Nothing wrong was found{says}."]

@@ -190,7 +190,7 @@ def test_static_is_put_above_other_decorators() -> None:
 
 def test_an_old_style_function_is_not_half_repaired() -> None:
     text = rule_by_code("FL903").wrong[1]
-    assert [f.fix for f in read_text(text) if f.code == "FL903"] == [None, None]
+    assert [f.fix for f in read_text(text) if f.code == "FL903"] == [None]
 
 
 # -- what torch does ---------------------------------------------------------------------------------------------

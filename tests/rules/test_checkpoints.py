@@ -46,6 +46,7 @@ for epoch in range(9):
 """
 MODEL, OPTIMIZER = "'model': model.state_dict()", "'optimizer': optimizer.state_dict()"
 SCHEDULER = "'scheduler': scheduler.state_dict()"
+RESTORES = "def restore(state):\n    optimizer.load_state_dict(state)\n"
 
 
 def saves(
@@ -61,8 +62,9 @@ def saves(
     [
         (saves(MODEL, "'epoch': epoch"), Severity.INFO),  # nobody is seen to resume
         (saves(MODEL, "'epoch': epoch") + "# --resume goes on\n", Severity.WARNING),
-        (saves(MODEL, OPTIMIZER, "'epoch': epoch"), Severity.WARNING),
-        (saves(MODEL, OPTIMIZER, SCHEDULER), Severity.WARNING),  # which epoch?
+        (saves(MODEL, OPTIMIZER, "'epoch': epoch"), Severity.INFO),  # nobody restores it
+        (saves(MODEL, OPTIMIZER, "'epoch': epoch") + RESTORES, Severity.WARNING),
+        (saves(MODEL, OPTIMIZER, SCHEDULER) + RESTORES, Severity.WARNING),  # which epoch?
         (saves(MODEL, OPTIMIZER, SCHEDULER, "'epoch': epoch"), Severity.INFO),  # random states
         (
             saves(
@@ -71,7 +73,8 @@ def saves(
                 "'epoch': epoch",
                 schedule="ReduceLROnPlateau(optimizer)",
                 argument="loss",
-            ),
+            )
+            + RESTORES,
             Severity.WARNING,
         ),
     ],

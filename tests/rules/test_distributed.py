@@ -35,6 +35,7 @@ def found(code: str, text: str, optimizers=None, objects=(), **how) -> set[str]:
         ("FL309", "Z F(bypass, wrapper=ddp) B S", {"F"}),
         ("FL310", f"Z [{LOCAL}]*2 S", {"S"}),
         ("FL310", f"Z {SYNC} {LOCAL} {LOCAL} S2", {"S2"}),
+        ("FL310", "Z F B(wrapper=fsdp2, !sync) S", {"S"}),
     ],
 )
 def test_reported(code: str, text: str, reported: set[str]) -> None:
@@ -71,7 +72,7 @@ def test_reported(code: str, text: str, reported: set[str]) -> None:
         ("FL310", f"Z {LOCAL} {SYNC} S"),
         ("FL310", f"Z {LOCAL} W(op=other) S"),
         ("FL310", "Z F(bypass) B(wrapper=ddp, !sync) S"),  # FL309
-        ("FL310", "Z F B(wrapper=fsdp2, !sync) S"),
+        ("FL310", "Z F B(wrapper=fsdp2, !sync) F B(wrapper=fsdp2, sync) S"),
         ("FL310", f"Z {SYNC} B2 S"),
     ],
 )

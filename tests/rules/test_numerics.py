@@ -76,11 +76,6 @@ MISTAKES = [
         "m = nn.Linear(4, 1)\ndef f_loss(v, t):\n    return (t / (v + 1e-8)).mean()\nloss = f_loss(m(x), 1)\n",
     ),
     ("FL602", "loss = z.sum() / (y != -100).sum()\nloss.backward()\n"),
-    ("FL602", "a = (z - z.mean()) / z.std()\npg_loss = -(x * a).mean()\npg_loss.backward()\n"),
-    (
-        "FL602",
-        "def dice_loss(p, target):\n    mask = target > 0\n    return 1 - (p * mask).sum() / mask.sum()\n",
-    ),
     (
         "FL603",
         "def loss_fn(pred, target):\n    d = pred - target\n    return torch.sqrt(torch.clamp(d ** 2, min=0)).mean()\n",
@@ -111,10 +106,6 @@ MISTAKES = [
     (
         "FL605",
         "criterion = nn.NLLLoss()\np = torch.softmax(net(x), dim=1)\nloss = criterion(torch.log(p), y)\nloss.backward()\n",
-    ),
-    (
-        "FL605",
-        "def my_loss(v, onehot):\n    p = v.softmax(-1)\n    return -torch.log((p * onehot).sum(1) + 1e-7).mean()\n",
     ),
     (
         "FL605",
@@ -168,6 +159,15 @@ MISTAKES = [
 
 # Only a name says what the value is, or nothing shows that a gradient flows: told, but as a note.
 GUESSES = [
+    ("FL602", "a = (z - z.mean()) / z.std()\npg_loss = -(x * a).mean()\npg_loss.backward()\n"),
+    (
+        "FL605",
+        "def my_loss(v, onehot):\n    p = v.softmax(-1)\n    return -torch.log((p * onehot).sum(1) + 1e-7).mean()\n",
+    ),
+    (
+        "FL602",
+        "def dice_loss(p, target):\n    mask = target > 0\n    return 1 - (p * mask).sum() / mask.sum()\n",
+    ),
     ("FL601", "def loss_fn(pred, target):\n    return -torch.log(pred).mean()\n"),
     ("FL601", "def loss_fn(pred, target):\n    return -torch.log(pred - target + 1e-8).mean()\n"),
     ("FL601", "def kl_div(p, q):\n    return (p * (p.log() - q.log())).sum()\n"),

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from fallline.taps import tap
 from fallline.taps.backward import BACKWARD, BackwardCall
 from fallline.taps.clipping import CLIP
 from fallline.taps.data import BATCH, EPOCH, EXHAUSTED
@@ -16,7 +17,7 @@ from fallline.taps.gradients import GRADIENT_READ, GradientRead
 from fallline.taps.modules import FORWARD, MODULE_CALL, ForwardCall
 from fallline.taps.optimizers import CLOSURE, OPTIMIZER_MADE, STEP, ZERO_GRAD
 from fallline.taps.schedulers import SCHEDULER_STEP
-from fallline.taps.tap import Reached, Subscription, Topic, replaying, silence
+from fallline.taps.tap import Reached, Subscription, Topic, replaying, silence, switch
 
 
 def patched() -> list[Any]:
@@ -218,3 +219,53 @@ def test_calls_of_a_thread_beside_the_one_that_trains_are_not_heard(job: Any) ->
     beside.join()
     taps.stop()
     assert calls == [threading.get_ident()]
+
+
+class Steps:
+    """What hears of steps while nothing else of an update is published."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def before(self, optimizer: Any) -> None:
+        self.count += 1
+
+    def after(self, optimizer: Any) -> None:
+        pass
+
+
+def test_at_rest_torch_is_as_it_was(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tap, "_compiled", lambda: False)  # by another test of this process
+    before = patched()
+    taps, heard = listen(FORWARD, BACKWARD, ZERO_GRAD, STEP)
+    update(*job)
+    once, steps = len(heard), Steps()
+    switch.rest(steps)
+    assert patched() == before
+    update(*job)
+    assert (len(heard), steps.count) == (once, 1)
+    switch.rest(None)
+    update(*job)
+    assert len(heard) == 2 * once
+    taps.stop()
+    assert patched() == before
+
+
+def test_what_others_replace_at_rest_stays_and_is_heard(
+    job: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tap, "_compiled", lambda: False)
+    taps, heard = listen(BACKWARD)
+    switch.rest(Steps())
+    original, seen = torch.Tensor.backward, list[int]()
+
+    def backward(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        seen.append(1)
+        return original(tensor, *args, **kwargs)
+
+    monkeypatch.setattr(torch.Tensor, "backward", backward)
+    switch.rest(None)
+    update(*job)
+    taps.stop()
+    assert seen == [1] and heard == ["BackwardCall>", "<BackwardCall"]
+    assert torch.Tensor.backward is backward

@@ -686,7 +686,7 @@ def out_of_host_memory() -> None:
 
 
 # --- compile ----------------------------------------------------------------------------------------------------------------------------------
-def compile_slow() -> None:
+def recompile_sizes() -> None:
     import logging
 
     torch._dynamo.reset()
@@ -953,6 +953,66 @@ def hf_missing_model() -> None:
     from transformers import AutoModel
 
     AutoModel.from_pretrained("/nowhere/a-model", local_files_only=True)
+
+
+def bf16_weights_float_input() -> None:
+    Lin(2, 2).bfloat16()(ones(1, 2))
+
+
+def weights_only_numpy() -> None:
+    import numpy
+
+    file = io.BytesIO()
+    torch.save({"best": numpy.float64(1.0)}, file)
+    file.seek(0)
+    torch.load(file)
+
+
+def worker_killed() -> None:
+    import signal
+
+    class Dies(Dataset[int]):
+        def __len__(self) -> int:
+            return 2
+
+        def __getitem__(self, index: int) -> int:
+            os.kill(os.getpid(), signal.SIGKILL)
+            return 0
+
+    try:
+        list(DataLoader(Dies(), num_workers=1))
+    except RuntimeError as error:
+        raise error.__cause__ or error from None  # the traceback shows both; the cause says why
+
+
+def reentrant_with_ddp() -> None:
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+    from torch.utils.checkpoint import checkpoint
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = Lin(2, 2)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            for _ in range(2):
+                x = checkpoint(self.layer, x, use_reentrant=True)
+            return x
+
+    with tempfile.TemporaryDirectory() as folder:
+        dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
+        try:
+            net = DistributedDataParallel(Net(), find_unused_parameters=True)
+            net(ones(1, 2, requires_grad=True)).sum().backward()
+        finally:
+            dist.destroy_process_group()
+
+
+def hf_unpadded_inputs() -> None:
+    from transformers import BatchEncoding
+
+    BatchEncoding({"input_ids": [[1], [1, 2]]}, tensor_type="pt")
 
 
 def said(function: Any) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.triage import behaviours
+from tests.triage.test_claims import BEHAVIOURS
 
 from fallline.rules import rule_by_code
 from fallline.triage.claim import claims
@@ -36,7 +36,7 @@ def test_every_refuted_statement_has_its_evidence() -> None:
         assert claim.wrong and claim.so, claim.id
         kind, _, name = claim.fact.rpartition(":")
         known = (
-            hasattr(behaviours, name)
+            name in BEHAVIOURS
             if kind == "torch"
             else claim.fact in facts() or rule_by_code(claim.fact)
         )

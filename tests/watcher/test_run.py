@@ -390,5 +390,8 @@ def test_a_read_only_place_costs_one_warning(tmp_path: Path) -> None:
     watched = fallline(tmp_path, "--out", "file/run", "train.py")
     assert watched.returncode == 0
     assert watched.stdout == plain(tmp_path, "train.py").stdout
-    assert watched.stderr.count("cannot write the run") == 1
+    first, then, *_ = watched.stderr.splitlines()
+    assert first == "fallline: cannot write the run to file/run (Not a directory)"
+    assert then.startswith("fallline: watching train.py; the run is recorded in ")
+    assert watched.stderr.count("file/run") == 1
     assert "Traceback" not in watched.stderr and "not a run folder" not in watched.stderr

@@ -106,3 +106,47 @@ def test_a_backward_that_does_not_all_reduce_is_noticed_late(
     model = MODELS["ddp"]()
     watched(tmp_path, lambda: train(model, 220, False, odd=200))
     assert [e.at.line for e in recorded if getattr(e, "sync", None) is False]
+
+
+# A framework's optimizer that passes on what the loop calls, as those of Accelerate and Fabric do.
+PASSES_ON = """
+class Wrapper:
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+    @property
+    def param_groups(self):
+        return self.optimizer.param_groups
+    def step(self):
+        self._step()
+    def _step(self):
+        self.optimizer.step()
+    def zero_grad(self):
+        self.optimizer.zero_grad()
+
+class Trainer:
+    def __init__(self, optimizer):
+        self.optimizer = Wrapper(optimizer)
+    def train_batch(self, loss):
+        loss.backward()
+        self.optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(("by_hand", "found"), [(True, ["FL106"]), (False, [])])
+def test_a_step_that_a_framework_passes_on_is_the_loops_own(
+    tmp_path: Path, by_hand: bool, found: list[str]
+) -> None:
+    framework: dict[str, Any] = {}
+    exec(compile(PASSES_ON, "/x/site-packages/accelerate/optimizer.py", "exec"), framework)
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    wrapper, trainer = framework["Wrapper"](optimizer), framework["Trainer"](optimizer)
+    with fallline.watch(out=tmp_path / "run") as watch:
+        for _ in range(12):
+            loss = model(torch.ones(2, 4)).pow(2).mean()
+            if by_hand:
+                loss.backward()
+                wrapper.step()
+            else:  # it may clear by itself, where nobody sees it
+                trainer.train_batch(loss)
+    assert [f.code for f in watch.findings] == found

@@ -232,11 +232,16 @@ def clip(
     return Tensor(False)
 
 
+# `if name == "head.weight":` in a loop over parameters
+_ONE_BY_NAME = re.compile(r"""\b(\w*name|n|k|key)\s*==\s*['"]|['"]\s*==\s*(\w*name|n|k|key)\b""")
+
+
 def sync(paper: Paper, tensor: Tensor, what: str, node: ast.AST) -> None:
     """The host waits for the device."""
     if paper.loops.iteration and not paper.around.inside_model and not tensor.host:
         uses_cuda = "cuda" in paper.module.source.text
         each = bool(paper.loops.kinds and paper.loops.kinds[-1] == "params")
+        each = each and not any(_ONE_BY_NAME.search(test.text) for test in paper.around.tests)
         device = "cuda" if uses_cuda else None
         paper.emit(Sync(paper.place(node), what=what, per_parameter=each or None, device=device))
 

@@ -43,6 +43,7 @@ class Around:
     tests: list[Test] = field(default_factory=list)  # the ifs, innermost last
     inside_model: int = 0  # forward passes and constructors of modules that run
     caught: int = 0  # try statements of this loop that catch what a backward raises
+    tried: int = 0  # try statements around, whatever they catch
     closing: bool = False  # in a closure given to optimizer.step
     scales: bool = False  # in a context that scales losses and unscales gradients by itself
 

@@ -1,4 +1,4 @@
-"""`fallline ask`: a question, with code and a run if there are any; the answer says what to measure before what to change."""
+"""`fallline ask`: answers a question, with code and a run as evidence, and says what to measure before what to change."""
 
 from __future__ import annotations
 

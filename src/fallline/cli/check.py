@@ -48,7 +48,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add(
         "--fix",
         action="store_true",
-        help="apply the fixes; the fixed code is checked again, and a fix that does not help is taken back",
+        help="apply the fixes; the fixed code is checked again, and a fix that does not help is undone",
     )
     add("--diff", action="store_true", help="print what --fix would change, and change nothing")
     add(
@@ -69,7 +69,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     add("--stdin-filename", metavar="PATH", help="the file name to use for standard input")
     add("--baseline", metavar="FILE", help="leave out the findings in this file")
-    add("--write-baseline", metavar="FILE", help="write all findings to this file and succeed")
+    add("--write-baseline", metavar="FILE", help="write all findings to this file, and exit with 0")
     add(
         "--force-exclude",
         action="store_true",

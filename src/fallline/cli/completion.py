@@ -1,4 +1,4 @@
-"""`fallline completion SHELL`: what the shell offers on the tabulator key, made from the parsers themselves."""
+"""`fallline completion SHELL`: what the shell offers on the Tab key, made from the parsers themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fallline equal`: one update, made in other ways, compared."""
+"""`fallline equal`: compares one update with the same update made in other ways."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_common.count,
         default=2,
         metavar="N",
-        help="how many processes to compare with one, for a script that can run on several (default: 2; 1: leave it out)",
+        help="how many processes to compare with one, for a script that can run on several (default: 2; 1 skips this)",
     )
     parser.add_argument(
         "--only",

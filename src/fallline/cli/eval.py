@@ -1,4 +1,4 @@
-"""`fallline eval`: advice is graded against scenarios, with the fact that refutes what is wrong."""
+"""`fallline eval`: grades advice against scenarios, and names the fact that refutes a wrong statement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What somebody in a hurry meant who typed something that is not a command."""
+"""What somebody meant who typed something that is not a command."""
 
 from __future__ import annotations
 

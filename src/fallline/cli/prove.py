@@ -1,4 +1,4 @@
-"""`fallline prove`: the measurement behind a rule or a fact, made again here."""
+"""`fallline prove`: makes the measurement behind a rule or a fact again, on this machine."""
 
 from __future__ import annotations
 

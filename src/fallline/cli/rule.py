@@ -21,7 +21,9 @@ Explain a rule: what it finds, why it is bad, what to write instead.
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("code", nargs="*", metavar="CODE", help="a rule's code or name")
     parser.add_argument(
-        "--all", action="store_true", help="every rule: a table in text, else every page"
+        "--all",
+        action="store_true",
+        help="all rules: a table as text, every page in the other formats",
     )
     parser.add_argument(
         "--output-format",

@@ -1,4 +1,4 @@
-"""`fallline run`: a training script, watched."""
+"""`fallline run`: runs a training script and watches it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ born, and the numbers of the updates. `fallline report` shows them again.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "fallline run [--out DIR] [--budget PCT] [--guard skip|exact|stop|off] [--guard-limit aside|stop|none] [--log NAME] (SCRIPT | -m MODULE) [ARGS ...]"
+    parser.usage = "fallline run [--out DIR] [--budget PCT] [--guard skip|exact|stop|off] [--guard-limit aside|stop|none] [--check-hardware N] [--log NAME] (SCRIPT | -m MODULE) [ARGS ...]"
     parser.add_argument(
         "--out", metavar="DIR", help="the run folder (default: fallline-runs/SCRIPT-TIME)"
     )
@@ -37,21 +37,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--guard",
         choices=("skip", "exact", "stop", "off"),
         default="skip",
-        help="what to do with an update that is found to be NaN or Inf: leave it out (skip, the default: an accelerator is not waited for), "
-        "leave it out exactly (exact: waits for the device before each step), end the run with an error (stop), or apply it (off)",
+        help="what to do with an update that is found to be NaN or Inf: skip (the default) leaves it out without waiting for an accelerator, "
+        "exact leaves it out and waits for the device before each step, stop ends the run with an error, off applies it",
     )
     parser.add_argument(
         "--guard-limit",
         choices=("aside", "stop", "none"),
         default="aside",
-        help="what to do after 10 such updates in a row, or more than 5%% of the last 200: apply them from then on (aside, the default), "
-        "end the run with an error (stop), or keep leaving them out (none)",
+        help="what to do after 10 such updates in a row, or more than 5%% of the last 200: aside (the default) applies them from then on, "
+        "stop ends the run with an error, none keeps leaving them out",
+    )
+    parser.add_argument(
+        "--check-hardware",
+        type=_count,
+        default=0,
+        metavar="N",
+        help="every N updates compute a micro-batch again and compare it bit for bit, and compare the state of the ranks: finds a processor or "
+        "memory that corrupts numbers (FL325). Each check takes about as long as a forward and a backward pass (default: off)",
     )
     parser.add_argument(
         "--log",
         action="append",
         choices=("tensorboard", "wandb", "mlflow", "trackio", "opentelemetry"),
-        help="also log numbers and findings there: to the script's own run, or to a new local one if it has none (repeatable)",
+        help="also log numbers and findings to this tool: to the run that the script has open, or to a new local one (repeatable)",
     )
     parser.add_argument(
         "-m", dest="module", action="store_true", help="the target is a module, as in python -m"
@@ -60,6 +68,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="the script's own arguments"
     ).required = False  # argparse would ask for them
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) == 1:
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is not a number of updates, 2 or more; say --check-hardware 200 for one check in 200 updates"
+        )
+    return int(text)
 
 
 def _percent(text: str) -> float:

@@ -7,6 +7,7 @@ from fallline.diff.difference import KINDS, Comparison, Difference
 from fallline.diff.settings import settings_of
 from fallline.diff.training import Pair, causes, parted
 from fallline.errors import RunError
+from fallline.runs.ending import how
 from fallline.runs.series import Series
 
 __all__ = ["compare"]
@@ -69,10 +70,11 @@ def _lengths(a: Series, b: Series, pair: Pair) -> list[str]:
     if counts[0] != counts[1]:
         notes.append(f"the runs made {counts[0]:,} and {counts[1]:,} updates")
     for run, name in ((a, "A"), (b, "B")):
-        if not run.ranks[0].status:
+        status = run.ranks[0].status
+        if not status:
             notes.append(f"{name} was killed, or is still running")
-        elif run.ranks[0].status.startswith("raised"):
-            notes.append(f"{name} {run.ranks[0].status}")
+        elif how(status):
+            notes.append(f"{name} {status if status.startswith('raised') else how(status)}")
     for run, name in ((a, "A"), (b, "B")):
         if "environment" not in run.meta:
             notes.append(f"{name} was recorded by an older version, without environment, code and options")  # fmt: skip

@@ -6,7 +6,7 @@ import re
 
 from fallline.proof.record import recorded
 from fallline.report.rule_page import page_name
-from fallline.report.skills import case_page
+from fallline.report.skills import case_page, title
 from fallline.rules import all_rules, rule_by_code
 from fallline.specialists import SPECIALISTS, Specialist
 from fallline.triage.playbook import Playbook, playbooks
@@ -48,7 +48,7 @@ def _index(books: dict[str, Playbook]) -> str:
 def _page(specialist: Specialist, book: Playbook) -> str:
     rules = [rule for rule in all_rules() if rule.specialist == specialist]
     parts = [
-        f"# {_title(specialist.name)}",
+        f"# {title(specialist.name)}",
         f"{specialist.about[0].upper()}{specialist.about[1:]}.",
         *(_linked(_nested(case_page(case, 2).strip())) for case in book.cases),
         "## Rules",
@@ -58,11 +58,6 @@ def _page(specialist: Specialist, book: Playbook) -> str:
         ),
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def _title(name: str) -> str:
-    words = name.replace("-", " ")
-    return words[0].upper() + words[1:]
 
 
 def _nested(text: str) -> str:

@@ -61,7 +61,7 @@ def save_checkpoint(
     """Save everything a run needs to continue with the same bits, and every source of randomness with it.
 
     A Stepper brings its model, optimizers, schedulers, scaler, average, open window and place in the data. Without one, give them by
-    name. `also` takes more objects with a state_dict, by name; `extra` takes plain values. With several ranks call it on every rank;
+    name. `also` takes more objects with a state_dict, by name, a second Stepper too; `extra` takes plain values. With several ranks call it on every rank;
     rank 0 writes. The last `keep_last` checkpoints are kept (None: all).
 
     `wait=False` returns as soon as the copy is under way, and a thread writes it; training continues. The checkpoint is there when

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from ctypes import c_float
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
@@ -181,14 +182,15 @@ def measure(
 
     `few`: what `Parameters.are_few` said of their parameters, so that it need not be found out for every update.
     """
-    if few and norm_type == 2.0 and (norm := _norm_of_few(grads)) is not None:
+    if few and norm_type == 2.0 and (norm := _norm_of_few(grads, max_norm)) is not None:
         norm *= float(factor)
-        coefficient = 1.0 if max_norm is None else _coefficient(norm, max_norm)
+        coefficient = 1.0 if max_norm is None else _coefficient(norm, max_norm, torch.float32)
         return Measured([norm], [coefficient], [coefficient * float(factor)], not isfinite(norm))
     if grads[0].is_cuda:
         return _measure_on_device(grads, groups, factor, max_norm, norm_type, kernel)
     norms = [norm * float(factor) for norm in _norms_on_host(grads, groups, norm_type)]
-    coefficients = [1.0 if max_norm is None else _coefficient(norm, max_norm) for norm in norms]
+    dtype = grads[0].dtype
+    coefficients = [1.0 if max_norm is None else _coefficient(n, max_norm, dtype) for n in norms]
     multipliers = [coefficient * float(factor) for coefficient in coefficients]
     return Measured(norms, coefficients, multipliers, not all(map(math.isfinite, norms)))
 
@@ -199,17 +201,29 @@ def check_threshold(name: str, value: float) -> None:
         raise EngineError(f"{name}={value} is not a threshold: give a number of 0 or more")
 
 
-def _coefficient(norm: float, max_norm: float) -> float:
-    coefficient = max_norm / (norm + _EPSILON)
+def _coefficient(norm: float, max_norm: float, dtype: torch.dtype) -> float:
+    """Rounded where torch rounds, so that a loop that changes over to the Stepper keeps its bits."""
+    if dtype is torch.float32:
+        reciprocal = _float32(1.0 / _float32(_float32(norm) + _float32(_EPSILON)))
+        coefficient = _float32(reciprocal * _float32(max_norm))
+    else:
+        coefficient = 1.0 / (norm + _EPSILON) * max_norm
     return 1.0 if coefficient > 1.0 else coefficient  # a NaN stays a NaN, as in torch
 
 
-def _norm_of_few(grads: list[Tensor]) -> float | None:
-    """A few numbers are quicker added up here than in two more operations of torch."""
+def _float32(value: float) -> float:
+    return c_float(value).value
+
+
+def _norm_of_few(grads: list[Tensor], max_norm: float | None) -> float | None:
+    """Without clipping, where nobody compares bits, a few numbers are quicker added up here than in two more operations of torch."""
     try:
-        return math.hypot(*map(Tensor.item, torch._foreach_norm(grads, 2.0, torch.float32)))
+        norms = torch._foreach_norm(grads, 2.0, torch.float32)
     except (RuntimeError, NotImplementedError):  # sparse gradients
         return None
+    if max_norm is None:
+        return math.hypot(*map(Tensor.item, norms))
+    return float(torch.linalg.vector_norm(torch.stack(norms)))
 
 
 def _norms_on_host(grads: list[Tensor], groups: tuple[int, ...], norm_type: float) -> list[float]:

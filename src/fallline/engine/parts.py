@@ -134,8 +134,10 @@ class Parts:
                 )
         self._check_kinds(saved.get("about", {}), path)
         for model, state in zip(self.models, parts.get("model", []), strict=False):
-            shapes = {key: v.shape for key, v in state.items() if isinstance(v, Tensor)}
-            check_model(model, shapes, path)
+            check_model(model, _shapes(state), path)
+        for name, part in self.also.items():
+            if isinstance(part, nn.Module) and name in parts:
+                check_model(part, _shapes(parts[name][0]), path)
         for optimizer, state in zip(self.optimizers, parts.get("optimizer", []), strict=False):
             _check_groups(optimizer, state, path)
         for optimizer, known in zip(
@@ -172,6 +174,10 @@ class Parts:
                 restore_sources(self.loader, mine["loader"])
         if "rng" in mine:
             rng.restore(mine["rng"])  # last: building and loading may have drawn
+
+
+def _shapes(state: Mapping[str, Any]) -> dict[str, Sequence[int]]:
+    return {key: v.shape for key, v in state.items() if isinstance(v, Tensor)}
 
 
 def check_model(model: nn.Module, saved: Mapping[str, Sequence[int]], path: Path) -> None:
@@ -247,7 +253,27 @@ def _named_objects(also: Mapping[str, Any] | None) -> dict[str, Any]:
             raise EngineError(
                 f"also={{{name!r}: ...}} has no state_dict and load_state_dict: plain values belong in extra={{...}}"
             )
-    return dict(also or {})
+    return {
+        name: part
+        for given, what in (also or {}).items()
+        for name, part in (_of_stepper(given, what) if isinstance(what, Stepper) else {given: what}).items()
+    }  # fmt: skip
+
+
+def _of_stepper(name: str, stepper: Stepper) -> dict[str, Any]:
+    """A second Stepper, as of a GAN's generator: its own state_dict is without its model and optimizers."""
+    if any(is_dtensor(p) for m in stepper.models for p in m.parameters()) or stepper.reads_data:
+        raise EngineError(
+            f"also={{{name!r}: ...}} is a Stepper with a sharded model, or with an over() of its own: save it in a folder of its own"
+        )
+    every = {
+        "model": [bare(m) for m in stepper.models],
+        "optimizer": stepper.optimizers,
+        "scheduler": stepper.schedulers,
+        "ema": [] if stepper.ema is None else [stepper.ema],
+    }
+    named = {f"{name}.{kind}.{i}": o for kind, objects in every.items() for i, o in enumerate(objects)}  # fmt: skip
+    return {**named, name: stepper}
 
 
 def _listed(value: Any) -> list[Any]:

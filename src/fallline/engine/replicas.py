@@ -111,6 +111,13 @@ class Replicas:
         for wrapper in self._wrappers:
             wrapper.leave()
 
+    def arrivals(self) -> list[list[int]]:
+        return [w.arrival() for w in self._wrappers]
+
+    def replay(self, orders: Sequence[Sequence[int]]) -> None:
+        for wrapper, order in zip(self._wrappers, orders, strict=False):
+            wrapper.replay(order)
+
     def start_sum(self, value: float | Tensor, device: torch.device) -> tuple[Tensor, Any]:
         """Begin to add up one number over the ranks, so that it travels while backward computes."""
         if isinstance(value, Tensor):
@@ -133,6 +140,18 @@ class Replicas:
             dist.all_reduce(total, group=group)
         sums: list[float] = total.tolist()
         return sums
+
+    def anywhere(self, flag: bool, parameters: Sequence[Tensor]) -> bool:
+        """Whether it is so on any rank that holds a part or a copy of this model. Waits for the device."""
+        meshes = dict.fromkeys(p.device_mesh for p in parameters if is_dtensor(p))  # type: ignore[attr-defined]
+        of_meshes = [mesh.get_group(d) for mesh in meshes for d in range(mesh.ndim)]
+        groups = dict.fromkeys([*self._groups, *of_meshes])
+        if not groups:
+            return flag
+        total = torch.tensor([float(flag)], device=parameters[0].device)
+        for group in groups:
+            dist.all_reduce(total, op=dist.ReduceOp.MAX, group=group)
+        return bool(total)
 
     def largest(self, value: float, device: torch.device) -> float:
         """The largest of one number over the ranks. Waits for the device."""

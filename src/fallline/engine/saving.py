@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from fallline.engine.staging import Staging, storage_of
 from fallline.errors import EngineError
 
 __all__ = ["SAVER", "Saver"]
@@ -30,7 +31,7 @@ class Saver:
         self._path: Path | None = None
         self._queued = threading.Event()  # every copy is made, or queued on its stream
         self._copied: Any = None  # the device's event for that
-        self._stager: Any = None
+        self._staging: Staging | None = None
         self._stream: Any = None
         self._group: Any = None
 
@@ -44,7 +45,7 @@ class Saver:
         """Copy the state and write it, in a thread. `stable`: what stays as it is until `before_step`; the rest is copied now."""
         assert self._job is None, "finish() first"
         device = next((t.device for t in stable if t.is_cuda), torch.device("cpu"))
-        state = _copy_rest(state, {_storage(t) for t in stable})
+        state = _copy_rest(state, {storage_of(t) for t in stable})
         ready = torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="fallline-save")
@@ -65,16 +66,15 @@ class Saver:
         write(staged)
 
     def _stage(self, state: dict[str, Any], device: torch.device, ready: Any) -> dict[str, Any]:
-        if self._stager is None:
-            self._stager = _stager(pinned=device.type == "cuda")
+        if self._staging is None:
+            self._staging = Staging(pinned=device.type == "cuda")
         if device.type != "cuda":
-            staged: dict[str, Any] = self._stager(state, False)
-            return staged
+            return self._staging(state, False)
         if self._stream is None:
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._stream.wait_event(ready)
         with torch.cuda.stream(self._stream):
-            staged = self._stager(state, True)
+            staged = self._staging(state, True)
         self._copied = self._stream.record_event()
         return staged
 
@@ -111,38 +111,15 @@ class Saver:
         return self._group[1]
 
 
-def _stager(pinned: bool) -> Callable[[dict[str, Any], bool], dict[str, Any]]:
-    """torch.distributed.checkpoint's staging, whose buffers are used again for every save; a plain copy before torch 2.9."""
-    try:
-        from torch.distributed.checkpoint._state_dict_stager import StateDictStager
-    except ImportError:
-        return lambda state, non_blocking: _copy(state)
-    stager = StateDictStager(pin_memory=pinned, share_memory=False)
-    return lambda state, non_blocking: stager.stage(state, non_blocking=non_blocking)
-
-
-def _copy(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.detach().to("cpu", copy=True)
-    if isinstance(value, Mapping):
-        return {key: _copy(item) for key, item in value.items()}
-    return [_copy(item) for item in value] if isinstance(value, (list, tuple)) else value
-
-
 def _copy_rest(value: Any, stable: set[int]) -> Any:
     """Copies what may change at any moment: buffers, schedules, numbers in lists."""
     if isinstance(value, Tensor):
-        return value if _storage(value) in stable else value.detach().clone()
+        return value if storage_of(value) in stable else value.detach().clone()
     if isinstance(value, Mapping):
         return {key: _copy_rest(item, stable) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return type(value)(_copy_rest(item, stable) for item in value)
     return value
-
-
-def _storage(tensor: Any) -> int:
-    local = getattr(tensor, "_local_tensor", tensor)  # of a DTensor
-    return local.untyped_storage().data_ptr()  # type: ignore[no-any-return]
 
 
 SAVER = Saver()

@@ -13,10 +13,10 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from fallline.engine.apply import can_fuse, step_fused, step_plain
+from fallline.engine.choices import check_choices
 from fallline.engine.clipping import (
     Measured,
     MeasuredByKernel,
-    check_threshold,
     clip_by_value,
     measure,
 )
@@ -97,7 +97,7 @@ class Stepper:
     ) -> None:
         self.models = _listed(model)
         self.optimizers = [unwrapped(o) for o in _listed(optimizer)]
-        _check_choices(clip_norm, clip_value, nonfinite, reduction, self.optimizers)
+        check_choices(clip_norm, clip_value, nonfinite, reduction, self.optimizers)
         self.clip_norm = None if clip_norm is None else float(clip_norm)
         self.clip_value = clip_value
         self.clip_per = clip_per
@@ -212,6 +212,11 @@ class Stepper:
         """Complete passes of `over`."""
         return self._position.epoch
 
+    @property
+    def reads_data(self) -> bool:
+        """Whether over() was ever entered."""
+        return self._position.current is not None
+
     def samples_of(self, update: int) -> tuple[int, list[int]]:
         """The epoch and the dataset's indices that an update (counted from 0, as in `last.update`) was made of, on all ranks.
 
@@ -300,14 +305,21 @@ class Stepper:
         total, weight = self._replicas.add_up(rewind.take_sums(), self._device)
         loss = total / weight if weight else math.nan
         begin, end = self._window.began_at, self._position.samples
-        if not rewind.is_spike(loss, found_inf) or begin is None or end is None:
+        if begin is None or end is None:  # not a batch of over(): nobody knows its samples
+            return False
+        if not self._anywhere(rewind.is_spike(loss, found_inf)):
+            rewind.passed(loss)
             return False
         epoch = self._position.epoch
-        snapshot = rewind.back(self.attempts, loss, epoch, (begin, end))
+        snapshot = rewind.back(self.attempts, loss, epoch, (begin, end), self._anywhere)
         restore(snapshot, self._restorable)
         self._restore_counters(snapshot.stepper)
+        rewind.restore_losses(snapshot.stepper["rewind"])
         self._position.go_back(snapshot.stepper["position"], epoch, begin, end)
         return True
+
+    def _anywhere(self, flag: bool) -> bool:
+        return self._replicas.anywhere(flag, self._parameters.tensors)
 
     def _take_snapshot(self, rewind: Rewind) -> None:
         rewind.keep(self.attempts, self._restorable, self._own_state())
@@ -429,6 +441,8 @@ class Stepper:
             "precision": self._precision.state_dict(),
             "position": self._position.state_dict(),
             "ledger": self.ledger.state_dict(),
+            "arrivals": self._replicas.arrivals(),
+            **({} if self.on_spike is None else {"rewind": self.on_spike.state_dict()}),
         }
 
     def _restore_counters(self, state: dict[str, Any]) -> None:
@@ -447,6 +461,9 @@ class Stepper:
             )
         self._position.load_state_dict(state["position"])
         self._restore_counters(state)
+        if self.on_spike is not None:
+            self.on_spike.load_state_dict(state.get("rewind", {"losses": [], "history": []}))
+        self._replicas.replay(state.get("arrivals", []))
         window = state["window"]
         if window["count"]:
             self._window.count = window["count"]
@@ -468,23 +485,3 @@ def _listed(value: Any) -> list[Any]:
     if value is None:
         return []
     return list(value) if isinstance(value, (list, tuple)) else [value]
-
-
-def _check_choices(clip_norm: float | None, clip_value: float | None, nonfinite: str, reduction: str | None, optimizers: list[Any]) -> None:  # fmt: skip
-    if clip_norm is not None and clip_value is not None:
-        raise EngineError(
-            "clip_norm and clip_value are both given, and their order changes the result: choose one"
-        )
-    if clip_norm is not None:
-        check_threshold("clip_norm", clip_norm)
-    if clip_value is not None:
-        check_threshold("clip_value", clip_value)
-    if nonfinite not in ("skip", "raise", "apply"):
-        raise EngineError(f'nonfinite={nonfinite!r} is not known: use "skip", "raise" or "apply"')
-    if reduction not in (None, "mean", "sum", "none"):
-        raise EngineError(f'reduction={reduction!r} is not known: use "mean", "sum" or "none"')
-    for optimizer in optimizers:
-        if isinstance(optimizer, torch.optim.LBFGS):
-            raise EngineError(
-                "LBFGS recomputes its gradients inside step(closure), past any clipping or accumulation: step it yourself"
-            )

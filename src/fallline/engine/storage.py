@@ -12,7 +12,7 @@ import uuid
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +102,8 @@ def remove(path: Path) -> None:
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:
-        path.unlink(missing_ok=True)
+        with suppress(OSError):  # a folder that is not one, or that may only be read
+            path.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -162,9 +163,10 @@ def _reason(error: BaseException) -> str:
 
 def write_through(path: Path, saved: dict[str, Any]) -> None:
     """Write a file and wait until the disk has it."""
-    with path.open("wb") as file:
-        torch.save(saved, file)
-        file.flush()
+    torch.save(
+        saved, path
+    )  # by name: given an open file, torch would hold Python's lock while it writes
+    with path.open("rb+") as file:
         os.fsync(file.fileno())
 
 

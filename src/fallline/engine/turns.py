@@ -71,6 +71,7 @@ def plan(
     """For every window: the micro-batches that this rank has for it, how many turns it takes, and how many there are on all ranks.
 
     `rows` holds, for every rank, the batches left and the micro-batches already in its open window. A rank without data takes
+    part in every window all the same, with one turn.
 
     A window's total comes from the sorted ends of the ranks, by two searches: a thousand ranks cost as much as two.
     """

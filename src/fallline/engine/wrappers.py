@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from fallline.engine.buckets import Arrival
 from fallline.engine.gradients import is_dtensor
 from fallline.errors import EngineError
 
@@ -74,11 +75,19 @@ class Wrapper:
     def leave(self) -> None:
         """After the backward pass."""
 
+    def arrival(self) -> list[int]:
+        """The order in which gradients arrived, where the bits of a sum depend on it."""
+        return []
+
+    def replay(self, order: Sequence[int]) -> None:
+        """After a checkpoint was loaded: as if gradients had arrived in that order."""
+
 
 class _DDP(Wrapper):
     def __init__(self, module: Any) -> None:
         super().__init__(module)
         self._open: AbstractContextManager[None] | None = None
+        self._arrival = Arrival(module)
 
     def groups(self) -> list[Any]:
         return [self.module.process_group]
@@ -102,11 +111,21 @@ class _DDP(Wrapper):
             context: AbstractContextManager[None] = self.module.no_sync()
             context.__enter__()
             self._open = context
+        else:
+            self._arrival.listen()
 
     def leave(self) -> None:
         if self._open is not None:
             context, self._open = self._open, None
             context.__exit__(None, None, None)
+        else:
+            self._arrival.stop()
+
+    def arrival(self) -> list[int]:
+        return self._arrival.order
+
+    def replay(self, order: Sequence[int]) -> None:
+        self._arrival.replay(order)
 
 
 class _Replicate(Wrapper):
@@ -117,6 +136,30 @@ class _Replicate(Wrapper):
         from torch.distributed._composable.replicate import replicate
 
         self._state: Any = replicate.state(module)
+        self._arrival: Arrival | None = None
+
+    def _made(self) -> Arrival:
+        """It makes its DDP in the first forward pass; that may as well be now."""
+        if self._arrival is None:
+            if self._state._init_args:
+                self._state.lazy_init()
+            self._arrival = Arrival(self._state._ddp)
+        return self._arrival
+
+    def switch(self, synchronise: bool) -> None:
+        super().switch(synchronise)
+        if synchronise:
+            self._made().listen()
+
+    def leave(self) -> None:
+        if self._arrival is not None:
+            self._arrival.stop()
+
+    def arrival(self) -> list[int]:
+        return [] if self._arrival is None else self._arrival.order
+
+    def replay(self, order: Sequence[int]) -> None:
+        self._made().replay(order)
 
     def groups(self) -> list[Any]:
         made = getattr(self._state, "_ddp", None)

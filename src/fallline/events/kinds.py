@@ -219,6 +219,8 @@ class Step(Event):
     skipped: bool | None = None  # (watcher) the scaler or the guard skipped it
     closure: bool | None = None  # step(closure)
     boundary: Location | None = None  # the test that decides to step, under accumulation
+    # (reader) the count in that test, where it is 1 by default or nothing shows that it is more
+    optional: str | None = None
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -243,8 +245,8 @@ class Batch(Event):
     """A loader gave a micro-batch."""
 
     kind = "batch"
-    last: bool | None = None
-    endless: bool | None = None
+    last: bool | None = None  # (watcher) of an epoch, so that its update is recorded too
+    endless: bool | None = None  # the loader begins again by itself
     exact: bool | None = None  # the length is known to divide by the window
 
 

@@ -55,6 +55,7 @@ class Model(Object):
     parameters: frozenset[str] | None = None  # (reader) the parameter sets it holds
     wrapper: str | None = None  # "ddp" | "fsdp1" | "fsdp2"
     batchnorm: bool | None = None
+    one_device: bool | None = None  # (reader) the script lets itself see one GPU only
     has_mode: bool | None = None  # eval mode changes what it computes
 
 

@@ -18,6 +18,7 @@ __all__ = [
     "called_functions",
     "loaded_alone",
     "loads",
+    "only_stateless",
     "role_of_key",
     "saved_alone",
     "saves",
@@ -44,6 +45,8 @@ _OWN_SCHEDULER = re.compile(r"(lr_?sched\w*|(get|make|build|create)_scheduler)$"
 _SAVES_OR_LOADS = re.compile(r"save|load|resume|checkpoint|ckpt|restore|snapshot", re.IGNORECASE)
 _SAVES = re.compile(r"(^|_)save(_|$)", re.IGNORECASE)
 _LOGS = frozenset("print info debug warning format write log".split())
+_OPTIMIZER = re.compile(r"torch\.optim\.(?!lr_scheduler|swa_utils)(\w+\.)?[A-Z]\w*$")
+_SGD = frozenset({"torch.optim.SGD", "torch.optim.sgd.SGD"})
 # A learning rate that depends on the number of the update alone, given each time: nothing to save.
 _PLATEAU = "torch.optim.lr_scheduler.ReduceLROnPlateau"
 
@@ -249,6 +252,19 @@ def uses(module: Module) -> list[Used]:
                 replayed.add(name)
             found.setdefault((role, name), Used(role, name, call, isinstance(node, ast.Attribute)))
     return [u for u in found.values() if u.name not in replayed]
+
+
+def only_stateless(module: Module) -> bool:
+    """Every optimizer that this file makes is SGD without momentum, which has no state to save."""
+    made = [c for c in module.all(ast.Call) if _OPTIMIZER.match(module.resolve(c.func) or "")]
+    return bool(made) and all(_is_plain_sgd(module, call) for call in made)
+
+
+def _is_plain_sgd(module: Module, call: ast.Call) -> bool:
+    momentum = module.argument(call, 2, "momentum")
+    unknown = any(k.arg is None for k in call.keywords)
+    plain = momentum is None or module.number(momentum) == 0
+    return module.resolve(call.func) in _SGD and plain and not unknown
 
 
 def _replays(module: Module, call: ast.Call) -> bool:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from itertools import chain
 
 from fallline.flow.calls import last_name, names_in, of_self
-from fallline.flow.modules import annotates_module, has_state
+from fallline.flow.modules import annotates_module, construction, has_state
 from fallline.syntax import Module
-from fallline.syntax.module import walk
+from fallline.syntax.nodes import walk
 
 __all__ = ["Kept", "kept_layers", "self_assignment"]
 
@@ -151,11 +151,15 @@ def _is_layer(module: Module, item: ast.expr) -> bool:
 
 
 def _has_attribute(module: Module, item: ast.Name) -> bool:
-    """`self.x = layer` next to `self.layers.append(layer)` registers it."""
+    """`self.x = layer` next to `self.layers.append(layer)` registers it, and so may `nn.Sequential(block, layer)`."""
     for node in walk(module.class_(item) or item):
         match node:
             case ast.Assign(targets, ast.Name(name)) if name == item.id:
                 if any(isinstance(t, ast.Attribute) for t in targets):
+                    return True
+            case ast.Call(args=given) if module.scope(node) is module.scope(item):
+                others = (a for a in given if isinstance(a, ast.Name) and a is not item)
+                if any(a.id == item.id for a in others) and construction(module, node) is not None:
                     return True
     return False
 
@@ -170,7 +174,20 @@ def _registered(kept: Kept) -> bool:
         or _handed_on(kept)
         or _hidden_on_purpose(kept)
         or _chosen_from(kept)
+        or _of_registered(kept)
     )
+
+
+def _of_registered(kept: Kept) -> bool:
+    """`[nn.Sequential(layer) for layer in self.features]`: nothing but layers that the model has already."""
+    match kept.made:
+        case ast.ListComp(
+            ast.Call(args=[ast.Name(layer)]), [ast.comprehension(ast.Name(drawn), source)]
+        ):
+            return layer == drawn and any(
+                of_self(n) for n in ast.walk(source) if isinstance(n, ast.Attribute)
+            )
+    return False
 
 
 def _by_hand(cls: ast.ClassDef) -> bool:

@@ -45,7 +45,6 @@ REDUCED = frozenset(
 )
 # As layers these are learned and return anything; as functions they may be given fixed weights, of ones or unit length.
 WEIGHTED = frozenset({"linear", "conv1d", "conv2d", "conv3d"})
-SUMMED = frozenset({"sum", "nansum", "cumsum"})
 # Values that an example or a test passes in: the argument's name says more.
 MADE_UP = frozenset(
     {"zeros", "zeros_like", "ones", "ones_like", "rand", "rand_like", "randn", "randn_like"}
@@ -68,7 +67,7 @@ NEVER_EMPTY = re.compile(
     r"att|pad|causal|src|tgt|seq|token|length|pool|input|spec|encoder|decoder|frame|bias"
 )
 _EPSILON = re.compile(
-    r"(^|_)(eps|epsilon|smooth(ing)?|tiny|delta|jitter|floor|min_value)($|_)|eps$", re.I
+    r"(^|_)(eps|epsilon|smooth(ing)?|tiny|jitter|floor|min_value)($|_)|eps$|^delta$", re.I
 )
 # Quantities that are positive by how they are chosen: a schedule, a temperature, a scale.
 _CHOSEN = re.compile(

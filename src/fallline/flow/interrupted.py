@@ -10,7 +10,7 @@ from fallline.flow.calls import last_name
 from fallline.flow.makers import called_function
 from fallline.flow.ranks import called_functions
 from fallline.syntax import Module
-from fallline.syntax.module import walk
+from fallline.syntax.nodes import walk
 
 Def: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 

@@ -9,7 +9,8 @@ from functools import lru_cache
 from fallline.flow.calls import last_name
 from fallline.flow.modules import construction, module_class
 from fallline.syntax.modes import layer_has_mode
-from fallline.syntax.module import Module, walk
+from fallline.syntax.module import Module
+from fallline.syntax.nodes import walk
 
 __all__ = ["class_has_mode"]
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from fallline.flow.calls import last_name, returned, same
 from fallline.syntax import Module
-from fallline.syntax.module import walk
+from fallline.syntax.nodes import walk
 
 __all__ = [
     "annotates_module",

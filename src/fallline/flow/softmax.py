@@ -10,7 +10,7 @@ from fallline.flow.makers import Made, made_by
 from fallline.flow.values import values_of
 from fallline.syntax import Module
 
-__all__ = ["log_of", "logits_of", "peeled", "rebuilt", "softmax_behind", "weighed"]
+__all__ = ["log_of", "logits_of", "peeled", "rebuilt", "softened", "softmax_behind", "weighed"]
 
 _PICKS = frozenset(
     "gather index_select diagonal diag take_along_dim take masked_select select".split()
@@ -95,6 +95,22 @@ def peeled(module: Module, node: ast.expr) -> tuple[ast.expr, bool]:
     return node, picked
 
 
+def softened(module: Module, node: ast.expr) -> bool:
+    """Whether a clamp or an added epsilon keeps what a log is taken of away from zero."""
+    inner: ast.expr | None = node
+    for _ in range(10):
+        found = values_of(module).origin(inner) if inner is not None else None
+        if not isinstance(found, ast.expr):
+            return False
+        match found:
+            case ast.BinOp(left, ast.Add(), right):
+                return _is_epsilon(module, left) or _is_epsilon(module, right)
+            case ast.Call() if last_name(found) in _CLAMPS:
+                return True
+        inner, _ = _one_layer(module, found)
+    return False
+
+
 def _is_test(module: Module, index: ast.expr) -> bool:
     return isinstance(values_of(module).origin(index), ast.Compare)
 
@@ -141,9 +157,12 @@ def _places(module: Module, log: ast.Call) -> Iterator[ast.expr]:
 
 def _picks(module: Module, place: ast.expr, probabilities: ast.expr) -> bool:
     child: ast.AST = place
+    by_others = False  # by something other than the probabilities, so far
     for up in module.parents(place):
         match up:
             case ast.UnaryOp():
+                pass
+            case ast.BinOp(op=ast.Add() | ast.Sub()) if by_others:
                 pass
             case ast.Attribute(value) if value is child:
                 pass
@@ -153,8 +172,11 @@ def _picks(module: Module, place: ast.expr, probabilities: ast.expr) -> bool:
                 other = right if left is child else left
                 while isinstance(other, ast.UnaryOp):
                     other = other.operand
-                plain = module.number(other) is not None
-                return not plain and not _is_same_softmax(module, other, probabilities)
+                if _is_same_softmax(module, other, probabilities):
+                    return False
+                if module.number(other) is not None:
+                    return by_others
+                by_others = True  # `p * (alpha * log p - q)` is an entropy still
             case ast.Call() if last_name(up) in _PRODUCTS:
                 factors = [f for f in _factors(up) if f is not child]
                 return not any(_is_same_softmax(module, f, probabilities) for f in factors)
@@ -163,9 +185,9 @@ def _picks(module: Module, place: ast.expr, probabilities: ast.expr) -> bool:
             case ast.Call(ast.Attribute() as func) if func is child and last_name(up) in _KEEPS:
                 pass
             case _:
-                return False
+                return by_others
         child = up
-    return False
+    return by_others
 
 
 def _factors(call: ast.Call) -> list[ast.expr]:

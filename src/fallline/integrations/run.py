@@ -22,9 +22,10 @@ from fallline.conclude import conclude
 from fallline.errors import FalllineError
 from fallline.integrations.logger import log_session
 from fallline.report.live import Live
+from fallline.runs.ending import ending
 from fallline.runs.findings import write_findings
 from fallline.runs.series import Series
-from fallline.runs.store import MARK, Store, claim_folder, free_folder, rank_files
+from fallline.runs.store import MARK, Store, claim_folder, free_folder, rank_files, unwritable
 from fallline.taps.launch import after_torch, run_target
 from fallline.taps.on_import import after_import
 from fallline.verdict import judge
@@ -66,11 +67,16 @@ def active() -> Session | None:
 
 def run_watched(args: argparse.Namespace, show: Callable[[Series, list[Finding]], None]) -> int:
     """Run the script and watch it; the script's own exit status. `show` says at the end what was seen."""
+    wanted = _folder(args)
+    trouble = (
+        unwritable(wanted) if _world() == 1 else None
+    )  # ranks would not find each other elsewhere
     settings = {
-        "out": str(_folder(args)),
+        "out": str(_elsewhere() if trouble else wanted),
         "budget": args.budget / 100,
         "guard": args.guard,
         "guard_limit": args.guard_limit,
+        "check_hardware": args.check_hardware,
         "log": args.log,
         "script": args.target,
         "argv": args.arguments,
@@ -78,6 +84,8 @@ def run_watched(args: argparse.Namespace, show: Callable[[Series, list[Finding]]
         "started": time.time() - 1.0,
     }
     run = _Run(settings, show)
+    if trouble and run.speaks:
+        _say(f"cannot write the run to {shown(wanted)} ({trouble})")
     _watch(run)
     process = os.getpid()
     return run_target(
@@ -98,6 +106,12 @@ def _folder(args: argparse.Namespace) -> Path:
     with suppress(OSError):
         return free_folder(wanted)
     return wanted
+
+
+def _elsewhere() -> Path:
+    import tempfile  # hardly ever needed, and start-up counts
+
+    return Path(tempfile.mkdtemp(prefix="fallline-")) / "run"
 
 
 def default_folder(target: str) -> str:
@@ -157,6 +171,7 @@ def _begin(run: _Run) -> None:
                 settings["guard"],
                 meta,
                 settings["guard_limit"],
+                settings["check_hardware"],
             ),
             judge,
         )
@@ -336,4 +351,4 @@ def _finish_with_process(run: _Run) -> None:
 def _quietly(run: _Run) -> None:
     error = sys.exc_info()[1]
     with suppress(FalllineError, OSError):
-        _end(run, "finished" if error is None else f"raised {type(error).__name__}: {error}")
+        _end(run, ending(error))

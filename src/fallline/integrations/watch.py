@@ -15,6 +15,7 @@ from fallline.integrations.cells import name_cells
 from fallline.integrations.logger import log_session, loggers_of
 from fallline.integrations.run import active, default_folder, versions
 from fallline.report.run import summary
+from fallline.runs.ending import ending
 from fallline.show.terminal import Paint, wants_colour
 from fallline.taps.frames import cells
 from fallline.verdict import judge
@@ -73,7 +74,7 @@ class Watch:
         """Stop watching because the program raised; perhaps it saw a NaN itself."""
         if self.own and not self.stopped and isinstance(error, Exception):
             self._session.crashed(error.__traceback__)
-        return self.stop(f"raised {type(error).__name__}: {error}")
+        return self.stop(ending(error))
 
     def summary(self, stream: TextIO) -> str:
         """What `fallline run` would say at the end, for this stream; empty before the end, and on other ranks."""
@@ -84,7 +85,7 @@ class Watch:
     def _exit(self) -> None:
         """The interpreter ends: by itself, or by an exception that nobody caught."""
         error = getattr(sys, "last_value", None)
-        self.stop("finished" if error is None else f"raised {type(error).__name__}: {error}")
+        self.stop(ending(error))
 
     def __enter__(self) -> Watch:
         return self
@@ -125,6 +126,7 @@ def watch(
     guard: str = "off",
     log: Any = None,
     guard_limit: str = "aside",
+    check_hardware: int = 0,
 ) -> Watch:
     """Watch training from here on.
 
@@ -132,7 +134,7 @@ def watch(
     for measuring in percent of the step time. `guard`: "skip" keeps non-finite updates out of the model, "exact" does so too and
     waits for the device before each step, "stop" raises on them, "off" leaves them alone. `guard_limit`: after 10 of them in a row
     or more than 5 % of the last 200 the guard steps "aside", or raises ("stop"), or continues ("none"). `log` sends the numbers on: "tensorboard", "wandb", "mlflow", "trackio", "opentelemetry", an object with
-    `numbers` and `finding`, or a list of these. Under `fallline run`, which watches already, only `log` counts.
+    `numbers` and `finding`, or a list of these. `check_hardware`: every so many updates compute a micro-batch again and compare it bit for bit. Under `fallline run`, which watches already, only `log` counts.
     """
     global _watching
     check_options(budget, guard, log, guard_limit)
@@ -161,6 +163,7 @@ def watch(
             guard,
             {"cwd": str(Path.cwd()), **versions()},
             guard_limit,
+            check_hardware,
         ),
         judge,
     )

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from fallline.specialists import SPECIALISTS, Specialist
+from fallline.specialists import Specialist, specialist_in
 
 __all__ = [
     "Experiment",
@@ -73,7 +73,7 @@ class Experiment:
 
     @property
     def specialist(self) -> Specialist:
-        return next(s for s in SPECIALISTS if s.room == self.room)
+        return specialist_in(self.room)
 
 
 def experiment(

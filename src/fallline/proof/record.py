@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fallline.errors import UsageError
-from fallline.specialists import SPECIALISTS, Specialist
+from fallline.specialists import Specialist, specialist_in
 from fallline.untrusted import parse_json
 
 __all__ = ["HERE", "Outcome", "all_recorded", "parse", "read", "recorded", "written"]
@@ -54,7 +54,7 @@ class Outcome:
 
     @property
     def specialist(self) -> Specialist:
-        return next(s for s in SPECIALISTS if s.room == self.room)
+        return specialist_in(self.room)
 
     @property
     def measured(self) -> bool:

@@ -13,6 +13,7 @@ from fallline.api.values import (
     NONE,
     Bound,
     Class,
+    Const,
     External,
     Function,
     Mapping,
@@ -30,7 +31,7 @@ from fallline.reader.methods import call_method, call_unknown
 from fallline.reader.objects import construct, thing_attribute
 from fallline.reader.opaque import computed, derived, holds_protocol, maybe_opaque
 from fallline.syntax.classes import base_classes, find_method
-from fallline.syntax.module import walk
+from fallline.syntax.nodes import walk
 
 __all__ = ["call", "call_value"]
 
@@ -127,6 +128,11 @@ def _method(machine: Machine, receiver: Value, name: str, node: ast.Call) -> Val
         result = machine.call(attribute, _arguments(machine, node))
         _perhaps_stepped(machine, receiver, name, node, begun)
         return result
+    if isinstance(receiver, Const) and receiver.value is None and name in _UPDATES:
+        # None cannot step: somebody who is not in view puts an optimizer there
+        machine.emit(
+            Opaque(machine.place(node), what=machine.text(node.func), could=_AROUND_A_STEP)
+        )
     if isinstance(receiver, Unknown):
         call = _arguments(machine, node)
         known = call_unknown(machine, receiver, name, call)
@@ -148,6 +154,7 @@ def _perhaps_stepped(
         machine.emit(Opaque(machine.place(node), what=f"{text}.step", could=_AROUND_A_STEP))
 
 
+_UPDATES = frozenset({"step", "zero_grad", "unscale_"})
 _AROUND_A_STEP: frozenset[Deed] = frozenset({"clear", "step"})
 
 

@@ -106,7 +106,7 @@ def _executed(project: Project, root: Root, settings: Settings, deadline: float)
         if length != _LENGTH:
             again = Settings(settings.forced)
             longer = _run(project, root, again, length, deadline, (window,))
-            settings.met, settings.matter = again.met, again.matter
+            settings.met, settings.matter, settings.failed = again.met, again.matter, again.failed
             return longer
     return machine
 

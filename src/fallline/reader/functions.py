@@ -24,7 +24,7 @@ from fallline.reader.contexts import decorated
 from fallline.reader.machine import Frame, Machine
 from fallline.reader.relevance import acts, called_names, relevant
 from fallline.syntax import Module
-from fallline.syntax.module import children, walk
+from fallline.syntax.nodes import children, walk
 
 __all__ = ["run_function"]
 
@@ -47,12 +47,13 @@ def run_function(
         return Unknown()
     key = (id(body), id(node))
     if key in machine.results:
-        return shaped(machine.results[key], _tensor_of(args, kwargs))
+        return shaped(machine.results[key], _tensor_of(args, kwargs), machine.around.recording)
     if not isinstance(body, ast.Lambda) and _generates(function.module, body):
         return _generator(machine, function, [*args, *kwargs.values()], node)
     if not always and _passed_over(machine, function, [*args, *kwargs.values()]):
         found = _tensor_of(args, kwargs)
-        return shaped(Unknown(), found if not _divides(function) else replace(found, divided=None))
+        found = found if not _divides(function) else replace(found, divided=None)
+        return shaped(Unknown(), found, machine.around.recording)
     name = _qualname(function)
     machine.reached.add((function.module.path, name))
     machine.touched.add(function.module.path)

@@ -113,21 +113,17 @@ def _repeat(
                 machine.loops.begun[-1] = (machine.loops.iteration, len(machine.events))
                 machine.loops.passed.clear()
             if loader is not None and stream.kind == "data":
-                last = (
-                    index == stream.count - 1 if stream.count is not None and not endless else False
-                )
                 machine.emit(
                     Batch(
                         machine.place(node.test if isinstance(node, ast.While) else node.target),
                         loader=loader.id,
-                        last=last,
                         endless=endless or None,
                         exact=loader.facts.get("exact"),
                     )
                 )
                 for other in stream.beside:
                     at = machine.place(node)
-                    machine.emit(Batch(at, loader=other.id, last=last))
+                    machine.emit(Batch(at, loader=other.id))
             begin(index)
             jump = machine.run(node.body)
             index += 1

@@ -11,11 +11,12 @@ Expressions hold calls, calls run statements, statements hold expressions: each 
 from __future__ import annotations
 
 import ast
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from fallline.api.call import Call
 from fallline.api.paper import Around, Loops, Test, Updates
@@ -33,6 +34,7 @@ from fallline.events import (
     Trace,
     describe,
 )
+from fallline.flow.options import default_of
 from fallline.location import Location
 from fallline.reader.counts import Counts
 from fallline.reader.relevance import acts_here, called_names, trains
@@ -44,6 +46,7 @@ __all__ = ["Bounds", "Frame", "Language", "Machine", "Stop"]
 
 E = TypeVar("E", bound=Event)
 
+_DOTTED = re.compile(r"[A-Za-z_][\w.]*")
 _FUEL = 30_000
 _MOST_EVENTS = 4_000
 
@@ -357,7 +360,14 @@ class Machine:
         elif isinstance(event, Step):
             self.updates.windows.append(self.updates.pending)
             self.updates.pending = 0
+            event.optional = self._optional()
         return event
+
+    def fail(self) -> NoReturn:
+        """The program ends here with an exception: what would follow does not happen, and what is missing means nothing."""
+        self.bounds.complete = False
+        self.settings.failed = True
+        raise Stop
 
     @contextmanager
     def looking(self) -> Iterator[None]:
@@ -379,8 +389,7 @@ class Machine:
         try:
             for index in range(self.loops.length):
                 self.loops.next(len(self.events))
-                last = index == self.loops.length - 1
-                self.emit(Batch(self.place(node), loader=loader.id, last=last))
+                self.emit(Batch(self.place(node), loader=loader.id))
                 yield index
         finally:
             self.loops.kinds.pop()
@@ -391,6 +400,17 @@ class Machine:
         """The innermost test around that depends on the iteration."""
         around = next((test.at for test in reversed(self.around.tests) if test.varying), None)
         return around or (self.loops.passed[-1] if self.loops.passed else None)
+
+    def _optional(self) -> str | None:
+        """The count in the innermost test that depends on the iteration, if nothing shows it above 1: `args.accumulation_steps`."""
+        test = next((test for test in reversed(self.around.tests) if test.varying), None)
+        for name in _DOTTED.findall(test.text) if test is not None else ():
+            last = name.rpartition(".")[2]
+            defaults = {default_of(module, last) for module in self.modules()} - {None}
+            assumed = any(key.startswith("#") and key.endswith(last) for key in self.settings.met)
+            if defaults == {1} or (assumed and not defaults):
+                return str(name)
+        return None
 
     def evaluates(self) -> bool:
         """Whether a loop is around that does not train: over the batches of an evaluation, over samples."""

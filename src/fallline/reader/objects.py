@@ -21,7 +21,7 @@ from fallline.flow.modes import class_has_mode
 from fallline.reader.machine import Machine
 from fallline.syntax import Module
 from fallline.syntax.classes import find_method
-from fallline.syntax.module import walk
+from fallline.syntax.nodes import walk
 
 __all__ = ["class_attribute", "construct", "thing_attribute"]
 

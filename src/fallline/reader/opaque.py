@@ -39,9 +39,19 @@ def maybe_opaque(machine: Machine, name: str, call: Call) -> None:
     could: set[Deed] = set()
     for value in map(machine.settled, call.values):
         could |= _could(value, name, last)
+    _perhaps_differentiated(machine, call)
     if could:
         at = machine.place(call.node)
         machine.emit(Opaque(at, what=last, could=frozenset(could)))
+
+
+def _perhaps_differentiated(machine: Machine, call: Call) -> None:
+    """`params = update_parameters(model, inner_loss)`: given a model and what it computed, a call may take gradients."""
+    values = [machine.settled(value) for value in call.values]
+    if any(isinstance(v, Thing) and v.kind == "model" for v in values):
+        for value in values:
+            if isinstance(value, Tensor) and value.graph:
+                machine.updates.undecided |= value.forwards
 
 
 _EVERYTHING: frozenset[Deed] = frozenset({"backward", "clear", "step", "divide", "epoch"})

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 from fallline.syntax import Module
-from fallline.syntax.module import children
+from fallline.syntax.nodes import children
 
 __all__ = [
     "TOKENS",

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeAlias
 
 from fallline import api
 from fallline.api.framework import COUNTERS
@@ -16,9 +17,11 @@ from fallline.reader.arguments import given, instance, pair_up
 from fallline.reader.machine import Machine
 from fallline.reader.relevance import begins, called_names, called_under_no_grad, trains
 from fallline.syntax import Module
-from fallline.syntax.module import walk
+from fallline.syntax.nodes import walk
 
 __all__ = ["Root", "roots_of"]
+
+Definition: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @dataclass
@@ -203,6 +206,9 @@ def _escapes(machine: Machine, result: Value) -> None:
         seen.add(id(value))
 
 
+_NOT_BEGUN = frozenset({"__init__", "forward", "compute_loss"})
+
+
 def _class_roots(
     module: Module, cls: ast.ClassDef, reached: Container[tuple[str, str]]
 ) -> Iterator[Root]:
@@ -222,11 +228,8 @@ def _class_roots(
         return
     if module.is_function_class(cls) or any("optim." in b for b in module.bases(cls)):
         return
-    wanted = [
-        m
-        for m in methods
-        if m.name not in {"__init__", "forward", "compute_loss"} and begins(module, m.body)
-    ]
+    wanted = [m for m in methods if m.name not in _NOT_BEGUN and begins(module, m.body)]
+    wanted += _callers(module, methods, wanted)
     called: set[str] = set()
     for method in wanted:
         called |= called_names(module, method) - {f"self.{method.name}"}
@@ -234,6 +237,20 @@ def _class_roots(
         if (module.path, f"{module.qualname(cls)}.{method.name}") not in reached:
             run = partial(_method, module=module, cls=cls, method=method)
             yield Root(f"{cls.name}.{method.name}", run)
+
+
+def _callers(
+    module: Module, methods: list[Definition], wanted: list[Definition]
+) -> list[Definition]:
+    """Methods that run those that matter (`for epoch in ...: self.run_epoch()`), and those that run them."""
+    found: list[Definition] = []
+    names = {f"self.{m.name}" for m in wanted}
+    left = [m for m in methods if m not in wanted and m.name not in _NOT_BEGUN]
+    while new := [m for m in left if not names.isdisjoint(called_names(module, m))]:
+        found += new
+        names |= {f"self.{m.name}" for m in new}
+        left = [m for m in left if m not in new]
+    return found
 
 
 def _method(

@@ -16,6 +16,7 @@ from fallline.api.values import (
     Param,
     Sequence,
     Tensor,
+    Thing,
     Unknown,
     replace,
 )
@@ -94,6 +95,8 @@ def _annotated(machine: Machine, node: ast.AnnAssign) -> None:
 def _augmented(machine: Machine, node: ast.AugAssign) -> None:
     old = machine.settled(machine.evaluate(node.target))
     value = machine.evaluate(node.value)
+    if isinstance(old, Unknown | Thing) and "def __iadd__" in machine.module.source.text:
+        return  # a meter of the program's own: what it keeps is its to say
     if isinstance(old, Tensor) and old.grad_of is not None:
         gradients.write(machine, old.grad_of, _operation(node.op), node)
         return
@@ -152,10 +155,12 @@ def _with(machine: Machine, node: ast.With | ast.AsyncWith) -> str | None:
 def _try(machine: Machine, node: ast.Try) -> str | None:
     catches = machine.loops.iteration > 0 and any(map(_catches_errors, node.handlers))
     machine.around.caught += catches
+    machine.around.tried += bool(node.handlers)
     try:
         jump = machine.run(_at_the_end(machine, node) or node.body)
     finally:
         machine.around.caught -= catches
+        machine.around.tried -= bool(node.handlers)
     if jump is None:
         jump = machine.run(node.orelse)
     return machine.run(node.finalbody) or jump
@@ -232,7 +237,17 @@ def _assert(machine: Machine, node: ast.Assert) -> None:
 
 def _raise(machine: Machine, node: ast.Raise) -> str:
     machine.returned = Unknown()
+    if machine.settings.forced and not machine.around.tried and not _is_abstract(node):
+        machine.fail()  # the choice that this execution tries is one that the program refuses
     return RETURN
+
+
+def _is_abstract(node: ast.Raise) -> bool:
+    """`raise NotImplementedError`: a subclass that is not in view does something here."""
+    match node.exc:
+        case ast.Name(name) | ast.Call(ast.Name(name)):
+            return name == "NotImplementedError"
+    return False
 
 
 def _delete(machine: Machine, node: ast.Delete) -> None:
@@ -243,6 +258,7 @@ def _delete(machine: Machine, node: ast.Delete) -> None:
             emptied = machine.settled(machine.evaluate(target.value))
             if isinstance(emptied, Sequence):
                 emptied.items.clear()
+                emptied.born = machine.loops.iteration  # as good as new
 
 
 STATEMENTS: Mapping[type, Callable[[Machine, Any], str | None]] = {

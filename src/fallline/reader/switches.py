@@ -24,6 +24,7 @@ class Settings:
     met: dict[str, int] = field(default_factory=dict)
     matter: dict[str, int] = field(default_factory=dict)  # choices worth flipping, and how much
     flipped: int = 2  # how much the flipped choices matter, the least of them
+    failed: bool = False  # the program refused these settings
     outline: int = 0  # what happened in the trace, filled in by who ran it
     _values: dict[str, object] = field(
         default_factory=dict
@@ -111,6 +112,8 @@ def explore(first: Settings) -> Iterator[Settings]:
             settings = Settings(forced, flipped=min(base.flipped, base.matter[key]))
             yield settings
             produced += 1
+            if settings.failed:
+                continue  # with anything else flipped beside it, it is refused as well
             if settings.outline == base.outline and settings.matter.keys() <= base.matter.keys():
                 idle |= {key}
             else:

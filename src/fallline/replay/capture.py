@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 import fallline
-from fallline.replay.modules import wrapper_of
 from fallline.replay.randomness import State
+from fallline.replay.shards import is_spread
 from fallline.taps.frames import is_user_file, user_chain, user_frames
 
 __all__ = ["Call", "CallSites", "Capture", "Gone", "Weak", "take"]
@@ -176,7 +176,7 @@ class Capture:
     @property
     def sharded(self) -> bool:
         """Models whose forward pass talks to other ranks cannot be run again by one of them."""
-        return any((wrapper_of(m) or "").startswith("fsdp") for m in self.models)
+        return any(map(is_spread, self.models))
 
 
 class Weak:

@@ -42,12 +42,13 @@ def _wrapper(kind: Any) -> str | None:
 
 
 def unwrap(module: nn.Module) -> nn.Module:
-    """The user's own model inside DDP, FSDP1, DataParallel and torch.compile."""
+    """The user's own model inside DDP, FSDP1, DataParallel, DeepSpeed's engine and torch.compile."""
     while True:
         inner = None
         if (
             isinstance(module, nn.parallel.DistributedDataParallel | nn.DataParallel)
             or wrapper_of(module) == "fsdp1"
+            or type(module).__name__ == "DeepSpeedEngine"
         ):
             inner = getattr(module, "module", None)
         elif type(module).__name__ == "OptimizedModule":

@@ -8,7 +8,7 @@ import textwrap
 from fallline.triage.answer import Answer
 from fallline.triage.claim import Action
 
-__all__ = ["brief", "chapter", "markdown", "text"]
+__all__ = ["brief", "chapter", "cite", "markdown", "text"]
 
 _WIDTH = 96
 _MOST_LINES = 25
@@ -105,7 +105,7 @@ def _chapter(answer: Answer) -> str:
             if fix.code:
                 lines += ["", textwrap.indent(fix.code.rstrip(), "      "), ""]
             if fix.costs:
-                lines.append(_wrapped(f"It costs: {fix.costs}", "    ", "    "))
+                lines.append(_wrapped(f"What it costs: {fix.costs}", "    ", "    "))
         lines.append("")
     lines += _section("Avoid", [(a.advice, a.because + _backs(a.backs)) for a in answer.avoid])
     lines += _section("Verify", [(s.run, s.tells + _backs(s.backs)) for s in answer.verify])
@@ -187,7 +187,7 @@ def chapter(answer: Answer) -> str:
     if answer.corrected is not None:
         out += ["## The code, corrected", "", "```python", answer.corrected.rstrip(), "```", ""]
     if answer.known:
-        out += [*(f"- {s.text}{_cite(s.backs)}" for s in answer.known), ""]
+        out += [*(f"- {s.text}{cite(s.backs)}" for s in answer.known), ""]
     out += _bullets(
         "Measure first",
         [
@@ -203,9 +203,9 @@ def chapter(answer: Answer) -> str:
     if answer.fixes:
         out += ["## Fixes, best first", ""]
         for fix in answer.fixes:
-            out += [f"### {fix.title}", "", f"If {fix.when}. {fix.because}{_cite(fix.backs)}", ""]
+            out += [f"### {fix.title}", "", f"If {fix.when}. {fix.because}{cite(fix.backs)}", ""]
             out += ["```python", fix.code.rstrip(), "```", ""] if fix.code else []
-            out += [f"It costs: {fix.costs}", ""] if fix.costs else []
+            out += [f"What it costs: {fix.costs}", ""] if fix.costs else []
     out += _bullets("Avoid", [(a.advice, a.because, a.backs) for a in answer.avoid])
     out += _bullets(
         "Verify",
@@ -222,13 +222,14 @@ def chapter(answer: Answer) -> str:
     return "\n".join(out).rstrip()
 
 
-def _cite(names: tuple[str, ...]) -> str:
+def cite(names: tuple[str, ...]) -> str:
+    """In brackets, behind what they back."""
     return f" ({', '.join(names)})" if names else ""
 
 
 def _bullets(title: str, rows: list[tuple[str, str, tuple[str, ...]]]) -> list[str]:
     return (
-        [f"## {title}", "", *(f"- {head}: {rest}{_cite(names)}" for head, rest, names in rows), ""]
+        [f"## {title}", "", *(f"- {head}: {rest}{cite(names)}" for head, rest, names in rows), ""]
         if rows
         else []
     )

@@ -10,11 +10,10 @@ from pathlib import Path
 
 from fallline._version import __version__
 from fallline.diff import Comparison, Difference
-from fallline.errors import RunError
-from fallline.files import write_atomically
 from fallline.report.charts import Chart, Line, Mark
 from fallline.report.diff import headline, noise_text, run_line
 from fallline.report.html_style import SCRIPT, STYLE
+from fallline.report.written import write_text
 from fallline.runs.noise import gaps
 from fallline.runs.series import Series, Track
 
@@ -25,11 +24,7 @@ Course = Callable[[Track], list[tuple[int, float]]]
 
 def write_page(a: Series, b: Series, found: Comparison, target: Path) -> Path:
     """The page as a file, whole or not at all."""
-    try:
-        write_atomically(str(target), page(a, b, found).encode())
-    except OSError as error:
-        raise RunError(f"cannot write {target}: {error.strerror or error}") from error
-    return target
+    return write_text(page(a, b, found), target)
 
 
 def page(a: Series, b: Series, found: Comparison) -> str:

@@ -8,14 +8,13 @@ from html import escape
 from pathlib import Path
 
 from fallline._version import __version__
-from fallline.errors import RunError
-from fallline.files import write_atomically
 from fallline.finding import Finding
 from fallline.report.html_findings import finding_cards
 from fallline.report.html_ranks import ranks_table
 from fallline.report.html_run import charts, time_breakdown
 from fallline.report.html_style import SCRIPT, STYLE
 from fallline.report.run import SHOWN, Overview, overview, verdict
+from fallline.report.written import write_text
 from fallline.runs.series import Series, Track
 from fallline.show.numbers import bytes_text, number, seconds_text
 
@@ -24,11 +23,7 @@ __all__ = ["page", "write_page"]
 
 def write_page(series: Series, findings: list[Finding], target: Path) -> Path:
     """The page as a file, whole or not at all."""
-    try:
-        write_atomically(str(target), page(series, findings).encode())
-    except OSError as error:
-        raise RunError(f"cannot write {target}: {error.strerror or error}") from error
-    return target
+    return write_text(page(series, findings), target)
 
 
 def page(series: Series, findings: list[Finding]) -> str:

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 
 from fallline.finding import Finding
+from fallline.runs.ending import how
 from fallline.runs.excerpt import excerpt
 from fallline.runs.series import Series, Track
 from fallline.show.numbers import bytes_text, number, seconds_text
@@ -184,13 +185,16 @@ def _shares(track: Track) -> str:
 
 
 def _reservation(series: Series, findings: list[Finding]) -> str:
-    """What an all-clear leaves out: a short run shows its events, but hardly its numbers."""
-    updates = max((t.totals.get("updates", len(t.rows)) for t in series.tracks), default=0)
-    if findings or updates >= JUDGED:
+    """What an all-clear leaves out: a short run shows its events, but hardly its numbers, and one that broke off only its beginning."""
+    if findings:
         return ""
+    updates = max((t.totals.get("updates", len(t.rows)) for t in series.tracks), default=0)
     if not updates:
         return ", but no update was made"
-    return f" in {counted(updates, 'update')}; rules about numbers need {JUDGED}"
+    broke_off = next(filter(None, (how(rank.status) for rank in series.ranks)), "")
+    before = f" before the script {broke_off}" if broke_off else ""
+    few = f"; rules about numbers need {JUDGED}" if updates < JUDGED else ""
+    return f" in {counted(updates, 'update')}{before}{few}" if before or few else ""
 
 
 def finding_lines(series: Series, findings: list[Finding], paint: Paint) -> list[str]:

@@ -16,12 +16,13 @@ from pathlib import Path
 from fallline._version import __version__
 from fallline.errors import UsageError
 from fallline.files import write_atomically
+from fallline.report.answer import cite
 from fallline.rules import all_rules
 from fallline.specialists import SPECIALISTS, Specialist
 from fallline.triage.claim import claims
 from fallline.triage.playbook import Case, Fixing, Playbook, Step, backing, playbooks
 
-__all__ = ["case_page", "rendered", "write"]
+__all__ = ["case_page", "rendered", "title", "write"]
 
 ROUTER = "fallline"
 LONGEST_DESCRIPTION = 1024
@@ -208,7 +209,7 @@ def _specialist(specialist: Specialist, book: Playbook) -> str:
     description = lead + "; ".join(_samples(book, 9, LONGEST_DESCRIPTION - len(lead) - 1)) + "."
     lines = [
         _head(skill_name(specialist.name), description),
-        f"# {_title(specialist.name)}\n",
+        f"# {title(specialist.name)}\n",
         _LEAVE_ALONE,
         "\n## In this order\n",
         _ORDER,
@@ -229,7 +230,9 @@ def _specialist(specialist: Specialist, book: Playbook) -> str:
         "",
         f"Read [references/rules.md](references/rules.md) when a finding FL{specialist.digit}xx has to be explained and `fallline rule` is not there.\n",
         "## Do not advise\n",
-        *(f"- **{a.advice.rstrip('.')}.** {a.because}" for case in book.cases for a in case.avoid),
+        *dict.fromkeys(
+            f"- **{a.advice.rstrip('.')}.** {a.because}" for case in book.cases for a in case.avoid
+        ),
         "\n## Say this instead\n",
         *_instead(specialist.name),
         "\n## Under pressure\n",
@@ -259,10 +262,10 @@ def case_page(case: Case, level: int = 1) -> str:
     mark = "#" * level
     out = [f"{mark} {case.title}\n", f"People say: {'; '.join(case.says[:6])}.\n"]
     if case.rules:
-        out.append(f"Findings that mean this case: {', '.join(case.rules)}.\n")
-    out += _section(mark, "Known", [f"- {s.text}{_cite(s.backs)}" for s in case.knows])
+        out.append(f"Findings that point to this case: {', '.join(case.rules)}.\n")
+    out += _section(mark, "Known", [f"- {s.text}{cite(s.backs)}" for s in case.knows])
     out += _section(mark, "Measure first", [_step(s) for s in case.measure])
-    out += _section(mark, "Then", [f"- If {w}: {t}{_cite(b)}" for w, t, b in case.tree])
+    out += _section(mark, "Then", [f"- If {w}: {t}{cite(b)}" for w, t, b in case.tree])
     out += _section(
         mark, "Fixes, best first, each under its condition", [_fix(f) for f in case.fix]
     )
@@ -270,7 +273,7 @@ def case_page(case: Case, level: int = 1) -> str:
         mark,
         "Avoid",
         [
-            f"- **{a.advice.rstrip('.')}.** {f'It tempts: {a.tempts} ' if a.tempts else ''}{a.because}{_cite(a.backs)}"
+            f"- **{a.advice.rstrip('.')}.** {f'Why it tempts: {a.tempts} ' if a.tempts else ''}{a.because}{cite(a.backs)}"
             for a in case.avoid
         ],
     )
@@ -285,13 +288,13 @@ def _section(mark: str, title: str, rows: list[str]) -> list[str]:
 
 def _step(step: Step) -> str:
     if "\n" in step.run:
-        return f"- {step.tells}{_cite(step.backs)}\n\n{_block(step.run)}\n"
-    return f"- `{step.run}`: {step.tells}{_cite(step.backs)}"
+        return f"- {step.tells}{cite(step.backs)}\n\n{_block(step.run)}\n"
+    return f"- `{step.run}`: {step.tells}{cite(step.backs)}"
 
 
 def _fix(fix: Fixing) -> str:
-    costs = f" It costs: {fix.costs}" if fix.costs else ""
-    text = f"- **{fix.title}**, if {fix.when}. {fix.because}{costs}{_cite(fix.backs)}"
+    costs = f" What it costs: {fix.costs}" if fix.costs else ""
+    text = f"- **{fix.title}**, if {fix.when}. {fix.because}{costs}{cite(fix.backs)}"
     return f"{text}\n\n{_block(fix.code)}\n" if fix.code else text
 
 
@@ -299,10 +302,6 @@ def _block(code: str) -> str:
     """Indented, so that it belongs to its list item."""
     lines = ["```python", *code.strip("\n").split("\n"), "```"]
     return "\n".join(f"  {line}".rstrip() for line in lines)
-
-
-def _cite(backs: tuple[str, ...]) -> str:
-    return f" ({', '.join(backs)})" if backs else ""
 
 
 def _backing(case: Case) -> list[str]:
@@ -347,7 +346,8 @@ def _samples(book: Playbook, most: int, room: int) -> list[str]:
     return picked
 
 
-def _title(name: str) -> str:
+def title(name: str) -> str:
+    """`mixed-precision` as a heading."""
     words = name.replace("-", " ")
     return words[0].upper() + words[1:]
 

@@ -1,19 +1,44 @@
-"""What a live run saw happen once, such as the birth of a NaN: facts that the watcher writes beside the numbers."""
+"""What a live run saw happen once, such as where a NaN was born: facts that the watcher and `measure data` write beside the numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
+from fallline.finding import Finding, Severity
 from fallline.location import Location
+from fallline.rule import Rule
 
-__all__ = ["guarded", "located", "observed", "ranges", "when"]
+__all__ = ["Observed", "guarded", "parameters", "ranges", "when"]
 
 _PLACE = ("code", "path", "line", "column", "function")
 
 
-def observed(run: Any, code: str) -> Iterator[dict[str, Any]]:
-    """The observations of this code, of all ranks; the first of each place."""
+class Observed(Rule):
+    """A rule over what a run saw: whoever watched it wrote down the facts, the rule says what they mean."""
+
+    def check_series(self, run: Any) -> Iterator[Finding]:
+        for entry in _first_of_each_place(run, self.code):
+            at = Location(
+                entry["path"],
+                entry["line"],
+                entry.get("column", 1),
+                function=entry.get("function", ""),
+            )
+            evidence = {k: v for k, v in entry.items() if k not in _PLACE}
+            yield self.finding(at, self.says(entry), severity=self.weighs(entry), **evidence)
+
+    def says(self, entry: dict[str, Any]) -> str:
+        """What this observation means, and what to write instead."""
+        raise NotImplementedError
+
+    def weighs(self, entry: dict[str, Any]) -> Severity | None:
+        """A different severity than the rule's, where the observation is weaker."""
+        return None
+
+
+def _first_of_each_place(run: Any, code: str) -> Iterator[dict[str, Any]]:
+    """The observations of this code, of all ranks."""
     seen: set[tuple[str, int]] = set()
     for rank in run.ranks:
         for entry in rank.meta.get("observed") or ():
@@ -23,12 +48,10 @@ def observed(run: Any, code: str) -> Iterator[dict[str, Any]]:
                 yield entry | ({"world": run.world} if run.world > 1 else {})
 
 
-def located(entry: dict[str, Any]) -> tuple[Location, dict[str, Any]]:
-    """Where it was, and the rest as evidence."""
-    at = Location(
-        entry["path"], entry["line"], entry.get("column", 1), function=entry.get("function", "")
-    )
-    return at, {k: v for k, v in entry.items() if k not in _PLACE}
+def parameters(entry: dict[str, Any]) -> str:
+    """The first of those it is about."""
+    names = ", ".join((entry.get("parameters") or [])[:3])
+    return f"{names} and {entry['count'] - 3} more" if entry.get("count", 0) > 3 else names
 
 
 def when(entry: dict[str, Any]) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,8 +18,9 @@ from fallline.files import temporary_name
 from fallline.location import Location
 from fallline.runs import schema
 from fallline.runs.schema import Damaged
+from fallline.runs.store import files_by_rank
 
-__all__ = ["Meeting", "RankState", "read_rank", "read_ranks", "state_files", "write_rank"]
+__all__ = ["Meeting", "RankState", "read_rank", "read_ranks", "write_rank"]
 
 LARGEST = 256 << 10
 # Of an update: `other` is what lies between the first four. `wait` is the part of `backward`, `meet` the part of `other`
@@ -97,21 +97,11 @@ def write_rank(folder: Path, state: RankState) -> None:
         raise
 
 
-def state_files(folder: Path) -> dict[int, Path]:
-    """By rank."""
-    found: dict[int, Path] = {}
-    for name in os.listdir(folder):
-        number = re.fullmatch(r"rank([0-9]{1,6})\.json", name)
-        if number is not None:
-            found[int(number[1])] = folder / name
-    return dict(sorted(found.items()))
-
-
 def read_ranks(folders: Iterable[Path]) -> dict[int, RankState]:
     """Every rank that can be read; where several folders hold one, the newest."""
     found: dict[int, RankState] = {}
     for folder in folders:
-        for number, path in state_files(folder).items():
+        for number, path in files_by_rank(folder, "json").items():
             state = read_rank(path)
             if state is None or state.rank != number:
                 continue
@@ -157,11 +147,11 @@ def _state(body: Any) -> RankState:
         met=[_meeting(m) for m in _list(get("met", []), "met")],
         seconds={
             text(k, "a part"): seconds(v, f"the seconds of {k}")
-            for k, v in _dict(get("seconds", {}), "seconds").items()
+            for k, v in schema.object_of(get("seconds", {}), "seconds").items()
         },
         prints={
             int(k): text(v, "a digest")
-            for k, v in _dict(get("prints", {}), "prints").items()
+            for k, v in schema.object_of(get("prints", {}), "prints").items()
             if k.isascii() and k.isdigit() and len(k) < 16
         },
         findings=[
@@ -172,7 +162,7 @@ def _state(body: Any) -> RankState:
 
 
 def _place(value: Any, what: str) -> Location:
-    body = _dict(value, what)
+    body = schema.object_of(value, what)
     return Location(
         schema.text(body.get("path"), "a path"),
         schema.count(body.get("line"), "a line"),
@@ -181,18 +171,12 @@ def _place(value: Any, what: str) -> Location:
 
 
 def _meeting(value: Any) -> Meeting:
-    body = _dict(value, "a collective")
+    body = schema.object_of(value, "a collective")
     return Meeting(
         schema.count(body.get("number"), "the number of a collective"),
         schema.text(body.get("what"), "a collective"),
         schema.text(body.get("at"), "the place of a collective"),
     )
-
-
-def _dict(value: Any, what: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise Damaged(f"{what} is not an object")
-    return value
 
 
 def _list(value: Any, what: str) -> list[Any]:

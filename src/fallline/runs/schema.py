@@ -25,6 +25,7 @@ __all__ = [
     "json_of",
     "layout",
     "meta",
+    "object_of",
     "optional",
     "real",
     "seconds",
@@ -253,14 +254,15 @@ def _named(value: Any, what: str) -> dict[str, dict[str, Any]]:
     return value
 
 
-def _object(value: Any, what: str) -> dict[str, Any]:
+def object_of(value: Any, what: str) -> dict[str, Any]:
+    """This, if it is an object."""
     if not isinstance(value, dict):
         raise Damaged(f"{what} is not an object")
     return value
 
 
 def _code(value: Any, what: str) -> dict[str, Any]:
-    found = _object(value, what)
+    found = object_of(value, what)
     for name, file in _named(found.get("files", {}), f"files of {what}").items():
         optional(_texts, file.get("lines"), f"lines of {name}")
     optional(text, found.get("commit"), f"commit of {what}")
@@ -268,9 +270,9 @@ def _code(value: Any, what: str) -> dict[str, Any]:
 
 
 def _options(value: Any, what: str) -> dict[str, Any]:
-    found = _object(value, what)
-    _object(found.get("values", {}), f"values of {what}")
-    for name, lines in _object(found.get("files", {}), f"files of {what}").items():
+    found = object_of(value, what)
+    object_of(found.get("values", {}), f"values of {what}")
+    for name, lines in object_of(found.get("files", {}), f"files of {what}").items():
         _texts(lines, name)
     return found
 
@@ -282,6 +284,6 @@ def _ranks(value: Any, what: str) -> int:
 _KNOWN: dict[str, Callable[[Any, str], Any]] = {
     "started": seconds, "ended": seconds, "rank": _ranks, "world": _ranks, "pid": count, "dropped": count,
     "script": text, "cwd": text, "status": text, "torch": text, "python": text, "argv": _texts, "cells": _cells,
-    "observed": _observed, "judged": _findings, "environment": _object, "code": _code, "options": _options,
+    "observed": _observed, "judged": _findings, "environment": object_of, "code": _code, "options": _options,
     "model": _named, "loaders": _named, "autocast": text, "not recorded": text,
 }  # fmt: skip

@@ -29,7 +29,21 @@ def join_shards(series: Series, complete: bool) -> None:
             for track in tracks:
                 track.samples.clear()
         elif len(tracks) > 1:
+            _join_rows(tracks)
             _join(tracks)
+
+
+def _join_rows(tracks: list[Track]) -> None:
+    """The norm that each rank has measured is that of its part; what all ranks hold alike was measured by one of them."""
+    by_rank = [{r.index: r for r in t.rows if r.grad_norm is not None} for t in tracks]
+    common = set(by_rank[0]).intersection(*by_rank[1:])
+    for index in common:
+        parts = [rows[index] for rows in by_rank]
+        whole = math.hypot(*(p.grad_norm for p in parts))
+        for part in parts:
+            part.grad_norm = whole
+    for row in (r for t in tracks for r in t.rows if r.index not in common):
+        row.grad_norm = None
 
 
 def _join(tracks: list[Track]) -> None:
@@ -57,7 +71,9 @@ def _together(parts: list[Sample]) -> array[float]:
 def _joined(column: str, known: Iterable[float]) -> float:
     values = list(known)
     if column in _NORMS:
-        return math.sqrt(sum(v * v for v in values))
+        return math.sqrt(
+            sum(v * v for v in set(values))
+        )  # equal to the last bit: copies, not parts
     if column == "state" and WITH in values:
         return WITH
     if column in _LARGEST:

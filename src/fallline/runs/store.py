@@ -35,8 +35,10 @@ __all__ = [
     "UPDATE_COLUMNS",
     "Store",
     "claim_folder",
+    "files_by_rank",
     "free_folder",
     "rank_files",
+    "unwritable",
 ]
 
 MARK = "run.json"  # in every run folder: which run it belongs to
@@ -73,9 +75,14 @@ _INSERT_UPDATE = f"insert into updates values({','.join('?' * len(UPDATE_COLUMNS
 
 def rank_files(folder: Path) -> dict[int, Path]:
     """The files of a run folder by rank."""
+    return files_by_rank(folder, "sqlite")
+
+
+def files_by_rank(folder: Path, ending: str) -> dict[int, Path]:
+    """Those that are called `rank0.ENDING`, and so on."""
     found: dict[int, Path] = {}
-    for path in folder.glob("rank*.sqlite"):
-        number = re.fullmatch(r"rank([0-9]{1,6})\.sqlite", path.name)
+    for path in folder.glob(f"rank*.{ending}"):
+        number = re.fullmatch(r"rank([0-9]{1,6})", path.stem)
         if number is not None:
             found[int(number[1])] = path
     return dict(sorted(found.items()))
@@ -94,6 +101,23 @@ def claim_folder(wanted: Path, rank: int, world: int) -> Path:
         if _marked(folder, launch) and _taken(folder, rank):
             return folder
     raise OSError(f"no free folder beside {wanted}")
+
+
+def unwritable(folder: Path) -> str | None:
+    """Why nothing can be written to this folder; None where it can. Leaves nothing behind."""
+    missing = [p for p in (folder, *folder.parents) if not p.exists()]
+    probe = folder / ".fallline"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        return error.strerror or str(error)
+    finally:
+        for made in missing:
+            with suppress(OSError):
+                made.rmdir()
+    return None
 
 
 def free_folder(wanted: Path) -> Path:

@@ -1,10 +1,11 @@
-"""Numbers for people."""
+"""Numbers for people, and for JSON."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
-__all__ = ["bytes_text", "number", "seconds_text", "value"]
+__all__ = ["bytes_text", "json_numbers", "number", "seconds_text", "value"]
 
 
 def number(value: float | None) -> str:
@@ -50,3 +51,14 @@ def bytes_text(count: float | None) -> str:
     if count is None:
         return "–"
     return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
+
+
+def json_numbers(thing: Any) -> Any:
+    """JSON has no infinities: they become words."""
+    if isinstance(thing, float) and not math.isfinite(thing):
+        return str(thing)
+    if isinstance(thing, dict):
+        return {k: json_numbers(v) for k, v in thing.items()}
+    if isinstance(thing, list):
+        return [json_numbers(v) for v in thing]
+    return thing

@@ -9,56 +9,23 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from fallline.location import Location
 from fallline.syntax.names import HABITS, SAME, UNKNOWN, constant_of
+from fallline.syntax.nodes import FIELDS, PLAIN, fields_of
 from fallline.syntax.source import Source
-from fallline.syntax.unit_tests import is_unit_test
+from fallline.syntax.unit_tests import is_benchmark, is_unit_test, times_only
 
 if TYPE_CHECKING:
     from fallline.syntax.project import Project
 
-__all__ = ["Function", "Module", "children", "walk"]
+__all__ = ["Function", "Module"]
 
 Node = TypeVar("Node", bound=ast.AST)
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _UNSET: Any = object()
-# Fields that hold no nodes, or nodes without a place (operators, load and store) that are shared between trees.
-_NO_NODES = frozenset(
-    "ctx op ops id attr arg kind type_comment asname level conversion is_async simple n s".split()
-)
-_PLAIN = frozenset({type(None), str, int, float, complex, bool, bytes, type(...)})
-_FIELDS: dict[type, tuple[str, ...]] = {ast.Constant: ()}
 _PLAIN_NAMES = frozenset({"torch", "nn", "F"})
 # Files that gather hundreds of others with `import *` are not followed: all would be parsed for one name.
 MOST_STARS = 8
-
-
-def children(node: ast.AST) -> list[ast.AST]:
-    """The nodes right below one, without those that have no place; `ast.iter_child_nodes` takes three times as long."""
-    kind = node.__class__
-    if kind not in _FIELDS:
-        _FIELDS[kind] = _fields(kind)
-    found: list[ast.AST] = []
-    for name in _FIELDS[kind]:
-        value: Any = getattr(node, name, None)
-        if value.__class__ is list:
-            found += [item for item in value if item.__class__ not in _PLAIN]
-        elif value.__class__ not in _PLAIN:
-            found.append(value)
-    return found
-
-
-def walk(node: ast.AST) -> list[ast.AST]:
-    """A node and all below it, in no order to rely on; see `children`."""
-    found = [node]
-    for here in found:
-        found += children(here)
-    return found
-
-
-def _fields(kind: type[ast.AST]) -> tuple[str, ...]:
-    # reversed, so that nodes of one type come off a stack in source order
-    return tuple(f for f in reversed(kind._fields) if f not in _NO_NODES)
 
 
 class Module:
@@ -82,7 +49,7 @@ class Module:
 
     def _index(self) -> None:
         # The hottest loop there is: half the time of reading a file that has nothing wrong in it.
-        by_type, fields = self._by_type, _FIELDS
+        by_type, fields = self._by_type, FIELDS
         stack: list[Any] = [self.tree]
         pop, push = stack.pop, stack.append
         while stack:
@@ -92,17 +59,17 @@ class Module:
             if known is None:
                 by_type[kind] = [node]
                 if kind not in fields:
-                    fields[kind] = _fields(kind)
+                    fields[kind] = fields_of(kind)
             else:
                 known.append(node)
             for name in fields[kind]:
                 value: Any = getattr(node, name, None)
                 if value.__class__ is list:
                     for item in reversed(value):
-                        if item.__class__ not in _PLAIN:
+                        if item.__class__ not in PLAIN:
                             item.parent = node
                             push(item)
-                elif value.__class__ not in _PLAIN:
+                elif value.__class__ not in PLAIN:
                     value.parent = node
                     push(value)
 
@@ -116,6 +83,16 @@ class Module:
     def is_unit_test(self) -> bool:
         """What it does wrong is done to numbers that a test made up: worth a note."""
         return is_unit_test(self.path, self.source.text)
+
+    @cached_property
+    def is_benchmark(self) -> bool:
+        """What it trains is thrown away: only the time that it takes matters."""
+        return is_benchmark(self.path, self.source.text)
+
+    def only_times(self, line: int) -> bool:
+        """Whether this line is in a function that runs a training step to time it."""
+        around = [f for f in self.functions.values() if f.lineno <= line <= (f.end_lineno or 0)]
+        return any(times_only(f.name, self.segment(f)) for f in around)
 
     def notes(self, about: str) -> dict[ast.AST, Any]:
         """A table of answers about nodes, one for each question, kept as long as the file is."""

@@ -202,6 +202,8 @@ def decode(data: bytes) -> tuple[str, str]:
 
 
 def _notebook(path: str, data: bytes) -> Source:
+    if not data.strip():
+        return Source(path, "")  # begun and never saved
     try:
         book = parse_json(data.decode("utf-8-sig"))
         if _language(book) != "python":

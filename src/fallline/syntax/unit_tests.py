@@ -1,4 +1,4 @@
-"""Whether a file is a unit test: it exercises training code on a handful of numbers, and nothing that it trains is kept.
+"""Whether a file is a unit test, or a benchmark: it exercises training code on a handful of numbers, and nothing that it trains is kept.
 
 A research repository calls its evaluation `test.py` or `test_net.py` too, so the name alone does not decide: a unit test also
 imports a test framework, or asserts in functions without data of their own.
@@ -8,10 +8,17 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["is_unit_test"]
+__all__ = ["is_benchmark", "is_unit_test", "times_only"]
 
 _NAMED = re.compile(r"(^|[/\\])(test_[^/\\]*|[^/\\]*_tests?|tests|conftest)\.py$")
 _IN_FOLDER = re.compile(r"(^|[/\\])(\w+[_-])?(unit_?)?tests?[/\\]")
+_BENCHMARK = re.compile(
+    r"(?i)(^|[/\\])(bench|benchmarks?|profiling)[/\\]|(^|[/\\_])(bench|benchmark|profile|profiler|throughput)(_[^/\\]*)?\.py$"
+)
+_TIMES = re.compile(r"\b(perf_counter|time\.time|cuda\.Event|do_bench|utils\.benchmark|profile)\b")
+_TIMED = re.compile(
+    r"(?i)bench|profil|throughput|latency|\b(time|speed) and\b|consumption|used average time"
+)
 _FRAMEWORK = re.compile(
     r"^[ \t]*(?:import|from)[ \t]+(?:pytest|unittest|absl\.testing|parameterized|hypothesis|torch\.testing|testing_utils|common_utils)\b",
     re.M,
@@ -27,3 +34,13 @@ def is_unit_test(path: str, text: str) -> bool:
     if _FRAMEWORK.search(text) is not None:
         return True
     return _TEST.search(text) is not None and _ASSERTS.search(text) is not None
+
+
+def times_only(name: str, text: str) -> bool:
+    """A function that runs a step to time it: by its name or its documentation, and because it reads a clock."""
+    return _TIMES.search(text) is not None and _TIMED.search(f"{name} {text[:600]}") is not None
+
+
+def is_benchmark(path: str, text: str) -> bool:
+    """By its name or folder, and because it reads a clock: it runs a training step to time it."""
+    return _BENCHMARK.search(path) is not None and _TIMES.search(text) is not None

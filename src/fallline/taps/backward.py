@@ -87,5 +87,5 @@ def _grad(original: Wrapped) -> Wrapped:
     return grad
 
 
-BACKWARD = Topic(BackwardCall, Tap(_patch_backward))
+BACKWARD = Topic(BackwardCall, Tap(_patch_backward, hot=True))
 GRADIENTS_TAKEN = Topic(GradientsTaken, Tap(_patch_grad))

@@ -14,7 +14,7 @@ from fallline.taps.frames import caller
 from fallline.taps.patches import Patches, Wrapped
 from fallline.taps.tap import Call, Tap, Topic, new, switch, thread
 
-__all__ = ["CLIP", "ClipCall", "tap_clip"]
+__all__ = ["CLIP", "ClipCall", "listed", "tap_clip"]
 
 
 @dataclass(slots=True)
@@ -42,19 +42,20 @@ def _install(patches: Patches) -> None:
     ):
         if not hasattr(utils, name):  # the halves are public from torch 2.6 on
             continue
-        tap_clip(patches, utils, name, how, threshold, _listed)
+        tap_clip(patches, utils, name, how, threshold, listed)
         original, tapped = getattr(nn.utils, name, None), getattr(utils, name)
         if original is not None and original is not tapped:
             setattr(nn.utils, name, tapped)
             patches.on_removal(functools.partial(setattr, nn.utils, name, original))
 
 
-def _listed(parameters: Any) -> tuple[Any, Any]:
+def listed(parameters: Any) -> tuple[Any, Any]:
+    """What to hand on of a clip's first argument, and the tensors in it."""
     if isinstance(parameters, Tensor | list | tuple):
         return parameters, parameters
-    listed = list(parameters)
+    tensors = list(parameters)
     # torch warns about an exhausted generator, so an empty one has to stay one
-    return (listed or (p for p in listed)), listed
+    return (tensors or (p for p in tensors)), tensors
 
 
 def tap_clip(

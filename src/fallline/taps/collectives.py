@@ -13,7 +13,7 @@ import torch
 
 from fallline.taps.frames import caller
 from fallline.taps.patches import Patches, Wrapped
-from fallline.taps.tap import Call, Tap, Topic, published_at_rest
+from fallline.taps.tap import Call, Tap, Topic, published_at_rest, switch
 
 __all__ = ["COLLECTIVE", "Collective"]
 
@@ -58,6 +58,8 @@ def _install(patches: Patches) -> None:
 
 def _tell(name: str, original: Wrapped) -> Wrapped:
     def collective(*args: Any, **kwargs: Any) -> Any:
+        if switch.replaying:  # the other ranks are not there
+            raise RuntimeError(f"{name}() needs the other ranks, which do not run this again")
         if torch.compiler.is_compiling() or _depth.now or not published_at_rest():
             return original(*args, **kwargs)
         group = kwargs.get("group")

@@ -11,7 +11,17 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from fallline.taps.frames import caller
 from fallline.taps.patches import Patches, Wrapped
-from fallline.taps.tap import Call, Tap, Topic, new, published, published_at_rest, switch, thread
+from fallline.taps.tap import (
+    Call,
+    Tap,
+    Topic,
+    announced,
+    new,
+    published,
+    published_at_rest,
+    switch,
+    thread,
+)
 
 __all__ = [
     "BATCH",
@@ -87,7 +97,7 @@ def _patch_next_index(patches: Patches) -> None:
 
 
 def _patch_sampler(patches: Patches) -> None:
-    patches.patch(DistributedSampler, "__init__", _sampler)
+    patches.patch(DistributedSampler, "__init__", announced(SAMPLER_MADE))
 
 
 def _patch_set_epoch(patches: Patches) -> None:
@@ -151,17 +161,6 @@ def _next_index(original: Wrapped) -> Wrapped:
         return index
 
     return _next_index
-
-
-def _sampler(original: Wrapped) -> Wrapped:
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        if published_at_rest():
-            call = SamplerMade(caller(), self)
-            for handler in SAMPLER_MADE.after:
-                handler(call)
-
-    return __init__
 
 
 def _set_epoch(original: Wrapped) -> Wrapped:

@@ -25,6 +25,7 @@ __all__ = [
     "cells",
     "claim",
     "direct",
+    "entry",
     "from_torch",
     "is_user_file",
     "locate",
@@ -316,4 +317,14 @@ def caller() -> FrameType:
     except (AttributeError, ValueError):  # called from no Python at all
         return _getframe()
     found: FrameType = here
+    return found
+
+
+def entry(frame: FrameType | None) -> FrameType | None:
+    """From this frame outwards, the call that the user's line made into a framework; None where it called torch itself."""
+    found = None
+    while frame is not None and not is_user_file(frame.f_code.co_filename):
+        if not _between[frame.f_code.co_filename]:
+            found = frame
+        frame = frame.f_back
     return found

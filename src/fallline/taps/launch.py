@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fallline.errors import UsageError
+from fallline.runs.ending import ending
 from fallline.taps.frames import claim
 from fallline.taps.on_import import after_import
 
@@ -47,17 +48,17 @@ def run_target(
     exit handlers have run. It is itself the interpreter's last exit handler, registered before the script's own.
     """
     prepared = prepare(target, arguments, module=module)
-    ending = _Ending(finish)
-    atexit.register(ending)
+    over = _Ending(finish)
+    atexit.register(over)
     ready()
     status, error = run_prepared(prepared)
     if isinstance(error, SystemExit):
-        ending.status = f"exit {status}"
+        over.status = f"exit {status}"
     elif error is not None:
-        ending.status = f"raised {type(error).__name__}: {error}"
+        over.status = ending(error)
         crashed(error)
         report(error)
-    ending.interrupted = isinstance(error, KeyboardInterrupt)
+    over.interrupted = isinstance(error, KeyboardInterrupt)
     return status
 
 

@@ -17,7 +17,17 @@ from torch.nn.modules import module as global_hooks
 
 from fallline.taps.frames import caller
 from fallline.taps.patches import Patches, Wrapped
-from fallline.taps.tap import Call, Tap, Topic, new, published, published_at_rest, switch, thread
+from fallline.taps.tap import (
+    Call,
+    Tap,
+    Topic,
+    announced,
+    new,
+    published,
+    published_at_rest,
+    switch,
+    thread,
+)
 
 __all__ = [
     "FORWARD",
@@ -97,7 +107,7 @@ def _hook_registration(patches: Patches) -> None:
 
 
 def _patch_wrapper(patches: Patches) -> None:
-    patches.patch(nn.parallel.DistributedDataParallel, "__init__", _wrap)
+    patches.patch(nn.parallel.DistributedDataParallel, "__init__", announced(WRAPPED))
 
 
 class _Hollow:
@@ -200,18 +210,7 @@ def _registered(module: nn.Module, name: str, new: Any) -> None:
             handler(call)
 
 
-def _wrap(original: Wrapped) -> Wrapped:
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        if published_at_rest():
-            call = ModuleWrapped(caller(), self)
-            for handler in WRAPPED.after:
-                handler(call)
-
-    return __init__
-
-
-_calls = Tap(_patch_call, variants=True)
+_calls = Tap(_patch_call, variants=True, hot=True)
 FORWARD = Topic(ForwardCall, _calls)
 MODULE_CALL = Topic(ModuleCall, _calls)
 MODULE_MADE = Topic(ModuleMade, Tap(_patch_init))

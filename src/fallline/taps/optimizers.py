@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import get_ident
+from types import FrameType
 from typing import Any
 
 from torch import nn
@@ -15,8 +17,19 @@ from torch.optim.optimizer import (
 )
 
 from fallline.taps.frames import caller
+from fallline.taps.parts import Whole
 from fallline.taps.patches import Patches, Wrapped
-from fallline.taps.tap import Call, Tap, Topic, new, published_at_rest, switch, thread
+from fallline.taps.tap import (
+    Call,
+    Tap,
+    Topic,
+    announced,
+    new,
+    published,
+    published_at_rest,
+    switch,
+    thread,
+)
 
 __all__ = [
     "CLOSURE",
@@ -24,13 +37,16 @@ __all__ = [
     "PARAMETERS_ADDED",
     "STATE_LOADED",
     "STEP",
+    "STEP_PART",
     "ZERO_GRAD",
     "ClosureCall",
     "OptimizerMade",
     "ParametersAdded",
     "StateLoaded",
     "StepCall",
+    "StepPart",
     "ZeroGradCall",
+    "joined",
 ]
 
 
@@ -40,6 +56,13 @@ class StepCall(Call):
 
     optimizer: Optimizer
     closure: bool = False  # the gradients are made inside: see CLOSURE
+
+
+@dataclass(slots=True)
+class StepPart(Call):
+    """One of several steps that make up an update: before, for all but the first, whose update begins then; after, for each."""
+
+    optimizer: Optimizer
 
 
 @dataclass(slots=True)
@@ -78,6 +101,23 @@ class StateLoaded(Call):
     state: Any
 
 
+_whole = Whole()
+
+
+@contextmanager
+def joined() -> Iterator[None]:
+    """The steps in here are one step, which ends with this block."""
+    before = _whole.join()
+    first = None
+    try:
+        yield
+        first = _whole.first
+    finally:
+        _whole.part(before)
+    if first is not None:
+        _after_step(first[0], (), {}, first[1])
+
+
 def _hook_steps(patches: Patches) -> None:
     patches.on_removal(register_optimizer_step_pre_hook(_before_step).remove)
     patches.on_removal(register_optimizer_step_post_hook(_after_step).remove)
@@ -89,7 +129,8 @@ def _patch_zero_grad(patches: Patches) -> None:
 
 
 def _patch_init(patches: Patches) -> None:
-    patches.patch(Optimizer, "__init__", _init)
+    patches.patch(Optimizer, "__init__", announced(OPTIMIZER_MADE))
+    patches.patch(Optimizer, "__init__", _made)
 
 
 def _patch_add_param_group(patches: Patches) -> None:
@@ -102,14 +143,22 @@ def _patch_load(patches: Patches) -> None:
 
 def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
     """A hook of torch, in front of every step; what it returns replaces the arguments."""
+    if not _whole.begins(optimizer):
+        if _whole.first is not None and published():
+            _publish_part(STEP_PART.before, optimizer)
+        return None
     if switch.quiet or (thread.ident != get_ident() and thread.keeps_out()):
         pulse = switch.pulse
         if pulse is not None and thread.ident == get_ident() and not switch._silent:
             pulse.before(optimizer)
+        if _whole.joins:
+            _whole.first = (optimizer, caller())
         return None
     closure = args[1] if len(args) > 1 else kwargs.get("closure") if kwargs else None
     call = new(StepCall)
     call.frame, call.optimizer, call.closure = caller(), optimizer, callable(closure)
+    if _whole.joins:
+        _whole.first = (optimizer, call.frame)
     for handler in STEP.before:
         handler(call)
     if closure is None or not callable(closure) or not CLOSURE.heard:
@@ -118,6 +167,12 @@ def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
     if len(args) > 1:
         return (args[0], watched, *args[2:]), kwargs
     return args, {**kwargs, "closure": watched}
+
+
+def _publish_part(handlers: tuple[Callable[[StepPart], Any], ...], optimizer: Optimizer) -> None:
+    call = StepPart(caller(), optimizer)
+    for handler in handlers:
+        handler(call)
 
 
 def _evaluated(closure: Callable[[], Any], optimizer: Optimizer) -> Callable[[], Any]:
@@ -129,15 +184,21 @@ def _evaluated(closure: Callable[[], Any], optimizer: Optimizer) -> Callable[[],
     return evaluated
 
 
-def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-    """A hook of torch, behind every step."""
+def _after_step(
+    optimizer: Optimizer, args: Any, kwargs: Any, here: FrameType | None = None
+) -> None:
+    """A hook of torch, behind every step. `here`: the frame it was called from, where that is known."""
+    if not _whole.ends(optimizer):
+        if _whole.first is not None and published():
+            _publish_part(STEP_PART.after, optimizer)
+        return
     if switch.quiet or (thread.ident != get_ident() and thread.keeps_out()):
         pulse = switch.pulse
         if pulse is not None and thread.ident == get_ident() and not switch._silent:
             pulse.after(optimizer)
         return
     call = new(StepCall)
-    call.frame, call.optimizer, call.closure = caller(), optimizer, False
+    call.frame, call.optimizer, call.closure = here or caller(), optimizer, False
     for handler in STEP.after:
         handler(call)
 
@@ -170,13 +231,10 @@ def _add_param_group(original: Wrapped) -> Wrapped:
     return add_param_group
 
 
-def _init(original: Wrapped) -> Wrapped:
+def _made(original: Wrapped) -> Wrapped:
     def __init__(self: Optimizer, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        if published_at_rest():
-            call = OptimizerMade(caller(), self)
-            for handler in OPTIMIZER_MADE.after:
-                handler(call)
+        _whole.made(self)
 
     return __init__
 
@@ -195,8 +253,9 @@ def _load_state_dict(original: Wrapped) -> Wrapped:
 
 _steps = Tap(_hook_steps)
 STEP = Topic(StepCall, _steps)
+STEP_PART = Topic(StepPart, _steps)
 CLOSURE = Topic(ClosureCall, _steps)
-ZERO_GRAD = Topic(ZeroGradCall, Tap(_patch_zero_grad))
+ZERO_GRAD = Topic(ZeroGradCall, Tap(_patch_zero_grad, hot=True))
 OPTIMIZER_MADE = Topic(OptimizerMade, Tap(_patch_init))
 STATE_LOADED = Topic(StateLoaded, Tap(_patch_load))
 PARAMETERS_ADDED = Topic(ParametersAdded, Tap(_patch_add_param_group))

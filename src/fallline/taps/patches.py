@@ -22,6 +22,7 @@ class Patches:
     def __init__(self, *, rebind: bool = False) -> None:
         self._rebinds = rebind
         self._undo: list[Callable[[], None]] = []
+        self._patched: list[_Patch] = []
 
     def remove(self) -> None:
         for undo in reversed(self._undo):
@@ -32,12 +33,22 @@ class Patches:
         self, owner: Any, name: str, make: Callable[[Wrapped], Wrapped], *, imported: bool = False
     ) -> None:
         """Replace `owner.name` by `make(original)`. `imported`: a function that people import by name."""
-        original = owner.__dict__[name] if isinstance(owner, type) else getattr(owner, name)
-        wrapper = functools.wraps(original)(make(original))
-        setattr(owner, name, wrapper)
-        self._undo.append(lambda: _put_back(owner, name, wrapper, original))
-        if imported and self._rebinds:
-            self._rebind(original, wrapper)
+        patched = _Patch(owner, name, make)
+        self._undo.append(patched.lift)
+        if not imported:  # who has imported it by name would keep the wrapper
+            self._patched.append(patched)
+        elif self._rebinds:
+            self._rebind(patched.original, patched.wrapper)
+
+    def lift(self) -> None:
+        """Out of the way for a while: the originals are in their places."""
+        for patched in reversed(self._patched):
+            patched.lift()
+
+    def lay(self) -> None:
+        """In place again."""
+        for patched in self._patched:
+            patched.lay()
 
     def on_removal(self, undo: Callable[[], None]) -> None:
         self._undo.append(undo)
@@ -58,8 +69,35 @@ class Patches:
                     self._undo.append(functools.partial(names.__setitem__, name, original))
 
 
-def _put_back(owner: Any, name: str, wrapper: Wrapped, original: Wrapped) -> None:
-    """Undo a patch, unless someone else has put theirs on top of ours since."""
-    current = owner.__dict__.get(name) if isinstance(owner, type) else getattr(owner, name, None)
-    if current is wrapper:
-        setattr(owner, name, original)
+class _Patch:
+    """One function or method that is replaced."""
+
+    def __init__(self, owner: Any, name: str, make: Callable[[Wrapped], Wrapped]) -> None:
+        self._owner, self._name, self._make = owner, name, make
+        self._lifted = True
+        self._wrap(self._current())
+
+    def _current(self) -> Any:
+        owner, name = self._owner, self._name
+        return owner.__dict__.get(name) if isinstance(owner, type) else getattr(owner, name, None)
+
+    def _wrap(self, original: Any) -> None:
+        self.original = original
+        self.wrapper = functools.wraps(original)(self._make(original))
+        self.lay()
+
+    def lift(self) -> None:
+        """The original is there again, unless someone else has put theirs on top of ours since."""
+        if self._current() is self.wrapper:
+            setattr(self._owner, self._name, self.original)
+            self._lifted = True
+
+    def lay(self) -> None:
+        """In place again, around what someone else may have put there meanwhile."""
+        if self._lifted:
+            current = self._current()
+            if current is not self.original:
+                self._wrap(current)
+                return
+            setattr(self._owner, self._name, self.wrapper)
+            self._lifted = False

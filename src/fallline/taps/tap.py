@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,8 +11,8 @@ from threading import get_ident
 from types import FrameType
 from typing import Any, Generic, Protocol, TypeVar
 
-from fallline.taps.frames import Place, place
-from fallline.taps.patches import Patches
+from fallline.taps.frames import Place, caller, place
+from fallline.taps.patches import Patches, Wrapped
 from fallline.taps.thread import TrainingThread
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Switch",
     "Tap",
     "Topic",
+    "announced",
     "new",
     "published",
     "published_at_rest",
@@ -86,6 +88,8 @@ class Switch:
         """Publish no more of updates than their steps, to this one; None: everything again. New objects and epochs always count."""
         self.pulse = pulse
         self.quiet = self._silent or pulse is not None
+        for tap in _hot:
+            tap.rest(pulse is not None)
 
 
 class Reached(BaseException):
@@ -136,10 +140,15 @@ def replaying() -> Iterator[None]:
 class Tap:
     """Patches that belong together, in place while anyone listens to one of their topics.
 
-    With `variants`, `install` asks which topics are heard, and is called again when that changes.
+    With `variants`, `install` asks which topics are heard, and is called again when that changes. `hot`: what it patches is called
+    so often that the patches go away while the switch rests.
     """
 
-    def __init__(self, install: Callable[[Patches], None], *, variants: bool = False) -> None:
+    def __init__(
+        self, install: Callable[[Patches], None], *, variants: bool = False, hot: bool = False
+    ) -> None:
+        if hot:
+            _hot.append(self)
         self._install = install
         self._variants = variants
         self._patches: Patches | None = None
@@ -148,6 +157,14 @@ class Tap:
 
     def add(self, topic: Topic[Any]) -> None:
         self._topics.append(topic)
+
+    def rest(self, rests: bool) -> None:
+        """Nothing is published meanwhile."""
+        if self._patches is not None:
+            if not rests:
+                self._patches.lay()
+            elif not _compiled():
+                self._patches.lift()
 
     def refresh(self, rebind: bool) -> None:
         """Someone has come or gone."""
@@ -162,6 +179,15 @@ class Tap:
         if any(heard):
             self._patches = Patches(rebind=rebind)
             self._install(self._patches)
+
+
+_hot: list[Tap] = []
+
+
+def _compiled() -> bool:
+    """torch has compiled code, which may have to be compiled again where a method of a module changes."""
+    frames = sys.modules.get("torch._dynamo.convert_frame")
+    return bool(getattr(frames, "FRAME_COUNTER", 0))
 
 
 class Topic(Generic[C]):
@@ -186,6 +212,22 @@ class Topic(Generic[C]):
         for handler in self.after:
             handler(call)
         return result
+
+
+def announced(topic: Topic[Any]) -> Callable[[Wrapped], Wrapped]:
+    """A patch of `__init__`: the object is published on this topic when it has been made."""
+
+    def make(original: Wrapped) -> Wrapped:
+        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+            original(self, *args, **kwargs)
+            if published_at_rest():
+                call = topic.kind(caller(), self)
+                for handler in topic.after:
+                    handler(call)
+
+        return __init__
+
+    return make
 
 
 _followers = 0  # subscriptions that are going on

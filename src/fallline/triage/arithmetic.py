@@ -14,6 +14,8 @@ _TOKENS = re.compile(r"(?i)\b(\d+(?:\.\d+)?)\s?(k|m|b|t)?(?:illion)?\s+tokens\b"
 _CARD = re.compile(r"(?i)\b(\d+)\s?gi?b\b")
 _CARDS = {"3090": 24, "4090": 24, "l4": 24, "a10": 24, "a6000": 48, "l40": 48, "h100": 80, "h200": 141, "v100": 32, "t4": 16, "2080": 11}  # fmt: skip
 _GPUS = re.compile(r"(?i)\b(\d+)\s*(?:x\s*)?(?:gpus?|ranks|cards|a100s?|h100s?)\b")
+_EACH = re.compile(r"(?i)\b(\d+)\s*[x×]\s*(?:\w+\s+)?(\d+)\s?gi?b\b")  # 8x80GB
+_FULL = re.compile(r"(?i)\boom\b|out of memory")  # it was tried: then arithmetic does not help
 _MEMORY = re.compile(
     r"(?i)\bfit|memory|\bgi?b\b|\d\s?gi?b\b|fine.?tun|adam states|optimizer state|vram|8.?bit"
 )
@@ -42,7 +44,8 @@ class Sum:
 
 def reckoned(text: str) -> Sum | None:
     """The answer to a question that its own numbers answer; None for any other."""
-    return _updates(text) or (_memory(text) if _MEMORY.search(text) else None)
+    wanted = _MEMORY.search(text) and not _FULL.search(text)
+    return _updates(text) or (_memory(text) if wanted else None)
 
 
 def _first(pattern: re.Pattern[str], text: str) -> float | None:
@@ -107,7 +110,8 @@ def _memory(text: str) -> Sum | None:
     model = model_of(sizes[0][0])
     low = text.lower()
     name = f"{sizes[0][1]}{sizes[0][2].upper()}"
-    gpus = int(max([1.0, *(float(n) for n in _GPUS.findall(text))]))
+    counts = [*_GPUS.findall(text), *(n for n, _ in _EACH.findall(text))]
+    gpus = int(max([1.0, *map(float, counts)]))
     n = model.parameters
     if re.search(r"8.?bit", low) and "optim" in low:
         return _eight_bit(name, n)
@@ -159,8 +163,9 @@ def _adapted(name: str, model: Model, card: float, train: str, tokens: int) -> S
     fits = planned.total <= card * GB
     called = {"lora": "LoRA", "qlora": "QLoRA"}[train]
     frozen = "bf16" if train == "lora" else "4 bit"
+    parts = planned.as_dict()
     return Sum(
-        f"{called} on {name} keeps the frozen weights in {frozen} and needs about {planned.as_dict()['total']:.1f} GB with checkpointing, at {tokens} tokens in a micro-batch. "
+        f"{called} on {name} keeps the frozen weights in {frozen} ({parts['weights']:.1f} GB) and needs about {parts['total']:.1f} GB with checkpointing, at {tokens} tokens in a micro-batch. "
         f"It {'fits' if fits else 'does not fit'} into {card:g} GB.",
         "yes" if fits else "no",
         [_command(name, card, train, tokens)],

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from fallline.triage.claim import Claim, claims
-from fallline.triage.messages import found, readings
+from fallline.triage.messages import found, particular, readings
 from fallline.triage.words import root, tokens
 
 __all__ = ["Chosen", "choose"]
@@ -18,6 +18,7 @@ _MESSAGE = 6.0  # a known message decides
 _PARTICULAR = 40  # characters of a message that count as one
 _FOUND = 3.0  # so does what was found in the code, unless a message says otherwise
 _LEADS = 1.0  # and the worst finding first
+_SEEN = 3.0  # or a shape of the pasted code
 _GATE, _GROUP = 0.35, 0.12  # the words a claim asks for, and each further group of them
 _LIKE = 2.2  # sounding like one of its questions
 _ROUTED = 0.15  # being of the specialist that the whole question points to
@@ -40,6 +41,7 @@ class Chosen:
     score: float
     read: dict[str, str]
     told: bool = False  # by a pasted message
+    seen: bool = False  # by a shape of the pasted code
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +92,14 @@ def _likeness(prose: str) -> dict[int, float]:
 
 
 def choose(
-    text: str, prose: str, words: list[str], codes: Sequence[str], specialists: Sequence[str]
+    text: str,
+    prose: str,
+    words: list[str],
+    codes: Sequence[str],
+    specialists: Sequence[str],
+    shapes: frozenset[str] = frozenset(),
 ) -> list[Chosen]:
-    """The claims that answer, best first: one, or two where the question is about both. `codes` are what evidence shows, worst first."""
+    """The claims that answer, best first: one, or two where the question is about both, then what shapes of the code add. `codes` are what evidence shows, worst first; `shapes` are those of the code."""
     shows, sizes = readings(text)
     like = _likeness(prose)
     low = text.lower()
@@ -101,16 +108,17 @@ def choose(
     for n, claim in enumerate(claims()):
         if claim.never is not None and claim.never.holds(words, low):
             continue
-        scored = _scored(claim, like.get(n, 0.0), text, flat, low, words, codes, shows)
+        scored = _scored(claim, like.get(n, 0.0), text, flat, low, words, codes, shows, shapes)
         if scored is not None:
             score, read, told = scored
             score += _ROUTED if claim.specialist in specialists[:1] else 0.0
-            ranked.append(Chosen(claim, score, {**sizes, **read}, told))
+            seen = claim.code in shapes
+            ranked.append(Chosen(claim, score, {**sizes, **read}, told, seen))
     ranked.sort(key=lambda c: (-c.score, c.claim.id))
     best = [c for c in ranked if c.score >= _ENOUGH][:2]
     if len(best) == 2 and not _both(best[0], best[1]):
         best = best[:1]
-    return best
+    return best + [c for c in ranked if c.seen and c not in best]
 
 
 def _scored(
@@ -122,21 +130,27 @@ def _scored(
     words: list[str],
     codes: Sequence[str],
     shows: frozenset[str],
+    shapes: frozenset[str],
 ) -> tuple[float, dict[str, str], bool] | None:
     # a longer message is a more particular one
-    told = [(len(m), read) for m in claim.messages if (read := found(m, text, flat)) is not None]
+    told = [
+        (particular(m), read) for m in claim.messages if (read := found(m, text, flat)) is not None
+    ]
     gate = claim.when is not None and claim.when.holds(words, low)
     score = _LIKE * like
     if gate:
         assert claim.when is not None
         score += _GATE + _GROUP * len(claim.when.groups)
     if told:
-        if claim.reads and claim.reads not in shows:
+        if (claim.reads and claim.reads not in shows) or (claim.code and claim.code not in shapes):
             return None
         length, read = max(told, key=lambda row: row[0])
-        return _MESSAGE + bool(claim.reads) + length / _PARTICULAR + score / 10, read, True
+        shown = bool(claim.reads or claim.code)
+        return _MESSAGE + shown + length / _PARTICULAR + score / 10, read, True
     if claim.reads:
         return None
+    if claim.code in shapes:
+        return score + _SEEN, {}, False
     if places := [n for n, code in enumerate(codes) if code in claim.rules]:
         return score + _FOUND + (_LEADS if places[0] == 0 else 0.0), {}, False
     if gate and like < _HEARD:

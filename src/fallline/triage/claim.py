@@ -9,6 +9,7 @@
     message: unscale_() has already {…}       a pasted message; {name} is read from it, {…} is skipped
     reads: fragmented                         what the numbers of the message must show (messages.py)
     rules: FL201                              findings that lead here
+    code: optimizer-before-model              a shape of the pasted code that leads here (seen.py)
     verdict: no                               to the wordings above that want a yes or a no, and to questions that ask the same; `no, turns`: to "is it right?"
     yes: must I unscale before I clip?        a wording with a verdict of its own (`yes:`, `no:`)
     clarify: Do you use ...?                  what to ask back when the question is too vague
@@ -95,6 +96,7 @@ class Claim:
     when: Condition | None = None
     never: Condition | None = None
     rules: tuple[str, ...] = ()
+    code: str = ""
     verdict: str | None = None
     turns: bool = False
     own: dict[str, str] = field(default_factory=dict)  # wordings with a verdict of their own
@@ -192,6 +194,8 @@ class _Page:
                 claim.never = Condition.of(value)
             case "rules":
                 claim.rules = tuple(value.replace(",", " ").split())
+            case "code":
+                claim.code = value
             case "verdict":
                 claim.verdict, _, turning = (v.strip() for v in value.partition(","))
                 claim.turns = turning == "turns"

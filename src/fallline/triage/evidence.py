@@ -16,6 +16,7 @@ from fallline.finding import Finding
 from fallline.runs.findings import read_findings
 from fallline.runs.read import read_run
 from fallline.runs.series import Series
+from fallline.syntax.names import HABITS
 from fallline.triage.pasted import unfenced
 from fallline.verdict.project import read_paths
 
@@ -24,16 +25,6 @@ __all__ = ["Gathered", "code_in", "corrected", "gather", "lines_back", "seen_in"
 _FENCE = re.compile(r"```(?:py|python|python3)?[ \t]*\n(.*?)(?:```|\Z)", re.S)
 _LARGEST = 2_000_000
 _PASTED = "<question>"
-_IMPORTS = {
-    "torch": "import torch",
-    "nn": "import torch.nn as nn",
-    "F": "import torch.nn.functional as F",
-    "autocast": "from torch.amp import autocast",
-    "GradScaler": "from torch.amp import GradScaler",
-    "clip_grad_norm_": "from torch.nn.utils import clip_grad_norm_",
-    "DDP": "from torch.nn.parallel import DistributedDataParallel as DDP",
-    "DataLoader": "from torch.utils.data import DataLoader",
-}
 
 
 @dataclass(slots=True)
@@ -119,13 +110,19 @@ def _changes(before: str, after: str) -> str:
 def _assumed(text: str) -> str:
     """The imports that a pasted fragment leaves out because everybody knows them."""
     return "".join(
-        f"{line}\n"
-        for name, line in _IMPORTS.items()
+        f"{_import(name, dotted)}\n"
+        for name, dotted in HABITS.items()
         if re.search(rf"\b{name}\b", text)
         and not re.search(
             rf"import\b[^\n]*\b{name}\b|^{name} *=|(?:def|class) {name}\b", text, re.M
         )
     )
+
+
+def _import(name: str, dotted: str) -> str:
+    home, _, last = dotted.rpartition(".")
+    known_as = "" if name == last else f" as {name}"
+    return f"from {home} import {last}{known_as}" if home else f"import {last}{known_as}"
 
 
 def _moved(finding: Finding, lines: int) -> Finding:

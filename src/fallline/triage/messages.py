@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
-__all__ = ["found", "readings"]
+__all__ = ["found", "particular", "readings"]
 
 _HOLE = re.compile(r"\{([^{}]*)\}")
 _SPACE = re.compile(r"\s+")
@@ -38,6 +38,11 @@ def found(message: str, text: str, flat: str) -> dict[str, str] | None:
         return None
     match = re.search(pattern, text, re.I)
     return None if match is None else {k: v.strip() for k, v in match.groupdict().items()}
+
+
+def particular(message: str) -> int:
+    """How many characters of a message are its own: the more, the more particular it is."""
+    return sum(map(len, _template(message)[0]))
 
 
 @cache

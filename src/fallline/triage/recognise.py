@@ -24,9 +24,9 @@ from fallline.triage.pasted import unfenced
 from fallline.triage.playbook import Case, cases_of, playbooks
 from fallline.triage.words import familiar, holds, other_framework, pointers, scope, spelled, tokens
 
-__all__ = ["Match", "Question", "recognise"]
+__all__ = ["LONGEST", "Match", "Question", "recognise"]
 
-_LONGEST = 20_000  # characters of a question that are looked at
+LONGEST = 20_000  # characters of a question that are looked at
 _LOOKING = 0.7  # what looking like a phrase weighs
 _POINTING = 0.37  # what one sign of a specialist weighs
 _IN_CODE = 0.3  # words in fenced code say less than words in prose: every loop has an optimizer
@@ -63,7 +63,7 @@ class Question:
 
     @classmethod
     def of(cls, text: str) -> Question:
-        short = _ORDERED.sub(" ", text[:_LONGEST])
+        short = _ORDERED.sub(" ", text[:LONGEST])
         code = "\n".join(_FENCE.findall(short))
         if not code and (code := unfenced(short)):
             return cls(short, short.replace(code, " ").lower(), code)

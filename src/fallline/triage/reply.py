@@ -13,18 +13,21 @@ from fallline.triage.claim import Action, Claim
 from fallline.triage.evidence import Gathered
 from fallline.triage.judge import answers, asked_first, clean, nothing_about, only_code_tells
 from fallline.triage.playbook import Case
-from fallline.triage.recognise import Question
+from fallline.triage.recognise import LONGEST, Question
+from fallline.triage.seen import seen_in_code
 from fallline.triage.shape import Shape
-from fallline.triage.words import foreign, other_framework, spelled, tokens, vague
+from fallline.triage.words import foreign, other_framework, scope, spelled, tokens, vague
 
 __all__ = ["Reply", "compose"]
 
 _MOST = 3
+_KNOWN = 1.5  # a question this much like one of ours is ours, whatever its other words are
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`])")
 _FENCE = re.compile(r"```(?:python)?\n(.*?)```", re.S)
 NOT_OURS = (
     "This does not look like a question about PyTorch training, and fallline knows nothing else."
 )
+PERHAPS_OURS = "If it is one, paste the error message, or say what the run does."
 ASK_BACK = "What do you see: an error message, a loss that is NaN, flat or rising, a run that is slow, or one that runs out of memory?"
 NARROW = "What goes wrong, or what do you want to achieve with it?"
 SHOW_CODE = "Can you paste the loop, or name the file that it is in?"
@@ -67,26 +70,36 @@ def compose(
 ) -> Reply:
     """Answer from the evidence, else from the claims, else from the nearest case, else ask back."""
     question = Question.of(text)
-    words = spelled(tokens(question.text))
+    raw = text[:LONGEST]  # with the names of specialists, which are words of messages too
+    words = spelled(tokens(raw))
     shape = Shape.of(question.prose)
     codes = [f.code for f in evidence.serious]
-    chosen = choose(question.text, question.prose, words, codes, specialists)
-    fit = _Fit(words, question.text.lower())
+    shapes = seen_in_code("\n".join(evidence.read.values()) or question.code)
+    chosen = choose(raw, question.prose, words, codes, specialists, shapes)
+    beside = [c for c in chosen[1:] if c.seen]
+    chosen = [c for c in chosen if c not in beside]
+    fit = _Fit(words, raw.lower())
     told = bool(chosen and chosen[0].told)
-    strange = other_framework(question.text) or (not cases and not told and foreign(question.text))
+    sum_ = None if told else reckoned(question.text)
+    known = told or sum_ is not None or bool(chosen and chosen[0].score >= _KNOWN)
+    ours = bool(cases) or known or (scope(question.text) >= 1.0 and not foreign(question.text))
+    strange = other_framework(question.text) or not ours
     if strange and not evidence.read and not evidence.findings and not run:
         if vague(words):
             return Reply(ASK_BACK, None, [SHOW], ASK_BACK)
-        return Reply(NOT_OURS, ours=False)
+        near = scope(question.text) > 0.0
+        return Reply(f"{NOT_OURS} {PERHAPS_OURS}" if near else NOT_OURS, ours=False)
     if evidence.serious and not told:
-        return _from_findings(question, evidence, shape, chosen, fit, run)
+        return _from_findings(question, evidence, shape, chosen, beside, fit, run)
+    if chosen and chosen[0].seen:
+        return _from_claims(chosen[:1], shape, fit, run)
     if shape.mine and evidence.read and not told:
         return _clean_code(question.prose, evidence, shape)
     if not (told or run or evidence.findings) and only_code_tells(question.prose, shape):
         return Reply(f"Only the code can tell. {SHOW_CODE}", None, [READ], SHOW_CODE)
     if healthy and not told:
         return _healthy(chosen, fit)
-    if not told and (sum_ := reckoned(question.text)) is not None:
+    if sum_ is not None:
         return Reply(sum_.says, sum_.verdict if shape.decides else None, sum_.actions)
     if chosen:
         return _from_claims(chosen, shape, fit, run)
@@ -129,7 +142,7 @@ def _from_claims(chosen: list[Chosen], shape: Shape, fit: _Fit, run: str) -> Rep
         actions = [_looked_up(a, run) for a in actions]
     return Reply(
         _short(says),
-        _verdict(shape, first.claim),
+        _verdict(shape, first.claim, first.seen),
         actions,
         first.claim.clarify or None,
         [c.claim.id for c in chosen],
@@ -137,8 +150,10 @@ def _from_claims(chosen: list[Chosen], shape: Shape, fit: _Fit, run: str) -> Rep
     )
 
 
-def _verdict(shape: Shape, claim: Claim) -> str | None:
+def _verdict(shape: Shape, claim: Claim, seen: bool = False) -> str | None:
     """Yes or no, where the question asks what the claim answers; nothing where that is not certain."""
+    if seen and shape.mine:
+        return shape.judged(wrong=True)
     heard = {
         said
         for own in ("yes", "no", "depends")
@@ -163,6 +178,7 @@ def _from_findings(
     evidence: Gathered,
     shape: Shape,
     chosen: list[Chosen],
+    beside: list[Chosen],
     fit: _Fit,
     run: str,
 ) -> Reply:
@@ -184,6 +200,8 @@ def _from_findings(
         verdict = _verdict(shape, extra[0].claim)
     actions = [_instead(worst, evidence, run)]
     actions += [_other(f) for f in _distinct(found[1:], worst.code)][: _MOST - 1]
+    seen = [c.claim for c in (*chosen, *beside) if c.seen and c not in extra]
+    actions += [Action(_SENTENCE.split(claim.says)[0]) for claim in seen]
     _with_changes(actions, [worst, *_distinct(found[1:], worst.code)], evidence)
     if extra and len(actions) < _MOST and worst.code not in evidence.repaired:
         actions += fit.of(extra[0].claim.actions)

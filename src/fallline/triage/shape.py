@@ -26,7 +26,7 @@ _BARE = re.compile(rf"(?i)^\W*(?:{_VERBS})\s+\w[^.?!\n]{{0,200}}")
 # who says it with confidence wants it confirmed
 _CONFIRM = re.compile(
     r"(?i)\b(?:right|ok|okay|correct|agreed?|good|fine|true|yes|normal|safe)\s*\?|\b(?:just |please )?confirm\b|\btell (?:him|her|them|me) (?:he|she|they|i)(?:'s|'re|'m| is| are| am) right\b|"
-    r"\bjust tell me to\b|\beverybody knows\b|\bobviously\b|\bi(?:'m| am) sure\b|\bperiod\b|\bno need to\b|\bso (?:skip|leave|ignore) it\b|\bskip the rest\b|"
+    r"\bjust tell me to\b|\b(?:please )?say (?:yes|that)\b|\bagree\b|\b(?:quick|final answer|answer) yes\b|\bi know it\b|\bsurely\b|\bapprove (?:my|the)\b|\beverybody knows\b|\bobviously\b|\bi(?:'m| am) sure\b|\bperiod\b|\bno need to\b|\bso (?:skip|leave|ignore) it\b|\bskip the rest\b|"
     r"\bmust be (?:a|my|the)\b|\bi(?:'ll| will) (?:just )?(?:leave|skip|ignore|clamp|keep|stay)\b|\bi just\b"
 )
 _OPEN = re.compile(

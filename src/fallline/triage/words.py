@@ -47,7 +47,7 @@ _NAMED = 1.5  # a specialist is named by one name, or by two signs
 _STRANGE = 0.5  # a question with fewer known words than this share is not ours
 _TORCH = frozenset({"torch", "pytorch", "nn", "lightning"})
 # a complaint that names nothing: what is missing is the question, not that it is ours
-_COMPLAINT = frozenset("it this that thing my the a i is am are was does do did not no any work works working run runs running help me please pls broken fail fails failed wrong bad stuck error errors problem issue bug why what how to fix get got going go something anything still just help can you code script train training model again now at all look looks right correct ok okay fine good".split())  # fmt: skip
+_COMPLAINT = frozenset("it this that thing my the a i is am are was does do did not no any work works working run runs running help me please pls broken fail fails failed wrong bad stuck error errors problem issue bug why what how to fix get got going go something anything still just help can you code script train training model again now at all look looks right correct ok okay fine good have idea know since crash crashes crashed crashing keeps".split())  # fmt: skip
 _YIELDING = 0.75  # what is left of a specialist's words beside the one it yields to
 
 

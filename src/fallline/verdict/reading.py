@@ -153,6 +153,8 @@ def read_module(
         found = _noted(found)
         # with the arguments of a test a function has not been seen at work: it is begun on its own as well
         reached = {(path, name) for path, name in reached if path == module.path}
+    else:
+        found = _timed_only(found, module)
     _add_fixes(found, module, rules, trouble, deadline)
     found += trouble.findings()
     return Reading(
@@ -168,6 +170,19 @@ def read_module(
 def _noted(findings: Iterable[Finding]) -> list[Finding]:
     """What a unit test does wrong trains nothing that anybody keeps: a note, and nothing where it is one elsewhere."""
     return [replace(f, severity=Severity.INFO) for f in findings if f.severity != Severity.INFO]
+
+
+def _timed_only(findings: Iterable[Finding], module: Module) -> list[Finding]:
+    """In a benchmark only its own times are worth more than a note: nothing that it trains is kept."""
+    return [
+        replace(f, severity=Severity.INFO)
+        if f.severity is not Severity.INFO
+        and f.at.path == module.path
+        and not f.code.startswith(("FL000", "FL5"))
+        and (module.is_benchmark or module.only_times(f.at.line))
+        else f
+        for f in findings
+    ]
 
 
 def _may_matter(rule: Rule, raw: bytes, holds: dict[bytes, bool]) -> bool:
@@ -205,7 +220,7 @@ def read_deferred(
     found = together(found, one_trace=False)
     return Reading(
         module.path,
-        _noted(found) if module.is_unit_test else found,
+        _noted(found) if module.is_unit_test else _timed_only(found, module),
         frozenset(touched - {module.path}),
         time.thread_time() - started,
         failures=tuple(trouble.failures),

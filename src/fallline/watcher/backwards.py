@@ -14,7 +14,7 @@ from fallline.taps.backward import BACKWARD, GRADIENTS_TAKEN, BackwardCall, Grad
 from fallline.taps.frames import Place, from_torch
 from fallline.taps.tap import Subscription
 from fallline.watcher.emit import NOWHERE, Emitter, spot
-from fallline.watcher.facts import autocast_dtype, by_framework, passed_on
+from fallline.watcher.facts import autocast_dtype, by_engine, by_framework, passed_on
 from fallline.watcher.forwards import any_autocast
 from fallline.watcher.fuse import Fuse
 from fallline.watcher.kept import KeptGraphs
@@ -135,7 +135,7 @@ class Backwards:
         capture, node = origin.capture, loss.grad_fn
         if capture is None or capture.random is not None or node is None:
             return False
-        if self._scalers.unscaled is not None or not loss.is_cpu:
+        if self._scalers.unscaled is not None or self._draft.given is not None or not loss.is_cpu:
             return False
         try:
             number = loss.item()
@@ -154,7 +154,10 @@ class Backwards:
     def _value_of(self, loss: Tensor, event: Event) -> float | Tensor | None:
         """Of a loss that is one number: on an accelerator it stays there."""
         unscaled, self._scalers.unscaled = self._scalers.unscaled, None
-        if unscaled is not None and isinstance(event, Backward) and event.scaled:
+        given, self._draft.given = self._draft.given, None
+        if given is not None:
+            loss = given.loss
+        elif unscaled is not None and isinstance(event, Backward) and event.scaled:
             loss = unscaled
         if loss.is_cpu:
             try:
@@ -195,7 +198,8 @@ class Backwards:
         at, callers = spot(where)
         if not isinstance(loss, Tensor):
             return Backward(at, callers=callers, autocast=autocast_dtype("cpu"))
-        facts = facts_of(loss, self._scalers.scales, self._ragged(where))
+        given = self._draft.given.loss if self._draft.given is not None else loss
+        facts = facts_of(given, self._scalers.scales, self._ragged(where))
         event = Backward(at, callers=callers, autocast=autocast_dtype(loss.device.type), **facts)
         if event.ragged:
             self._looked[id(where.at)] = (0, True)
@@ -221,6 +225,9 @@ class Backwards:
             event.sync = not last.no_sync
             self._draft.all_reduces += event.sync
         model = next((m for n, m in self._objects.models() if n == last.model), None)
+        if model is not None and (reduces := self._wrappers.reduces(model)) is not None:
+            event.sync = reduces  # FSDP2 decides when the backward runs
+            self._draft.all_reduces += reduces
         ddp = self._wrappers.around(model) if model is not None else None
         if ddp is not None:
             event.no_sync = not getattr(ddp, "require_backward_grad_sync", True)
@@ -230,6 +237,8 @@ class Backwards:
         if self.weighed:
             self.weighed = False
             event.normalised, event.divided, event.divisor = "fallline", None, None
+        elif self._draft.given is not None:
+            by_engine(event, framework or "deepspeed", self._draft.given.window)
         elif framework is not None and framework != "fabric" and not passed_on(framework):
             by_framework(event, framework)
 

@@ -66,6 +66,7 @@ class Clips:
     def _record(self, call: ClipCall, key: tuple[Any, ...]) -> None:
         self._routine.differs(key)
         listed = [call.parameters] if isinstance(call.parameters, Tensor) else list(call.parameters)
+        held = self._objects.as_stepped(listed)
         at, callers = spot(call.place)
         self._event = self._emitter.emit(
             Clip(
@@ -73,7 +74,7 @@ class Clips:
                 callers=callers,
                 how="norm" if call.how == "norm" else "value",
                 threshold=_limit(call.threshold),
-                parameter_set=self._objects.parameters(listed) if listed else None,
+                parameter_set=self._objects.parameters(held) if held else None,
                 closure=self._draft.in_closure or None,
                 local_shards=self._wrappers.sharded(listed) or None,
             )

@@ -26,7 +26,7 @@ from fallline.watcher.window import Window
 
 __all__ = ["Duty"]
 
-ALLOWANCE = 0.3  # seconds, before the budget counts
+ALLOWANCE = 0.12  # seconds, before the budget counts
 
 
 class Duty:

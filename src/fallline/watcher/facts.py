@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import torch
@@ -12,10 +13,12 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from fallline.events import AutocastOff, Backward
+from fallline.taps.frames import entry
 
 __all__ = [
     "HalfWatch",
     "autocast_dtype",
+    "by_engine",
     "by_framework",
     "first_tensor",
     "inner_of",
@@ -23,6 +26,7 @@ __all__ = [
     "length_of",
     "modules_in",
     "passed_on",
+    "steps_by_hand",
 ]
 
 
@@ -49,6 +53,14 @@ def by_framework(event: Backward, framework: str) -> None:
         event.window = count
         event.divided = own > 1.0001
         event.divisor = own if event.divided else None
+
+
+def by_engine(event: Backward, framework: str, window: int) -> None:
+    """What is known about the loss is what it was when the user gave it to an engine that divides by `window`."""
+    event.normalised = framework
+    event.window = window if window > 1 else None
+    event.divided = bool(event.divided and (event.divisor or 1.0) > 1.0001) if window > 1 else None
+    event.divisor = event.divisor if event.divided else None
 
 
 def _by_trainer(event: Backward) -> None:
@@ -112,16 +124,24 @@ def first_tensor(output: Any) -> Tensor | None:
 
 
 def inner_of(optimizer: Any) -> Any:
-    """The torch optimizer inside a framework's wrapper."""
-    while (
-        not isinstance(getattr(optimizer, "param_groups", None), list)
-        or type(optimizer).__name__ == "AcceleratedOptimizer"
-    ):
-        inner = getattr(optimizer, "optimizer", None)
-        if inner is None:
-            break
+    """The torch optimizer inside a framework's wrapper: Accelerate's, Fabric's, anyone's that shares its parameter groups."""
+    while (inner := getattr(optimizer, "optimizer", None)) is not None:
+        groups = getattr(optimizer, "param_groups", None)
+        if isinstance(groups, list) and groups is not getattr(inner, "param_groups", None):
+            break  # an optimizer of its own that keeps another one
         optimizer = inner
     return optimizer
+
+
+def steps_by_hand(frame: FrameType | None, optimizer: torch.optim.Optimizer) -> bool:
+    """The user's own line calls `step` of a framework's wrapper around this optimizer, which only passes it on."""
+    below = entry(frame)
+    if below is None or below.f_code.co_name != "step":
+        return False
+    wrapper = below.f_locals.get("self")
+    return isinstance(getattr(wrapper, "param_groups", None), list) and (
+        inner_of(wrapper) is optimizer
+    )
 
 
 def length_of(loader: Any) -> int | None:

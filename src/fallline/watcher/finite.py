@@ -101,13 +101,27 @@ class Plan:
 def _one_by_one(gradients: list[Tensor]) -> tuple[bool, float | None]:
     """Sparse, complex or distributed tensors."""
     norms = []
-    for value in (v for g in gradients if (v := _values(g)).numel()):
+    spread = any(hasattr(g, "_local_tensor") for g in gradients)
+    for gradient in gradients:
+        value = _values(gradient)
+        if not value.numel():
+            continue
         norm = float(_norm(value))
         if not math.isfinite(norm) and not bool(torch.isfinite(value).all()):
             return False, None
-        norms.append(norm)
+        if not spread or _counts_here(gradient):
+            norms.append(norm)
     total = math.hypot(*norms)
     return True, total if math.isfinite(total) else None
+
+
+def _counts_here(gradient: Any) -> bool:
+    """Of what several ranks hold alike the first one counts: whoever reads the run adds up what the ranks have measured."""
+    placements = getattr(gradient, "placements", None)
+    if placements is None:
+        return torch.distributed.get_rank() == 0
+    places = gradient.device_mesh.get_coordinate() or ()
+    return all(p.is_shard() or not place for p, place in zip(placements, places, strict=False))
 
 
 def _norm(tensor: Tensor) -> Tensor:

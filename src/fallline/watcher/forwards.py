@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from fallline.events import Event, Forward
-from fallline.replay.modules import name_in, wrapper_of
+from fallline.replay.modules import name_in, unwrap, wrapper_of
 from fallline.taps.frames import Place
 from fallline.taps.modules import FORWARD, WRAPPED, ForwardCall, ModuleWrapped
 from fallline.taps.tap import Subscription
@@ -183,6 +183,8 @@ class Forwards:
         wrapper = wrapper_of(module)
         if wrapper in ("ddp", "fsdp1"):  # perhaps wrapped before we came
             self._wrappers.add(module)
+        elif wrapper == "fsdp2":
+            self._wrappers.add_sharded(unwrap(module))
         self._met[id(module)] = met = (weakref.ref(module), model, wrapper)
         return met
 

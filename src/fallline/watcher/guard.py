@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from fallline.events import Clip
+from fallline.replay.shards import flattened_in_parts
 from fallline.taps.gradients import gradient_of as _gradient
 from fallline.watcher.finite import Plan
 from fallline.watcher.fuse import GuardStop
@@ -184,7 +185,7 @@ class Guard:
                 f"update {index}: a gradient is NaN or Inf, so the step was not taken (--guard stop); "
                 "the findings of this run say which operation made it"
             )
-        if any(hasattr(g, "_local_tensor") for g in gradients):
+        if _in_parts(optimizer, gradients, self._objects):
             # shards: ranks that hold no NaN take this step, and optimizers that count their steps must agree
             wipe([values_of(g) for g in gradients], torch.ones((), device=gradients[0].device))
         else:
@@ -322,3 +323,15 @@ class Guard:
             "fallline (--guard-limit stop ends the run instead)",
             file=sys.stderr,
         )
+
+
+def _in_parts(optimizer: torch.optim.Optimizer, gradients: list[Tensor], objects: Objects) -> bool:
+    """Whether each rank steps a part of the parameters: DTensors, flat parameters of FSDP1, partitions of ZeRO."""
+    if any(hasattr(g, "_local_tensor") for g in gradients):
+        return True
+    distributed = torch.distributed
+    if not distributed.is_available() or not distributed.is_initialized():
+        return False
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    zero = any(p.dim() == 1 and objects.is_copy(p) for p in parameters)
+    return zero or flattened_in_parts(parameters)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from fallline.location import Location
 from fallline.watcher.objects import Objects
@@ -50,13 +50,12 @@ class LossGraph:
     def _is_cut_off(self, loss: Tensor) -> bool:
         """A loss that is a leaf itself, or a few operations after one that is not a parameter: a copy that was made to require a gradient."""
         if loss.grad_fn is None:
-            return loss.requires_grad and not self._is_trained(loss)
+            return loss.requires_grad and not self._objects.is_trained(loss)
         nodes = [node for node, _ in _near_root(loss.grad_fn)]
         leaves = [node.variable for node in nodes if hasattr(node, "variable")]
-        return len(nodes) <= _FEW and bool(leaves) and not any(map(self._is_trained, leaves))
-
-    def _is_trained(self, leaf: Tensor) -> bool:
-        return isinstance(leaf, nn.Parameter) or self._objects.held(leaf)
+        return (
+            len(nodes) <= _FEW and bool(leaves) and not any(map(self._objects.is_trained, leaves))
+        )
 
     def _saw(self, code: str, at: Location, facts: dict[str, Any]) -> None:
         key = (code, at.path, at.line)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fallline.events import Model
+from fallline.replay.shards import flattened_in_parts
 from fallline.runs.samples import ParameterInfo
 from fallline.watcher.facts import autocast_dtype
 from fallline.watcher.numbers import Numbers, describe_parameters
@@ -33,14 +34,15 @@ class Measures:
         held = self._objects.optimizer_sets[name]
         numbers = self.numbers.get(name)
         if numbers is None or self._held[name] != held:
-            named = self._named(optimizer)
+            flat = self._flattened(optimizer)
+            named = self._replicated(name) if flat else self._named(optimizer)
             if numbers is None:
                 half = self._scalers.any or autocast_dtype("cpu") == "float16"
                 recording = self._recording
                 recording.open()  # a spawned process learns its rank from a process group that it has made since
                 numbers = Numbers(
                     named,
-                    recording.options.budget,
+                    0.0 if flat else recording.options.budget,
                     half=half,
                     fingerprints=recording.world > 1,
                 )
@@ -49,6 +51,20 @@ class Measures:
                 numbers.refresh(named)
             self.numbers[name], self._held[name] = numbers, held
         return numbers
+
+    def _flattened(self, optimizer: torch.optim.Optimizer) -> bool:
+        """It steps flat copies, in which no single parameter can be told apart."""
+        copies = [
+            p for g in optimizer.param_groups for p in g["params"] if self._objects.is_copy(p)
+        ]
+        return bool(copies) and all(p.dim() == 1 for p in copies)
+
+    def _replicated(self, name: str) -> list[tuple[ParameterInfo, Tensor]]:
+        """The parameters that it was made for, where each rank holds them whole: nothing but their fingerprints is taken."""
+        held = self._objects.tensors(self._objects.optimizer_sets[name])
+        described = [d for _, m in self._objects.models() for d in describe_parameters(m).items()]
+        known = dict(described)
+        return [(known[id(p)], p) for p in held if id(p) in known and not hasattr(p, "ds_tensor")]
 
     def _named(self, optimizer: torch.optim.Optimizer) -> list[tuple[ParameterInfo, Tensor]]:
         known: dict[int, tuple[str, ParameterInfo]] = {}
@@ -85,11 +101,12 @@ class Measures:
                 "model": models[0] if models else None,
                 "wrapper": wrapper,
                 "device": device,
-                "sharded": wrapper in ("fsdp1", "fsdp2") or _sharded(optimizer),
+                "sharded": _sharded(optimizer),
             },
         )
 
 
 def _sharded(optimizer: torch.optim.Optimizer) -> bool:
-    """Each rank holds parts of the parameters: DTensors, of FSDP2 or tensor parallel."""
-    return any(hasattr(p, "_local_tensor") for g in optimizer.param_groups for p in g["params"])
+    """Each rank holds parts of the parameters: DTensors of FSDP2 or tensor parallel, what FSDP1 has flattened."""
+    parameters = [p for g in optimizer.param_groups for p in g["params"]]
+    return any(hasattr(p, "_local_tensor") for p in parameters) or flattened_in_parts(parameters)

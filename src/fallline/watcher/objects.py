@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from fallline.events import Model, Object, describe
 from fallline.location import Location
 from fallline.replay.modules import unwrap, wrapper_of
+from fallline.replay.shards import shards_of, views_of
 
 __all__ = ["Objects"]
 
@@ -46,6 +47,8 @@ class Objects:
         self._models: dict[str, weakref.ref[nn.Module]] = {}
         self.called: dict[str, str] = {}  # model → what the code that calls it calls it
         self._optimizers: dict[str, weakref.ref[torch.optim.Optimizer]] = {}
+        self._made_for: dict[str, int] = {}  # optimizer → the first set of parameters it was given
+        self._copies: dict[int, frozenset[int]] = {}  # master copy → the parameters it stands for
 
     # -- names -------------------------------------------------------------------------------------------------
 
@@ -100,11 +103,34 @@ class Objects:
         # the lists are the optimizer's own: looking at them instead of into them is what makes this cheap
         look = [(id(g["params"]), len(g["params"])) for g in optimizer.param_groups]
         if self._looks.get(name) != look:
-            self._looks[name] = look
-            self.optimizer_sets[name] = self.parameters(
-                [p for g in optimizer.param_groups for p in g["params"]]
-            )
+            parameters = [p for g in optimizer.param_groups for p in g["params"]]
+            if self._given(name, self.parameters(parameters)):
+                self._looks[name] = look
         return name
+
+    def _given(self, name: str, now: int) -> bool:
+        """An optimizer holds this set now. DeepSpeed, apex and others put master copies in the place of a model's parameters, some
+        of them one group after the other in each step: the optimizer still steps the parameters that it was made for.
+
+        Whether that is so shows when a model has run; False: ask again.
+        """
+        first = self._made_for.setdefault(name, now)
+        trained: frozenset[int] = frozenset().union(*map(self.members, self.model_sets.values()))
+        if first != now and self._members[first] & trained and not self._members[now] & trained:
+            self.stands_for(now, self._members[first])
+            now = first
+        self.optimizer_sets[name] = now
+        return bool(trained) or first == now
+
+    def stands_for(self, copies: int, originals: frozenset[int]) -> None:
+        """The tensors of the first set are copies of these parameters: who steps or clips the one means the other."""
+        for copy in self._members[copies]:
+            self._copies[copy] = self._copies.get(copy, frozenset()) | originals
+        self._covers.clear()
+
+    def is_copy(self, tensor: Tensor) -> bool:
+        """Whether it stands for parameters of a model."""
+        return bool(self._copies) and self.serial(tensor) in self._copies
 
     def models(self) -> list[tuple[str, nn.Module]]:
         return [
@@ -120,6 +146,28 @@ class Objects:
         """Some optimizer steps this tensor."""
         serial = self.serial(tensor)
         return any(serial in self._members[n] for n in self.optimizer_sets.values())
+
+    def as_stepped(self, parameters: Iterable[Tensor]) -> list[Tensor]:
+        """What optimizers hold of these: FSDP's whole parameters, where a graph ends and which a model shows after its forward
+        pass, are not the ones that are stepped."""
+        shards = shards_of(model for _, model in self.models())
+        return [
+            p for whole in parameters for p in shards.get(id(whole)) or views_of(whole) or [whole]
+        ]
+
+    def tensors(self, number: int) -> list[Tensor]:
+        """The parameters of a set that are still there, in the order in which they were met."""
+        found = ((serial, ref()) for ref, serial in list(self._serials.values()))
+        wanted = self._members[number]
+        return [
+            t
+            for serial, t in sorted(found, key=lambda pair: pair[0])
+            if serial in wanted and t is not None
+        ]
+
+    def is_trained(self, leaf: Tensor) -> bool:
+        """It is a parameter, or some optimizer steps it."""
+        return isinstance(leaf, nn.Parameter) or self.held(leaf)
 
     # -- parameter sets ----------------------------------------------------------------------------------------
 
@@ -155,7 +203,7 @@ class Objects:
             return True
         known = self._covers.get((wide, narrow))
         if known is None:
-            known = self._covers[wide, narrow] = self._members[narrow] <= self._members[wide]
+            known = self._covers[wide, narrow] = self.members(narrow) <= self.members(wide)
         return known
 
     def parameter_names(self, serials: Iterable[int], *, whole: bool = False) -> tuple[str, ...]:
@@ -172,7 +220,11 @@ class Objects:
         return tuple(sorted(known.get(s, f"parameter {s}") for s in wanted))
 
     def members(self, number: int) -> frozenset[int]:
-        return self._members[number]
+        """The parameters of a set; in the place of a master copy those it stands for."""
+        own = self._members[number]
+        if not self._copies or self._copies.keys().isdisjoint(own):
+            return own
+        return frozenset(s for member in own for s in self._copies.get(member, (member,)))
 
     def named_sets(self, used: Iterable[int]) -> dict[int, frozenset[str]]:
         """Set number → names, over the sets that a trace uses together with all models and optimizers."""
@@ -180,7 +232,7 @@ class Objects:
         numbers = sorted({*used, *models.values()})
         signature: dict[int, list[int]] = {}
         for number in numbers:
-            for member in self._members[number]:
+            for member in self.members(number):
                 signature.setdefault(member, []).append(number)
         pieces: dict[tuple[int, ...], str] = {}
         parts: dict[str, int] = {}
@@ -188,20 +240,20 @@ class Objects:
             whole = [m for m, s in models.items() if s in key]
             size = sum(1 for s in signature.values() if tuple(s) == key)
             owner = (
-                min(whole, key=lambda m: len(self._members[models[m]])) if whole else "parameters"
+                min(whole, key=lambda m: len(self.members(models[m]))) if whole else "parameters"
             )
-            if whole and size == len(self._members[models[owner]]):
+            if whole and size == len(self.members(models[owner])):
                 pieces[key] = owner
             else:
                 parts[owner] = parts.get(owner, 0) + 1
                 pieces[key] = f"{owner}:{parts[owner]}"
-        named = {n: {pieces[tuple(signature[m])] for m in self._members[n]} for n in numbers}
+        named = {n: {pieces[tuple(signature[m])] for m in self.members(n)} for n in numbers}
         for number, names in named.items():
             # a set that holds a whole model also goes by the model's name, however finely it was cut
             names |= {
                 m
                 for m, s in models.items()
-                if self._members[s] and self._members[s] <= self._members[number]
+                if self.members(s) and self.members(s) <= self.members(number)
             }
         return {number: frozenset(names) for number, names in named.items()}
 

@@ -18,34 +18,25 @@ from torch import Tensor, nn
 
 from fallline.events import Backward, Clip, Event
 from fallline.location import Location
-from fallline.replay.again import (
-    Replay,
-    arguments,
-    as_it_was,
-    prepare,
-    prepare_crashed,
-)
-from fallline.replay.capture import CallSites, Capture, Gone
-from fallline.replay.modules import Modules, unwrap
-from fallline.replay.once import Once
+from fallline.replay.again import prepare_crashed
+from fallline.replay.capture import CallSites, Capture
+from fallline.replay.modules import unwrap
 from fallline.replay.randomness import Randomness
-from fallline.replay.tensors import storage, tensors_in
+from fallline.replay.shards import is_finite, local
+from fallline.replay.tensors import storage
 from fallline.taps.frames import is_user_file, locate, user_frames
-from fallline.taps.tap import Reached
 from fallline.watcher.objects import Objects
 from fallline.watcher.observed import Observed
 from fallline.watcher.origin_graph import from_graph
-from fallline.watcher.origin_hooks import Hooks
 from fallline.watcher.origin_input import bad_input
 from fallline.watcher.origin_parameter import ORDINARY, Stepped, blame
 from fallline.watcher.origin_probes import small_parameters, small_stepped
-from fallline.watcher.origin_trace import BackwardTrace, ForwardTrace, Story, describe, first_bad
+from fallline.watcher.origin_replay import Replays
+from fallline.watcher.origin_trace import Story, describe, first_bad
 from fallline.watcher.progress import Progress
 
 __all__ = ["Origin"]
 
-# A run that has gone bad goes bad at every update: these many are looked into.
-MOST_REPLAYS = 3
 # What was not finite before any operation of the forward pass.
 LATE = "the device was not waited for; from here on it is, and the next one is replayed"
 _CODES = {"parameter": "FL622", "buffer": "FL622", "input": "FL623"}
@@ -61,7 +52,7 @@ class Origin:
         self.capture: Capture | None = None
         self._randomness = Randomness()
         self._sites = CallSites()
-        self._replays = 0
+        self._replays = Replays(objects, progress)
         self._reported: set[Any] = set()
         self._loss: tuple[Tensor, Event] | None = None
         self.latest: Event | None = None  # the last backward
@@ -135,15 +126,19 @@ class Origin:
     def after_backward(self, event: Event) -> None:
         """A look at one or two small gradients: a NaN from any operation arrives there, and the frame is still alive."""
         scaled = isinstance(event, Backward) and event.scaled
-        if scaled or self.lost or self._replays >= MOST_REPLAYS:
+        if scaled or self.lost or self._replays.enough:
             return
         for probe in self._probe():
-            gradient = probe.grad
+            gradient = local(probe.grad) if probe.grad is not None else None
             if gradient is None or not gradient.is_cpu or math.isfinite(gradient.sum().item()):
                 continue
-            if not bool(torch.isfinite(gradient).all()):
+            if not is_finite(gradient):
                 self.gradient_bad(event, probe)
                 return
+
+    def remember_randomness(self) -> None:
+        """The next micro-batch will be run again, whether or not one has drawn before."""
+        self._randomness.rests = 0
 
     def step_comes(self) -> None:
         """Learn whether the guard's look comes while the frame of the only backward is still there: then it is enough."""
@@ -196,7 +191,7 @@ class Origin:
         probes = self._parameter_probes(name, optimizer)
         if not all(map(math.isfinite, map(Tensor.item, map(Tensor.sum, probes)))):
             for p in (p for g in optimizer.param_groups for p in g["params"]):
-                if not bool(torch.isfinite(p.detach()).all()):
+                if not is_finite(p):
                     self._made_bad[id(p)] = (index, event.at, name)
 
     def _parameter_probes(self, name: str, optimizer: torch.optim.Optimizer) -> list[Tensor]:
@@ -220,7 +215,7 @@ class Origin:
                 p
                 for g in optimizer.param_groups
                 for p in g["params"]
-                if p.grad is not None and not bool(torch.isfinite(p.grad).all())
+                if p.grad is not None and not is_finite(p.grad)
             ),
             None,
         )
@@ -242,7 +237,7 @@ class Origin:
 
     def noticed_late(self, index: int, finite_loss: bool, why: str = LATE) -> bool:
         """An earlier update was not finite; what that micro-batch was is gone. Whether the next such one can say more."""
-        if self.latest is None or self._replays >= MOST_REPLAYS:
+        if self.latest is None or self._replays.enough:
             return False
         line = self.latest.at.line
         if ("gradient", line) in self._reported or ("site", line) in self._reported:
@@ -258,14 +253,14 @@ class Origin:
     def loss_bad(self, loss: Tensor, event: Event) -> None:
         """The loss is not finite before its backward."""
         known = {"FL620", "FL622", "FL623"} & self._observed.codes
-        if self._replays >= MOST_REPLAYS or (known and ("site", event.at.line) in self._reported):
+        if self._replays.enough or (known and ("site", event.at.line) in self._reported):
             return
         self._reported.add(("site", event.at.line))
         poisoned = self._poisoned()
         if poisoned is not None:
             self._observe("FL622", event, poisoned)
             return
-        story, way, missing = self._replay_forward()
+        story, way, missing = self._replays.forward(self.capture)
         if story is None:
             story, missing = (
                 from_graph(loss),
@@ -279,7 +274,7 @@ class Origin:
         code = _CODES.get(story.leaf or "", "FL620")
         if way != "statements" and missing and story.at is None:
             facts["missing"] = missing
-        self._observe(code, event, self._facts(story) | facts, story.at)
+        self._observe(code, event, _facts(story) | facts, story.at)
 
     def crashed(self, trace: TracebackType | None) -> None:
         """The script raised between model call and backward; perhaps because it saw the NaN itself."""
@@ -295,10 +290,10 @@ class Origin:
         replay = prepare_crashed(capture, frames)
         if replay.run is None:
             return
-        story, way, missing = self._forward_story(replay)
+        story, way, missing = self._replays.story(capture, replay)
         frame, instruction = frames[-1]
         at = locate(frame.f_code, instruction, frame.f_lineno)
-        facts = self._facts(story) if story is not None else {"missing": missing}
+        facts = _facts(story) if story is not None else {"missing": missing}
         code = _CODES.get(story.leaf or "", "FL620") if story is not None else "FL620"
         seen = Backward(at)
         self._observe(
@@ -310,24 +305,24 @@ class Origin:
 
     def gradient_bad(self, event: Event, parameter: Tensor) -> None:
         """The loss is finite, this parameter's gradient is not."""
-        if self._replays >= MOST_REPLAYS or ("gradient", event.at.line) in self._reported:
+        if self._replays.enough or ("gradient", event.at.line) in self._reported:
             return
         self._reported.add(("gradient", event.at.line))
         name = self._name_of(parameter)
-        story, way, missing = self._replay_backward()
+        story, way, missing = self._replays.backward(self.capture)
         facts: dict[str, Any] = {"parameter": name, "replayed": way or None}
         if parameter.grad is not None:
             facts["gradient"] = describe(parameter.grad)
         given = bad_input(self.capture)
         if given is not None:  # a saturating layer kept the loss finite
-            known = self._facts(story) if story is not None else {}
+            known = _facts(story) if story is not None else {}
             self._observe("FL623", event, known | facts | given, story.at if story else None)
             return
         if story is None:
             facts["missing"] = missing or "the replay did not make it happen again"
             self._observe("FL621", event, facts)
             return
-        self._observe("FL621", event, self._facts(story) | facts, story.at)
+        self._observe("FL621", event, _facts(story) | facts, story.at)
 
     def clip_spread(self, event: Clip, norm: float) -> None:
         """FL127: clipping has met a non-finite norm and made every gradient useless."""
@@ -335,20 +330,6 @@ class Origin:
         if ("clip", event.at.line) not in self._reported and not self.window_lost:
             self._reported.add(("clip", event.at.line))
             self._observe("FL127", event, {"norm": str(norm), "threshold": event.threshold})
-
-    def _facts(self, story: Story) -> dict[str, Any]:
-        facts: dict[str, Any] = {
-            "op": story.op or None,
-            "module": story.module or "",
-            "inputs": story.inputs,
-        }
-        facts |= {"result": story.result, "hook": story.hook}
-        if story.leaf is not None:
-            facts |= {"tensor": story.name, "index": story.index, "kind": story.leaf}
-        if story.leaf in ("parameter", "buffer") and story.name:
-            facts["parameter"] = story.name
-            facts["module"] = story.name.rpartition(".")[0]
-        return {k: v for k, v in facts.items() if v is not None}
 
     def _observe(
         self, code: str, event: Event, facts: dict[str, Any], at: Location | None = None
@@ -394,11 +375,7 @@ class Origin:
             return None
         for model in self.capture.models:
             for name, p in unwrap(model).named_parameters():
-                if (
-                    p.is_floating_point()
-                    and p.layout is torch.strided
-                    and not bool(torch.isfinite(p.detach()).all())
-                ):
+                if p.is_floating_point() and p.layout is torch.strided and not is_finite(p):
                     return self._poisoned_facts(self._name_of(p) or name, p)
         return None
 
@@ -449,7 +426,7 @@ class Origin:
 
     def _name_of(self, parameter: Tensor) -> str | None:
         if self.capture is not None:
-            known = self._modules(self.capture).tensors.get(storage(parameter))
+            known = self._replays.modules(self.capture).tensors.get(storage(parameter))
             if known is not None:
                 return known[1]
         return next(
@@ -457,65 +434,17 @@ class Origin:
             None,
         )
 
-    # -- replays -----------------------------------------------------------------------------------------------
 
-    def _prepared(self) -> Replay:
-        self._replays += 1
-        if self.capture is None:
-            return Replay(None, missing="no model was called: there is nothing to run again")
-        return prepare(self.capture)
-
-    def _replay_forward(self) -> tuple[Story | None, str, str]:
-        return self._forward_story(self._prepared())
-
-    def _forward_story(self, replay: Replay) -> tuple[Story | None, str, str]:
-        if replay.run is None or self.capture is None:
-            return None, "", replay.missing
-        trace = ForwardTrace(replay.names | arguments(self.capture))
-        try:
-            with as_it_was(self.capture, trace.same):
-                trace.modules = self._modules(self.capture)  # with the buffers of the replay
-                with trace.modules.followed(), trace:
-                    loss = replay.run()
-        except Gone:
-            return None, replay.way, "an input of the model is no longer there"
-        except (Exception, Once, Reached) as error:
-            return None, replay.way, f"the replay failed: {type(error).__name__}: {error}"
-        return _worst(trace, loss), replay.way, replay.missing
-
-    def _modules(self, capture: Capture) -> Modules:
-        known = [m for _, m in self._objects.models()]
-        named = [v for f in user_frames() for v in f.f_locals.values() if isinstance(v, nn.Module)]
-        called = list(map(unwrap, capture.models))
-        return Modules.around(called, known + capture.holders, list(map(unwrap, named)))
-
-    def _replay_backward(self) -> tuple[Story | None, str, str]:
-        replay = self._prepared()
-        if replay.run is None or self.capture is None:
-            return None, "", replay.missing
-        if replay.way == "modules":
-            return None, "", replay.missing
-        modules = self._modules(self.capture)
-        hooks = Hooks(modules)
-        try:
-            with as_it_was(self.capture), hooks.followed(self.capture.models):
-                with modules.followed(), torch.autograd.set_detect_anomaly(True, check_nan=False):
-                    loss = replay.run()
-                if not isinstance(loss, Tensor) or loss.grad_fn is None:
-                    return None, replay.way, "the replay gave no loss"
-                saved, ended = not self._progress.checkpoints, lambda: hooks.found is not None
-                story = BackwardTrace(modules, saved=saved, ended=ended).run(loss)
-                return story or hooks.found, replay.way, ""
-        except Gone:
-            return None, replay.way, "an input of the model is no longer there"
-        except (Exception, Once, Reached) as error:
-            return None, replay.way, f"the replay failed: {type(error).__name__}: {error}"
-
-
-def _worst(trace: ForwardTrace, loss: Any) -> Story | None:
-    """The story of the loss; of the first output that is not finite, where only the models were run."""
-    for tensor in tensors_in(loss):
-        story = trace.story(tensor)
-        if story is not None and not bool(torch.isfinite(tensor).all()):
-            return story
-    return None
+def _facts(story: Story) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "op": story.op or None,
+        "module": story.module or "",
+        "inputs": story.inputs,
+    }
+    facts |= {"result": story.result, "hook": story.hook}
+    if story.leaf is not None:
+        facts |= {"tensor": story.name, "index": story.index, "kind": story.leaf}
+    if story.leaf in ("parameter", "buffer") and story.name:
+        facts["parameter"] = story.name
+        facts["module"] = story.name.rpartition(".")[0]
+    return {k: v for k, v in facts.items() if v is not None}

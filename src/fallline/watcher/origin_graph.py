@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fallline.replay.shards import local
 from fallline.replay.source import line_of
 from fallline.replay.tensors import plain_name
 from fallline.taps.frames import place
@@ -43,7 +44,7 @@ def _saved(node: Any) -> list[Tensor]:
         except (AttributeError, RuntimeError):
             continue
         if isinstance(value, Tensor) and value.is_floating_point():
-            found.append(value)
+            found.append(local(value))
     return found
 
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from fallline.events import Event
 from fallline.location import Location
+from fallline.replay.shards import is_finite
 from fallline.replay.source import enclosing, over_parameters, statement_at
 from fallline.taps.frames import user_frames
 from fallline.taps.tap import silence
@@ -85,7 +86,7 @@ def step_made_it(
         return False  # no optimizer holds it
     state = optimizer.state.get(parameter, {})
     kept = [v for v in state.values() if isinstance(v, Tensor) and v.is_floating_point()]
-    if not all(bool(torch.isfinite(v).all()) for v in kept):
+    if not all(map(is_finite, kept)):
         return True
     if not type(optimizer).__module__.startswith("torch.optim"):
         return None  # what a step of the user's own does besides is not known
@@ -93,7 +94,7 @@ def step_made_it(
         again = _stepped_copy(optimizer, parameter, state)
     except Exception:  # LBFGS wants its closure
         return None
-    if not bool(torch.isfinite(again).all()):
+    if not is_finite(again):
         return True
     return False if ordinary else None
 

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fallline.location import Location
 from fallline.replay.modules import Modules
 from fallline.replay.named import NamedTensors
+from fallline.replay.shards import local
 from fallline.replay.tensors import flat, keep_spelling, plain_base, plain_name, storage, tensors_in
 from fallline.taps.frames import is_user_file, place, shown_path
 
@@ -274,7 +275,7 @@ def _graph(loss: Tensor) -> tuple[list[Any], list[Tensor]]:
 def describe(tensor: Tensor) -> dict[str, Any]:
     """Shape, type and range of a tensor, as evidence."""
     with torch.no_grad():
-        plain = tensor.detach()
+        plain = local(tensor.detach())
         if plain.is_complex():
             plain = torch.view_as_real(plain)
         found: dict[str, Any] = {"shape": list(tensor.shape), "dtype": str(tensor.dtype)[6:]}
@@ -291,8 +292,8 @@ def describe(tensor: Tensor) -> dict[str, Any]:
 
 
 def first_bad(tensor: Tensor) -> list[int] | None:
-    """The index of the first element that is NaN or Inf."""
-    where = (~torch.isfinite(tensor)).nonzero()
+    """The index of the first element that is NaN or Inf, in what this rank holds of it."""
+    where = (~torch.isfinite(local(tensor))).nonzero()
     return [int(i) for i in where[0]] if len(where) else None
 
 

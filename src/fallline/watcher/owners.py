@@ -93,7 +93,7 @@ class Owners:
         objects = self._objects
         if not objects.optimizer_sets:
             return
-        owned = frozenset().union(*(objects.members(n) for n in objects.optimizer_sets.values()))
+        owned = self._owned()
         frozen = frozenset().union(*(objects.members(objects.model_sets[t]) for t in teachers))
         serials = {s: p for p in leaves if (s := objects.serial(p)) not in frozen}
         stray = serials.keys() - owned
@@ -135,20 +135,21 @@ class Owners:
             self.look()
 
     def look(self) -> None:
-        """Parameters that got gradients, belong to no optimizer and have not moved either: FL126."""
+        """Parameters that got gradients and belong to no optimizer: some other code moves them, or nothing does (FL126)."""
         if not self._progress.counts or self._replaced:
             return
-        owned = frozenset().union(
-            *(self._objects.members(n) for n in self._objects.optimizer_sets.values())
-        )
-        left = []
+        owned = self._owned()
+        moved: list[int] = []
+        left: list[int] = []
         for serial, (reference, before, step) in self._stray.items():
             parameter = reference()
             if parameter is None or serial in owned or self._progress.steps - step < PATIENCE:
                 continue
             now = _probe(parameter)
-            if now is not None and torch.equal(before, now):
-                left.append(serial)
+            if now is not None:
+                (left if torch.equal(before, now) else moved).append(serial)
+        if moved:
+            self._moved(frozenset(moved))
         if left and "FL126" not in self._reported:
             self._reported.add("FL126")
             names = self._objects.parameter_names(left, whole=True)
@@ -162,6 +163,18 @@ class Owners:
                     "step": self._progress.updates - 1,
                 },
             )
+
+    def _owned(self) -> frozenset[int]:
+        sets = self._objects.optimizer_sets.values()
+        return frozenset().union(*map(self._objects.members, sets))
+
+    def _moved(self, serials: frozenset[int]) -> None:
+        """Nobody holds these parameters, and they change: an optimizer that holds no model's parameters steps copies of them."""
+        objects = self._objects
+        trained = frozenset().union(*map(objects.members, objects.model_sets.values()))
+        for number in list(objects.optimizer_sets.values()):
+            if objects.members(number).isdisjoint(trained):
+                objects.stands_for(number, serials)
 
     def _optimizer_line(self) -> Location:
         for name in self._objects.optimizer_sets:

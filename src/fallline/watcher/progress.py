@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from typing import Any, NamedTuple
+
+from torch import Tensor
 
 from fallline.location import Location
 from fallline.watcher.clock import DeviceClock
 
-__all__ = ["NO_CLIP", "Draft", "Progress"]
+__all__ = ["NO_CLIP", "Draft", "Given", "Progress"]
 
 NO_CLIP = (None, None)  # the norm that was measured, and the threshold
 SPANS = (
@@ -35,6 +37,13 @@ class Progress:
     def updates(self) -> int:
         """The most updates that one optimizer has made; those made by hand where none steps."""
         return max(self.counts.values(), default=self.by_hand)
+
+
+class Given(NamedTuple):
+    """A loss as the user gave it to a framework, which divides and scales it."""
+
+    loss: Tensor
+    window: int  # micro-batches by which the framework divides
 
 
 class Draft:
@@ -65,6 +74,7 @@ class Draft:
     def clear(self) -> None:
         """The next update begins."""
         self.losses: list[Any] = []
+        self.given: Given | None = None  # whose backward comes next
         self.clip: tuple[Any, float | None] = NO_CLIP
         self.scale: Any = (
             None  # the loss scale of its backward passes; None where they are not scaled

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 
 from fallline.events import GradRead
-from fallline.replay.shards import shards_of
 from fallline.taps.frames import Place
 from fallline.watcher.emit import Emitter, spot
 from fallline.watcher.forwards import MARK
@@ -57,10 +56,9 @@ class Reach:
         leaves, marks, whole = reached(loss, MARK)
         for mark in marks:
             mark.event.used = True
-        held = sorted((leaf for leaf in leaves if self._is_trained(leaf)), key=id)
+        held = sorted((leaf for leaf in leaves if self._objects.is_trained(leaf)), key=id)
         all_trained = len(held) == len(leaves)
-        shards = shards_of(model for _, model in self._objects.models())
-        held = [shards.get(id(leaf), leaf) for leaf in held]
+        held = self._objects.as_stepped(held)
         if not all_trained:
             at, callers = spot(where)
             self._emitter.emit(GradRead(at, callers=callers, what="input"))
@@ -71,9 +69,6 @@ class Reach:
         self._owners.reached(held, self._model(), self._teachers())
         self._half[number] = any(leaf.dtype is torch.float16 for leaf in held)
         return number if self._objects.members(number) else None
-
-    def _is_trained(self, leaf: Tensor) -> bool:
-        return isinstance(leaf, nn.Parameter) or self._objects.held(leaf)
 
     def _model(self) -> nn.Module | None:
         """The model that was called last."""

@@ -22,11 +22,13 @@ from fallline.watcher.collectives import Collectives
 from fallline.watcher.decay import Decay
 from fallline.watcher.duty import Duty
 from fallline.watcher.emit import Emitter
+from fallline.watcher.engines import Engines
 from fallline.watcher.forks import Forks
 from fallline.watcher.forwards import Forwards
 from fallline.watcher.fuse import Fuse
 from fallline.watcher.guard import Guard
 from fallline.watcher.hand_updates import HandUpdates
+from fallline.watcher.hardware import Hardware
 from fallline.watcher.heartbeat import Heartbeat
 from fallline.watcher.judge import Judge, Verdict
 from fallline.watcher.kept import KeptGraphs
@@ -122,10 +124,17 @@ class Session:
         )  # fmt: skip
 
         self.trail = Trail(objects, progress, recording, fuse)
+        hardware = Hardware(options.check_hardware, origin, progress, recording)
+
+        def awaits() -> int | None:
+            """In how many updates one comes that somebody has to see."""
+            known = [n for n in (self.trail.awaits(), hardware.awaits()) if n is not None]
+            return min(known, default=None)
+
         known: dict[int, Known] = {}
         self.duty = duty = Duty(
             known, emitter, draft, window, guard, recording, Pace(options.budget, progress),
-            Rest(known, log, progress, scalers, guard, recording, fuse), self.trail.awaits,
+            Rest(known, log, progress, scalers, guard, recording, fuse), awaits,
         )  # fmt: skip
         waits = Waits(emitter, progress, taps)
 
@@ -144,9 +153,13 @@ class Session:
         )  # fmt: skip
         forwards.subscribe(taps)
         self.backwards.subscribe(taps)
+        Engines(draft, guard).subscribe(
+            taps, fuse
+        )  # what it adds to an update comes before its end
         self.updates.subscribe(taps)
         Clips(emitter, routine, objects, draft, wrappers, guard, fuse).subscribe(taps)
         by_hand.subscribe(fuse)
+        hardware.subscribe(taps, fuse)
         self.trail.subscribe(taps)
         for part in (
             steps,

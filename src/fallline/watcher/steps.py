@@ -9,10 +9,10 @@ from torch import nn
 
 from fallline.events import Step, ZeroGrad
 from fallline.replay.modules import unwrap
-from fallline.taps.frames import Place
 from fallline.taps.optimizers import OPTIMIZER_MADE, ZERO_GRAD, OptimizerMade, ZeroGradCall
-from fallline.taps.tap import Subscription
+from fallline.taps.tap import Call, Subscription
 from fallline.watcher.emit import Emitter, spot
+from fallline.watcher.facts import inner_of, steps_by_hand
 from fallline.watcher.fuse import Fuse
 from fallline.watcher.objects import Objects
 from fallline.watcher.routine import Routine
@@ -44,12 +44,15 @@ class Steps:
         return name, self._objects.optimizer_sets[name]
 
     def record(
-        self, optimizer: torch.optim.Optimizer, where: Place | None, skipped: bool, closure: bool
+        self, optimizer: torch.optim.Optimizer, call: Call, skipped: bool, closure: bool
     ) -> Step:
+        where = call.place
         at, callers = spot(where)
         name = self._objects.known(optimizer) or self._objects.optimizer(optimizer, at)
         scaler = self._scalers.stepping
         framework = where.framework if where is not None else None
+        if framework != "fallline" and steps_by_hand(call.frame, optimizer):
+            framework = None  # the Stepper clears by itself, a wrapper does not
         via: Literal["scaler", "framework", "direct"] = (
             "scaler" if scaler is not None else "framework" if framework else "direct"
         )
@@ -76,7 +79,7 @@ class Steps:
         event = ZeroGrad(at, callers=callers)
         if isinstance(owner, nn.Module):
             event.model = objects.known(unwrap(owner))
-            event.parameter_set = objects.parameters(owner.parameters())
+            event.parameter_set = objects.parameters(objects.as_stepped(owner.parameters()))
         else:
-            event.optimizer, event.parameter_set = self.named(owner)
+            event.optimizer, event.parameter_set = self.named(inner_of(owner))
         self._emitter.emit(event)

@@ -16,7 +16,16 @@ import torch
 from torch import Tensor
 
 from fallline.runs.update import UpdateRow
-from fallline.taps.optimizers import CLOSURE, PARAMETERS_ADDED, STEP, ClosureCall, StepCall
+from fallline.taps.deepspeed import ENGINE_STEP, EngineStep
+from fallline.taps.optimizers import (
+    CLOSURE,
+    PARAMETERS_ADDED,
+    STEP,
+    STEP_PART,
+    ClosureCall,
+    StepCall,
+    StepPart,
+)
 from fallline.taps.scaling import SCALER_STEP, ScalerStepCall
 from fallline.taps.tap import Call, Subscription
 from fallline.watcher.clock import DeviceClock
@@ -88,6 +97,7 @@ class Updates:
         self._started = 0.0  # the step in progress
         self._closure = _Closure()
         self._stepped = False
+        self._parts_held = False  # some part of a step that is made in parts was held back
         self._memory: int | None = None
         self._clock: DeviceClock | None = None  # where some optimizer steps on a device
         self._untimed = 0  # updates until the next one that is timed there
@@ -100,6 +110,9 @@ class Updates:
         taps.after(CLOSURE, guarded(self._closure_ends))
         taps.before(SCALER_STEP, guarded(self._scaler_begins))
         taps.after(SCALER_STEP, guarded(self._scaler_ends))
+        taps.before(STEP_PART, self._part_begins)
+        taps.after(STEP_PART, guarded(self._part_ends))
+        taps.after(ENGINE_STEP, guarded(self._engine_ends))
         taps.before(PARAMETERS_ADDED, guarded(self._parameters_added))
 
     def _parameters_added(self, call: Call) -> None:
@@ -196,7 +209,8 @@ class Updates:
         self._stepped = True
         self._draft.in_closure = False
         try:
-            held_back = guard.holds and guard.release(optimizer)
+            held_back = (guard.holds and guard.release(optimizer)) or self._parts_held
+            self._parts_held = False
             if self._scalers.stepping is not None:
                 found = getattr(optimizer, "found_inf", None)
                 if isinstance(found, Tensor) and found.device.type == "cpu":
@@ -204,6 +218,27 @@ class Updates:
             self._done(optimizer, call, held_back)
         except Exception as error:
             self._fuse.fail(error)
+
+    def _part_begins(self, call: StepPart) -> None:
+        """Another part of the step in progress: other parameters, and a look at their gradients."""
+        known = self._known.get(id(call.optimizer))
+        if known is None or self._fuse.off:
+            return
+        try:
+            self._guard.look(call.optimizer, self._progress.counts.get(known.name, 0), known.held)
+        except GuardStop:
+            raise
+        except Exception as error:
+            self._fuse.fail(error)
+
+    def _part_ends(self, call: StepPart) -> None:
+        if self._guard.holds and self._guard.release(call.optimizer):
+            self._parts_held = True
+
+    def _engine_ends(self, call: EngineStep) -> None:
+        """An engine that met an infinity has not stepped at all."""
+        if not call.applied and isinstance(call.optimizer, torch.optim.Optimizer):
+            self._done(call.optimizer, call, True)
 
     def _scaler_begins(self, call: ScalerStepCall) -> None:
         self._scalers.name(call.scaler)
@@ -230,7 +265,7 @@ class Updates:
             else:
                 routine.differs(key)
         progress.steps += 1
-        event = again or self._steps.record(optimizer, call.place, skipped, self._closure.given)
+        event = again or self._steps.record(optimizer, call, skipped, self._closure.given)
         routine.stepped(progress.steps)
         name = event.optimizer or ""
         counts = progress.counts

@@ -1,4 +1,4 @@
-"""Models that were put into DDP or FSDP1, and calls that go past the wrapper."""
+"""Models that were put into DDP or FSDP, and calls that go past the wrapper."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from fallline.replay.modules import wrapper_of
+from fallline.replay.shards import groups_of
 
 __all__ = ["Wrappers"]
 
@@ -17,6 +18,7 @@ class Wrappers:
 
     def __init__(self) -> None:
         self._around: dict[int, weakref.ref[nn.Module]] = {}
+        self._groups: dict[int, list[Any]] = {}  # of FSDP2, by model: what is reduced together
         self.any = False
 
     def add(self, around: nn.Module) -> None:
@@ -26,6 +28,16 @@ class Wrappers:
             self._around[id(inner)] = weakref.ref(around)
             self.any = True
 
+    def add_sharded(self, module: nn.Module) -> None:
+        """A model that FSDP2 shards."""
+        self._groups[id(module)] = groups = groups_of(module)
+        self.any = self.any or bool(groups)
+
+    def reduces(self, module: nn.Module) -> bool | None:
+        """Whether FSDP2 reduces the gradients of this model as things are now; None where it does not say."""
+        known = [getattr(group, "reduce_grads", None) for group in self._groups.get(id(module), ())]
+        return any(known) if known and None not in known else None
+
     def around(self, module: nn.Module) -> nn.Module | None:
         """The wrapped model whose inside this module is."""
         reference = self._around.get(id(module))
@@ -34,9 +46,9 @@ class Wrappers:
 
     def syncing(self) -> tuple[Any, ...]:
         """Of each wrapped model, whether its gradients are all-reduced as things are now."""
-        return tuple(
-            getattr(around(), "require_backward_grad_sync", None)
-            for around in self._around.values()
+        return (
+            *(getattr(m(), "require_backward_grad_sync", None) for m in self._around.values()),
+            *(getattr(g[0], "reduce_grads", None) for g in self._groups.values() if g),
         )
 
     def sharded(self, parameters: list[Any]) -> bool:

@@ -21,6 +21,7 @@ from fallline.api.values import (
     Value,
 )
 from fallline.events import Replace
+from fallline.syntax import Module
 from fallline.syntax.modes import layer_has_mode
 
 __all__ = [
@@ -41,6 +42,10 @@ __all__ = [
 
 
 _BATCHES = re.compile(r"\blen\([\w.\[\]'\"]*(loader|_dl|batches|data_?iter)", re.I)
+_ONE_DEVICE = re.compile(
+    r"""^[ \t]*os\.environ(\.setdefault\(|\[)["']CUDA_VISIBLE_DEVICES["'](\]\s*=|,)\s*["']\d["']""",
+    re.M,
+)
 _MOST_NAMES = 24  # that are followed to what a schedule's length is made of
 _MOST_PARTS = 4_096  # of a model that are looked at one by one
 
@@ -209,7 +214,12 @@ def wrapped(paper: Paper, call: Call, how: str) -> Value:
             thing.facts["wrapper"] = "fsdp1-no-shard"
     if how == "ddp":
         inner.facts["wrapped_by"] = thing.id
+        thing.facts["one_device"] = any(map(_sees_one_device, paper.modules())) or None
     return thing
+
+
+def _sees_one_device(module: Module) -> bool:
+    return _ONE_DEVICE.search(module.source.text) is not None
 
 
 def _no_shard(call: Call) -> bool:

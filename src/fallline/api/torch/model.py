@@ -47,7 +47,9 @@ def _criterion(paper: Paper, thing: Thing, call: Call) -> Value:
     if thing.cls is not None:
         inside = _run_forward(paper, thing, call)
         if isinstance(inside, Tensor):
-            return inside
+            # what it computes is kept from its first call; the graph is that of this one
+            given = of_arguments(paper, call)
+            return replace(inside, forwards=given.forwards, kept=given.kept)
     known = thing.facts.get("reduction") or (None if thing.cls is not None else "mean")
     return replace(
         of_arguments(paper, call),
@@ -106,7 +108,8 @@ def _forward(paper: Paper, model: Thing, call: Call) -> Value:
         length=given.length,
         raw=True,
     )
-    return shaped(inside, result, whole=True) if inside is not None else result
+    recording = paper.around.recording
+    return shaped(inside, result, recording, whole=True) if inside is not None else result
 
 
 def _records(paper: Paper, model: Thing, given: Tensor) -> bool | None:
@@ -116,16 +119,18 @@ def _records(paper: Paper, model: Thing, given: Tensor) -> bool | None:
     return paper.around.recording and (not model.facts.get("frozen") or given.graph is not False)
 
 
-def shaped(inside: Value, result: Tensor, whole: bool = False) -> Value:
-    """What forward returned, each tensor in it carrying this call's graph.
+def shaped(inside: Value, result: Tensor, recording: bool, whole: bool = False) -> Value:
+    """What forward returned, each tensor in it carrying this call's graph; none where autograd does not record.
 
     Only the `whole` result of a model is surely a tensor with that graph; a part of it whose making was not seen
     may as well be a number.
     """
-    return _shaped(inside, result, whole, {})
+    return _shaped(inside, result, recording, whole, {})
 
 
-def _shaped(inside: Value, result: Tensor, whole: bool, known: dict[int, Value]) -> Value:
+def _shaped(
+    inside: Value, result: Tensor, recording: bool, whole: bool, known: dict[int, Value]
+) -> Value:
     """`known` are the lists and dictionaries that were gone into: one may be held many times."""
     unsure = result.graph if whole or not result.graph else None
     match inside:
@@ -133,16 +138,19 @@ def _shaped(inside: Value, result: Tensor, whole: bool, known: dict[int, Value])
             return known[id(inside)]
         case Sequence(items, born):
             known[id(inside)] = listed = Sequence([], born)
-            listed.items = [_shaped(item, result, False, known) for item in items]
+            listed.items = [_shaped(item, result, recording, False, known) for item in items]
             return listed
         case Mapping(named, born):
             known[id(inside)] = mapped = Mapping({}, born)
-            mapped.items = {k: _shaped(v, result, False, known) for k, v in named.items()}
+            mapped.items = {
+                k: _shaped(v, result, recording, False, known) for k, v in named.items()
+            }
             return mapped
         case Tensor():
+            graph = unsure if inside.graph is None else inside.graph
             return replace(
                 inside,
-                graph=unsure if inside.graph is None else inside.graph,
+                graph=graph if recording else False,
                 sets=inside.sets | result.sets,
                 forwards=inside.forwards | result.forwards,
                 kept=inside.kept | result.kept,
@@ -151,7 +159,7 @@ def _shaped(inside: Value, result: Tensor, whole: bool, known: dict[int, Value])
             return inside
     if result.graph is False and not result.forwards:
         return inside
-    return replace(result, graph=unsure)
+    return replace(result, graph=unsure if recording else False)
 
 
 _TELLING = frozenset(
@@ -167,7 +175,7 @@ def _run_forward(paper: Paper, model: Thing, call: Call) -> Value | None:
         model = inner  # a wrapper's forward is its module's
     if model.cls is None:
         return None
-    known = _returns(model, call)
+    known = _returns(paper, model, call)
     if known in model.attrs:
         return model.attrs[known]
     model.attrs[known] = Tensor(None, divided=None)  # a forward that calls itself
@@ -188,12 +196,13 @@ def _run_forward(paper: Paper, model: Thing, call: Call) -> Value | None:
 _MOST_FORMS = 4  # ways to call one model that are told apart
 
 
-def _returns(model: Thing, call: Call) -> str:
+def _returns(paper: Paper, model: Thing, call: Call) -> str:
     """What a model's forward returned for a call of this form is kept under: `model(x, y, reduction="none")` is another."""
     given = [*call.args, *call.kwargs.values()]
     form = ", ".join(repr(v.value)[:20] if isinstance(v, Const) else "" for v in given)
     names = f"{len(call.args)} {' '.join(call.kwargs)}"
-    key = f"returns {names} ({form})"
+    graph = of_arguments(paper, call).graph if model.kind == "criterion" else ""
+    key = f"returns {names} ({form}) {graph}"
     forms = [name for name in model.attrs if name.startswith("returns ")]
     return key if key in model.attrs or len(forms) < _MOST_FORMS else forms[-1]
 

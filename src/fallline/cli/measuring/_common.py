@@ -1,4 +1,4 @@
-"""What the verbs of `fallline measure` have in common: options that they share."""
+"""The options that the verbs of `fallline measure` share."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--batch-size",
         type=_common.count,
         metavar="N",
-        help="with --noise-scale: samples in a batch, if fallline cannot see them",
+        help="with --noise-scale: number of samples in a batch, if fallline cannot tell",
     )
     parser.add_argument(
         "--rates",

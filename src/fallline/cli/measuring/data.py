@@ -15,7 +15,7 @@ what the first batches teach: which tokens are learned, padding, packing, and wh
   fallline measure data --out looked --batches 8 train.py
 
 Runs the script until its first batches have reached the model, in any loop or trainer, and shows them decoded: tokens that are
-learned, tokens that are only read, padding, borders of packed samples. Reports what is wrong with a code: an end token that is never
+learned, tokens that are only read, padding, borders of packed samples. Reports each mistake with its code: an end token that is never
 learned, labels shifted twice, padding in the loss, adapters that train nothing, training samples in the evaluation set. Then lists
 which parameters get a gradient and are optimized, and, where a policy is trained, how far sampler and trainer agree.
 With --out, also writes findings.json and data.html.

@@ -33,6 +33,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KIND",
         help="with --table: cpu or cuda (default: the one this machine has)",
     )
-    parser.add_argument("--no-timing", action="store_true", help="leave the speed out")
+    parser.add_argument("--no-timing", action="store_true", help="do not measure the speed")
     add_output(parser)
     add_script(parser, updates=1, optional=True)  # --table needs none

@@ -75,7 +75,6 @@ class Learner:
         self.reached: set[int] = set()  # ids of parameters that got a gradient that is not zero
         self.backwards = 0
         self.loss_at: Location | None = None
-        self.loss_has_graph: bool | None = None
         self.error: BaseException | None = None
 
     def meet(self, model: nn.Module, at: Location | None) -> None:
@@ -91,7 +90,6 @@ class Learner:
 
     def loss(self, loss: Any, at: Location | None) -> None:
         self.loss_at = at
-        self.loss_has_graph = bool(loss.requires_grad) if isinstance(loss, Tensor) else None
 
     def backward_ends(self) -> None:
         self.backwards += 1

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fallline.location import Location
 
-__all__ = ["IGNORED", "Given", "Lesson", "Observation", "note"]
+__all__ = ["IGNORED", "Given", "Lesson", "Observation", "keep", "note"]
 
 IGNORED = -100  # a label that does not count, as torch and Transformers write it
 
@@ -60,10 +60,6 @@ class Lesson:
     in_place: bool = False  # labels are about the tokens at their own place (tags, masked words), not about the next one
 
     @property
-    def is_text(self) -> bool:
-        return self.ids is not None
-
-    @property
     def supervised(self) -> Tensor | None:
         """Which tokens are learned: as `labels`."""
         return None if self.labels is None else self.labels != IGNORED
@@ -76,6 +72,13 @@ class Lesson:
             real = self.attention
         for row in range(self.ids.shape[0]):
             yield self.ids[row], real[row], None if self.labels is None else self.labels[row]
+
+
+def keep(observed: list[Observation], new: Observation) -> None:
+    """One of each code and place."""
+    key = (new["code"], new["path"], new["line"])
+    if not any((o["code"], o["path"], o["line"]) == key for o in observed):
+        observed.append(new)
 
 
 def note(code: str, at: Location | None, **facts: Any) -> Observation:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fallline.instruments.data.learns import Learner
-from fallline.instruments.data.lesson import Given, Lesson, Observation, note
+from fallline.instruments.data.lesson import Given, Lesson, Observation, keep, note
 from fallline.instruments.data.policy import Policies
 from fallline.instruments.data.script_objects import Held, held
 from fallline.instruments.observer import Observer
@@ -100,7 +100,7 @@ class Listener(Observer):
         if low < 0 or high >= rows:
             bad = high if high >= rows else low
             facts = {"what": "token", "value": bad, "size": rows, "of": "embedding"}
-            self._observe(note("FL017", at, **facts))
+            keep(self.observed, note("FL017", at, **facts))
 
     def loss_begins(self, call: LossCall) -> None:
         """The loss tap: what is really compared."""
@@ -134,12 +134,7 @@ class Listener(Observer):
         if low < 0 or high >= given.classes:
             bad = high if high >= given.classes else low
             facts = {"what": "label", "value": bad, "size": given.classes, "of": "head"}
-            self._observe(note("FL017", given.at, **facts))
-
-    def _observe(self, observation: Observation) -> None:
-        key = (observation["code"], observation["path"], observation["line"])
-        if not any((o["code"], o["path"], o["line"]) == key for o in self.observed):
-            self.observed.append(observation)
+            keep(self.observed, note("FL017", given.at, **facts))
 
     # -- backward and step -------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fallline.instruments.data.lesson import Observation, note
+from fallline.instruments.data.lesson import Observation, keep, note
 from fallline.instruments.data.scored import (
     Agreement,
     Sampling,
@@ -164,7 +164,7 @@ class Policies:
         if found.differs and of != "reference" and same_weights and self.samples:
             why = _why(known, call)
             facts = {"of": of, "why": why, **found.to_json(), "sampled_at": str(known.at or "")}
-            self._observe(note("FL024", call.at, **facts))
+            keep(self.observed, note("FL024", call.at, **facts))
 
     def _weigh(self, output: Any) -> None:
         fused = getattr(output, "log_probs", None)
@@ -186,7 +186,9 @@ class Policies:
                 nodes = _nodes(loss)
                 for name, value in constants.items():
                     if value.grad_fn in nodes:
-                        self._observe(note("FL023", user_line(), variable=name, loss=loss_name))
+                        keep(
+                            self.observed, note("FL023", user_line(), variable=name, loss=loss_name)
+                        )
 
     def backward_ends(self) -> None:
         if self._rows and self.samples:
@@ -214,11 +216,6 @@ class Policies:
             if gets and learning and not any(id(p) in optimized for p in model.parameters()):
                 found.append(note("FL021", at, why="gradient", model=type(model).__name__))
         return found
-
-    def _observe(self, observation: Observation) -> None:
-        key = (observation["code"], observation["path"], observation["line"])
-        if not any((o["code"], o["path"], o["line"]) == key for o in self.observed):
-            self.observed.append(observation)
 
 
 def _why(known: Scored | Sampling, call: Scored) -> str:

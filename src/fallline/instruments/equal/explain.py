@@ -9,7 +9,15 @@ from fallline.instruments.equal.pieces import Parting, compare, shares
 from fallline.instruments.equal.record import Backward, Record, Vectors
 from fallline.instruments.equal.report import Comparison, times
 
-__all__ = ["Place", "accumulated", "after_clipping", "at_once", "loss_scale", "within"]
+__all__ = [
+    "Place",
+    "accumulated",
+    "after_clipping",
+    "at_once",
+    "comparison",
+    "loss_scale",
+    "within",
+]
 
 _SAME = 0.02  # how close two factors have to be to be called the same in an explanation
 
@@ -85,11 +93,11 @@ def accumulated(what: str, base: Record, reference: Vectors, tolerance: float) -
     if parting.apart <= tolerance:
         text = _right(what, base, tolerance)
         place = Place("", 0)
-        return _comparison(what, parting, tolerance, True, None, place, text)
+        return comparison(what, parting, tolerance, True, None, place, text)
     code, place, text = _Cause(base, reference, parting, tolerance, what).found()
     if code == "FL111":
         what = "tokens" if what == "accumulation" else what
-    return _comparison(what, parting, tolerance, False, code, place, text + place.said(code) + ".")
+    return comparison(what, parting, tolerance, False, code, place, text + place.said(code) + ".")
 
 
 def _right(what: str, base: Record, tolerance: float) -> str:
@@ -100,7 +108,7 @@ def _right(what: str, base: Record, tolerance: float) -> str:
     return f"{count} give{'s' if k == 1 else ''} the gradient of all their samples at once, within {within(base, tolerance)}."
 
 
-def _comparison(
+def comparison(
     what: str,
     parting: Parting,
     tolerance: float,
@@ -109,6 +117,7 @@ def _comparison(
     place: Place,
     text: str,
 ) -> Comparison:
+    """What was compared, with how far apart the two are."""
     return Comparison(
         what,
         parting.ratio,
@@ -293,7 +302,7 @@ def after_clipping(base: Record, tolerance: float) -> Comparison | None:
     parting = compare(base.reached, due, room)
     if parting.apart <= room:
         text = f"what clip_grad_norm_ leaves is what reaches the optimizer, within {within(base, tolerance)}."
-        return _comparison("clipping", parting, room, True, None, Place("", 0), text)
+        return comparison("clipping", parting, room, True, None, Place("", 0), text)
     place = Place(last.path, last.line)
     text = f"The gradient is changed after it was clipped: it reaches the optimizer {times(parting.ratio)} as long"
-    return _comparison("clipping", parting, room, False, None, place, text + place.said(None) + ".")
+    return comparison("clipping", parting, room, False, None, place, text + place.said(None) + ".")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fallline.instruments.equal.explain import Place, within
+from fallline.instruments.equal.explain import Place, comparison, within
 from fallline.instruments.equal.pieces import Parting, compare
 from fallline.instruments.equal.plan import Plan
 from fallline.instruments.equal.record import Record, Vectors
@@ -47,10 +47,10 @@ def judged(
     parting = compare(ours, reference, tolerance)
     if parting.apart <= tolerance:
         text = f"the gradient with {called} is that with {instead}, within {within(plan.base, tolerance)}."
-        return _found(what, parting, tolerance, True, None, Place("", 0), text)
+        return comparison(what, parting, tolerance, True, None, Place("", 0), text)
     place = place or _at(plan.base)
     text = f"With {called} the gradient is {times(parting.ratio)} that with {instead}, direction {parting.cosine:.2f}{why or _missing(parting)}"
-    return _found(what, parting, tolerance, False, code, place, text + place.said(code) + ".")
+    return comparison(what, parting, tolerance, False, code, place, text + place.said(code) + ".")
 
 
 def _missing(parting: Parting) -> str:
@@ -58,23 +58,6 @@ def _missing(parting: Parting) -> str:
         return ""
     more = f" and {len(parting.missing) - 1} more" if len(parting.missing) > 1 else ""
     return f": {parting.missing[0]}{more} get a gradient on one side only"
-
-
-def _found(
-    what: str, parting: Parting, tolerance: float, equal: bool, code: str | None, place: Place, text: str
-) -> Comparison:  # fmt: skip
-    return Comparison(
-        what,
-        parting.ratio,
-        parting.cosine,
-        tolerance,
-        equal,
-        code,
-        place.path,
-        place.line,
-        text,
-        parting.parameters,
-    )
 
 
 def _at(record: Record) -> Place:

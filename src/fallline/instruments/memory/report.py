@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fallline.instruments.frame import human_bytes
 from fallline.location import Location
+from fallline.show.terminal import counted
 
 if TYPE_CHECKING:
     from fallline.instruments.memory.allocator import Allocator, Fragmentation
@@ -149,7 +150,7 @@ def verdict(memory: Memory) -> str:
 def _as_text(memory: Memory) -> str:
     lines = [f"memory: {verdict(memory)}."]
     if memory.partial:
-        lines.append(f"  partial: the script ended after {_count(memory.updates, 'update')}.")
+        lines.append(f"  partial: the script ended after {counted(memory.updates, 'update')}.")
     elif not memory.updates:
         lines.append("  the script ended without an update (no optimizer's step() was seen).")
     if memory.before > memory.peak:
@@ -235,9 +236,9 @@ def _allocator(memory: Memory) -> list[str]:
 def _growth(memory: Memory) -> list[str]:
     growth = memory.growth
     if not growth.updates:
-        return [f"growth: not measured, {_count(memory.updates, 'update')} are too few"]
+        return [f"growth: not measured, {counted(memory.updates, 'update')} are too few"]
     if not growth.leaks:
-        return [f"growth: nothing is left behind by {_count(growth.updates, 'update')}"]
+        return [f"growth: nothing is left behind by {counted(growth.updates, 'update')}"]
     lines = [f"growth: {_grows(memory)} per update are left behind"]
     lines += [
         f"  {human_bytes(line.per_update):>10}  made at {line.at.path}:{line.at.line}  {line.source}"
@@ -277,7 +278,7 @@ def _grows(memory: Memory) -> str:
     growth = memory.growth
     parts = [human_bytes(growth.per_update)] if growth.per_update else []
     if growth.graphs:
-        parts.append(f"a graph of {_count(growth.nodes, 'node')}")
+        parts.append(f"a graph of {counted(growth.nodes, 'node')}")
     return " and ".join(parts)
 
 
@@ -307,7 +308,3 @@ def _saved(memory: Memory, tried: int | None) -> int | None:
 
 def _place(at: Location | None) -> dict[str, Any] | None:
     return None if at is None else {"path": at.path, "line": at.line, "function": at.function}
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 
 from fallline.instruments.model.flow import Flow, Layer, Silent
 from fallline.instruments.model.registered import Unregistered
+from fallline.show.numbers import json_numbers
 
 __all__ = ["ModelReport"]
 
@@ -66,7 +66,7 @@ class ModelReport:
                 "loss": flow.loss,
                 "loss_given": flow.loss_given,
             }
-        return {k: _number(v) for k, v in found.items()}
+        return {k: json_numbers(v) for k, v in found.items()}
 
     @property
     def findings(self) -> list[str]:
@@ -222,13 +222,3 @@ def _count(number: int) -> str:
 def _some(names: list[str]) -> str:
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more
-
-
-def _number(thing: Any) -> Any:
-    if isinstance(thing, float) and not math.isfinite(thing):
-        return str(thing)  # JSON has no infinities
-    if isinstance(thing, dict):
-        return {k: _number(v) for k, v in thing.items()}
-    if isinstance(thing, list):
-        return [_number(v) for v in thing]
-    return thing

@@ -14,6 +14,7 @@ from fallline.instruments.precision.device import Matmul
 from fallline.instruments.precision.record import Operation
 from fallline.instruments.precision.run import GRADIENT_TOLERANCE, LOSS_TOLERANCE, Outcome
 from fallline.instruments.precision.verdict import Verdict
+from fallline.show.numbers import json_numbers
 
 __all__ = ["PrecisionReport"]
 
@@ -95,7 +96,7 @@ class PrecisionReport:
             "notes": self.notes,
             "partial": self.partial,
         }
-        return _json_numbers(found)  # type: ignore[no-any-return]
+        return json_numbers(found)  # type: ignore[no-any-return]
 
     def text(self) -> str:
         lines = []
@@ -210,17 +211,6 @@ class PrecisionReport:
             )
             lines.append(f"  in {dtype}: {names}")
         return lines
-
-
-def _json_numbers(thing: Any) -> Any:
-    """JSON has no infinities: they become words."""
-    if isinstance(thing, float) and not math.isfinite(thing):
-        return str(thing)
-    if isinstance(thing, dict):
-        return {k: _json_numbers(v) for k, v in thing.items()}
-    if isinstance(thing, list):
-        return [_json_numbers(v) for v in thing]
-    return thing
 
 
 def _size(value: float | None) -> str:

@@ -27,7 +27,7 @@ class BackwardArity(Rule):
     why = """\
 The first backward pass raises "returned an incorrect number of gradients".
 
-Every input of forward needs its place in what backward returns, also inputs that are not tensors: their gradient is None. Surplus Nones are
+backward must return a value for every input of forward, also for inputs that are not tensors: None is their gradient. Surplus Nones are
 ignored; a surplus gradient is an error."""
     instead = """\
 Return one value for each input of forward (ctx not counted), None for those without a gradient.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
-from fallline.finding import Finding, Fix, Severity
+from fallline.finding import Edit, Finding, Fix, Severity
 from fallline.flow.functions import AutogradFunction, Method, functions_in, head
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
@@ -57,7 +58,7 @@ class Reverse(Function):
     def forward(self, x):  # FL903
         return x.view_as(x)
 
-    def backward(self, grad_output):  # FL903
+    def backward(self, grad_output):
         return -grad_output
 
 
@@ -165,38 +166,57 @@ Double.apply(torch.ones(3, requires_grad=True)).sum().backward()
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         for function in functions_in(module):
-            later = _made_static(function.node)
-            for name in _STATIC:
-                method = function.methods.get(name)
-                if method is not None and name not in later and not _is_static(module, method):
-                    yield self.finding(
-                        head(module, method),
-                        f"{name} of this autograd Function is not a static method, so torch raises when it is applied to an instance. Decorate it with `@staticmethod` and call `apply`",
-                        severity=Severity.INFO if _plain_method(module, function) else None,
-                    )
+            methods = _not_static(module, function)
+            if methods:
+                names = " and ".join(m.name for m in methods)
+                several = len(methods) > 1
+                yield self.finding(
+                    head(module, methods[0]),
+                    f"{names} of this autograd Function {'are not static methods' if several else 'is not a static method'}, so torch raises when it is applied to an instance. "
+                    f"Decorate {'them' if several else 'it'} with `@staticmethod` and call `apply`",
+                    severity=Severity.INFO if _plain_method(module, function) else None,
+                )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
         for function in functions_in(module):
-            for method in function.methods.values():
-                if method.lineno != finding.at.line:
-                    continue
-                first = method.args.args[0].arg if method.args.args else "self"
-                if first == "self" and (
-                    "__init__" in function.methods or _instantiated(module, function.node.name)
-                ):
-                    return None
-                anchor = method.decorator_list[0].lineno if method.decorator_list else method.lineno
-                indent = Editor(module).indent(method)
-                return Fix(
-                    "Make it static",
-                    (Editor(module).insert(anchor, 1, f"{indent}@staticmethod\n"),),
-                )
+            methods = _not_static(module, function)
+            if not methods or methods[0].lineno != finding.at.line:
+                continue
+            names_itself = any(not m.args.args or m.args.args[0].arg == "self" for m in methods)
+            if names_itself and (
+                "__init__" in function.methods or _instantiated(module, function.node.name)
+            ):
+                return None
+            return Fix(
+                "Make them static" if len(methods) > 1 else "Make it static",
+                tuple(_decorated(module, method) for method in methods),
+            )
         return None
 
 
+def _not_static(module: Module, function: AutogradFunction) -> list[Method]:
+    """The methods of one Function that should be static and are not."""
+    later = _made_static(function.node)
+    found = (function.methods.get(name) for name in _STATIC if name not in later)
+    return [m for m in found if m is not None and not _is_static(module, m)]
+
+
+def _decorated(module: Module, method: Method) -> Edit:
+    anchor = method.decorator_list[0].lineno if method.decorator_list else method.lineno
+    indent = Editor(module).indent(method)
+    return Editor(module).insert(anchor, 1, f"{indent}@staticmethod\n")
+
+
 def _plain_method(module: Module, function: AutogradFunction) -> bool:
-    """It has no backward, and this file calls `.forward(...)` itself: a method like any other, which autograd follows."""
-    return "backward" not in function.methods and ".forward(" in module.source.text
+    """It is used as `Name().forward(x)`: a method like any other, which autograd follows."""
+    text = module.source.text
+    if "backward" not in function.methods and ".forward(" in text:
+        return True
+    name = re.escape(function.node.name)
+    return (
+        re.search(rf"\b{name}\([^()\n]*\)\.forward\(", text) is not None
+        and re.search(rf"\b{name}\([^()\n]*\)\(|\b{name}\.apply\b", text) is None
+    )
 
 
 def _is_static(module: Module, method: Method) -> bool:

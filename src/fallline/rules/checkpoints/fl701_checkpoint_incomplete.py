@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from fallline.finding import Finding, Severity
 from fallline.flow.calls import last_name
@@ -13,6 +14,7 @@ from fallline.flow.checkpoints import (
     Used,
     called_functions,
     loads,
+    only_stateless,
     role_of_key,
     saved_alone,
     saves,
@@ -31,6 +33,9 @@ _COMPLETE = (
     b"TorchCheckpointEngine",
     b"fallline.save_checkpoint",
 )
+
+
+_RESTORES = re.compile(r"(?i)opt\w*(\[\w+\])?\.load_state_dict\(")
 
 
 class CheckpointIncomplete(Rule):
@@ -54,10 +59,16 @@ class CheckpointIncomplete(Rule):
 import torch
 
 
-def train(model, loader, epochs):
+def train(model, loader, epochs, resume=None):
     optimizer = torch.optim.AdamW(model.parameters())
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
-    for epoch in range(epochs):
+    start = 0
+    if resume is not None:
+        state = torch.load(resume)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        start = state["epoch"] + 1
+    for epoch in range(start, epochs):
         for x in loader:
             optimizer.zero_grad()
             model(x).mean().backward()
@@ -241,14 +252,21 @@ for epoch in range(10):
             return
         alone = saved_alone(module)
         used = [u for u in uses(module) if u.name not in alone]
+        if only_stateless(module):
+            used = [u for u in used if u.role != "optimizer"]
         if not used:
             return
         found = saves(module)
         for _, function, home in called_functions(module):
             if home is not module:
                 found += [s for s in saves(home) if home.function(s.call) is function]
+        told: set[tuple[str, ...]] = set()
         for saved in found:
-            yield from self._check_saved(module, saved, used, found)
+            for finding in self._check_saved(module, saved, used, found):
+                missing = tuple(finding.evidence["missing"])
+                # best, last and interrupted: one omission, worth one warning
+                yield replace(finding, severity=Severity.INFO) if missing in told else finding
+                told.add(missing)
         seen = {id(s.call) for s in found}
         if not any({"optimizer", "counter"} & s.roles() for s in found):
             handed = [s for s in handed_saves(module) if id(s.call) not in seen]
@@ -282,7 +300,7 @@ for epoch in range(10):
             part = _NAMES[one.role]
             yield self.finding(
                 module.location(fleeting or concerned[0].call),
-                f"{part[0].upper()}{part[1:]} is made anew in every epoch and is in no checkpoint, so its state is lost each time. Make it once, and save its state."
+                f"{part[0].upper()}{part[1:]} is created again in every epoch and is in no checkpoint, so its state is lost each time. Make it once, and save its state."
                 if fleeting
                 else f"This checkpoint is meant for resuming but leaves out {part}, so a resumed run continues differently. Save its state too.",
                 severity=None if _CONTINUES.search(module.source.text) else Severity.INFO,
@@ -312,14 +330,7 @@ for epoch in range(10):
             yield self.finding(
                 at,
                 f"This checkpoint is meant for resuming but leaves out {_listed(missing_parts)}, so a resumed run continues differently. Save the state of each.",
-                severity=None
-                if (
-                    "optimizer" in roles
-                    and not _only_evaluated(module, saved)
-                    and not _at_the_end(module, saved, used)
-                )
-                or _resumed(module, saved)
-                else Severity.INFO,
+                severity=None if _matters(module, saved, used, missing_parts) else Severity.INFO,
                 missing=missing_parts,
             )
         elif {"optimizer", "counter"} <= roles and not any("rng" in s.roles() for s in every):
@@ -354,6 +365,23 @@ def _for_resuming(module: Module, saved: Saved, roles: set[str]) -> bool:
         }:
             return True
     return False
+
+
+def _matters(module: Module, saved: Saved, used: list[Used], missing: list[str]) -> bool:
+    """Somebody goes on from this file, and what it lacks is not only a loss scale, which is found again in a few updates."""
+    if missing == [_NAMES["scaler"]]:
+        return False
+    if _resumed(module, saved):
+        return True
+    if "optimizer" not in saved.roles() or _only_evaluated(module, saved):
+        return False
+    return not _at_the_end(module, saved, used) and _restores(module)
+
+
+def _restores(module: Module) -> bool:
+    """Somebody in this file or folder restores an optimizer; else the file is only written, and nobody goes on from it yet."""
+    beside = module.project.beside(module, b"load_state_dict") if module.project else []
+    return any(_RESTORES.search(m.source.text) for m in (module, *beside))
 
 
 def _has_beside(module: Module, call: ast.Call, role: str) -> bool:

@@ -23,6 +23,7 @@ from fallline.syntax import Module
 
 _STATE = ("optimizer", "scheduler", "scaler", "counter", "rng")
 
+_EVALUATES = re.compile(r"(?i)eval|infer|\btest|_test|predict|sample_only")
 _RESUME = re.compile(r"resume", re.IGNORECASE)
 
 
@@ -207,7 +208,7 @@ def train(model, optimizer, loader, epochs, resume, weights):
         resumed = [
             loaded
             for loaded in self._loads(module)
-            if not loaded.escapes and _resumes(module, loaded)
+            if not loaded.escapes and _resumes(module, loaded) and not _evaluates(loaded)
         ]
         if not resumed:
             return
@@ -230,12 +231,16 @@ def train(model, optimizer, loader, epochs, resume, weights):
             lost = [
                 k
                 for k in lost
-                if "seed" not in k.lower() and not _restored_elsewhere(k, loaded, resumed)
+                if "seed" not in k.lower()
+                and not _restored_elsewhere(k, loaded, resumed)
+                and not _left_out_on_purpose(k, loaded)
             ]
             if lost and not _goes_back(loaded, saved, lost):
                 yield self.finding(
                     loaded.module.location(loaded.call),
                     f"This resume does not restore {', '.join(map(repr, lost))}, which the checkpoint holds, so training continues with fresh state. Load {'it' if len(lost) == 1 else 'them'} too.",
+                    # a run that counts its epochs from 0 again is longer, not different
+                    severity=Severity.INFO if _only_counts(saved, lost) else None,
                     related={"save": saved.module.location(saved.call)},
                     saved=sorted(saved.entries),
                     restored=sorted(loaded.keys),
@@ -312,6 +317,25 @@ def _resumes(module: Module, loaded: Loaded) -> bool:
     return bool(loaded.keys) and _says_resume(loaded)
 
 
+def _only_counts(saved: Saved, lost: list[str]) -> bool:
+    """What is lost says how far the run was, and no schedule that is computed from it is restored either."""
+    counters = all(saved.role(key, saved.entries[key]) == "counter" for key in lost)
+    return counters and "sched" not in saved.module.source.text
+
+
+def _evaluates(loaded: Loaded) -> bool:
+    """It is loaded to be evaluated: `if args.evaluate:`, in a branch that does not say that training goes on."""
+    home = loaded.module
+    child: ast.AST = loaded.call
+    for up in home.parents(loaded.call):
+        if isinstance(up, ast.If) and child in up.body:
+            test = home.segment(up.test)
+            if _EVALUATES.search(test) and not re.search(r"(?i)resum|train|not ", test):
+                return True
+        child = up
+    return False
+
+
 def _says_resume(loaded: Loaded) -> bool:
     home = loaded.module
     context = [home.segment(a) for a in loaded.call.args[:1]]
@@ -335,6 +359,14 @@ def _goes_back(loaded: Loaded, saved: Saved, lost: list[str]) -> bool:
     same = saved.module is home and home.function(saved.call) is home.function(loaded.call)
     counters = all(saved.role(key, saved.entries[key]) == "counter" for key in lost)
     return same and counters and saved.call.lineno < loaded.call.lineno
+
+
+def _left_out_on_purpose(key: str, loaded: Loaded) -> bool:
+    """The line that would restore it is commented out."""
+    return (
+        re.search(rf"^\s*#.*['\"]{re.escape(key)}['\"]", loaded.module.source.text, re.M)
+        is not None
+    )
 
 
 def _restored_elsewhere(key: str, loaded: Loaded, every: list[Loaded]) -> bool:

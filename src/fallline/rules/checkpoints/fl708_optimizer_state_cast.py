@@ -8,10 +8,9 @@ from typing import Any
 
 from fallline.finding import Finding, Severity
 from fallline.flow.calls import last_name
-from fallline.rule import Rule
-from fallline.rules._observed import located, observed
+from fallline.rules._observed import Observed
 from fallline.syntax import Module
-from fallline.syntax.module import walk
+from fallline.syntax.nodes import walk
 
 __all__ = ["OptimizerStateCast"]
 
@@ -22,7 +21,7 @@ _HANDLES = frozenset(
 _WIDE = frozenset({"torch.float32", "torch.float", "torch.float64"})
 
 
-class OptimizerStateCast(Rule):
+class OptimizerStateCast(Observed):
     code = "FL708"
     name = "optimizer-state-cast"
     severity = Severity.WARNING
@@ -58,15 +57,11 @@ class OptimizerStateCast(Rule):
                     "parameters a resumed run continues with rounded state. Override load_state_dict and put the saved tensors back",
                 )
 
-    def check_series(self, run: Any) -> Iterator[Finding]:
-        for entry in observed(run, self.code):
-            at, evidence = located(entry)
-            yield self.finding(
-                at,
-                f"Loading cast the optimizer's state `{entry['name']}` from {entry['saved']} to {entry['loaded']}, the type of its parameters, so the run continues "
-                "with rounded state. Load it before the parameters are cast, or put the saved tensors back afterwards",
-                **evidence,
-            )
+    def says(self, entry: dict[str, Any]) -> str:
+        return (
+            f"Loading cast the optimizer's state `{entry['name']}` from {entry['saved']} to {entry['loaded']}, the type of its parameters, so the run continues "
+            "with rounded state. Load it before the parameters are cast, or put the saved tensors back afterwards"
+        )
 
     wrong = (
         """\

@@ -55,10 +55,12 @@ for i, (inputs, targets) in enumerate(loader):
                     related["forward"] = forward.at
                 if update.step.boundary is not None:
                     related["boundary"] = update.step.boundary
+                unused = _not_as_configured(trace, backward, update)
                 yield self.finding(
                     backward.seen_from(update.step),
-                    "DDP all-reduces the gradients on every micro-batch although only their sum is stepped, which costs time and changes nothing. Run the forward "
+                    f"DDP all-reduces the gradients on every micro-batch although only their sum is stepped, which costs time and changes nothing{unused}. Run the forward "
                     "and the backward pass of all but the last micro-batch inside model.no_sync().",
+                    severity=Severity.INFO if unused else None,
                     related=related,
                 )
 
@@ -174,6 +176,16 @@ def _synced_again(update: Update) -> list[Backward]:
             for later in update.after(b).until(ZeroGrad).of(Backward)
         )
     ]
+
+
+def _not_as_configured(trace: Trace, backward: Backward, update: Update) -> str:
+    """Why it costs nothing as the program is configured, as the end of a sentence; empty where it does."""
+    if update.step.optional is not None:
+        return f" (once `{update.step.optional}` is above 1)"
+    known = trace.model(backward.model)
+    if known is not None and known.one_device:
+        return " (once more than the one GPU of CUDA_VISIBLE_DEVICES is used)"
+    return ""
 
 
 def _boundary(module: Module, step_line: int, block: list[ast.stmt]) -> ast.If | None:

@@ -63,8 +63,7 @@ for epoch in range(epochs):
                 continue
             yield self.finding(
                 module.location(kept),
-                f"set_epoch stops here: the epoch is stored, nothing in {cls.name} reads it, and `self.{inner}`, which is gone over, never "
-                f"gets it, so every epoch has the same order. Call `self.{inner}.set_epoch(epoch)`.",
+                f"set_epoch stops here: the epoch is stored, nothing in {cls.name} reads it, and `self.{inner}`, which is iterated over, never gets it, so every epoch has the same order. Call `self.{inner}.set_epoch(epoch)`.",
                 presuming=f"`self.{inner}` shuffles by the epoch",
             )
         yield from self._lost_on_the_way(module)
@@ -90,7 +89,7 @@ for epoch in range(epochs):
             if _LOADS.search(inner) and (forwards or _beside_forwards(module)):
                 yield self.finding(
                     module.location(_method(cls, "__iter__") or cls),
-                    f"{cls.name} wraps a loader and has no `set_epoch`, as the other loaders here do: a trainer that calls it finds nothing, and every epoch "
+                    f"{cls.name} wraps a loader but, unlike the other loaders here, has no `set_epoch`: a trainer that calls it finds nothing, and every epoch "
                     f"has the same order. Pass `set_epoch(epoch)` on to `self.{inner}`.",
                     presuming=f"`self.{inner}` shuffles by the epoch",
                 )

@@ -19,7 +19,8 @@ The last micro-batches before the step ran under `no_sync()`, so their gradients
 
 It happens at the end of the data, where the window is not full and the micro-batch that would synchronise never comes."""
     why = """\
-Each rank steps with its own gradients, so from then on their parameters differ. A later synchronised step does not bring them together again."""
+Under DDP each rank steps with its own gradients, so from then on their parameters differ. A later synchronised step does not bring them together again. \
+FSDP2 keeps what `set_requires_gradient_sync(False)` leaves unreduced: the step does not see it, and it is added to the next update."""
     instead = """\
 Let the last micro-batch before every step synchronise, also the last one of the epoch.
 
@@ -35,11 +36,7 @@ if last:
     def check(self, trace: Trace) -> Iterator[Finding]:
         for update in trace.updates:
             if _is_local(update) and (trace.live or not _syncs_midway(update)):
-                yield self.finding(
-                    update.step,
-                    "This step uses gradients that were never all-reduced, because the last micro-batches before it ran under no_sync(), so the ranks drift apart. "
-                    "Let the last micro-batch before every step synchronise.",
-                )
+                yield self.finding(update.step, _message(update))
 
     wrong = (
         DDP
@@ -108,10 +105,23 @@ for inputs, targets in loader:
     )
 
 
+def _message(update: Update) -> str:
+    last = update.of(Backward).last
+    if last is not None and last.wrapper == "fsdp2":
+        return (
+            "The last micro-batches before this step ran with set_requires_gradient_sync(False), so FSDP2 has not reduced their gradients: the step does not "
+            "use them, and they are added to the next update. Call set_requires_gradient_sync(True) before the last micro-batch of every step."
+        )
+    return (
+        "This step uses gradients that were never all-reduced, because the last micro-batches before it ran under no_sync(), so the ranks drift apart. "
+        "Let the last micro-batch before every step synchronise."
+    )
+
+
 def _is_local(update: Update) -> bool:
     """The last backward before the step is known not to have synchronised, and nobody did it by hand."""
     last = update.of(Backward).last
-    if last is None or last.wrapper != "ddp" or last.sync is not False:
+    if last is None or last.wrapper not in ("ddp", "fsdp2") or last.sync is not False:
         return False
     if any(f.bypass for f in update.of(Forward)):
         return False  # FL309

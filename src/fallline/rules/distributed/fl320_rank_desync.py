@@ -8,6 +8,7 @@ from typing import Any
 
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
+from fallline.rules.distributed._specimen import RANKS
 
 __all__ = ["RankDesync"]
 
@@ -48,16 +49,9 @@ dist.destroy_process_group()
 """,
     )
     right = (
-        """\
-import os
-
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-torch.manual_seed(0)
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        "import os\n\n"
+        + RANKS
+        + """\
 torch.manual_seed(dist.get_rank())
 for update in range(20):
     inputs = torch.randn(16, 8)

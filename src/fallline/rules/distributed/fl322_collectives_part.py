@@ -8,6 +8,7 @@ from typing import Any
 from fallline.finding import Finding, Severity
 from fallline.location import Location
 from fallline.rule import Rule
+from fallline.runs.flight import parting
 
 __all__ = ["CollectivesPart"]
 
@@ -17,11 +18,8 @@ class CollectivesPart(Rule):
     name = "collectives-part"
     severity = Severity.ERROR
     what = "Ranks issue different sequences of collectives."
-    why = (
-        "A collective is matched with the other ranks' next one, by order. Where one rank issues another, both wait for ever, or one's data is "
-        "taken for the other's."
-    )
-    instead = "Let every rank make the same collective calls in the same order: what differs by rank goes around the data, not around the call."
+    why = "A collective is matched with the other ranks' next one, by order. If one rank issues a different one, both wait for ever, or the data of one is taken for that of the other."
+    instead = "Let every rank make the same collective calls in the same order: put the branch on the rank around the data, not around the call."
     wrong = (
         """\
 import torch
@@ -74,6 +72,9 @@ dist.destroy_process_group()
             if len(by_name) > 1:
                 yield self._finding(number, by_name)
                 return
+        parted = parting(run.flights)
+        if parted:
+            yield self._finding(*parted)
 
     def _finding(self, number: int, by_name: dict[str, list[tuple[int, str]]]) -> Finding:
         ordered = sorted(by_name.items(), key=lambda item: len(item[1]))

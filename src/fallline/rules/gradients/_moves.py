@@ -9,11 +9,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
-from fallline.finding import Edit
+from fallline.finding import Edit, Finding, Fix
 from fallline.location import Location
 from fallline.syntax import Editor, Module
 
-__all__ = ["lone_statement", "move_to", "stepped", "steps_once", "way_in"]
+__all__ = ["lone_statement", "move_to", "moved_before_step", "stepped", "steps_once", "way_in"]
 
 
 def lone_statement(module: Module, at: Location | None) -> ast.stmt | None:
@@ -72,6 +72,16 @@ def move_to(
         return None
     move = editor.move_before if before else editor.move_after
     return move(statement, step)
+
+
+def moved_before_step(module: Module, finding: Finding, title: str) -> Fix | None:
+    """The fix that puts the statement of a finding right before its step."""
+    statement = lone_statement(module, finding.at)
+    step = lone_statement(module, finding.related.get("step"))
+    if statement is None or step is None:
+        return None
+    edits = move_to(module, statement, step, before=True)
+    return Fix(title, edits) if edits else None
 
 
 def _optimizer(call: ast.Call) -> ast.expr | None:

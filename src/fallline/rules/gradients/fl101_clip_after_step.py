@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from fallline.events import Clip, Step, Trace, misdirected, owners, position
 from fallline.finding import Finding, Fix, Severity
 from fallline.rule import Rule
-from fallline.rules.gradients._moves import lone_statement, move_to
+from fallline.rules.gradients._moves import moved_before_step
 from fallline.rules.gradients._specimens import SETUP
 from fallline.syntax import Module
 
@@ -46,12 +46,7 @@ class ClipAfterStep(Rule):
                 )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
-        clip = lone_statement(module, finding.at)
-        step = lone_statement(module, finding.related.get("step"))
-        if clip is None or step is None:
-            return None
-        edits = move_to(module, clip, step, before=True)
-        return Fix("Clip before the step", edits) if edits else None
+        return moved_before_step(module, finding, "Clip before the step")
 
     wrong = (
         SETUP

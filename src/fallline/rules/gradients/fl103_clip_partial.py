@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from fallline.events import Clip, Trace, owners, position, windows
 from fallline.finding import Finding, Fix, Severity
 from fallline.rule import Rule
-from fallline.rules.gradients._moves import lone_statement, move_to
+from fallline.rules.gradients._moves import moved_before_step
 from fallline.rules.gradients._specimens import SETUP
 from fallline.syntax import Module
 
@@ -47,12 +47,7 @@ class ClipPartial(Rule):
                     )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
-        clip = lone_statement(module, finding.at)
-        step = lone_statement(module, finding.related.get("step"))
-        if clip is None or step is None:
-            return None
-        edits = move_to(module, clip, step, before=True)
-        return Fix("Clip once, right before the step", edits) if edits else None
+        return moved_before_step(module, finding, "Clip once, right before the step")
 
     wrong = (
         SETUP

@@ -27,8 +27,7 @@ class AccumulationUnscaled(Rule):
     why = (
         "`backward()` adds. The gradient of k micro-batches is k times that of one big batch, so an SGD update is k "
         "times too large: a hidden learning rate. Adam and AdamW divide the factor out again, and a clip that takes effect on every update "
-        "hides it, but logged norms and clip thresholds are still k times off. An error; with Adam and similar optimizers a warning where "
-        "gradients are clipped, and a note elsewhere."
+        "hides it, but logged norms and clip thresholds are still k times off. It is an error; with Adam and similar optimizers it is a warning where gradients are clipped, and a note elsewhere."
     )
     instead = "Divide the loss by the number of micro-batches:\n\n```python\n(loss / accumulation_steps).backward()\n```"
     fix_safety = "Only the value given to `backward()` is divided; the logged loss stays as it was. Divides by the count that the boundary test or the loop names."

@@ -25,10 +25,7 @@ class ZeroGradMissing(Rule):
     name = "zero-grad-missing"
     severity = Severity.ERROR
     what = "Finds training loops that never clear the gradients between one update and the next."
-    why = (
-        "`backward()` adds to `.grad`. Without `zero_grad()` every update uses the sum of all gradients so far: 1, 2, 3, 4 times the "
-        "gradient at updates 1 to 4 for a constant one, and old directions never go away."
-    )
+    why = "`backward()` adds to `.grad`. Without `zero_grad()` every update uses the sum of all gradients so far. With a constant gradient, updates 1 to 4 use 1, 2, 3 and 4 times that gradient, and old directions never go away."
     instead = "Clear once per update:\n\n```python\noptimizer.step()\noptimizer.zero_grad()\n```\n\n`model.zero_grad()` and setting `.grad = None` clear as well."
     fix_safety = "Adds `optimizer.zero_grad()` after the only step of that optimizer."
     facts = ("missing-zero-grad-grows",)

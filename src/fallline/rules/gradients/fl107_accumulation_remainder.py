@@ -237,12 +237,17 @@ def _rest(trace: Trace, optimizer: str | None, end: EpochEnd, rhythm: _Rhythm) -
     """How many micro-batches of this pass over the data no step has used when it ends."""
     rest = 0
     fed = False
+    others = False  # another optimizer stepped in this pass
     for event in trace.before(end):
         match event:
             case Epoch(loader=loader) if loader == end.loader:
+                if others:
+                    return 0  # and this one never: it belongs to another run of the same loop
                 break
             case Step(optimizer=stepped) if stepped == optimizer:
                 break
+            case Step():
+                others = True
             case Batch(loader=loader) if loader == end.loader:
                 if event.endless or event.exact:
                     return 0
@@ -278,7 +283,8 @@ def _fate(
                 return "leak into the first update of the next epoch" if longer else None
             case _ if clears(trace, event, optimizer):
                 return "are dropped"
-    passes = [e for e in trace.of(EpochEnd) if e.loader == end.loader]
+    # a loop that makes a new loader for each of its files passes over the data several times as well
+    passes = [e for e in trace.of(EpochEnd) if e.loader == end.loader or e.at == end.at]
     return "are dropped" if trace.complete and len(passes) == 1 else None
 
 

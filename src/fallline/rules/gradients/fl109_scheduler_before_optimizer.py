@@ -41,11 +41,14 @@ class SchedulerBeforeOptimizer(Rule):
             step = _first_step(trace, advance)
             if step is None or step.order < advance.order or not _in_the_loop(trace, advance, step):
                 continue
+            each_batch = advance.per == "batch"
             yield self.finding(
                 advance,
                 f"scheduler.step() comes before the optimizer.step() at {step.at.near(advance.at)}, so the first learning rate is "
-                "skipped and the schedule runs one step early. Call it after optimizer.step().",
-                severity=Severity.INFO if _steps_an_input(trace, step) else None,
+                f"skipped and the schedule runs one step early{', which hardly matters in a schedule of single updates' if each_batch else ''}. "
+                "Call it after optimizer.step().",
+                # one update early is nothing, one epoch early is something
+                severity=Severity.INFO if each_batch or _steps_an_input(trace, step) else None,
                 related={"step": _seen_from(advance, step)},
             )
 

@@ -39,10 +39,7 @@ class MeanOfMeans(Rule):
         "Finds accumulation of losses that are means over a mask, an `ignore_index` or true lengths, divided by a constant number of "
         "micro-batches."
     )
-    why = (
-        "Micro-batches hold different numbers of real tokens, so the mean of their means is not the mean over the big batch: a token in a "
-        "short micro-batch weighs more, and the more so the more the lengths differ. The sum divided by all tokens of the window is exact."
-    )
+    why = "Micro-batches hold different numbers of real tokens, so the mean of their means is not the mean over the big batch: a token in a short micro-batch weighs more, and the effect grows with the difference in length. The sum divided by all tokens of the window is exact."
     instead = (
         "Add up sums, and divide by the number of tokens in the whole window:\n\n"
         '```python\ntotal = sum((y != pad).sum() for _, y in window)\nfor x, y in window:\n    loss = F.cross_entropy(model(x), y, ignore_index=pad, reduction="sum") / total\n    loss.backward()\n```\n\n'

@@ -19,7 +19,7 @@ class ValueClipping(Rule):
     what = "Finds `clip_grad_value_`, which clips every gradient element separately."
     why = (
         "Cutting elements off changes the direction of the update; clipping by norm "
-        "shortens it and keeps the direction. At the same limit value clipping is also the looser of the two: no element is smaller after it."
+        "shortens it and keeps the direction. At the same limit, value clipping is also the looser of the two: it never leaves an element smaller than norm clipping does."
     )
     instead = "Unless element-wise limits are meant:\n\n```python\ntorch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)\n```"
     facts = ("value-clipping-changes-direction", "value-against-norm-clipping")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fallline.events import Clip, Step, Trace, ZeroGrad, clears, misdirected, position
+from fallline.events import Clip, GradWrite, Step, Trace, ZeroGrad, clears, misdirected, position
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
 from fallline.rules.gradients._specimens import SETUP
@@ -21,7 +21,7 @@ class ClipWrongParameters(Rule):
     what = "Finds a clip right before a step whose optimizer holds none of the clipped parameters."
     why = (
         "The step uses its own gradients unclipped, and the clip works on a different network: on nothing, or on gradients that are about to be cleared. "
-        "In code with two networks this is a copied line with the wrong name."
+        "In code with two networks it is usually a copied line with the wrong name."
     )
     instead = "Clip what the optimizer steps:\n\n```python\ntorch.nn.utils.clip_grad_norm_(discriminator.parameters(), 1.0)\ndiscriminator_optimizer.step()\n```"
     tokens = (b"clip",)
@@ -31,6 +31,8 @@ class ClipWrongParameters(Rule):
             step = misdirected(trace, clip)
             if step is None or clip.measures_only or _useful_elsewhere(trace, clip):
                 continue
+            if any(e.op == "assign" for e in trace.between(clip, step).of(GradWrite)):
+                continue  # the clipped gradients are handed over, as from a worker to the shared model
             yield self.finding(
                 clip,
                 f"The step at {step.at.near(clip.at)} uses none of the parameters that are clipped here, so that update is not "
@@ -104,6 +106,23 @@ for epoch in range(2):
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         nn.utils.clip_grad_norm_(head.parameters(), 1.0)
         head_optimizer.step()
+        optimizer.step()
+""",
+        # a worker hands its clipped gradients to the shared model
+        SETUP
+        + """
+import copy
+
+worker = copy.deepcopy(model)
+for epoch in range(2):
+    for x, y in loader:
+        worker.load_state_dict(model.state_dict())
+        worker.zero_grad()
+        optimizer.zero_grad()
+        loss_fn(worker(x), y).backward()
+        nn.utils.clip_grad_norm_(worker.parameters(), 1.0)
+        for local, shared in zip(worker.parameters(), model.parameters()):
+            shared.grad = local.grad
         optimizer.step()
 """,
         # a part of what the optimizer holds

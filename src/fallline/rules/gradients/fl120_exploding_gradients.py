@@ -19,7 +19,7 @@ class ExplodingGradients(Rule):
     severity = Severity.ERROR
     what = "Gradient norms rise two orders of magnitude above the run's own recent norms, and the loss gets worse or turns non-finite."
     why = (
-        "The updates no longer follow the loss: they throw the weights far away, and the run rarely comes back.\n"
+        "The updates no longer follow the loss: they throw the weights far away, and the run rarely recovers.\n"
         "A factor of ten is normal when layers are unfrozen, a new stage of the data begins, or the learning rate warms up."
     )
     instead = (

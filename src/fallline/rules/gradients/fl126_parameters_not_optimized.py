@@ -7,16 +7,15 @@ from typing import Any
 
 from fallline.finding import Finding, Severity
 from fallline.flow.left_out import filtered_out, not_listed
-from fallline.rule import Rule
-from fallline.rules._observed import located, observed
+from fallline.rules._observed import Observed, parameters
 from fallline.syntax import Module
 
 
-class ParametersNotOptimized(Rule):
+class ParametersNotOptimized(Observed):
     code = "FL126"
     name = "parameters-not-optimized"
     severity = Severity.ERROR
-    what = "Parameters that receive gradients belong to no optimizer: a run shows them, and so does source that lists the parameters by hand."
+    what = "Parameters receive gradients but belong to no optimizer. A run shows them, and so does source that lists the parameters by hand."
     why = (
         "They stay at their random start while the rest of the model trains around them. It happens when a layer is added after the optimizer was built, "
         "when parameter groups are written by hand, or when the optimizer was given a different copy of the model."
@@ -40,16 +39,8 @@ class ParametersNotOptimized(Rule):
                 severity=Severity.WARNING,
             )
 
-    def check_series(self, run: Any) -> Iterator[Finding]:
-        for entry in observed(run, self.code):
-            at, evidence = located(entry)
-            names = entry.get("parameters") or []
-            more = f" and {entry['count'] - 3} more" if entry.get("count", 0) > 3 else ""
-            yield self.finding(
-                at,
-                f"{', '.join(names[:3])}{more} receive gradients, but no optimizer holds them, so they are never updated. Pass them to the optimizer.",
-                **evidence,
-            )
+    def says(self, entry: dict[str, Any]) -> str:
+        return f"{parameters(entry)} receive gradients, but no optimizer holds them, so they are never updated. Pass them to the optimizer."
 
     wrong = (
         """\

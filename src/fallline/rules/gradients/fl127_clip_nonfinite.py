@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-from fallline.finding import Finding, Severity
-from fallline.rule import Rule
-from fallline.rules._observed import located, observed
+from fallline.finding import Severity
+from fallline.rules._observed import Observed
 
 
-class ClipNonfinite(Rule):
+class ClipNonfinite(Observed):
     code = "FL127"
     name = "clip-nonfinite"
     severity = Severity.ERROR
@@ -19,11 +17,5 @@ class ClipNonfinite(Rule):
     instead = "Pass `error_if_nonfinite=True` to `clip_grad_norm_`, or skip the step when the norm is not finite; then find the operation that made it (FL620, FL621)."
     facts = ("clipping-spreads-nan", "inf-means-skip-not-clip")
 
-    def check_series(self, run: Any) -> Iterator[Finding]:
-        for entry in observed(run, self.code):
-            at, evidence = located(entry)
-            yield self.finding(
-                at,
-                f"Clipping met a gradient norm of {entry.get('norm')} at update {entry.get('step')} and spread it to every gradient it was given, so the whole update is lost. Find where the value comes from, or pass error_if_nonfinite=True.",
-                **evidence,
-            )
+    def says(self, entry: dict[str, Any]) -> str:
+        return f"Clipping met a gradient norm of {entry.get('norm')} at update {entry.get('step')} and spread it to every gradient it was given, so the whole update is lost. Find where the value comes from, or pass error_if_nonfinite=True."

@@ -46,7 +46,7 @@ class ScheduleLengthWrong(Rule):
     yields_within = "trace"
     what = "A learning-rate schedule is as long as the number of batches, but advances once per accumulation window, or once per batch of one of several processes."
     why = (
-        "A schedule that is k times too long never gets where it should: with accumulation over 4 micro-batches a cosine ends the run after a quarter of "
+        "A schedule that is k times too long never reaches its end: with accumulation over 4 micro-batches a cosine ends the run after a quarter of "
         "its length, near its highest rate instead of at 0, and warmup takes four times as many samples."
     )
     instead = (
@@ -129,8 +129,8 @@ class ScheduleLengthWrong(Rule):
                 if updates >= self.least_updates and abs(updates * window / length - 1) < self.near:
                     yield self.finding(
                         Location(entry["path"], entry["line"], function=entry.get("function", "")),
-                        f"The schedule is {length:,} steps long, and the whole run advanced it {updates:,} times, once for each update of {window:g} micro-batches: "
-                        f"its length counts micro-batches, so the run ended long before the schedule did. Divide its length by {window:g}",
+                        f"The schedule is {length:,} steps long, but the run made only {updates:,} updates of {window:g} micro-batches each, so it ended long before the "
+                        f"schedule did. The length probably counts micro-batches: if so, divide it by {window:g}",
                         step=updates - 1,
                         length=length,
                         micro_batches=window,

@@ -13,8 +13,7 @@ from fallline.flow.losses import differentiated, in_loss, loss_calls
 from fallline.flow.makers import called_function
 from fallline.flow.modules import is_module, looks_like_model
 from fallline.flow.values import values_of
-from fallline.rule import Rule
-from fallline.rules._observed import located, observed
+from fallline.rules._observed import Observed
 from fallline.syntax import Module
 
 __all__ = ["TargetNotDetached"]
@@ -41,7 +40,7 @@ _ENOUGH = 8
 _FOLLOWED = 3  # functions in a row
 
 
-class TargetNotDetached(Rule):
+class TargetNotDetached(Observed):
     code = "FL131"
     name = "target-not-detached"
     severity = Severity.ERROR
@@ -82,15 +81,11 @@ own predictions as targets (pseudo-labels), it agrees with itself instead of lea
                 network=module.segment(call.func),
             )
 
-    def check_series(self, run: Any) -> Iterator[Finding]:
-        for entry in observed(run, self.code):
-            at, evidence = located(entry)
-            yield self.finding(
-                at,
-                "The target of this loss, a reward plus a discounted value, has a gradient into the same parameters as the prediction, so the loss also moves "
-                "the target towards the prediction. Compute the target under torch.no_grad()",
-                **evidence,
-            )
+    def says(self, entry: dict[str, Any]) -> str:
+        return (
+            "The target of this loss, a reward plus a discounted value, has a gradient into the same parameters as the prediction, so the loss also moves "
+            "the target towards the prediction. Compute the target under torch.no_grad()"
+        )
 
     wrong = (
         """\

@@ -18,7 +18,7 @@ class EarlyDivergence(Rule):
     severity = Severity.ERROR
     what = "Within its first updates the loss grows to ten times its start and stays there, while each update changes the weights by a large share of their size."
     why = (
-        "The learning rate is far too large: an update jumps over the valley instead of going down into it, the next one jumps further. What "
+        "The learning rate is far too large: an update jumps over the valley instead of going down into it, and the next one jumps further. What "
         "comes later (dead units, saturated outputs, a NaN) follows from this, and advice about those does not help."
     )
     instead = "Lower the learning rate by a factor of 10 to 100. `fallline measure clip --lr-range train.py` shows which rates the loss tolerates."

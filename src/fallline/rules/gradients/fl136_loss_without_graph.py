@@ -13,10 +13,9 @@ from fallline.flow.gradients import takes_no_gradient
 from fallline.flow.losses import differentiated, loss_calls, trained_names
 from fallline.flow.makers import class_of
 from fallline.flow.values import values_of
-from fallline.rule import Rule
-from fallline.rules._observed import located, observed
+from fallline.rules._observed import Observed
 from fallline.syntax import Module
-from fallline.syntax.module import walk
+from fallline.syntax.nodes import walk
 
 __all__ = ["LossWithoutGraph"]
 
@@ -39,7 +38,7 @@ _REGISTERS = (b"custom_op", b"triton_op", b"register_autograd", b"register_backw
 _METRIC = re.compile(r"\w*Metric")
 
 
-class LossWithoutGraph(Rule):
+class LossWithoutGraph(Observed):
     code = "FL136"
     name = "loss-without-graph"
     severity = Severity.ERROR
@@ -65,15 +64,11 @@ Keep the tensors as they come out of the model, up to the backward.
         yield from self._metrics(module)
         yield from self._kernels(module)
 
-    def check_series(self, run: Any) -> Iterator[Finding]:
-        for entry in observed(run, self.code):
-            at, evidence = located(entry)
-            yield self.finding(
-                at,
-                "This loss has no graph: its requires_grad was set by hand, so backward reaches no parameter and nothing is learned. "
-                "Find where it was cut off from the model (`.data`, `detach()`, `item()`, `torch.tensor`)",
-                **evidence,
-            )
+    def says(self, entry: dict[str, Any]) -> str:
+        return (
+            "This loss has no graph: its requires_grad was set by hand, so backward reaches no parameter and nothing is learned. "
+            "Find where it was cut off from the model (`.data`, `detach()`, `item()`, `torch.tensor`)"
+        )
 
     def _leaves(self, module: Module) -> Iterator[Finding]:
         """A loss whose requires_grad is set by hand before its backward."""

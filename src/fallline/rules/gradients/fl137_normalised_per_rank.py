@@ -12,7 +12,7 @@ from fallline.flow.losses import trained_names
 from fallline.flow.values import values_of
 from fallline.rule import Rule
 from fallline.syntax import Module
-from fallline.syntax.module import walk
+from fallline.syntax.nodes import walk
 
 __all__ = ["NormalisedPerRank"]
 
@@ -107,7 +107,7 @@ class NormalisedPerRank(Rule):
             ):
                 yield self.finding(
                     module.location(call),
-                    "The gradients of all ranks are summed and never divided, so they are as many times too large as there are ranks. "
+                    "The gradients of all ranks are summed and never divided, so they are too large by a factor of the number of ranks. "
                     "Use `op=dist.ReduceOp.AVG`, or divide by `dist.get_world_size()`",
                 )
 

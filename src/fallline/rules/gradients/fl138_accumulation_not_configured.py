@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
 from fallline.syntax import Module
-from fallline.syntax.module import walk
+from fallline.syntax.nodes import walk
 
 __all__ = ["AccumulationNotConfigured"]
 

@@ -10,8 +10,7 @@ from fallline.finding import Finding, Severity
 from fallline.flow.calls import last_name
 from fallline.flow.losses import in_loss, loss_calls
 from fallline.flow.shapes import Shape, shape_of
-from fallline.rule import Rule
-from fallline.rules._observed import located, observed
+from fallline.rules._observed import Observed
 from fallline.syntax import Module
 
 __all__ = ["BroadcastInLoss"]
@@ -23,7 +22,7 @@ _LOSSES = (
 _AVERAGES = frozenset({"mean", "sum"})
 
 
-class BroadcastInLoss(Rule):
+class BroadcastInLoss(Observed):
     code = "FL139"
     name = "broadcast-in-loss"
     severity = Severity.ERROR
@@ -54,15 +53,11 @@ class BroadcastInLoss(Rule):
                 shapes=[str(first), str(second)],
             )
 
-    def check_series(self, run: Any) -> Iterator[Finding]:
-        for entry in observed(run, self.code):
-            at, evidence = located(entry)
-            yield self.finding(
-                at,
-                f"Inside this loss a tensor of shape {entry['prediction']} meets one of shape {entry['target']}, and they broadcast to {entry['result']}: every "
-                "prediction is compared with every target of the batch. Give both the same shape, for example with `squeeze(1)`",
-                **evidence,
-            )
+    def says(self, entry: dict[str, Any]) -> str:
+        return (
+            f"Inside this loss a tensor of shape {entry['prediction']} meets one of shape {entry['target']}, and they broadcast to {entry['result']}: every "
+            "prediction is compared with every target of the batch. Give both the same shape, for example with `squeeze(1)`"
+        )
 
     wrong = (
         """\

@@ -10,8 +10,7 @@ from typing import Any
 from fallline.finding import Finding, Severity
 from fallline.flow.calls import last_name
 from fallline.flow.values import values_of
-from fallline.rule import Rule
-from fallline.rules._observed import located, observed
+from fallline.rules._observed import Observed, parameters
 from fallline.syntax import Module
 
 __all__ = ["DecayByName"]
@@ -24,7 +23,7 @@ _OTHER_NORMS = re.compile(
 _NORM_NAMES = re.compile(r"layer_norm|layernorm|(^|[._])ln(_|\d|$|\.)|(^|\.)norm", re.IGNORECASE)
 
 
-class DecayByName(Rule):
+class DecayByName(Observed):
     code = "FL140"
     name = "decay-by-name"
     severity = Severity.INFO
@@ -55,22 +54,15 @@ class DecayByName(Rule):
             if model is not None:
                 yield self.finding(
                     module.location(names),
-                    f"Norm weights are exempt from weight decay by the name LayerNorm.weight, but the norms of {model} are usually called otherwise, so all of them are "
-                    "decayed. Exempt parameters with fewer than two dimensions instead",
+                    f"Norm weights are exempt from weight decay by the name LayerNorm.weight, but the norms of {model} usually have other names, so all of them are decayed. Exempt parameters with fewer than two dimensions instead",
                     model=model,
                 )
 
-    def check_series(self, run: Any) -> Iterator[Finding]:
-        for entry in observed(run, self.code):
-            at, evidence = located(entry)
-            names = entry.get("parameters") or []
-            more = f" and {entry['count'] - 3} more" if entry.get("count", 0) > 3 else ""
-            yield self.finding(
-                at,
-                f"One parameter group is exempt from weight decay, yet the norm weights {', '.join(names[:3])}{more} are in a group that is decayed. "
-                "If they were meant to be exempt, their names do not match; exempt parameters with fewer than two dimensions instead",
-                **evidence,
-            )
+    def says(self, entry: dict[str, Any]) -> str:
+        return (
+            f"One parameter group is exempt from weight decay, yet the norm weights {parameters(entry)} are in a group that is decayed. "
+            "If they were meant to be exempt, their names do not match; exempt parameters with fewer than two dimensions instead"
+        )
 
     wrong = (
         """\

@@ -25,7 +25,7 @@ class GraphRetained(Rule):
     what = "Losses or outputs are stored together with their autograd graph, iteration after iteration, and never reach a backward."
     why = (
         "A tensor with a `grad_fn` keeps its whole graph alive. `losses.append(loss)` or `total += loss` holds one more graph after each "
-        "iteration: memory grows until the run dies, often hours later, at a line that is innocent."
+        "iteration: memory grows until the run dies, often hours later, at a line that has nothing to do with it."
     )
     instead = "Keep the number: `losses.append(loss.detach())` without waiting for the device, or `total += loss.item()`."
     fix_safety = "Adds `.detach()`: the same value, without the graph."
@@ -148,7 +148,9 @@ for epoch in range(2):
         for keep in trace.of(Keep):
             how = _HOW.get(keep.how or "")
             if how is not None and keep.reaches_backward is False:
-                sure = trace.live or (_keeper(keep) in grows and _has_graph(trace, keep))
+                sure = trace.live or (
+                    _keeper(keep) in grows and _has_graph(trace, keep) and not _small(trace, keep)
+                )
                 yield self.finding(
                     keep,
                     f"A tensor {how} and never reaches a backward, so memory grows with every iteration. Keep its .detach() or .item() instead.",
@@ -191,6 +193,15 @@ for epoch in range(2):
 def _has_graph(trace: Trace, keep: Keep) -> bool:
     """Whether what computed it was seen to be a model with weights that learn; a feature extractor may be frozen inside."""
     return not keep.of or any(_learns(trace, model) for model in keep.of)
+
+
+def _small(trace: Trace, keep: Keep) -> bool:
+    """A sum over the pieces of one batch, made anew for each, of losses whose backward has freed their activations."""
+    if keep.how != "add" or not keep.born:
+        return False
+    forwards = trace.before(keep).of(Forward).where(lambda e: e.model in (keep.of or ()))
+    freed = bool(forwards) and all(e.used for e in forwards)
+    return freed and not any(e.loader for e in trace.of(Batch))
 
 
 def _learns(trace: Trace, model: str) -> bool:

@@ -299,11 +299,11 @@ def _evaluations(trace: Trace) -> list[Forward]:
     """The forward passes of an evaluation that build graphs for nothing.
 
     A model that no optimizer steps, in a run that trains another one, is a teacher or a feature extractor. A
-    function that walks one of its forward passes in eval mode is an attack or an explanation.
+    function that walks one of its forward passes in eval mode, or may, is an attack, an explanation or an adaptation.
     """
     forwards = trace.of(Forward)
     trained = _trained(trace)
-    attacks = {e.at.function for e in forwards if e.training is False and e.used} - {""}
+    attacks = {e.at.function for e in forwards if e.training is False and _walked(e)} - {""}
     return [
         e
         for e in forwards
@@ -311,6 +311,10 @@ def _evaluations(trace: Trace) -> list[Forward]:
         and (not trained or e.model in trained)
         and e.at.function not in attacks
     ]
+
+
+def _walked(forward: Forward) -> bool:
+    return forward.used is True or (forward.grad is True and forward.used is None)
 
 
 def _trained(trace: Trace) -> set[str | None]:

@@ -10,7 +10,7 @@ from fallline.flow.calls import of_self
 from fallline.flow.modules import module_class
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
-from fallline.syntax.module import walk
+from fallline.syntax.nodes import walk
 
 __all__ = ["CheckpointRngDropped"]
 

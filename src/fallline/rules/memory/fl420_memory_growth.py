@@ -19,7 +19,7 @@ class MemoryGrowth(Rule):
     what = "Autograd graphs, or the bytes of live tensors, grow with every update and are never released."
     why = (
         "A loss or an output that is kept holds its whole graph: a few bytes per node at first, and the run dies out of memory hours "
-        "later. A history of plain numbers grows too, but by nothing that matters."
+        "later. A history of plain numbers grows too, but too little to matter."
     )
     instead = "Keep `loss.item()` or `loss.detach()`, and `output.detach()`, instead of the tensor with its graph."
     wrong = (

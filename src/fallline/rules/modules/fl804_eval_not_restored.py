@@ -235,6 +235,9 @@ for epoch in range(2):
             match event:
                 case Mode(model=str(model), mode="eval"):
                     evaluating.setdefault(model, event)
+                    evaluated.discard(
+                        model
+                    )  # eval() once more, right before training, is meant: a linear probe
                 case Mode(model=str(model)):
                     evaluating.pop(model, None)
                     suspects.pop(model, None)

@@ -9,10 +9,9 @@ from typing import Any
 
 from fallline.finding import Finding, Severity
 from fallline.flow.calls import last_name, of_self
-from fallline.rule import Rule
-from fallline.rules._observed import located, observed
+from fallline.rules._observed import Observed
 from fallline.syntax import Module
-from fallline.syntax.module import walk
+from fallline.syntax.nodes import walk
 
 __all__ = ["StatisticsInEvaluation"]
 
@@ -42,7 +41,7 @@ _COPIES_ALL = re.compile(
 _AVERAGE = re.compile(r"ema|average|avg|mean_teacher|teacher|shadow|momentum|swa", re.IGNORECASE)
 
 
-class StatisticsInEvaluation(Rule):
+class StatisticsInEvaluation(Observed):
     code = "FL810"
     name = "statistics-in-evaluation"
     severity = Severity.WARNING
@@ -96,7 +95,7 @@ Update statistics only under `if self.training:`, and copy buffers with the para
             for method in cls.body:
                 if isinstance(method, ast.FunctionDef) and method.name == "forward":
                     place = next((n for n in walk(method) if _moves(n, buffers)), None)
-                    if place is not None and not _chosen(method):
+                    if place is not None and not _chosen(method) and _uses(method, buffers):
                         yield self.finding(
                             module.location(place),
                             f"`{module.segment(place)[:60]}` changes a running statistic on every call, in eval mode too, so an evaluation changes the model. "
@@ -115,6 +114,8 @@ Update statistics only under `if self.training:`, and copy buffers with the para
                     continue
             sides = [c for c in (first, second) if last_name(c) == "parameters"]
             text = f"{module.segment(loop.iter)} {getattr(module.function(loop), 'name', '')}"
+            if any(_called_beside(module, side) for side in sides):
+                continue  # a key encoder runs in train mode itself, and so keeps statistics of its own
             if len(sides) == 2 and _AVERAGE.search(text) and any(_updates(n) for n in walk(loop)):
                 yield self.finding(
                     module.location(loop),
@@ -124,14 +125,8 @@ Update statistics only under `if self.training:`, and copy buffers with the para
                     severity=None if _BATCH_NORM.search(module.source.text) else Severity.INFO,
                 )
 
-    def check_series(self, run: Any) -> Iterator[Finding]:
-        for entry in observed(run, self.code):
-            at, evidence = located(entry)
-            yield self.finding(
-                at,
-                f"The running statistic `{entry['buffer']}` changed while the model was in eval mode, so this evaluation changed the model. Update it only in train mode",
-                **evidence,
-            )
+    def says(self, entry: dict[str, Any]) -> str:
+        return f"The running statistic `{entry['buffer']}` changed while the model was in eval mode, so this evaluation changed the model. Update it only in train mode"
 
     wrong = (
         """\
@@ -223,6 +218,22 @@ def update_ema(decay=0.999):
     )
 
 
+def _called_beside(module: Module, parameters: ast.Call) -> bool:
+    """`self.target.parameters()` in a class that also calls `self.target(x)` and never puts it into eval mode, as in MoCo and BYOL."""
+    cls = module.class_(parameters)
+    held = parameters.func.value if isinstance(parameters.func, ast.Attribute) else None
+    name = of_self(held) if held is not None else None
+    if (
+        cls is None
+        or name is None
+        or not re.search(r"(?i)_k$|key|target|momentum|ema|teacher", name)
+    ):
+        return False
+    if re.search(rf"self\.{name}\.eval\(", module.source.text):
+        return False
+    return any(isinstance(n, ast.Call) and of_self(n.func) == name for n in walk(cls))
+
+
 def _asks_mode(module: Module, call: ast.Call) -> bool:
     """Under a test of the mode."""
     ups = (up for up in module.parents(call) if isinstance(up, ast.If | ast.IfExp))
@@ -255,6 +266,16 @@ def _moves(node: ast.AST, buffers: set[str]) -> bool:
             mixed = any(isinstance(n, ast.BinOp) for n in ast.walk(value))
             return mixed and any(of_self(n) == of_self(target) for n in ast.walk(value))
     return False
+
+
+def _uses(method: ast.FunctionDef, buffers: set[str]) -> bool:
+    """The output depends on a statistic: it is read outside the statements that move it."""
+    moving = {n for s in walk(method) if _moves(s, buffers) for n in ast.walk(s)}
+    return any(
+        of_self(n) in buffers
+        for n in walk(method)
+        if isinstance(n, ast.Attribute) and n not in moving
+    )
 
 
 def _chosen(method: ast.FunctionDef) -> bool:

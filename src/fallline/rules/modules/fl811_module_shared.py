@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from fallline.finding import Finding, Fix, Severity
-from fallline.flow.calls import last_name
+from fallline.flow.calls import last_name, same
 from fallline.flow.modules import annotates_module, construction, has_state
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
@@ -173,8 +173,15 @@ def _given(module: Module, node: ast.expr) -> bool:
         case ast.Name(name) if not _SHARED_ON_PURPOSE.search(name):
             match module.bindings(name, module.function(node)):
                 case [ast.arg(annotation=ast.expr() as kind)]:
-                    return annotates_module(module, kind)
+                    return annotates_module(module, kind) and not _builds(module, node)
     return False
+
+
+def _builds(module: Module, name: ast.Name) -> bool:
+    """`conv(n_feats, n_feats, 3)` in the constructor: whatever its annotation says, it makes layers."""
+    function = module.function(name)
+    calls = (n for n in ast.walk(function or name) if isinstance(n, ast.Call))
+    return any(isinstance(c.func, ast.Name) and c.func.id == name.id for c in calls)
 
 
 def _has_weights(module: Module, layer: ast.expr) -> bool:
@@ -187,5 +194,18 @@ def _has_weights(module: Module, layer: ast.expr) -> bool:
 
 def _asked_for(module: Module, node: ast.expr) -> bool:
     """A test around it asks whether weights are shared: `if config.share_head:`."""
-    tests = (up.test for up in module.parents(node) if isinstance(up, ast.If))
-    return any(_SHARES.search(module.segment(test)) for test in tests)
+    ifs = [up for up in module.parents(node) if isinstance(up, ast.If)]
+    if any(_SHARES.search(module.segment(up.test)) for up in ifs):
+        return True
+    return any(_built_apart(module, up, module.statement(node)) for up in ifs)
+
+
+def _built_apart(module: Module, choice: ast.If, shared: ast.stmt) -> bool:
+    """The other branch gives the same name a layer of its own in every place: here, sharing is what was chosen."""
+    branches = (choice.body, choice.orelse)
+    for other in (b for b in branches if shared not in b):
+        for statement in other:
+            match statement, shared:
+                case ast.Assign([there], made), ast.Assign([here]) if same(there, here):
+                    return any(isinstance(n, ast.ListComp) for n in ast.walk(made))
+    return False

@@ -14,7 +14,7 @@ class Unreadable(Rule):
     severity = Severity.ERROR
     what = "Reports a file, or cells of a notebook, that cannot be read or parsed: missing, a syntax error, an unknown encoding, not text."
     why = (
-        "Nothing in it was checked, so silence about it would mean nothing.\n"
+        "Nothing in it was checked, so the absence of findings says nothing about it.\n"
         "The other files are still read, and so are the other cells of a notebook: there a cell that is not Python is a note, and so is "
         "course material that stops at a blank to fill in (`x = <YOUR CODE>`). Code for a Python that is newer "
         "than the one that runs fallline is read too, up to the grammar of Python 3.14."

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 from collections.abc import Iterator
 
 from fallline.finding import Finding, Fix, Severity
 from fallline.flow.algebra import DEAD_BRANCH, Range
 from fallline.flow.calls import last_name, operand, operations, receiver
-from fallline.flow.gradients import takes_no_gradient
 from fallline.flow.losses import LOSS_TOKENS, guarded, in_loss, unguarded
 from fallline.flow.ranges import range_of
 from fallline.flow.values import values_of
@@ -19,8 +19,14 @@ from fallline.syntax import Editor, Module
 _DIVISIONS = ("div", "divide", "true_divide")
 # Of these no more is known than that they may be zero somewhere.
 _NOT_SAID = frozenset(
-    {"difference", "abs", "square", "randn", "rand", "normalize", "zeros", "linear"}
+    {"difference", "abs", "square", "randn", "rand", "normalize", "zeros", "zeros_like", "linear"}
 )
+
+
+_LABELS = re.compile(
+    r"(?i)gt|ground|target|label|truth|ignore|pad|positive|\bpos\b|pos_|num_pos|valid"
+)
+_PREDICTED = re.compile(r"(?i)thresh|prob|score|logit|pred|confid|margin|entropy|hard")
 
 
 class DivisionUnguarded(Rule):
@@ -49,16 +55,15 @@ Keep the denominator away from zero.
 import torch
 import torch.nn.functional as F
 
-model = torch.nn.Linear(8, 5)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-inputs, labels = torch.randn(16, 8), torch.full((16,), -100)
-losses = F.cross_entropy(model(inputs), labels, ignore_index=-100, reduction="none")
-valid = labels != -100
-count = valid.sum()
-loss = losses.sum() / count  # FL602
-optimizer.zero_grad()
-loss.backward()
-optimizer.step()
+
+def pseudo_label_loss(weak, strong, threshold=0.95):
+    confidence, labels = weak.detach().softmax(dim=-1).max(dim=-1)
+    mask = confidence > threshold
+    losses = F.cross_entropy(strong, labels, reduction="none")
+    return (losses * mask).sum() / mask.sum()  # FL602
+
+
+pseudo_label_loss(torch.zeros(4, 3), torch.randn(4, 3, requires_grad=True)).backward()
 """,
         """\
 import torch
@@ -70,6 +75,21 @@ def masked_loss(predictions, targets, mask):
 
 
 masked_loss(torch.randn(4, requires_grad=True), torch.randn(4), torch.zeros(4)).backward()
+""",
+        """\
+import torch
+import torch.nn.functional as F
+
+model = torch.nn.Linear(8, 5)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+inputs, labels = torch.randn(16, 8), torch.full((16,), -100)
+losses = F.cross_entropy(model(inputs), labels, ignore_index=-100, reduction="none")
+valid = labels != -100
+count = valid.sum()
+loss = losses.sum() / count  # FL602
+optimizer.zero_grad()
+loss.backward()
+optimizer.step()
 """,
         """\
 import torch
@@ -246,7 +266,7 @@ Contrast()(torch.randn(4, 2, requires_grad=True), torch.randn(4, 2)).backward()
                 module.location(division),
                 _message(below, found),
                 severity=Severity.INFO
-                if _unlikely(below, found) or _of_many(module, below, found)
+                if _unlikely(below, found) or _of_many(found) or _of_labels(found)
                 else None,
             )
 
@@ -278,7 +298,12 @@ def _reported(module: Module) -> Iterator[tuple[ast.expr, ast.expr, Range]]:
 
 def _by_other_evidence(module: Module, division: ast.expr, below: ast.expr) -> Range | None:
     """The same count is kept above zero elsewhere in this function; or an angle is taken of a quotient of differences."""
-    if isinstance(below, ast.Name) and not guarded(module, below) and _bounded(module, below):
+    if (
+        isinstance(below, ast.Name)
+        and not _is_setting(module, below)
+        and not guarded(module, below)
+        and _bounded(module, below)
+    ):
         return Range(0.0, math.inf, f"`{below.id}`, which is bounded elsewhere in this function")
     up = module.parent(division)
     made = values_of(module).origin(below)
@@ -288,6 +313,14 @@ def _by_other_evidence(module: Module, division: ast.expr, below: ast.expr) -> R
         if found is not None and found.source == "difference" and not guarded(module, below):
             return Range(0.0, 0.0, "a difference inside atan; `torch.atan2` takes both")
     return None
+
+
+def _is_setting(module: Module, name: ast.Name) -> bool:
+    """A whole number that was configured: `int(cfg.accumulation_steps)`, `args.k`."""
+    match values_of(module).origin(name):
+        case ast.Call(ast.Name("int" | "len")) | ast.Attribute() | ast.Constant():
+            return True
+    return False
 
 
 def _bounded(module: Module, name: ast.Name) -> bool:
@@ -354,13 +387,15 @@ def _unlikely(below: ast.expr, found: Range) -> bool:
     return found is not DEAD_BRANCH and (found.guessed or found.low < 0 < found.high)
 
 
-def _of_many(module: Module, below: ast.expr, found: Range) -> bool:
-    """The spread of a whole image or signal, or of data: 0 only where it is constant."""
-    if found.source not in {"std", "var"}:
-        return False
-    made = values_of(module).origin(below)
-    dims = operand(module, made, "dim") if isinstance(made, ast.Call) else None
-    return isinstance(dims, ast.Tuple | ast.List) or takes_no_gradient(module, below)
+def _of_labels(found: Range) -> bool:
+    """A count of labelled, positive or unpadded entries: a batch without any is rare, and often cannot be built."""
+    labels = _LABELS.search(found.source) is not None and not _PREDICTED.search(found.source)
+    return found.source.startswith("the mask") and labels
+
+
+def _of_many(found: Range) -> bool:
+    """A spread of many values is 0 only where they are all equal, which no trained feature or advantage is for long."""
+    return found.source in {"std", "var"}
 
 
 def _message(below: ast.expr, found: Range) -> str:

@@ -8,7 +8,15 @@ from collections.abc import Iterator
 
 from fallline.finding import Edit, Finding, Fix, Severity
 from fallline.flow.algebra import DEAD_BRANCH, Range
-from fallline.flow.calls import last_name, names_in, operand, operations, receiver, squared_base
+from fallline.flow.calls import (
+    last_name,
+    names_in,
+    operand,
+    operations,
+    receiver,
+    same,
+    squared_base,
+)
 from fallline.flow.gradients import takes_no_gradient
 from fallline.flow.losses import differentiated, in_loss, unguarded
 from fallline.flow.modules import learns
@@ -381,9 +389,19 @@ def _only_in_theory(module: Module, root: ast.expr, of: ast.expr) -> bool:
     if not summed or base is None:
         return False
     match values_of(module).origin(base):
-        case ast.BinOp(op=ast.Sub() | ast.Mult()):
+        case ast.BinOp(left, ast.Sub(), right):
+            return _is_mean_of(module, right, left)  # a spread: 0 only where all are equal
+        case ast.BinOp(op=ast.Mult()):
             return False
     return True
+
+
+def _is_mean_of(module: Module, node: ast.expr, of: ast.expr) -> bool:
+    """`x.mean(...)` of the same `x`."""
+    made = values_of(module).origin(node)
+    is_mean = isinstance(made, ast.Call) and last_name(made) == "mean"
+    taken = receiver(module, made) if isinstance(made, ast.Call) and is_mean else None
+    return taken is not None and same(taken, of)
 
 
 def _only_targets(of: ast.expr) -> bool:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-from fallline.finding import Finding, Severity
-from fallline.rule import Rule
-from fallline.rules._observed import guarded, located, observed, ranges, when
+from fallline.finding import Severity
+from fallline.rules._observed import Observed, guarded, ranges, when
 
 
-class LossNonfinite(Rule):
+class LossNonfinite(Observed):
     code = "FL620"
     name = "loss-nonfinite"
     severity = Severity.ERROR
@@ -27,10 +25,8 @@ class LossNonfinite(Rule):
     )
     references = ("https://docs.pytorch.org/docs/stable/notes/numerical_accuracy.html",)
 
-    def check_series(self, run: Any) -> Iterator[Finding]:
-        for entry in observed(run, self.code):
-            at, evidence = located(entry)
-            yield self.finding(at, self._message(entry) + guarded(entry), **evidence)
+    def says(self, entry: dict[str, Any]) -> str:
+        return self._message(entry) + guarded(entry)
 
     @staticmethod
     def _message(entry: dict[str, Any]) -> str:

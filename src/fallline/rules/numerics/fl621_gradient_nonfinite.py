@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-from fallline.finding import Finding, Severity
-from fallline.rule import Rule
-from fallline.rules._observed import guarded, located, observed, ranges, when
+from fallline.finding import Severity
+from fallline.rules._observed import Observed, guarded, ranges, when
 
 
-class GradientNonfinite(Rule):
+class GradientNonfinite(Observed):
     code = "FL621"
     name = "gradient-nonfinite"
     severity = Severity.ERROR
@@ -25,10 +23,8 @@ class GradientNonfinite(Rule):
         "`where` on the input as well as on the result."
     )
 
-    def check_series(self, run: Any) -> Iterator[Finding]:
-        for entry in observed(run, self.code):
-            at, evidence = located(entry)
-            yield self.finding(at, self._message(entry) + guarded(entry), **evidence)
+    def says(self, entry: dict[str, Any]) -> str:
+        return self._message(entry) + guarded(entry)
 
     @staticmethod
     def _message(entry: dict[str, Any]) -> str:

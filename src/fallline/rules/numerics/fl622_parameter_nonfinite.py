@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-from fallline.finding import Finding, Severity
-from fallline.rule import Rule
-from fallline.rules._observed import located, observed
+from fallline.finding import Severity
+from fallline.rules._observed import Observed
 
 
-class ParameterNonfinite(Rule):
+class ParameterNonfinite(Observed):
     code = "FL622"
     name = "parameter-nonfinite"
     severity = Severity.ERROR
     yields_to = ("FL620", "FL621", "FL623")
     what = "A parameter (or a buffer such as BatchNorm's running statistics) was NaN or Inf before the forward pass; the finding names the update that made it so."
-    why = "The loss, the data and the code of the forward pass are then innocent: whatever is computed with that parameter is NaN, for ever."
+    why = "The loss, the data and the code of the forward pass are then not the cause: whatever is computed with that parameter is NaN, for ever."
     instead = (
         "Go back to a checkpoint from before the named update, and look at what it applied: its learning rate, its gradient norm, its "
         "loss scale. `fallline run` holds back non-finite gradients that its guard sees, but not a finite gradient times a huge learning rate. "
@@ -24,13 +22,7 @@ class ParameterNonfinite(Rule):
         "checkpoint that was loaded."
     )
 
-    def check_series(self, run: Any) -> Iterator[Finding]:
-        for entry in observed(run, self.code):
-            at, evidence = located(entry)
-            yield self.finding(at, self._message(entry), **evidence)
-
-    @staticmethod
-    def _message(entry: dict[str, Any]) -> str:
+    def says(self, entry: dict[str, Any]) -> str:
         name = entry.get("parameter") or "a parameter"
         jump = entry.get("learning_rate")
         cause = (

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-from fallline.finding import Finding, Severity
-from fallline.rule import Rule
-from fallline.rules._observed import located, observed, when
+from fallline.finding import Severity
+from fallline.rules._observed import Observed, when
 
 
-class InputNonfinite(Rule):
+class InputNonfinite(Observed):
     code = "FL623"
     name = "input-nonfinite"
     severity = Severity.ERROR
@@ -18,13 +16,7 @@ class InputNonfinite(Rule):
     why = "No change of the model or of the optimizer helps: one bad row makes the loss of its whole batch, and every gradient, NaN."
     instead = "Find the sample in the data set by the index given. Clean the data, or mask the values out with `torch.where` before anything is computed with them."
 
-    def check_series(self, run: Any) -> Iterator[Finding]:
-        for entry in observed(run, self.code):
-            at, evidence = located(entry)
-            yield self.finding(at, self._message(entry), **evidence)
-
-    @staticmethod
-    def _message(entry: dict[str, Any]) -> str:
+    def says(self, entry: dict[str, Any]) -> str:
         name = entry.get("tensor") or "an input"
         index = f"[{', '.join(map(str, entry['index']))}]" if entry.get("index") else ""
         met = f"; the first operation that met it is {entry['op']}" if entry.get("op") else ""

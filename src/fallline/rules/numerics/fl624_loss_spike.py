@@ -21,7 +21,7 @@ class LossSpike(Rule):
     what = "The loss jumps far out of its own recent range, then comes back, or the run ends there."
     why = (
         "One update undid many: a broken batch, a learning rate at the edge, or an optimizer state that no longer fits. A new level "
-        "that stays, as at a change of phase, is not a spike."
+        "that stays, such as after a change of training phase, is not a spike."
     )
     instead = (
         "Where one sample made it, look at that sample: the finding names its index in the dataset. Where the learning rate or the gradients had "

@@ -139,5 +139,5 @@ for epoch in range(2):
                 what = _WHAT.get(syncs[0].what or "", "Fetching a value")
                 yield self.finding(
                     syncs[0],
-                    f"{what} on every iteration makes Python wait for the device each time. Sum up on the device, and fetch the value every so many steps.",
+                    f"{what} on every iteration makes Python wait for the device each time. Sum up on the device, and fetch the value every N steps.",
                 )

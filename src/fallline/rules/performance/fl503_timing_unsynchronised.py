@@ -83,6 +83,9 @@ _COMPUTES = frozenset({"matmul", "mm", "bmm", "einsum", "nn", "conv2d", "addmm"}
 _HARMLESS = frozenset({"range", "len", "enumerate", "zip", "int", "iter", "next", "print"})
 
 
+_MEASURES = re.compile(r"(?i)bench|profil|latency|throughput|speed|fps|timing")
+
+
 class TimingUnsynchronised(Rule):
     code = "FL503"
     name = "timing-unsynchronised"
@@ -199,8 +202,17 @@ def epoch(train, evaluate, model):
                             module.location(end),
                             "The clock is read while the device is still working, so it measures how fast kernels are queued, not how long they run. "
                             "Call torch.cuda.synchronize() first.",
-                            severity=None if _on_device(module, block, timed) else Severity.INFO,
+                            severity=None
+                            if _on_device(module, block, timed) and _is_the_point(module, end)
+                            else Severity.INFO,
                         )
+
+
+def _is_the_point(module: Module, end: ast.Call) -> bool:
+    """Somebody wants this number: a benchmark, or a script that does not train. A training loop only logs it."""
+    function = module.function(end)
+    named = f"{module.path} {getattr(function, 'name', '')}"
+    return _MEASURES.search(named) is not None or ".backward(" not in module.source.text
 
 
 def _timed(module: Module, block: list[ast.stmt], first: ast.stmt, end: ast.Call) -> list[ast.stmt]:

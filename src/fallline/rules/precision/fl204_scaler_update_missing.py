@@ -62,7 +62,7 @@ scaler.update()
         for step in steps_without_update(module):
             yield self.finding(
                 module.location(step),
-                "scaler.update() never follows this scaler.step() on the way out of the loop, so the next unscale_ or step of this optimizer raises RuntimeError. "
+                "When the loop is left here, scaler.update() is not called after this scaler.step(), so the next unscale_ or step of this optimizer raises RuntimeError. "
                 "Call scaler.update() after the step.",
                 related={"step": module.location(step)},
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from fallline.events import Backward, Step, Trace
+from fallline.events import Backward, Trace
 from fallline.finding import Finding, Fix, Severity
 from fallline.flow.calls import last_name
 from fallline.rule import Rule
@@ -46,7 +46,7 @@ _HARMLESS = frozenset(
 class BackwardInAutocast(Rule):
     code = "FL205"
     name = "backward-in-autocast"
-    severity = Severity.WARNING
+    severity = Severity.INFO  # torch's own layers give the same gradients either way
     what = """\
 `backward()` is called inside the `autocast` block.
 
@@ -67,15 +67,12 @@ scaler.scale(loss).backward()
     references = ("https://docs.pytorch.org/docs/stable/amp.html#autocasting",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        # a benchmark or a test of a layer trains nothing
-        trains = trace.live or trace.of(Step) or trace.hides("step")
         for backward in trace.of(Backward):
             if backward.autocast in {"float16", "bfloat16"}:
                 yield self.finding(
                     backward,
                     f"backward() runs under autocast ({backward.autocast}), so custom autograd functions, hooks and double backward "
                     "are cast to half precision. End the autocast block before backward().",
-                    severity=None if trains else Severity.INFO,
                 )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:

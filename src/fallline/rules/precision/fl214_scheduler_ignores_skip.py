@@ -15,7 +15,7 @@ class SchedulerIgnoresSkip(Rule):
     name = "scheduler-ignores-skip"
     severity = Severity.INFO
     what = """\
-A scheduler that advances with every step does so also when the scaler has skipped the step."""
+A scheduler that advances with every step also advances when the scaler has skipped the step."""
     why = """\
 The learning rate then runs ahead of the updates that were really made: after one skip, four updates have the learning rate of five.
 

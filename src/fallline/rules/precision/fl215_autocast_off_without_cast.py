@@ -40,7 +40,7 @@ Autocast is turned off around code whose inputs are already in half precision, a
 
 `autocast(enabled=False)` stops casting; it does not undo it."""
     why = """\
-The code runs in half precision altogether, where autocast would have run `exp`, `log`, `sum`, `softmax` and norms in float32 on CUDA.
+The code then runs entirely in half precision, where autocast would have run `exp`, `log`, `sum`, `softmax` and norms in float32 on CUDA.
 
 Turning autocast off this way to cure a NaN can cause one: a contrastive loss that was finite under autocast became NaN."""
     instead = """\

@@ -71,8 +71,8 @@ Keep the parameters in float32 and let autocast compute in half precision.
             more = f" and {len(still) - 3} more" if len(still) > 3 else ""
             yield self.finding(
                 track.at,
-                f"{', '.join(still[:3])}{more}: these parameters are in half precision, have gradients, and never moved in {len(track.samples)} looks: their "
-                "updates are smaller than the distance to the next number. Keep the parameters in float32 and use autocast",
+                f"{', '.join(still[:3])}{more}: these parameters are in half precision, have gradients, and did not move in {len(track.samples)} samples: their "
+                "updates are smaller than the distance to the next representable number. Keep the parameters in float32 and use autocast",
                 step=track.samples[-1].index,
                 parameters=still[:16],
                 count=len(still),

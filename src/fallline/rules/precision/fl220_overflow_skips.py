@@ -16,7 +16,7 @@ class OverflowSkips(Rule):
     code = "FL220"
     name = "overflow-skips"
     severity = Severity.WARNING
-    what = "GradScaler skips many more updates than finding and probing its scale explains."
+    what = "GradScaler skips many more updates than its search for a scale explains."
     why = (
         "Each skipped update is a batch thrown away. A few at the start, and one after each growth of the scale, are how the scaler "
         "finds its level; more than that means that something overflows in float16 at any scale."

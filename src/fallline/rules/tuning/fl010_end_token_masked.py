@@ -8,11 +8,11 @@ from typing import Any
 
 from fallline.finding import Finding, Severity
 from fallline.flow.calls import last_name
-from fallline.rules.tuning._measured import Measured
+from fallline.rules._observed import Observed
 from fallline.syntax import Module
 
 
-class EndTokenMasked(Measured):
+class EndTokenMasked(Observed):
     code = "FL010"
     name = "end-token-masked"
     severity = Severity.WARNING
@@ -21,9 +21,9 @@ Finds runs in which the end-of-text token is in the data and never counts in the
 
 The usual cause: `tokenizer.pad_token = tokenizer.eos_token`, and a collator that sets every padding token's label to -100."""
     why = """\
-The model never learns to stop: after training it answers and then goes on until the length limit cuts it off.
+The model never learns to stop: after training it answers and then continues until the length limit cuts it off.
 
-The loss shows nothing of it, because the token that would show it is not counted."""
+The loss does not show it, because the token that would is not counted."""
     instead = """\
 Use a padding token that is not the end token, or mask by the attention mask instead of by the token.
 

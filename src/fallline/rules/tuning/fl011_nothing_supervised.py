@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from fallline.finding import Severity
-from fallline.rules.tuning._measured import Measured
+from fallline.rules._observed import Observed
 
 
-class NothingSupervised(Measured):
+class NothingSupervised(Observed):
     code = "FL011"
     name = "nothing-supervised"
     severity = Severity.ERROR

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from fallline.finding import Finding, Severity
+from fallline.rules._observed import Observed
 from fallline.rules.tuning._causal import causal_calls, plain, same, slice_of
-from fallline.rules.tuning._measured import Measured
 from fallline.rules.tuning._shifted import (
     handed_over_shifted,
     masked_one_too_far,
@@ -17,7 +17,7 @@ from fallline.rules.tuning._shifted import (
 from fallline.syntax import Module
 
 
-class LabelsShiftedTwice(Measured):
+class LabelsShiftedTwice(Observed):
     code = "FL012"
     name = "labels-shifted-twice"
     severity = Severity.ERROR

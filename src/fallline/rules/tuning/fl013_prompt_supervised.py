@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from fallline.finding import Severity
-from fallline.rules.tuning._measured import Measured
+from fallline.rules._observed import Observed
 
 
-class PromptSupervised(Measured):
+class PromptSupervised(Observed):
     code = "FL013"
     name = "prompt-supervised"
     severity = Severity.INFO

@@ -5,21 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from fallline.finding import Severity
-from fallline.rules.tuning._measured import Measured
+from fallline.rules._observed import Observed
 
 
-class PackingLeaks(Measured):
+class PackingLeaks(Observed):
     code = "FL015"
     name = "packing-leaks"
     severity = Severity.WARNING
     what = """\
-Finds rows that hold several samples whose borders do not hold: tokens attend to the sample before, or its last token is trained to predict the first token of the next one.
+Finds rows with several packed samples that are not kept apart: tokens attend to the sample before, or its last token is trained to predict the first token of the next one.
 
 Measured: the tokens of one sample are changed, and the logits of another one must not change."""
     why = """\
 Every sample is trained with a context of unrelated text that it will not have later, and the first tokens of samples are learned as continuations of something else.
 
-Some recipes for pre-training do this on purpose. Where positions restart at each sample, it was not meant."""
+Some recipes for pre-training do this on purpose. Where positions restart at each sample, it was not intended."""
     instead = """\
 Use an attention that knows the borders, and no label on the first token of a sample.
 

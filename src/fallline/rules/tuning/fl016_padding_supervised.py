@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from fallline.finding import Finding, Severity
-from fallline.rules.tuning._measured import Measured
+from fallline.rules._observed import Observed
 from fallline.syntax import Module
 
 
-class PaddingSupervised(Measured):
+class PaddingSupervised(Observed):
     code = "FL016"
     name = "padding-supervised"
     severity = Severity.ERROR
     what = """\
-Finds padding positions that count: they have a label, or they are in the number that the sum of the losses is divided by."""
+Finds padding positions that count: they have a label, or they are counted in the number that the summed loss is divided by."""
     why = """\
 The model learns to write padding: in a batch of short answers most of the loss is about it, falls fast and looks good. In the divisor, short samples make the gradient smaller than it should be."""
     instead = """\

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from fallline.finding import Finding, Severity
-from fallline.rules.tuning._measured import Measured
+from fallline.rules._observed import Observed
 from fallline.syntax import Module
 
 
-class LabelOutsideVocabulary(Measured):
+class LabelOutsideVocabulary(Observed):
     code = "FL017"
     name = "label-outside-vocabulary"
     severity = Severity.ERROR
@@ -94,7 +94,7 @@ tokenizer.save_pretrained("tokenizer")
                 "Call `model.resize_token_embeddings(len(tokenizer))` after adding tokens, and use the tokenizer of this model"
             )
         if value < 0:
-            return f"A label is {value}, which is neither a class nor the ignored label. Write -100 where a label shall not count, or pass `ignore_index={value}`"
+            return f"A label is {value}, which is neither a class nor the ignored label. Write -100 where a label must not count, or pass `ignore_index={value}`"
         return f"A label is {value}, but the head has {size:,} classes (0 to {size - 1:,}). Map the labels to 0 ... {size - 1}, or give the head more classes"
 
 

@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from fallline.finding import Finding, Severity
-from fallline.rules.tuning._measured import Measured
+from fallline.rules._observed import Observed
 from fallline.syntax import Module
 
 
-class AdapterTrainsNothing(Measured):
+class AdapterTrainsNothing(Observed):
     code = "FL019"
     name = "adapter-trains-nothing"
     severity = Severity.ERROR
     what = """\
-Finds adapters (LoRA and its kin) of which no parameter gets a gradient or is in an optimizer."""
+Finds adapters (LoRA and similar) without a single parameter that gets a gradient or is in an optimizer."""
     why = """\
 The run trains nothing, or only what was not meant to be trained. The loss moves a little with the data, so it can take hours to notice, and the saved adapter is the untrained one."""
     instead = """\

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from fallline.finding import Severity
-from fallline.rules.tuning._measured import Measured
+from fallline.rules._observed import Observed
 
 
-class AnswersTruncated(Measured):
+class AnswersTruncated(Observed):
     code = "FL020"
     name = "answers-truncated"
     severity = Severity.WARNING
     what = """\
-Finds samples without a label that counts because the cut came before the answer."""
+Finds samples that were cut before their answer, so that none of their labels counts."""
     why = """\
-These samples cost as much as others and teach nothing. What is left are the short prompts, so the model is trained on a different task than the data set holds."""
+These samples cost as much as others and teach nothing. Only samples with short prompts are left, so the model is trained on a different task from the one in the data set."""
     instead = """\
 Raise the maximum length, cut the prompt instead of the answer, or drop the samples.
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from fallline.finding import Finding, Severity
-from fallline.rules.tuning._measured import Measured
+from fallline.rules._observed import Observed
 from fallline.syntax import Module
 
 
-class ReferenceTrains(Measured):
+class ReferenceTrains(Observed):
     code = "FL021"
     name = "reference-trains"
     severity = Severity.WARNING
@@ -76,7 +76,7 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
             if name and (mode is None or module.constant(mode) is True):
                 yield self.finding(
                     module.location(call),
-                    f"`{name}` is a fixed reference and is put into train mode, so its dropout changes what it says about the same tokens. Call `eval()` on it",
+                    f"`{name}` is a fixed reference and is put into train mode, so dropout changes its log-probabilities for the same tokens. Call `eval()` on it",
                 )
         for call in module.method_calls("parameters"):
             name = _reference(call)
@@ -94,7 +94,7 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 
     def says(self, entry: dict[str, Any]) -> str:
         if entry["why"] == "dropout":
-            return f"A fixed copy of the model ({entry['model']}) runs in train mode, so its dropout changes what it says about the same tokens. Call `eval()` on it"
+            return f"A fixed copy of the model ({entry['model']}) runs in train mode, so dropout changes its log-probabilities for the same tokens. Call `eval()` on it"
         return (
             f"{entry['model']} is in no optimizer, but it gets gradients: they cost the memory of a second model and change nothing. "
             "Call it under `torch.no_grad()` and freeze it with `requires_grad_(False)`"

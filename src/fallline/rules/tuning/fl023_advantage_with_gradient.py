@@ -9,11 +9,11 @@ from typing import Any
 
 from fallline.finding import Finding, Severity
 from fallline.flow.calls import of_self
-from fallline.rules.tuning._measured import Measured
+from fallline.rules._observed import Observed
 from fallline.syntax import Module
 
 
-class AdvantageWithGradient(Measured):
+class AdvantageWithGradient(Observed):
     code = "FL023"
     name = "advantage-with-gradient"
     severity = Severity.WARNING

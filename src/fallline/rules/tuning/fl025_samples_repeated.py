@@ -10,10 +10,9 @@ from typing import Any
 from fallline.finding import Finding, Severity
 from fallline.flow.calls import last_name
 from fallline.flow.values import values_of
-from fallline.rule import Rule
-from fallline.rules._observed import located, observed
+from fallline.rules._observed import Observed
 from fallline.syntax import Module
-from fallline.syntax.module import walk
+from fallline.syntax.nodes import walk
 
 __all__ = ["SamplesRepeated"]
 
@@ -25,7 +24,7 @@ _DIVIDES = re.compile(
 )
 
 
-class SamplesRepeated(Rule):
+class SamplesRepeated(Observed):
     code = "FL025"
     name = "samples-repeated"
     severity = Severity.ERROR
@@ -34,7 +33,7 @@ class SamplesRepeated(Rule):
     )
     why = (
         "Each worker has its own copy of the dataset and iterates over all of it. With 2 workers an epoch holds every sample 2 times: it takes twice "
-        "as long, counts of samples and epochs are wrong, and an evaluation weighs nothing but repeats."
+        "as long, counts of samples and epochs are wrong, and an evaluation averages over repeats."
     )
     instead = (
         "Give each worker its share:\n\n"
@@ -61,20 +60,16 @@ class SamplesRepeated(Rule):
                 continue
             yield self.finding(
                 module.location(call),
-                f"Each of the loader's workers iterates over the whole {cls.name}, so every sample comes once per worker. "
+                f"Each of the loader's workers iterates over the whole {cls.name}, so every sample is seen once per worker. "
                 "Divide the samples in `__iter__` with torch.utils.data.get_worker_info()",
                 severity=None if number is not None else Severity.WARNING,
             )
 
-    def check_series(self, run: Any) -> Iterator[Finding]:
-        for entry in observed(run, self.code):
-            at, evidence = located(entry)
-            yield self.finding(
-                at,
-                f"The first batches of {entry['workers']} loader workers are the same: each worker iterates over the whole dataset, so every sample comes once per worker. "
-                "Divide the samples in `__iter__` with torch.utils.data.get_worker_info()",
-                **evidence,
-            )
+    def says(self, entry: dict[str, Any]) -> str:
+        return (
+            f"The first batches of {entry['workers']} loader workers are the same: each worker iterates over the whole dataset, so every sample is seen once per worker. "
+            "Divide the samples in `__iter__` with torch.utils.data.get_worker_info()"
+        )
 
     wrong = (
         """\

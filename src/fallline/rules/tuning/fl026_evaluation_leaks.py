@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from fallline.finding import Finding, Severity
-from fallline.rules.tuning._measured import Measured
+from fallline.rules._observed import Observed
 from fallline.syntax import Module
 
 
-class EvaluationLeaks(Measured):
+class EvaluationLeaks(Observed):
     code = "FL026"
     name = "evaluation-leaks"
     severity = Severity.WARNING

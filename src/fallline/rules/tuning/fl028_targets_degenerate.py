@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from fallline.finding import Severity
-from fallline.rules.tuning._measured import Measured
+from fallline.rules._observed import Observed
 
 
-class TargetsDegenerate(Measured):
+class TargetsDegenerate(Observed):
     code = "FL028"
     name = "targets-degenerate"
     severity = Severity.WARNING

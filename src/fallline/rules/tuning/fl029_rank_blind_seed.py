@@ -13,7 +13,7 @@ from fallline.flow.values import values_of
 from fallline.location import Location
 from fallline.rule import Rule
 from fallline.syntax import Module
-from fallline.syntax.module import walk
+from fallline.syntax.nodes import walk
 
 __all__ = ["RankBlindSeed"]
 

@@ -53,7 +53,7 @@ def optimizer_state_cast() -> Measured:
         holds={
             "the state is bfloat16 after loading": wrong[1] == 16,
             "it was rounded": wrong[0] > 1e-3,
-            "put back it is the same": right[0] == 0 and right[1] == 32,
+            "put back, it is the same": right[0] == 0 and right[1] == 32,
         },
     )
 

@@ -126,8 +126,8 @@ def no_sync_speedup() -> Measured:
             for share, gain in zip(shares, faster, strict=True)
         },
         conclusion=(
-            f"a window of {K} micro-batches counts {every} all-reduces, with no_sync {once}: reckoned at {', '.join(f'{s:g}' for s in shares)} times as much "
-            f"communication as computing that makes it {', '.join(f'{g:.2f}' for g in faster)} times faster"
+            f"a window of {K} micro-batches makes {every} all-reduces, with no_sync {once}. If communication takes {', '.join(f'{s:g}' for s in shares)} times as long "
+            f"as computing, that makes it {', '.join(f'{g:.2f}' for g in faster)} times faster"
         ),
         holds={
             "k all-reduces become one": (every, once) == (K, 1),
@@ -352,7 +352,7 @@ def overflow_spreads_to_all_ranks() -> Measured:
             }
             for r in range(2)
         },
-        conclusion=f"with an inf on rank 0 alone both ranks see {bad[0]} and {bad[1]} gradients that are not finite, and both scales are {scales[0]:.0f}",
+        conclusion=f"with an inf on rank 0 alone the two ranks see {bad[0]} and {bad[1]} gradients that are not finite, and both scales are {scales[0]:.0f}",
         holds={
             "both ranks see it": bad[0] == bad[1] > 0,
             "both scales are halved": scales == [32768.0, 32768.0],

@@ -12,7 +12,7 @@ from fallline.proof.experiments.gradients._misplaced_clip import MAX_NORM, again
 
 @experiment(
     "FL115",
-    claim="Clipping another network leaves the step's own gradients as they are: the run is bit for bit the one without clipping.",
+    claim="Clipping the wrong network leaves the gradients of the step unchanged: the run is bit for bit the same as without clipping.",
 )
 def clip_wrong_parameters() -> Measured:
     other = nn.Linear(8, 1)

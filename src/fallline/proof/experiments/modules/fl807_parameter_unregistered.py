@@ -24,8 +24,8 @@ def parameter_unregistered() -> Measured:
     return Measured(
         sides={"wrong": wrong, "right": right, "nn.Parameter(...).to(...)": moved},
         conclusion=f"a plain tensor moves by {wrong['moved in 50 updates']:.1f} in 50 updates and is in the checkpoint "
-        f"{wrong['entries in state_dict()']} times, a converted parameter by {moved['moved in 50 updates']:.1f} and "
-        f"{moved['entries in state_dict()']}, an nn.Parameter by {right['moved in 50 updates']:.1f} and {right['entries in state_dict()']}",
+        f"{wrong['entries in state_dict()']} times; a converted parameter moves by {moved['moved in 50 updates']:.1f} and is in it "
+        f"{moved['entries in state_dict()']} times; an nn.Parameter moves by {right['moved in 50 updates']:.1f} and is in it once",
         holds={
             "a plain tensor is not trained, converted or saved": wrong == _UNKNOWN,
             "nor is the result of a conversion": moved == _UNKNOWN,

@@ -44,7 +44,7 @@ def double_softmax() -> Measured:
             "a perfect model's loss over 10 classes is 1.46, not 0": abs(floor - 1.46) < 0.005
             and lowest == 0,
             "a perfect binary loss is 0.31": abs(binary_floor - 0.31) < 0.005,
-            "a confident mistake hardly pulls": wrong_pull < 1e-3 * right_pull,
+            "a confident mistake gets almost no gradient": wrong_pull < 1e-3 * right_pull,
             "no loss falls below the floor": min(wrong.losses) > floor,
             "the model is far behind": wrong.accuracy < right.accuracy - 0.1,
         },

@@ -16,7 +16,7 @@ NAN, INF = float("nan"), float("inf")
 
 @experiment(
     "empty-masks",
-    claim="A masked mean is NaN where the mask is empty or a masked slot holds inf; clamp_min(1) and torch.where are not.",
+    claim="A masked mean is NaN where the mask is empty or a masked slot holds inf; with clamp_min(1) and torch.where it is not.",
     taught="(loss * mask).sum() / mask.sum() is right.",
 )
 def empty_masks() -> Measured:

@@ -182,7 +182,7 @@ def bf16_range_is_fp32() -> Measured:
 
 @experiment(
     "fp16-overflow-operations",
-    claim="Matrix products, hand-written variances and sums of values that float16 holds can overflow it; bfloat16 holds them.",
+    claim="Matrix products, hand-written variances and sums of values that fit into float16 can overflow it; in bfloat16 they fit.",
 )
 def fp16_overflow_operations() -> Measured:
     def tried(dtype: torch.dtype) -> dict[str, float]:

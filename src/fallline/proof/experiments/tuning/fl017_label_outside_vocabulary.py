@@ -21,7 +21,7 @@ def label_outside_vocabulary() -> Measured:
     said, fine = _told(token=5, label=5, ignored=-1), _told(token=4, label=4, ignored=-100)
     return Measured(
         sides={"wrong": said, "right": fine},
-        conclusion=f"token 5 of 5 says “{said['the last token']}”, label 5 of 5 says “{said['the last label']}”; a label of -1 says “{said['the ignored label']}”; 4 and -100 are fine",
+        conclusion=f"token 5 of 5 raises “{said['the last token']}”, label 5 of 5 raises “{said['the last label']}”; a label of -1 raises “{said['the ignored label']}”; 4 and -100 are fine",
         holds={
             "what is not there raises": FINE not in said.values(),
             "what is there does not": set(fine.values()) == {FINE},

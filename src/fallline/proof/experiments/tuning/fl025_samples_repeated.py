@@ -26,7 +26,7 @@ class _Numbers(IterableDataset[int]):
 
 @experiment(
     "FL025",
-    claim="Each worker of a loader iterates over the whole IterableDataset, so every sample comes once per worker unless the dataset divides them.",
+    claim="Each worker of a loader iterates over the whole IterableDataset, so every sample is seen once per worker unless the dataset divides them.",
 )
 def samples_repeated() -> Measured:
     wrong, right = _counts(divided=False), _counts(divided=True)

@@ -1,0 +1,189 @@
+"""What a pasted fragment does that no rule reports, because it is too short for the reader: a few shapes of code, each with a name that claims use (`code:`)."""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+from collections.abc import Callable, Iterator
+
+__all__ = ["seen_in_code"]
+
+_LENGTHS = frozenset({"T_max", "total_iters", "num_training_steps", "milestones", "step_size"})
+
+
+def seen_in_code(code: str) -> frozenset[str]:
+    """The names of the shapes that a piece of Python has; none where it does not parse."""
+    try:
+        tree = ast.parse(textwrap.dedent(code))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return frozenset()
+    found = {name for name, has in _SHAPES.items() if has(tree)}
+    if _broadcast(code):
+        found.add("loss-over-two-shapes")
+    return frozenset(found)
+
+
+def _assigned(tree: ast.AST) -> Iterator[tuple[str, ast.expr, int]]:
+    """Each name that is given a value, the value, and its line."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                yield ast.unparse(target), node.value, node.lineno
+
+
+def _calls(tree: ast.AST, *names: str) -> Iterator[ast.Call]:
+    """The calls of a function or method with one of these names."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)) if name in names:
+                yield node
+
+
+def _owner(call: ast.Call) -> str:
+    return ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+
+
+def _optimizer_before_model(tree: ast.AST) -> bool:
+    """`opt = SGD(model.parameters())`, and `model = ...` in a later line."""
+    made = {name: line for name, value, line in _assigned(tree) if isinstance(value, ast.Call)}
+    return any(
+        line > call.lineno
+        for call in _calls(tree, "parameters")
+        if (line := made.get(_owner(call))) is not None
+        and not any(name == _owner(call) and at < call.lineno for name, _, at in _assigned(tree))
+    )
+
+
+def _no_grad_feeds_the_loss(tree: ast.AST) -> bool:
+    """What is computed under no_grad is used after the block, and a backward follows."""
+    backwards = [call.lineno for call in _calls(tree, "backward")]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.With) and any(_calls(node, "no_grad", "inference_mode")):
+            made = {name for name, value, _ in _assigned(node) if isinstance(value, ast.Call)}
+            last = node.end_lineno or node.lineno
+            used = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and n.lineno > last}  # fmt: skip
+            if made & used and any(line > last for line in backwards):
+                return True
+    return False
+
+
+def _scheduler_steps_per_batch(tree: ast.AST) -> bool:
+    """A schedule whose length is the number of epochs, stepped in the inner of two loops."""
+    schedules = {
+        name
+        for name, value, _ in _assigned(tree)
+        if isinstance(value, ast.Call) and any(k.arg in _LENGTHS for k in value.keywords)
+    }
+    return any(
+        _owner(call) in schedules
+        for outer in ast.walk(tree)
+        if isinstance(outer, ast.For)
+        for inner in outer.body
+        if isinstance(inner, ast.For)
+        for call in _calls(inner, "step")
+    )
+
+
+def _scheduler_steps_first(tree: ast.AST) -> bool:
+    """`scheduler.step()` at the head of an epoch, before the loop over its batches."""
+    for outer in ast.walk(tree):
+        if isinstance(outer, ast.For):
+            for n, statement in enumerate(outer.body):
+                rest = outer.body[n + 1 :]
+                steps = isinstance(statement, ast.Expr) and any("sched" in _owner(c).lower() for c in _calls(statement, "step"))  # fmt: skip
+                if steps and any(isinstance(s, ast.For) and any(_calls(s, "step")) for s in rest):
+                    return True
+    return False
+
+
+def _only_the_model_is_restored(tree: ast.AST) -> bool:
+    """A file is loaded into the model, an optimizer is made, and nothing is loaded into it."""
+    loaded = [_owner(call).lower() for call in _calls(tree, "load_state_dict")]
+    optimizers = [
+        name for name, value, _ in _assigned(tree) if re.search(r"\boptim\.|Adam|SGD", ast.unparse(value))
+    ]  # fmt: skip
+    reads = any(_owner(call) == "torch" for call in _calls(tree, "load"))
+    return reads and bool(loaded) and bool(optimizers) and not any("opt" in name for name in loaded)
+
+
+def _loss_made_anew(tree: ast.AST) -> bool:
+    """`torch.tensor(loss.item(), requires_grad=True)`, or a loss from numbers, before a backward."""
+    anew = {
+        name
+        for name, value, _ in _assigned(tree)
+        if isinstance(value, ast.Call)
+        and any(k.arg == "requires_grad" for k in value.keywords)
+        and "tensor" in ast.unparse(value.func).lower()
+        and "loss" in ast.unparse(value)
+    }
+    return any(_owner(call) in anew for call in _calls(tree, "backward"))
+
+
+def _fake_not_detached(tree: ast.AST) -> bool:
+    """What one network made goes into another one in two losses, and neither time detached."""
+    made = {
+        name: value.func.id
+        for name, value, _ in _assigned(tree)
+        if isinstance(value, ast.Call) and isinstance(value.func, ast.Name)
+    }
+    uses = [
+        (call.func.id, call.args[0].id)
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Name)
+        and call.args
+        and isinstance(call.args[0], ast.Name)
+    ]
+    twice = {(by, what) for by, what in uses if uses.count((by, what)) > 1 and what in made}
+    return bool(twice) and len(list(_calls(tree, "backward"))) > 1
+
+
+def _ctx_keeps_an_intermediate(tree: ast.AST) -> bool:
+    """`ctx.x = ...` of a result that is no argument of forward."""
+    for function in ast.walk(tree):
+        if (
+            isinstance(function, ast.FunctionDef)
+            and function.name == "forward"
+            and function.args.args
+        ):
+            ctx, given = function.args.args[0].arg, {a.arg for a in function.args.args}
+            computed = {name for name, value, _ in _assigned(function) if not isinstance(value, ast.Constant)}  # fmt: skip
+            for name, value, _ in _assigned(function):
+                kept = isinstance(value, ast.Name) and value.id in computed - given
+                if name.startswith(f"{ctx}.") and kept:
+                    return True
+    return False
+
+
+def _trains_in_eval_mode(tree: ast.AST) -> bool:
+    """`model.eval()` before the backward, and no `train()` between."""
+    evals = [call.lineno for call in _calls(tree, "eval") if not call.args]
+    trains = [call.lineno for call in _calls(tree, "train")]
+    return any(
+        at < call.lineno and not any(at < line < call.lineno for line in trains)
+        for call in _calls(tree, "backward")
+        for at in evals
+    ) and not any(True for _ in _calls(tree, "no_grad"))
+
+
+_SHAPES: dict[str, Callable[[ast.AST], bool]] = {
+    "optimizer-before-model": _optimizer_before_model,
+    "no-grad-feeds-the-loss": _no_grad_feeds_the_loss,
+    "scheduler-steps-per-batch": _scheduler_steps_per_batch,
+    "scheduler-steps-first": _scheduler_steps_first,
+    "only-the-model-is-restored": _only_the_model_is_restored,
+    "loss-made-anew": _loss_made_anew,
+    "fake-not-detached": _fake_not_detached,
+    "ctx-keeps-an-intermediate": _ctx_keeps_an_intermediate,
+    "trains-in-eval-mode": _trains_in_eval_mode,
+}
+_SHAPE = re.compile(r"#[^\n\[(]*[\[(](\d+)(?:, ?(\d+))?,?[\])]")
+
+
+def _broadcast(code: str) -> bool:
+    """Comments that give [N, 1] and [N] to the two sides of a loss."""
+    if not re.search(r"(?i)mse|l1_loss|smooth_l1|huber", code):
+        return False
+    shapes = {(int(a), int(b) if b else 0) for a, b in _SHAPE.findall(code)}
+    return any((n, 1) in shapes and (n, 0) in shapes for n, _ in shapes)
