@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from fallline.flow.calls import last_name, names_in
 from fallline.syntax import Module
-from fallline.syntax.module import walk
+from fallline.syntax.nodes import walk
 
 __all__ = ["appended_in_training_step", "not_detached_like_the_others"]
 
