@@ -108,7 +108,8 @@ def _forward(paper: Paper, model: Thing, call: Call) -> Value:
         length=given.length,
         raw=True,
     )
-    recording = paper.around.recording
+    # what a frozen model, or one without weights, computes has a graph only where its input has one
+    recording = paper.around.recording and (graph or given.graph is not False)
     return shaped(inside, result, recording, whole=True) if inside is not None else result
 
 
