@@ -278,9 +278,9 @@ class Machine:
                 unknown.became = same[0]
                 return same[0]
             thing = unknown.became = self.make(kind, None)
-            named = kind_by_name(unknown.hint) == kind
-            thing.facts["strength"] = Strength.PRESUMED if named else Strength.INFERRED
-            thing.facts["name"] = unknown.hint
+            thing.born = thing.born if unknown.since is None else unknown.since
+            seen = "PRESUMED" if kind_by_name(unknown.hint) == kind else "INFERRED"
+            thing.facts |= {"strength": Strength[seen], "name": unknown.hint}
             if kind == "model":
                 thing.facts["parameters"] = frozenset({"?" + thing.id})
         return unknown.became
@@ -336,9 +336,11 @@ class Machine:
         frame.fresh[name] = self.loops.iteration
 
     def name_tensor(self, value: Value) -> None:
-        """A tensor that gets its first name is as old as this iteration."""
+        """A tensor that gets its first name is as old as this iteration; something unknown is there from here on."""
         if isinstance(value, Tensor) and value.born is None:
             value.born = self.loops.iteration
+        elif isinstance(value, Unknown) and value.since is None:
+            value.since = len(self.events)
 
     # -- events ------------------------------------------------------------------------------------------------
 
