@@ -190,7 +190,7 @@ def healthy(stage: Stage, real: Real) -> Shown:
     if missing:
         wrong.append(f"judged, and not found any more: {missing}")
     told = "<br>".join(cells) or "nothing"
-    row = f"| {real.repo} | {real.script} | {watched.bits.get('steps', 0)} | {'yes' if same else '**no**'} | {told} |"
+    row = f"| {real.repo} | {real.script} | {watched.bits.get('steps') or 'by hand'} | {'yes' if same else '**no**'} | {told} |"
     print(f"   {bare.seconds:.0f} s bare, {watched.seconds:.0f} s watched; {watched.said}")
     return row, wrong
 
