@@ -168,9 +168,12 @@ def _filler(lesson: Lesson, words: Words) -> Tensor | None:
     trailing = same.flip(1).long().cumprod(1).flip(1).bool()
     # one at the end of a text may be its end; a run of them at the end of several rows is padding
     run = trailing & torch.cat([same.new_zeros(len(ids), 1), trailing[:, :-1]], dim=1)
-    if not bool(run.any()):
-        return None
-    return run if words.pad in words.ends else trailing
+    own = (
+        words.pad not in words.ends and words.size is not None
+    )  # a tokenizer has it for nothing else
+    if own and bool(trailing.any()):
+        return trailing
+    return run if bool(run.any()) else None
 
 
 def _truncated(rows: list[Row], words: Words) -> Found:

@@ -128,7 +128,8 @@ def _channels_last(patches: Patches, met: Met, off: bool) -> None:
 
     patches.patch(torch.nn.Module, "to", make)
     for name in ("to", "contiguous"):
-        patches.patch(torch.Tensor, name, make)
+        inherited = getattr(torch.Tensor, name)  # from a class that cannot be patched
+        patches.patch(torch.Tensor, name, lambda _, plain=inherited: make(plain))  # type: ignore[misc]
 
 
 _FEATURES: dict[str, Callable[[Patches, Met, bool], None]] = {

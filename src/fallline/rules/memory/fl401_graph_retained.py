@@ -227,14 +227,13 @@ def _growing(trace: Trace) -> set[tuple[Location, object]]:
 
     What is emptied with every update, or holds the pieces of one step, ends where the step ends.
     """
-    update = Step if trace.of(Step) else Backward  # parameters that are updated by hand
     found: set[tuple[Location, object]] = set()
     between: dict[tuple[Location, object], set[type[Event]]] = {}
     for event in trace.of(Batch, Backward, Step, Keep):
         match event:
             case Keep():
                 kinds = between.get(_keeper(event), set())
-                if update in kinds or (Batch in kinds and Backward not in kinds):
+                if Step in kinds or (Batch in kinds and Backward not in kinds):
                     found.add(_keeper(event))
                 between[_keeper(event)] = set()
             case _:
