@@ -955,6 +955,12 @@ def hf_missing_model() -> None:
     AutoModel.from_pretrained("/nowhere/a-model", local_files_only=True)
 
 
+def sqrt_zero() -> None:
+    x = torch.zeros(2, requires_grad=True)
+    with torch.autograd.set_detect_anomaly(True):
+        (x.sqrt() * 0).sum().backward()
+
+
 def bf16_weights_float_input() -> None:
     Lin(2, 2).bfloat16()(ones(1, 2))
 
