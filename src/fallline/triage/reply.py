@@ -55,8 +55,9 @@ class Reply:
     @property
     def answer(self) -> str:
         """The sentences with their yes or no."""
-        word = {"yes": "Yes. ", "no": "No. ", "depends": "It depends. "}
-        return word.get(self.verdict or "", "") + self.says
+        word = {"yes": "Yes. ", "no": "No. ", "depends": "It depends. "}.get(self.verdict or "", "")
+        said = bool(word) and self.says.startswith(word.split(".")[0])
+        return self.says if said else word + self.says
 
 
 def compose(
