@@ -3,10 +3,14 @@ some hundred runs, without fallline in the process). What such a run was to show
 
 from __future__ import annotations
 
+import os
+import socket
 import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
-__all__ = ["ATTEMPTS", "aborted", "run_ranks"]
+__all__ = ["ATTEMPTS", "aborted", "run_ranks", "run_workers"]
 
 ATTEMPTS = 3
 
@@ -23,3 +27,38 @@ def run_ranks(command: list[str], **options: Any) -> subprocess.CompletedProcess
         if not aborted(done.stderr):
             break
     return done
+
+
+def run_workers(worker: Path, world: int, *arguments: str, seconds: float = 400) -> str:
+    """That script on so many ranks, without a launcher; what they said. Again where gloo has taken one of them down."""
+    for _ in range(ATTEMPTS):
+        said, statuses = _once(worker, world, arguments, seconds)
+        if not aborted(said):
+            break
+    assert statuses == [0] * world, said[-3000:]
+    return said
+
+
+def _once(
+    worker: Path, world: int, arguments: tuple[str, ...], seconds: float
+) -> tuple[str, list[int]]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world)}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(worker), *arguments],
+            env=os.environ | shared | {"RANK": str(rank), "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(world)
+    ]
+    try:
+        said = "".join(process.communicate(timeout=seconds)[0] for process in processes)
+    finally:
+        for process in processes:
+            process.kill()
+    return said, [process.returncode for process in processes]

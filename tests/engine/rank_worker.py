@@ -143,6 +143,22 @@ def loops(rank: int, world: int, folder: Path) -> None:
         assert_close(ddp.module, want)
 
 
+def overlap(rank: int, world: int, folder: Path) -> None:
+    """Token counts are on their way before backward computes, and waited for after it."""
+    ddp = DistributedDataParallel(model_of(1))
+    stepper = fallline.Stepper(ddp, torch.optim.SGD(ddp.parameters(), lr=0.1), accumulate=2)
+    seen = []
+    replicas = stepper._replicas
+    start, finish = replicas.start_sum, replicas.finish_sum
+    replicas.start_sum = lambda *given: (seen.append("sent"), start(*given))[1]
+    replicas.finish_sum = lambda *given: (seen.append("waited"), finish(*given))[1]
+    next(ddp.parameters()).register_hook(lambda _: seen.append("computed"))
+    for x, y in stepper.over(batches_of(random.Random(rank), [4] * world)[rank]):
+        with stepper.micro_batch() as micro:
+            backward(micro, ddp, x, y, True)
+    assert seen == ["computed", "sent", "computed", "waited"] * 2, seen
+
+
 def half_precision(rank: int, world: int, folder: Path) -> None:
     """A rank that overflows makes every rank skip, and the loss scales stay the same."""
     torch.manual_seed(0)
@@ -455,7 +471,7 @@ def sharded_saves(rank, world, folder, run) -> None:
 STORIES = {
     story.__name__: story
     for story in (
-        *(exact, by_hand, loops, half_precision, misuse),
+        *(exact, by_hand, loops, overlap, half_precision, misuse),
         *(checkpoint, saving, resume, going_back, fsdp),
     )
 }

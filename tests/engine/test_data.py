@@ -212,3 +212,27 @@ def test_plans_fit_together(rows, accumulate, lockstep):
         assert len({total for _, _, total in window}) == 1
         assert not lockstep or len({turns for _, turns, _ in window}) == 1
     assert sum(total for _, _, total in plans[0]) == sum(left + opened for left, opened in rows)
+
+
+def test_a_plan_costs_as_much_for_a_thousand_ranks():
+    """After the first window, which sorts the ranks, a window takes two searches and no walk over all of them."""
+    looked = [0]
+
+    class Counted(int):
+        def __add__(self, other):
+            return Counted(int(self) + other)
+
+        def __lt__(self, other):
+            looked[0] += 1
+            return int(self) < int(other)
+
+        def __gt__(self, other):
+            looked[0] += 1
+            return int(self) > int(other)
+
+    rows = [(Counted(40 + rank % 5), 0) for rank in range(1024)]
+    planned = plan(rows, lambda: 4, 3)
+    next(planned)
+    looked[0] = 0
+    windows = list(planned)
+    assert len(windows) == 10 and 0 < looked[0] < 30 * len(windows)

@@ -255,7 +255,9 @@ def test_a_loop_that_changes_over_keeps_its_bits(accumulate, layers, dtype):
     def run(by_hand):
         torch.manual_seed(0)
         model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(layers))).to(dtype)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        biases = [p for p in model.parameters() if p.dim() == 1]
+        weights = [p for p in model.parameters() if p.dim() == 2]
+        optimizer = torch.optim.AdamW([{"params": biases}, {"params": weights}], lr=0.01)
         stepper = None
         if not by_hand:
             stepper = fallline.Stepper(model, optimizer, accumulate=accumulate, clip_norm=0.05)

@@ -209,3 +209,17 @@ def test_nothing_is_saved_or_loaded_inside():
             with pytest.raises(EngineError, match="inside a micro_batch"):
                 forbidden()
         micro.backward(model(torch.ones(1, 2)).sum())
+
+
+def test_wrappers_that_step_by_themselves_are_refused():
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    engine = type("DeepSpeedEngine", (nn.Linear,), {"__module__": "deepspeed.runtime.engine"})(2, 1)
+    with pytest.raises(
+        EngineError, match=r"DeepSpeed's engine accumulates, scales, clips and steps"
+    ):
+        fallline.Stepper(engine, torch.optim.SGD(engine.parameters(), lr=0.1))
+    old = FullyShardedDataParallel.__new__(FullyShardedDataParallel)  # it needs a process group
+    nn.Module.__init__(old)
+    with pytest.raises(EngineError, match=r"FSDP1 .* is not supported: shard with .*fully_shard"):
+        fallline.Stepper(old, torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1))

@@ -42,7 +42,9 @@ def _run_ranks(stories: str, world: int, folder: Path, worker: str) -> tuple[int
 @pytest.mark.slow
 def test_two_ranks(tmp_path):
     run_ranks(
-        "exact,by_hand,loops,half_precision,misuse,checkpoint,saving,resume,going_back", 2, tmp_path
+        "exact,by_hand,loops,overlap,half_precision,misuse,checkpoint,saving,resume,going_back",
+        2,
+        tmp_path,
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from hardware_worker import cases
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -178,6 +179,9 @@ LOOPS = (
 def main(kinds: list[str], out: Path) -> None:
     dist.init_process_group("gloo")
     result: dict[str, Any] = {}
+    if "hardware" in kinds:
+        kinds.remove("hardware")
+        result["hardware"] = cases(out)
     for kind in kinds:
         for loop in LOOPS:
             bare, _ = train(kind, loop, None)

@@ -1,17 +1,17 @@
-"""Order faults under FSDP2, FSDP2 with tensor parallel, DDP and compiled blocks: found at their line, with the losses of a bare run."""
+"""Several ranks, each started once for many loops: order faults on shards are found at their line, broken hardware by its rank."""
 
 from __future__ import annotations
 
 import json
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.watcher.test_named_ranks import free_port, marked
+from tests.watcher.test_named_ranks import marked
 
-from gloo import run_ranks
+from fallline.conclude import findings_of
+from fallline.runs.series import Rank, Series
+from gloo import run_workers
 
 WORKER = Path(__file__).with_name("sharded_worker.py")
 # loop → what is found, at the line that ends with this mark; the early clip counts as one inside the window
@@ -29,27 +29,45 @@ DDP = {"clip_early": {"FL301"}, "undivided": {"FL301"}, "always_synced": {"FL301
 
 
 def ran(folder: Path, world: int, kinds: list[str]) -> dict[str, Any]:
-    command = [
-        sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={world}", f"--master-port={free_port()}",
-        str(WORKER), str(folder), *kinds,
-    ]  # fmt: skip
-    done = run_ranks(command, cwd=folder, timeout=400, env=os.environ | {"OMP_NUM_THREADS": "1"})
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "the watcher failed" not in done.stderr, done.stderr
+    said = run_workers(WORKER, world, str(folder), *kinds)
+    assert "the watcher failed" not in said, said
     result: dict[str, Any] = json.loads((folder / "result.json").read_text())
     return result
 
 
+@pytest.fixture(scope="module")
+def together(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What needs two ranks in every test run, in one start of them."""
+    return ran(tmp_path_factory.mktemp("ranks"), 2, ["fsdp2", "hardware"])
+
+
+def test_order_faults_under_fsdp2(together: dict[str, Any]) -> None:
+    judge({name: seen for name, seen in together.items() if name != "hardware"}, ["fsdp2"])
+
+
+def test_broken_hardware_is_named_and_right_runs_are_silent(together: dict[str, Any]) -> None:
+    result = together["hardware"]
+    broken = {"weight flips": 15, "gradient flips": 15, "backward flips": 15, "forward does not repeat": 3}  # fmt: skip
+    for case, seen in result.items():
+        found = [f[2:4] for f in seen["found"] if f[0] == "FL325"]
+        assert found == ([[broken[case], 1]] if case in broken else []), case
+        if "repeat" not in case and case != "backward flips":  # those are never the same twice
+            assert seen["same"], case
+
+
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("world", "kinds"),
     [
-        (2, ["fsdp2"]),
-        pytest.param(2, ["tp", "ddp", "compiled"], marks=pytest.mark.long),
-        pytest.param(4, ["fsdp2", "tp"], marks=pytest.mark.long),
+        (2, ["tp", "ddp", "compiled"]),
+        (4, ["fsdp2", "tp"]),
     ],
 )
 def test_order_faults_on_shards(tmp_path: Path, world: int, kinds: list[str]) -> None:
-    result = ran(tmp_path, world, kinds)
+    judge(ran(tmp_path, world, kinds), kinds)
+
+
+def judge(result: dict[str, Any], kinds: list[str]) -> None:
     source = WORKER.read_text()
     assert [name for name, seen in result.items() if not seen["same"]] == []
     for kind in kinds:
@@ -65,3 +83,25 @@ def test_order_faults_on_shards(tmp_path: Path, world: int, kinds: list[str]) ->
         ]
         assert nan[0] == "FL621" and nan[2:] == [3, 1], nan
         assert result[f"{kind} one_shard_is_nan"]["finite"]
+
+
+# -- without processes ------------------------------------------------------------------------------------------
+
+
+def checked(rank: int, weights: list[str]) -> Rank:
+    rows = [{"update": 9 + 10 * i, "at": ["train.py", 4], "weights": [w, w]} for i, w in enumerate(weights)]  # fmt: skip
+    return Rank(rank, {"hardware": {"every": 10, "checks": rows}})
+
+
+def test_the_odd_one_of_several_ranks() -> None:
+    ranks = [checked(0, ["a", "b"]), checked(1, ["a", "c"]), checked(2, ["a", "b"])]
+    (found,) = findings_of(Series(ranks=ranks), {})
+    assert found.code == "FL325" and found.evidence["rank"] == 1 and found.evidence["step"] == 19
+    assert findings_of(Series(ranks=[checked(r, ["a", "b"]) for r in range(3)]), {}) == []
+    differ = [checked(r, [f"a{r}", f"b{r}"]) for r in range(3)]  # other parameters on each rank
+    assert findings_of(Series(ranks=differ), {}) == []
+
+
+def test_what_is_no_check_is_left_out() -> None:
+    for described in (None, [], {"checks": 3}, {"checks": [3, {"update": "x"}, {"update": 1, "at": 4}]}):  # fmt: skip
+        assert findings_of(Series(ranks=[Rank(0, {"hardware": described})]), {}) == []

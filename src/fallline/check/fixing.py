@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from fallline.check import notebook
-from fallline.check.sources import Sources
+from fallline.check.sources import Identity, Sources
 from fallline.files import write_atomically
 from fallline.finding import Edit, Finding
 from fallline.settle import settle
@@ -26,9 +26,6 @@ _CHAIN = 3
 _ROUNDS = 10  # fixes that only became possible through others
 
 Settled = Callable[[Iterable[Finding]], list[Finding]]
-Identity = tuple[
-    str, str, str, str
-]  # path, function, line, code: a finding before and after lines have moved
 
 
 @dataclass
@@ -74,7 +71,7 @@ class Fixer:
         self._refused: set[Identity] = set()
         for _ in range(_ROUNDS):
             left = {
-                self._identity(finding) for finding in self._fixable(self.state)
+                self.state.sources.identity(finding) for finding in self._fixable(self.state)
             } - self._refused
             if not left:
                 return
@@ -82,7 +79,9 @@ class Fixer:
 
     def _make(self, chosen: Sequence[Identity]) -> None:
         """Make these together, which is the common case; where that does not hold, one half after the other."""
-        findings = [f for f in self._fixable(self.state) if self._identity(f) in chosen]
+        findings = [
+            f for f in self._fixable(self.state) if self.state.sources.identity(f) in chosen
+        ]
         if not findings:
             return
         after = self._attempt(self.state, findings)
@@ -96,11 +95,6 @@ class Fixer:
             middle = len(chosen) // 2
             self._make(chosen[:middle])
             self._make(chosen[middle:])
-
-    def _identity(self, finding: Finding) -> Identity:
-        text = self.state.sources.text(finding.at.path)
-        line = text.line(finding.at.line) if text is not None else ""
-        return (finding.at.path, finding.at.function, line, finding.code)
 
     def _fixable(self, state: State) -> list[Finding]:
         return [f for f in state.findings().values() if self._may_fix(f, state.sources)]

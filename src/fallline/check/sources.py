@@ -8,9 +8,12 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
 
+from fallline.finding import Finding
 from fallline.syntax import Source, UnreadableError
 
-__all__ = ["Sources", "Text"]
+__all__ = ["Identity", "Sources", "Text"]
+
+Identity = tuple[str, str, str, str]  # of a finding: path, function, line, code
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,12 @@ class Sources:
         if path not in self._texts:
             self._texts[path] = self._open(path)
         return self._texts[path]
+
+    def identity(self, finding: Finding) -> Identity:
+        """The same before and after lines have moved."""
+        text = self.text(finding.at.path)
+        line = text.line(finding.at.line) if text is not None else ""
+        return (finding.at.path, finding.at.function, line, finding.code)
 
     def _open(self, path: str) -> Text | None:
         try:

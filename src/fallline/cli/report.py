@@ -35,6 +35,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="show where every rank is, every two seconds, until all have ended; writes nothing",
     )
     parser.add_argument(
+        "--flights",
+        metavar="PATH",
+        type=Path,
+        help="dumps of torch's flight recorder (TORCH_FR_BUFFER_SIZE): a folder, or the beginning of their names such as /tmp/nccl_trace_rank_ "
+        "(default: those in DIR)",
+    )
+    parser.add_argument(
         "--html",
         metavar="FILE",
         type=Path,

@@ -22,7 +22,7 @@ born, and the numbers of the updates. `fallline report` shows them again.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "fallline run [--out DIR] [--budget PCT] [--guard skip|exact|stop|off] [--guard-limit aside|stop|none] [--log NAME] (SCRIPT | -m MODULE) [ARGS ...]"
+    parser.usage = "fallline run [--out DIR] [--budget PCT] [--guard skip|exact|stop|off] [--guard-limit aside|stop|none] [--check-hardware N] [--log NAME] (SCRIPT | -m MODULE) [ARGS ...]"
     parser.add_argument(
         "--out", metavar="DIR", help="the run folder (default: fallline-runs/SCRIPT-TIME)"
     )
@@ -48,6 +48,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "stop ends the run with an error, none keeps leaving them out",
     )
     parser.add_argument(
+        "--check-hardware",
+        type=_count,
+        default=0,
+        metavar="N",
+        help="every N updates compute a micro-batch again and compare it bit for bit, and compare the state of the ranks: finds a processor or "
+        "memory that corrupts numbers (FL325). Each check takes about as long as a forward and a backward pass (default: off)",
+    )
+    parser.add_argument(
         "--log",
         action="append",
         choices=("tensorboard", "wandb", "mlflow", "trackio", "opentelemetry"),
@@ -60,6 +68,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="the script's own arguments"
     ).required = False  # argparse would ask for them
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) == 1:
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is not a number of updates, 2 or more; say --check-hardware 200 for one check in 200 updates"
+        )
+    return int(text)
 
 
 def _percent(text: str) -> float:

@@ -31,6 +31,9 @@ def collect(
     ]
     if not held:
         raise EngineError("the optimizer holds no parameters")
+    # In the model's order, as in clip_grad_norm_(model.parameters(), ...): the bits of a norm depend on it
+    place = {key: i for i, key in enumerate(names)}
+    held.sort(key=lambda item: place.get(id(item[1]), len(place)))
     ids = [id(p) for _, p in held]
     if len(set(ids)) != len(ids):
         raise EngineError(

@@ -1,7 +1,7 @@
 """A copy of a state in host memory, in buffers that are used again for every save.
 
-The buffers are made by torch.distributed.checkpoint's staging. It copies one storage after the other and holds Python's lock while it does, so
-training would wait. From the second save on, all tensors are copied into those buffers by one call, which holds no lock.
+The buffers are made by torch.distributed.checkpoint's staging, which walks from tensor to tensor in Python: 11 ms for 600 small ones, in which training cannot use
+the interpreter. From the second save on, all tensors are copied into those buffers by one call.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Staging:
             self._looks, self._buffers = looks, list(_tensors(staged))
             return staged
         if sources:
-            torch._foreach_copy_(
-                [_local(b) for b in self._buffers], [_local(s) for s in sources], non_blocking
-            )
+            into, of = [_local(b) for b in self._buffers], [_local(s) for s in sources]
+            with torch.no_grad():
+                torch._foreach_copy_(into, of, non_blocking)
         copied: dict[str, Any] = _filled(state, iter(self._buffers))
         return copied
 
@@ -66,7 +66,7 @@ def storage_of(tensor: Any) -> int:
 
 def _local(tensor: Any) -> Tensor:
     local: Tensor = getattr(tensor, "_local_tensor", tensor)  # of a DTensor
-    return local.detach()
+    return local
 
 
 def _tensors(value: Any) -> Iterator[Any]:

@@ -10,7 +10,7 @@ from itertools import chain
 from fallline.flow.calls import last_name, names_in, of_self
 from fallline.flow.modules import annotates_module, construction, has_state
 from fallline.syntax import Module
-from fallline.syntax.nodes import walk
+from fallline.syntax.nodes import below, walk
 
 __all__ = ["Kept", "kept_layers", "self_assignment"]
 
@@ -184,9 +184,7 @@ def _of_registered(kept: Kept) -> bool:
         case ast.ListComp(
             ast.Call(args=[ast.Name(layer)]), [ast.comprehension(ast.Name(drawn), source)]
         ):
-            return layer == drawn and any(
-                of_self(n) for n in ast.walk(source) if isinstance(n, ast.Attribute)
-            )
+            return layer == drawn and any(of_self(n) for n in below(source, ast.Attribute))
     return False
 
 

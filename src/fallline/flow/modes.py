@@ -10,7 +10,7 @@ from fallline.flow.calls import last_name
 from fallline.flow.modules import construction, module_class
 from fallline.syntax.modes import layer_has_mode
 from fallline.syntax.module import Module
-from fallline.syntax.nodes import walk
+from fallline.syntax.nodes import below, walk
 
 __all__ = ["class_has_mode"]
 
@@ -82,7 +82,7 @@ def _holds_what_it_is_given(cls: ast.ClassDef) -> bool:
     )
     if made is None:
         return False
-    given = {a.arg for a in ast.walk(made.args) if isinstance(a, ast.arg)}
+    given = {a.arg for a in below(made.args, ast.arg)}
     kept: set[str] = set()
     for node in walk(made):
         match node:

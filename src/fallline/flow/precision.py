@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from fallline.syntax import Module
+from fallline.syntax.nodes import below
 
 __all__ = ["FLOAT16", "KEEPS", "LOW", "autocast_around", "is_low", "is_off", "is_widened"]
 
@@ -175,7 +176,7 @@ def _ends_with_layer(module: Module, cls: ast.ClassDef, depth: int) -> bool:
     forward = next(
         (n for n in cls.body if isinstance(n, ast.FunctionDef) and n.name == "forward"), None
     )
-    match [n.value for n in ast.walk(forward) if isinstance(n, ast.Return)] if forward else []:
+    match [n.value for n in below(forward, ast.Return)] if forward else []:
         case [ast.Call(ast.Attribute(ast.Name("self"), name))]:
             return _holds_layer(module, cls, name, depth)
     return False

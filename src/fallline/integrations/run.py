@@ -76,6 +76,7 @@ def run_watched(args: argparse.Namespace, show: Callable[[Series, list[Finding]]
         "budget": args.budget / 100,
         "guard": args.guard,
         "guard_limit": args.guard_limit,
+        "check_hardware": args.check_hardware,
         "log": args.log,
         "script": args.target,
         "argv": args.arguments,
@@ -170,6 +171,7 @@ def _begin(run: _Run) -> None:
                 settings["guard"],
                 meta,
                 settings["guard_limit"],
+                settings["check_hardware"],
             ),
             judge,
         )
@@ -191,7 +193,7 @@ def _crashed(error: BaseException) -> None:
     """The script raised: its frames are still there to be looked at."""
     session = active()
     if session is not None and isinstance(error, Exception):
-        session.crashed(error.__traceback__)
+        session.crashed(error)
 
 
 def _end_of(process: int, run: _Run, status: str) -> None:

@@ -73,7 +73,7 @@ class Watch:
     def fail(self, error: BaseException) -> list[Finding]:
         """Stop watching because the program raised; perhaps it saw a NaN itself."""
         if self.own and not self.stopped and isinstance(error, Exception):
-            self._session.crashed(error.__traceback__)
+            self._session.crashed(error)
         return self.stop(ending(error))
 
     def summary(self, stream: TextIO) -> str:
@@ -126,6 +126,7 @@ def watch(
     guard: str = "off",
     log: Any = None,
     guard_limit: str = "aside",
+    check_hardware: int = 0,
 ) -> Watch:
     """Watch training from here on.
 
@@ -133,7 +134,7 @@ def watch(
     for measuring in percent of the step time. `guard`: "skip" keeps non-finite updates out of the model, "exact" does so too and
     waits for the device before each step, "stop" raises on them, "off" leaves them alone. `guard_limit`: after 10 of them in a row
     or more than 5 % of the last 200 the guard steps "aside", or raises ("stop"), or continues ("none"). `log` sends the numbers on: "tensorboard", "wandb", "mlflow", "trackio", "opentelemetry", an object with
-    `numbers` and `finding`, or a list of these. Under `fallline run`, which watches already, only `log` counts.
+    `numbers` and `finding`, or a list of these. `check_hardware`: every so many updates compute a micro-batch again and compare it bit for bit. Under `fallline run`, which watches already, only `log` counts.
     """
     global _watching
     check_options(budget, guard, log, guard_limit)
@@ -162,6 +163,7 @@ def watch(
             guard,
             {"cwd": str(Path.cwd()), **versions()},
             guard_limit,
+            check_hardware,
         ),
         judge,
     )

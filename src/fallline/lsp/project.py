@@ -148,8 +148,8 @@ class Project:
         for finding in findings:
             told = for_people([finding], now)[0]
             if Target.of(told) != target:
-                others.add(_identity(finding, now))
-        return lambda finding, sources: _identity(finding, sources) not in others
+                others.add(now.identity(finding))
+        return lambda finding, sources: sources.identity(finding) not in others
 
     # -- reading -------------------------------------------------------------------------------------------------
 
@@ -287,13 +287,6 @@ def _state(path: str, given: dict[str, bytes]) -> State:
     except OSError:
         return None
     return (status.st_mtime_ns, status.st_size)
-
-
-def _identity(finding: Finding, sources: Sources) -> tuple[str, str, str, str]:
-    """A finding before and after lines have moved."""
-    text = sources.text(finding.at.path)
-    line = text.line(finding.at.line) if text is not None else ""
-    return (finding.at.path, finding.at.function, line, finding.code)
 
 
 def _changes(path: str, before: bytes, after: bytes) -> list[Change]:

@@ -74,7 +74,7 @@ def run_function(
             result = result if result is not None else NONE
             if len(machine.events) == begun and _only_computes(function, result):
                 machine.results[key] = result
-            return result
+            return _recorded(machine, result, args)
     finally:
         machine.calling.pop()
         machine.callers = outer
@@ -206,6 +206,14 @@ def _only_computes(function: Function, result: Value) -> bool:
             for n in walk(node)
         )
     return bool(known)
+
+
+def _recorded(machine: Machine, result: Value, args: list[Value]) -> Value:
+    """What a function computes where autograd does not record has no graph; what it only hands on keeps its own."""
+    if machine.around.recording or not isinstance(result, Tensor) or not result.graph:
+        return result
+    given = any(machine.settled(value) is result for value in args)
+    return result if given or result.leaf or result.grad_of else replace(result, graph=False)
 
 
 def _tensor_of(args: list[Value], kwargs: dict[str, Value]) -> Tensor:

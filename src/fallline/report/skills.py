@@ -232,7 +232,9 @@ def _specialist(specialist: Specialist, book: Playbook) -> str:
         "",
         f"Read [references/rules.md](references/rules.md) when a finding FL{specialist.digit}xx has to be explained and `fallline rule` is not there.\n",
         "## Do not advise\n",
-        *(f"- **{a.advice.rstrip('.')}.** {a.because}" for case in book.cases for a in case.avoid),
+        *dict.fromkeys(
+            f"- **{a.advice.rstrip('.')}.** {a.because}" for case in book.cases for a in case.avoid
+        ),
         "\n## Say this instead\n",
         *_instead(specialist.name),
         "\n## Under pressure\n",

@@ -19,6 +19,8 @@ from fallline.errors import RunError
 from fallline.finding import Finding
 from fallline.location import Location
 from fallline.runs import schema
+from fallline.runs.attempts import earlier_attempts
+from fallline.runs.flight import read_flights
 from fallline.runs.many import outstanding
 from fallline.runs.rank import RankState, read_ranks
 from fallline.runs.samples import Sample
@@ -50,8 +52,11 @@ _TABLES = {
 _LATER = frozenset({"prints"})  # tables that runs of older versions do not have
 
 
-def read_run(folder: Path, *more: Path) -> Series:
-    """The run in this folder, of all ranks, finished or not. `more`: what other machines have kept of it."""
+def read_run(folder: Path, *more: Path, flights: Path | None = None) -> Series:
+    """The run in this folder, of all ranks, finished or not. `more`: what other machines have kept of it.
+
+    `flights`: where torch's flight recorder has left its dumps, if not in the run folder.
+    """
     files: dict[int, Path] = {}
     for part in (folder, *more):
         there = rank_files(part) if part.is_dir() else {}
@@ -61,6 +66,8 @@ def read_run(folder: Path, *more: Path) -> Series:
             )
         files |= there
     series = Series(folder=folder, states=read_ranks((folder, *more)))
+    series.attempts = earlier_attempts(folder)
+    series.flights = read_flights([folder, *more] if flights is None else [flights])
     opened = outstanding(series.states, sorted(files))
     for number, path in sorted(files.items()):
         if number not in opened:

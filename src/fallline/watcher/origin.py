@@ -136,6 +136,10 @@ class Origin:
                 self.gradient_bad(event, probe)
                 return
 
+    def remember_randomness(self) -> None:
+        """The next micro-batch will be run again, whether or not one has drawn before."""
+        self._randomness.rests = 0
+
     def step_comes(self) -> None:
         """Learn whether the guard's look comes while the frame of the only backward is still there: then it is enough."""
         capture = self.capture

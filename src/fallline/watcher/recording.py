@@ -29,6 +29,7 @@ class Options:
     guard: str = "skip"
     meta: dict[str, Any] = field(default_factory=dict)
     guard_limit: str = "aside"
+    check_hardware: int = 0  # every so many updates; 0: never
 
 
 class Recording:

@@ -13,6 +13,7 @@ from fallline.report.html import write_page
 from fallline.report.ranks import rank_lines
 from fallline.report.run import summary
 from fallline.runs.findings import findings_text, write_findings
+from fallline.runs.flight import flight_lines
 from fallline.runs.rank import read_ranks
 from fallline.runs.read import read_run
 from fallline.runs.store import rank_files
@@ -62,13 +63,15 @@ def run(args: argparse.Namespace) -> int:
     paint = Paint(wants_colour(args.color, sys.stdout))
     if args.live:
         return _follow([folder, *more], paint)
-    series = read_run(folder, *more)
+    series = read_run(folder, *more, flights=args.flights)
     findings = findings_of(series)
     problems = []
     if args.output_format == "json":
         print(findings_text(findings))
     else:
         print(summary(series, findings, paint), end="")
+        for line in flight_lines(series.flights):
+            print(f"  torch's flight recorder: {line}")
     try:
         if not (folder / "findings.json").exists():
             write_findings(folder, findings)

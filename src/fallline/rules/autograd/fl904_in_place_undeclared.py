@@ -197,11 +197,23 @@ Scale.apply(torch.ones(3, requires_grad=True) * 2, 3.0).sum().backward()
             # what is marked dirty, of several inputs, is left to the author
             if function.forward is None or function.calls("mark_dirty"):
                 continue
+            told: set[str] = set()
             for node, name in _changes(function, function.forward):
+                if name in told:
+                    continue
+                told.add(name)
                 yield self.finding(
                     module.location(node),
                     f"forward changes its input `{name}` in place without `ctx.mark_dirty`, so what is computed from it later gets a wrong gradient. Call `ctx.mark_dirty({name})`, or work on a clone",
+                    # nobody sees it where the input is a value of the moment, as logits are
+                    severity=None if _returns(function.forward, name) else Severity.INFO,
                 )
+
+
+def _returns(forward: Method, name: str) -> bool:
+    """The changed input is handed on as the result, or as part of it."""
+    results = (n.value for n in own_nodes(forward) if isinstance(n, ast.Return))
+    return any(isinstance(n, ast.Name) and n.id == name for r in results if r for n in ast.walk(r))
 
 
 def _changes(function: AutogradFunction, forward: Method) -> Iterator[tuple[ast.AST, str]]:

@@ -10,7 +10,7 @@ from fallline.finding import Finding, Severity
 from fallline.flow.calls import last_name
 from fallline.rules._observed import Observed
 from fallline.syntax import Module
-from fallline.syntax.nodes import walk
+from fallline.syntax.nodes import below, walk
 
 __all__ = ["OptimizerStateCast"]
 
@@ -129,7 +129,7 @@ def _keeps_wide_state(module: Module, node: ast.AST) -> bool:
 
 def _is_wide(module: Module, value: ast.expr) -> bool:
     """Float32 by force, and as large as the parameter."""
-    calls = [n for n in ast.walk(value) if isinstance(n, ast.Call)]
+    calls = [n for n in below(value, ast.Call)]
     for call in calls:
         dtype = module.argument(call, None, "dtype")
         like = last_name(call) in {"zeros_like", "empty_like", "clone", "full_like"}

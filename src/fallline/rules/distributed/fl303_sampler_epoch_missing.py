@@ -89,7 +89,7 @@ for epoch in range(epochs):
             if _LOADS.search(inner) and (forwards or _beside_forwards(module)):
                 yield self.finding(
                     module.location(_method(cls, "__iter__") or cls),
-                    f"{cls.name} wraps a loader and has no `set_epoch`, as the other loaders here do: a trainer that calls it finds nothing, and every epoch "
+                    f"{cls.name} wraps a loader but, unlike the other loaders here, has no `set_epoch`: a trainer that calls it finds nothing, and every epoch "
                     f"has the same order. Pass `set_epoch(epoch)` on to `self.{inner}`.",
                     presuming=f"`self.{inner}` shuffles by the epoch",
                 )

@@ -35,7 +35,7 @@ The optimizer continues to step tensors that are no longer in the model, so the 
 
 Nothing raises: the loss is computed, the gradients arrive, the step runs."""
     instead = """\
-First the model, complete and in its place; then the wrapper; then the optimizer.
+Build the model first, complete and on its device; then wrap it; then build the optimizer.
 
 ```python
 model = Net()

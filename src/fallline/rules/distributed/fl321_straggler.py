@@ -9,6 +9,7 @@ from typing import Any
 from fallline.finding import Finding, Severity
 from fallline.location import Location
 from fallline.rule import Rule
+from fallline.rules.distributed._specimen import RANKS
 from fallline.runs.rank import PARTS
 from fallline.show.numbers import seconds_text
 
@@ -34,16 +35,9 @@ class Straggler(Rule):
         "on one rank (forward), a slower or throttled device (forward and backward). Give every rank the same amount of work."
     )
     wrong = (
-        """\
-import time
-
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-torch.manual_seed(0)
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        "import time\n\n"
+        + RANKS
+        + """\
 
 
 class Features(torch.nn.Module):
@@ -64,14 +58,8 @@ dist.destroy_process_group()
 """,
     )
     right = (
-        """\
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-torch.manual_seed(0)
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        RANKS
+        + """\
 for update in range(60):
     inputs = torch.randn(16, 8).tanh()
     loss = torch.nn.functional.mse_loss(model(inputs), inputs[:, :1])

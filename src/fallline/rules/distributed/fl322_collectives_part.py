@@ -8,6 +8,7 @@ from typing import Any
 from fallline.finding import Finding, Severity
 from fallline.location import Location
 from fallline.rule import Rule
+from fallline.runs.flight import parting
 
 __all__ = ["CollectivesPart"]
 
@@ -71,6 +72,9 @@ dist.destroy_process_group()
             if len(by_name) > 1:
                 yield self._finding(number, by_name)
                 return
+        parted = parting(run.flights)
+        if parted:
+            yield self._finding(*parted)
 
     def _finding(self, number: int, by_name: dict[str, list[tuple[int, str]]]) -> Finding:
         ordered = sorted(by_name.items(), key=lambda item: len(item[1]))

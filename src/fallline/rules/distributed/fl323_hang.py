@@ -8,6 +8,8 @@ from typing import Any
 from fallline.finding import Finding, Severity
 from fallline.location import Location
 from fallline.rule import Rule
+from fallline.rules.distributed._specimen import RANKS, RANKS_TRAIN
+from fallline.runs.flight import flight_lines
 from fallline.runs.stall import STALLED, sentences, stall_of
 
 __all__ = ["Hang"]
@@ -28,16 +30,9 @@ class Hang(Rule):
         "value that was broadcast."
     )
     wrong = (
-        """\
-import time
-
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-torch.manual_seed(0)
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        "import time\n\n"
+        + RANKS
+        + """\
 
 
 def evaluate():
@@ -54,23 +49,7 @@ for update in range(60):
 dist.destroy_process_group()
 """,
     )
-    right = (
-        """\
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-torch.manual_seed(0)
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-for update in range(60):
-    loss = model(torch.randn(16, 8)).pow(2).mean()
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-dist.destroy_process_group()
-""",
-    )
+    right = (RANKS + RANKS_TRAIN,)
 
     stalled = STALLED  # seconds without an update on any rank
 
@@ -85,9 +64,15 @@ dist.destroy_process_group()
             return
         yield self.finding(
             odd[0].at or Location("", 1),
-            f"No rank has made an update for {stall.idle:.0f} s. {' '.join(sentences(stall))}",
+            f"No rank has made an update for {stall.idle:.0f} s. {' '.join(sentences(stall))}{_recorded(run)}",
             seconds=stall.idle,
             ranks=[state.rank for state in odd][:64],
             updates=odd[0].updates,
             threshold=self.stalled,
         )
+
+
+def _recorded(run: Any) -> str:
+    """What torch's flight recorder says, where its dumps are."""
+    said = flight_lines(run.flights)
+    return f" torch's flight recorder: {' '.join(said)}" if said else ""

@@ -9,6 +9,7 @@ from typing import Any
 from fallline.finding import Finding, Severity
 from fallline.location import Location
 from fallline.rule import Rule
+from fallline.rules.distributed._specimen import RANKS, RANKS_TRAIN
 
 __all__ = ["RankDied"]
 
@@ -27,21 +28,11 @@ class RankDied(Rule):
         "The others cannot continue without it: they raise errors about connections, or are stopped by the launcher, and those messages hide the one "
         "that matters."
     )
-    instead = (
-        "Look at that rank's own error first. A rank that ended without a word was killed from outside: mostly by the system, out of memory "
-        "(`dmesg | grep -i oom`), or by the cluster."
-    )
+    instead = "Look at that rank's own error first. A rank that ended without a word was killed from outside: usually by the system, out of memory (`dmesg | grep -i oom`), or by the cluster."
     wrong = (
-        """\
-import os
-
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-torch.manual_seed(0)
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        "import os\n\n"
+        + RANKS
+        + """\
 for update in range(60):
     if update == 30 and dist.get_rank() == 1:
         raise RuntimeError("a corrupt sample")  # FL324
@@ -52,23 +43,7 @@ for update in range(60):
 dist.destroy_process_group()
 """,
     )
-    right = (
-        """\
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-torch.manual_seed(0)
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-for update in range(60):
-    loss = model(torch.randn(16, 8)).pow(2).mean()
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-dist.destroy_process_group()
-""",
-    )
+    right = (RANKS + RANKS_TRAIN,)
 
     quiet = 10.0  # seconds in which the others were heard of
 

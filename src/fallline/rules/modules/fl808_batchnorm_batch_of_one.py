@@ -17,7 +17,7 @@ class BatchnormBatchOfOne(Rule):
     severity = Severity.WARNING
     what = "A model with BatchNorm is trained on a loader whose last batch has a single sample."
     why = (
-        "BatchNorm normalises with the mean and variance of the batch. Of one sample, a layer without spatial size has no variance, and torch stops the "
+        "BatchNorm normalises with the mean and variance of the batch. For one sample, a layer without spatial size has no variance, and torch stops the "
         "run with `Expected more than 1 value per channel`. A layer with spatial size continues, but normalises that one image by its own statistics and moves "
         "the running statistics towards it, once per epoch and always at its end."
     )

@@ -24,7 +24,7 @@ _NOT_SAID = frozenset(
 
 
 _LABELS = re.compile(
-    r"(?i)gt|ground|target|label|truth|ignore|pad|positive|\bpos\b|pos_|num_pos|valid"
+    r"(?i)gt|ground|target|label|truth|ignore|pad|positive|\bpos\b|pos_|num_pos|valid|_t\b"
 )
 _PREDICTED = re.compile(r"(?i)thresh|prob|score|logit|pred|confid|margin|entropy|hard")
 

@@ -146,6 +146,10 @@ def _mended(module: Module, node: ast.expr) -> bool:
         match up:
             case ast.Call() if last_name(up) in _MENDS:
                 return True
+            case ast.Assign([ast.Name(name)]):
+                uses = values_of(module).uses(name, module.scope(node))
+                calls = (c for use in uses for c in module.parents(use) if isinstance(c, ast.Call))
+                return any(last_name(c) in _MENDS | {"isfinite", "isnan"} for c in calls)
             case ast.stmt():
                 break
     return False

@@ -34,7 +34,7 @@ Softmax over a row that is `-inf` everywhere is NaN, and its gradient reaches ev
 - A mask over both rows and columns of the attention leaves rows of padding with nothing to attend to.
 - `log_softmax` of `-inf` is `-inf`, and CTC's gradient there is NaN."""
     instead = (
-        "Fill, and with a number that can be added to:\n\n"
+        "Use masked_fill, with a number that can be added to:\n\n"
         "```python\nscores = scores.masked_fill(~keep, -1e4)  # or torch.finfo(scores.dtype).min / 2\n```\n\n"
         "`scaled_dot_product_attention` with a boolean mask needs no number at all."
     )

@@ -13,7 +13,7 @@ from fallline.flow.values import values_of
 from fallline.location import Location
 from fallline.rule import Rule
 from fallline.syntax import Module
-from fallline.syntax.nodes import walk
+from fallline.syntax.nodes import below, is_name, walk
 
 __all__ = ["RankBlindSeed"]
 
@@ -230,7 +230,7 @@ def split(dataset):
 def _knows_rank(module: Module, seed: ast.expr) -> bool:
     made = values_of(module).origin(seed)
     nodes = [seed, *([made] if isinstance(made, ast.expr) else [])]
-    words = {n.attr for node in nodes for n in ast.walk(node) if isinstance(n, ast.Attribute)}
+    words = {n.attr for node in nodes for n in below(node, ast.Attribute)}
     return any(_RANK.search(w) for w in words | names_in(*nodes))
 
 
@@ -242,7 +242,7 @@ def _uses(module: Module, call: ast.Call, generator: str) -> bool:
     )
     if workers is None or module.number(workers) == 0:
         return False
-    mine = isinstance(given, ast.Name) and given.id == generator
+    mine = is_name(given, generator)
     return mine and "loader" in module.segment(call.func).lower()
 
 

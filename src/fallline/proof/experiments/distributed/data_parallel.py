@@ -352,7 +352,7 @@ def overflow_spreads_to_all_ranks() -> Measured:
             }
             for r in range(2)
         },
-        conclusion=f"with an inf on rank 0 alone both ranks see {bad[0]} and {bad[1]} gradients that are not finite, and both scales are {scales[0]:.0f}",
+        conclusion=f"with an inf on rank 0 alone the two ranks see {bad[0]} and {bad[1]} gradients that are not finite, and both scales are {scales[0]:.0f}",
         holds={
             "both ranks see it": bad[0] == bad[1] > 0,
             "both scales are halved": scales == [32768.0, 32768.0],

@@ -14,7 +14,7 @@ LIMIT = 0.5
 
 @experiment(
     "FL112",
-    claim="Clipping by value changes the direction of the update, clipping by norm keeps it; at the same limit by value is never the stricter one.",
+    claim="Clipping by value changes the direction of the update, clipping by norm keeps it; at the same limit, clipping by value is never the stricter of the two.",
     taught="Value clipping is the more aggressive of the two.",
 )
 def value_clipping() -> Measured:

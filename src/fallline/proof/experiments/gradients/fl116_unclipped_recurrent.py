@@ -41,8 +41,8 @@ def unclipped_recurrent() -> Measured:
                 "mean of the last 10 losses, the higher of two runs": learned,
             },
         },
-        conclusion=f"over {STEPS} steps a gradient of 1 becomes {shrinks:.1e}, {keeps:.1f} or {grows:.1e} for a spectral radius of 0.9, 1.0 or 1.1; an RNN whose loss goes to "
-        f"{beyond(thrown, 1e6)} without clipping ends under {NOTHING_LEARNED:g}, what guessing the mean costs, with it",
+        conclusion=f"over {STEPS} steps a gradient of 1 becomes {shrinks:.1e}, {keeps:.1f} or {grows:.1e} for a spectral radius of 0.9, 1.0 or 1.1; an RNN's loss goes to "
+        f"{beyond(thrown, 1e6)} without clipping, and with it ends below {NOTHING_LEARNED:g}, the loss of guessing the mean",
         holds={
             "a radius of 0.9 shrinks it": shrinks < 1e-4,
             "a radius of 1.1 multiplies it": grows > 1e4,

@@ -23,7 +23,7 @@ MAX_NORM = 1.0
 
 @experiment(
     "FL119",
-    claim="A clip outside the closure changes nothing; inside it one that binds falsifies LBFGS's curvature, and the loss jumps; with a line search and no clip it never rises.",
+    claim="A clip outside the closure changes nothing; inside it, one that takes effect distorts LBFGS's estimate of the curvature, and the loss jumps; with a line search and no clip it never rises.",
     taught="Clipping works with any optimizer.",
 )
 def clip_outside_closure() -> Measured:

@@ -29,7 +29,7 @@ def gradients_all_zero() -> Measured:
             },
             "right": {"parameters moved": right[0], "accuracy": right[1]},
         },
-        conclusion=f"with cross-entropy over one class the parameters move {one_class[0]:g} in {UPDATES} updates and accuracy is {one_class[1]:.2f}; "
+        conclusion=f"with cross-entropy over one class the parameters move by {one_class[0]:g} in {UPDATES} updates and accuracy is {one_class[1]:.2f}; "
         f"with the loss for two classes they move {right[0]:.1f} and it is {right[1]:.2f}",
         holds={
             "over one class nothing moves": one_class[0] == 0,

@@ -24,7 +24,7 @@ def loss_without_graph() -> Measured:
             "wrong": {"parameters moved": cut[0], "weights with the penalty": number[1]},
             "right": {"parameters moved": whole[0], "weights with the penalty": penalised[1]},
         },
-        conclusion=f"with requires_grad set on a detached loss the parameters move {cut[0]:g} in {UPDATES} updates, otherwise {whole[0]:.2f}; a penalty added with "
+        conclusion=f"with requires_grad set on a detached loss the parameters move by {cut[0]:g} in {UPDATES} updates, otherwise {whole[0]:.2f}; a penalty added with "
         f"item() leaves the weights at {number[1]:.2f}, as a tensor it shrinks them to {penalised[1]:.2f}",
         holds={
             "nothing moves": cut[0] == 0,

@@ -17,7 +17,7 @@ Distance = Callable[[Tensor], Tensor]
 @experiment(
     "FL603",
     claim="One exact hit under sqrt((a - b)**2) leaves the loss finite and makes every gradient NaN; abs, vector_norm and "
-    "cdist know about zero.",
+    "cdist handle zero.",
     taught="sqrt(clamp((a - b)**2, min=0)) is stable.",
 )
 def sqrt_at_zero() -> Measured:

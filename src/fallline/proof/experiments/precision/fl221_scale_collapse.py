@@ -36,7 +36,7 @@ def scale_collapse() -> Measured:
                 "updates skipped, same data in bfloat16": sum(bfloat16.skipped),
             },
         },
-        conclusion=f"with an overflow in every forward pass the scale falls from 65,536 to {wrong.scales[-1]:.0e} in {UPDATES} updates, the parameters move {wrong.moved:g} and there are {len(heard)} warnings; "
+        conclusion=f"with an overflow in every forward pass the scale falls from 65,536 to {wrong.scales[-1]:.0e} in {UPDATES} updates, the parameters move by {wrong.moved:g} and there are {len(heard)} warnings; "
         f"the same data in bfloat16 skips {sum(bfloat16.skipped)}",
         holds={
             "every update is skipped": all(wrong.skipped) and wrong.moved == 0,
