@@ -56,7 +56,7 @@ class Reply:
     def answer(self) -> str:
         """The sentences with their yes or no."""
         word = {"yes": "Yes. ", "no": "No. ", "depends": "It depends. "}.get(self.verdict or "", "")
-        said = bool(word) and self.says.startswith(word.split(".")[0])
+        said = bool(word) and re.match(rf"{word.split('.')[0]}\b", self.says) is not None
         return self.says if said else word + self.says
 
 
