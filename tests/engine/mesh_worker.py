@@ -424,6 +424,10 @@ def refusals(rank: int, world: int, folder: Path) -> None:
             stepper_of(ddp)
         else:
             refused("communication hook", lambda ddp=ddp: stepper_of(ddp))
+    # DDP with a static graph must synchronise its first backward pass.
+    ddp = DistributedDataParallel(Wide(0), static_graph=True)
+    static = fallline.Stepper(ddp, torch.optim.SGD(ddp.parameters(), lr=0.1), accumulate=2)
+    refused("leave static_graph out", lambda: static.micro_batch().__enter__())
     # HSDP given the shard group alone.
     mesh = init_device_mesh("cpu", (2, world // 2), mesh_dim_names=("replicate", "shard"))
     model = shard(Wide(0), mesh)
