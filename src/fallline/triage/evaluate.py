@@ -77,9 +77,9 @@ class Scenario:
     routes: tuple[str, ...]
     shows: tuple[str, ...]
     must_say: tuple[str, ...]
-    more_say: tuple[str, ...]
     must_not_say: tuple[Claim, ...]
     order: tuple[tuple[str, str], ...]
+    more_say: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +118,9 @@ def _scenario(row: dict[str, Any]) -> Scenario:
         tuple(row.get("routes", ())),
         tuple(row.get("shows", ())),
         tuple(row.get("must_say", ())),
-        tuple(row.get("more_say", ())),
         tuple(Claim(c["says"], c["fact"]) for c in row.get("must_not_say", ())),
         tuple((a, b) for a, b in row.get("order", ())),
+        tuple(row.get("more_say", ())),
     )
 
 
