@@ -22,7 +22,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields
@@ -250,23 +249,28 @@ def _line(j: Judged) -> str:
 
 
 def table(judged: list[Judged]) -> str:
-    """Static rows with a code of ours: found before, silent after; then by code."""
+    """Static rows with a code of ours: found before, silent after; then by rule."""
+    from fallline.rules import rule_names
+
+    names = rule_names()
     ours = [j for j in judged if j.row.static and j.row.code != "NEW"]
     found = sum(j.found for j in ours)
     silent = sum(j.silent for j in ours if j.found)
     lines = [
-        f"{len(judged)} repairs, {len(ours)} of them visible in source and with a code.",
-        f"Found before the repair: {found} of {len(ours)} ({100 * found / max(1, len(ours)):.0f} %). "
-        f"Of those, silent after it: {silent} of {found}.",
+        f"{len(judged)} repairs, {len(ours)} of them visible in source and with a rule.",
+        f"Found before the repair: **{found} of {len(ours)} ({100 * found / max(1, len(ours)):.0f} %)**. "
+        f"Of those, silent after it: {silent} of {found} ({100 * silent / max(1, found):.0f} %).",
         "",
-        "| rule | repairs | found before | silent after |",
-        "|---|---|---|---|",
+        "| rule | repairs | found before | silent after | missed |",
+        "|---|---|---|---|---|",
     ]
-    every = Counter(j.row.code for j in ours)
-    for code, count in sorted(every.items()):
+    for code in sorted({j.row.code for j in ours}):
         mine = [j for j in ours if j.row.code == code]
+        told = [j for j in mine if j.found]
+        missed = ", ".join(sorted(j.row.repo for j in mine if not j.found))
+        silenced = sum(j.silent for j in told)
         lines.append(
-            f"| {code} | {count} | {sum(j.found for j in mine)} | {sum(j.found and j.silent for j in mine)} |"
+            f"| {names.get(code, '?')} ({code}) | {len(mine)} | {len(told)} | {silenced} | {missed} |"
         )
     return "\n".join(lines)
 

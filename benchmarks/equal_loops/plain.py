@@ -327,10 +327,109 @@ def noisy(fault: str = "") -> None:
             optimizer.zero_grad()
 
 
+class Pictures(nn.Module):
+    """A convolution, flattened by hand."""
+
+    def __init__(self, fault: str) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 4, 3, padding=1), nn.Linear(4 * 36, 3)
+        self.by_memory = fault == "flattened by memory order"
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.tanh(self.conv(x))
+        if self.by_memory:  # as a kernel written for the usual format reads it
+            x = x.as_strided((len(x), 4 * 36), (4 * 36, 1))
+        out: Tensor = self.head(x.flatten(1))
+        return out
+
+
+def memory_format(fault: str = "") -> None:
+    """Pictures in channels_last."""
+    torch.manual_seed(0)
+    model = Pictures(fault).to(memory_format=torch.channels_last)
+    data = TensorDataset(torch.randn(16, 3, 6, 6), torch.randint(0, 3, (16,)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in DataLoader(data, batch_size=4, shuffle=True):
+        F.cross_entropy(model(x.to(memory_format=torch.channels_last)), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+class Attends(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.head = nn.Linear(8, 24), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        out: Tensor = self.head(mixed.transpose(1, 2).flatten(2)[:, -1])
+        return out
+
+
+def attention(fault: str = "") -> None:
+    """With torch's fused attention."""
+    torch.manual_seed(0)
+    model = Attends()
+    data = TensorDataset(torch.randn(32, 6, 8), torch.randint(0, 3, (32,)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for i, (x, y) in enumerate(DataLoader(data, batch_size=4, shuffle=True)):
+        (F.cross_entropy(model(x), y) / K).backward()
+        if (i + 1) % K == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def ordered(fault: str = "") -> None:
+    """A loss that should not care which sample comes first."""
+    torch.manual_seed(0)
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in DataLoader(pictures(32), batch_size=8, shuffle=True):
+        losses = F.cross_entropy(model(x), y, reduction="none")
+        if fault == "weighted by position":
+            losses = losses * torch.linspace(0.5, 1.5, len(losses))
+        losses.mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def two(fault: str = "") -> None:
+    """An optimizer for the body and one for the head."""
+    torch.manual_seed(0)
+    body, head = nn.Sequential(nn.Linear(8, 16), nn.Tanh()), nn.Linear(16, 3)
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (body, head)]
+    for i, (x, y) in enumerate(DataLoader(pictures(32), batch_size=4, shuffle=True)):
+        (F.cross_entropy(head(body(x)), y) / K).backward()
+        if (i + 1) % K == 0:
+            if fault == "second summed":
+                for p in head.parameters():
+                    p.grad *= K  # type: ignore[operator]
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+
+
+def later(fault: str = "") -> None:
+    """A loop whose third update differs from its first two."""
+    torch.manual_seed(0)
+    model = net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for i, (x, y) in enumerate(DataLoader(pictures(64), batch_size=4, shuffle=True)):
+        undivided = fault == "undivided from the third update" and i >= 2 * K
+        loss = F.cross_entropy(model(x), y)
+        (loss if undivided else loss / K).backward()
+        if (i + 1) % K == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
 LOOPS = {
     f.__name__: f
-    for f in (classify, language, blocks, evaluated, shifted, drawn, split, augmented, noisy)
-}
+    for f in (
+        classify, language, blocks, evaluated, shifted, drawn, split, augmented, noisy, memory_format, attention, ordered, two, later,
+    )
+}  # fmt: skip
 
 if __name__ == "__main__":
     LOOPS[sys.argv[1]](" ".join(sys.argv[2:]))

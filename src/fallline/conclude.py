@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import sys
 import time
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ __all__ = ["conclude", "findings_of", "measured"]
 
 WAIT_FOR_RANKS = 10.0  # seconds in which no rank writes anything
 LONGEST_WAIT = 60.0
+ATTEMPTS = 8  # of an elastic launch, whose findings are read
 
 
 def conclude(folder: Path, *, wait: bool = False) -> tuple[Series, list[Finding]]:
@@ -46,7 +48,27 @@ def findings_of(
     recorded += [
         Finding.from_dict(d) for rank in series.ranks for d in rank.meta.get("judged") or ()
     ]
-    return settle(together([*recorded, *measured(series, thresholds)], one_trace=True))
+    found = settle(together([*recorded, *measured(series, thresholds)], one_trace=True))
+    return [*found, *_found_before(series, found, thresholds)] if series.attempts else found
+
+
+def _found_before(
+    series: Series, found: list[Finding], thresholds: dict[str, dict[str, float]] | None
+) -> Iterator[Finding]:
+    """By earlier attempts of an elastic launch, with the number of the attempt; what the last one shows, too, is not said again."""
+    known = {f.key for f in found}
+    for attempt in series.attempts[-ATTEMPTS:]:
+        try:
+            before = read_run(attempt.folder)
+        except (RunError, OSError):
+            continue  # its files are gone
+        before.attempts = []
+        for finding in findings_of(before, thresholds):
+            if finding.key not in known:
+                known.add(finding.key)
+                evidence = {**finding.evidence, "attempt": attempt.number + 1}
+                message = f"{finding.message} (attempt {attempt.number + 1} of {len(series.attempts) + 1})"
+                yield dataclasses.replace(finding, message=message, evidence=evidence)
 
 
 def measured(

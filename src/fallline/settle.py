@@ -47,16 +47,15 @@ def _once(findings: list[Finding]) -> list[Finding]:
 
     They come from different settings: a function that calls its model in one of seven ways forgets `no_grad` once.
     """
-    reported: dict[tuple[object, ...], Finding] = {}
+    reported: list[Finding] = []
     dropped: set[int] = set()
     for finding in sorted(findings, key=lambda f: f.severity.rank):
-        cause = finding.related.get("cause")
-        if cause is None:
+        if "cause" not in finding.related:
             continue
-        known = reported.setdefault(
-            (finding.code, cause, finding.at.path, finding.at.function), finding
-        )
-        if known is not finding:
+        known = next((f for f in reported if _same_cause(f, finding)), None)
+        if known is None:
+            reported.append(finding)
+        else:
             dropped.add(id(finding))
             before = known.evidence.setdefault("also", [])
             base = known.message.removesuffix(_more(len(before)))
@@ -65,6 +64,18 @@ def _once(findings: list[Finding]) -> list[Finding]:
             ]
             known.message = base + _more(len(before))
     return [f for f in findings if id(f) not in dropped]
+
+
+_NEAR = 6  # lines: an encoder and its decoder, called one after the other
+
+
+def _same_cause(one: Finding, other: Finding) -> bool:
+    """The same code in the same function, for the same reason or right next to each other."""
+    here, there = one.at, other.at
+    if (one.code, here.path, here.function) != (other.code, there.path, there.function):
+        return False
+    near = abs(here.line - there.line) <= _NEAR
+    return near or one.related["cause"] == other.related["cause"]
 
 
 def _more(count: int) -> str:

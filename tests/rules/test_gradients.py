@@ -400,3 +400,25 @@ def test_a_loop_without_a_loader_trains_where_an_optimizer_clears(
 ) -> None:
     text = LOOPS.format(held=held, clear=clear, after=after)
     assert {f.code for f in read_text(text, "train.py") if f.code == "FL118"} == expected
+
+
+def test_a_window_is_seen_by_its_shape() -> None:
+    """No name says accumulation: a backward of every batch, and a test under which optimizer and schedule step."""
+    text = """\
+import torch
+from torch import nn
+
+model = nn.Linear(4, 1)
+optimizer = torch.optim.AdamW(model.parameters())
+train_dl = torch.utils.data.DataLoader(torch.randn(64, 4), batch_size=4)
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=9 * len(train_dl))
+for epoch in range(9):
+    for step, x in enumerate(train_dl):
+        loss = model(x).square().mean() / config["g_step"]
+        loss.backward()
+        if (step + 1) % config["g_step"] == 0:
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+"""
+    assert [f.at.line for f in read_text(text) if f.code == "FL130"] == [7]

@@ -275,9 +275,217 @@ def train(model, optimizer, scaler, loader, k):
             optimizer.zero_grad()
 """,
     ),
+    "one entry of the statistics keeps its graph": (
+        "FL401",
+        """\
+import torch
+
+
+def loss(logprobs, old_logprobs, advantages, values, returns):
+    ratio = torch.exp(logprobs - old_logprobs)
+    pg_loss = -(advantages * ratio).mean()
+    vf_loss = (values - returns).pow(2).mean()
+    stats = dict(
+        policy=pg_loss.detach(),
+        value=vf_loss.detach(),
+        advantages=advantages.detach(),
+        ratio=ratio,  # here
+    )
+    return pg_loss + vf_loss, stats
+""",
+    ),
+    "a training step that keeps what it returns": (
+        "FL401",
+        """\
+import lightning as L
+
+
+class Model(L.LightningModule):
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        loss = (self(x) - y).pow(2).mean()
+        self.outputs.append(loss)  # here
+        return loss
+""",
+    ),
+    "a running average in a dict": (
+        "FL401",
+        """\
+import torch
+
+
+class Average:
+    def __init__(self):
+        self.values = {"loss": 0}
+
+    def update(self, name, value):
+        self.values[name] = self.values[name] * 0.9 + value  # here
+
+
+def train(model, criterion, optimizer, loader):
+    model.train()
+    average = Average()
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = criterion(model(x), y)
+        loss.backward()
+        optimizer.step()
+        average.update("loss", loss)
+""",
+    ),
+    "losses are added to a table": (
+        "FL401",
+        """\
+import torch
+
+
+def train(model, optimizer, loader):
+    model.train()
+    table = torch.zeros(10)
+    for x, y, bucket in loader:
+        losses = (model(x) - y).pow(2).mean(dim=1)
+        losses.mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        table.index_add_(0, bucket, losses)  # here
+""",
+    ),
+    "a softmax without a dimension over three of them": (
+        "FL609",
+        """\
+import torch.nn.functional as F
+
+
+def scores(logits):
+    found = F.softmax(logits)[:, :, :-1]  # here
+    return found.max(dim=-1)
+""",
+    ),
+    "a loss of its own in the Trainer's hands": (
+        "FL104",
+        """\
+from transformers import Trainer
+
+
+class PreferenceTrainer(Trainer):
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):  # here
+        loss, metrics = self.preference_loss(model, inputs)
+        return (loss, metrics) if return_outputs else loss
+""",
+    ),
+    "a clip before the backward of an optimizer that the model makes": (
+        "FL102",
+        """\
+import torch
+
+
+class Trainer:
+    def run(self, model, config):
+        self.optimizer = model.configure_optimizers(config)
+        for x, y in self.loader:
+            logits, loss = model(x, y)
+            model.zero_grad(set_to_none=True)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip)  # here
+            loss.backward()
+            self.optimizer.step()
+""",
+    ),
+    "a sampler that is printed and never told the epoch": (
+        "FL303",
+        """\
+import torch
+from torch.utils.data import DataLoader, DistributedSampler
+
+
+def main(model, data, optimizer, epochs):
+    sampler = DistributedSampler(data, shuffle=True)  # here
+    print("sampler = %s" % str(sampler))
+    loader = DataLoader(data, sampler=sampler)
+    for epoch in range(epochs):
+        for x, y in loader:
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(model(x), y).backward()
+            optimizer.step()
+""",
+    ),
+    "a list of layers that a function makes": (
+        "FL801",
+        """\
+from torch import nn
+
+
+def conv(channels):
+    return nn.Conv1d(channels, channels, 3)
+
+
+class Block(nn.Module):
+    def __init__(self, sizes):
+        super().__init__()
+        self.convs = [conv(size) for size in sizes]  # here
+
+    def forward(self, x):
+        return [c(x) for c in self.convs]
+""",
+    ),
+    "a divided sum whose loss a helper pads": (
+        "FL104",
+        """\
+import torch
+from torch import nn
+
+from elsewhere import pad_input
+
+
+class Trainer:
+    def __init__(self, model):
+        self.model = model
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def loss_and_backward(self, batch, world_size):
+        losses = nn.functional.cross_entropy(self.model(batch["x"]), batch["y"], reduction="none")
+        losses = pad_input(losses)
+        loss = torch.sum(losses) / torch.sum(batch["mask"]) * world_size
+        loss.backward()  # here
+        return loss
+
+    def step(self, batch, world_size):
+        self.optimizer.zero_grad()
+        parts = batch.split(4)
+        for part in parts:
+            loss = self.loss_and_backward(part, world_size) / len(parts)
+        self.optimizer.step()
+        return loss.item()
+""",
+    ),
 }
 
 RIGHT = {
+    "statistics that are all detached": """\
+import torch
+
+
+def loss(logprobs, old_logprobs, advantages):
+    ratio = torch.exp(logprobs - old_logprobs)
+    clipped = (ratio > 1.2).float().mean()
+    pg_loss = -(advantages * ratio).mean()
+    stats = dict(a=pg_loss.detach(), b=advantages.detach(), c=ratio.detach(), clipped=clipped)
+    return pg_loss, stats
+""",
+    "a sum in a dict that every batch makes anew": """\
+import torch
+
+
+def train(model, criterion, optimizer, loader):
+    model.train()
+    for x, y in loader:
+        logs = {"loss": 0}
+        optimizer.zero_grad()
+        for part in model(x):
+            loss = criterion(part, y)
+            logs["loss"] = logs["loss"] + loss
+        logs["loss"].backward()
+        optimizer.step()
+""",
     "a wrapper that hands the epoch on": """\
 from torch.utils.data import BatchSampler, DataLoader
 

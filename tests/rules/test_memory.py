@@ -8,6 +8,7 @@ from fallline.rules import rule_by_code
 from fallline.syntax import Module, Project, Source
 from fallline.syntax.edits import apply
 from fallline.verdict import judge
+from fallline.verdict.reading import read_text
 from traces import codes, line_of, trace
 
 
@@ -259,7 +260,6 @@ def test_outputs_change():
 
 
 def test_a_unit_test_is_no_evaluation() -> None:
-    from fallline.verdict.reading import read_text
 
     def told(path: str) -> bool:
         return "FL402" in {f.code for f in read_text(UNIT_TEST, path)}
@@ -267,3 +267,30 @@ def test_a_unit_test_is_no_evaluation() -> None:
     assert not told("tests/test_model.py")
     assert not told("tests/common.py")
     assert told("train.py")
+
+
+def test_two_models_in_one_evaluation_are_one_finding() -> None:
+    text = """\
+import torch
+
+
+def validate(loader, encoder, decoder):
+    decoder.eval()
+    if encoder:
+        encoder.eval()
+    for images, captions in loader:
+        if encoder:
+            images = encoder(images)
+        scores = decoder(images)
+        print(scores.argmax(-1) == captions)
+
+
+def train(loader, encoder, decoder, criterion):
+    optimizer = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()])
+    for images, captions in loader:
+        optimizer.zero_grad()
+        criterion(decoder(encoder(images)), captions).backward()
+        optimizer.step()
+    validate(loader, encoder, decoder)
+"""
+    assert len([f for f in read_text(text) if f.code == "FL402"]) == 1

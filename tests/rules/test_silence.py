@@ -16,7 +16,7 @@ import pytest
 import torch
 
 
-def reference_loss(a, b):
+def reference_distance_loss(a, b):
     return torch.sqrt(((a - b) ** 2).sum(1)).mean()
 
 
@@ -26,7 +26,7 @@ class TestMargin:
         loss = torch.sqrt((a**2).sum(1)).mean()
         loss = torch.nan_to_num(loss)
         loss.backward()
-        assert torch.allclose(loss, reference_loss(a, a * 0))
+        assert torch.allclose(loss, reference_distance_loss(a, a * 0))
 """
 
 
@@ -82,3 +82,24 @@ def test_a_benchmark_trains_nothing() -> None:
 
 def test_an_empty_notebook_is_nothing() -> None:
     assert read_text("", "begun.ipynb") == []
+
+
+def test_what_is_left_over_leaks_into_the_next_epoch() -> None:
+    """Nothing clears at the start of an epoch: the message says where the rest goes."""
+    text = """\
+import torch
+from tqdm import trange
+
+
+def train(args, model, loader, criterion, optimizer):
+    model.zero_grad()
+    for epoch in trange(int(args.epochs)):
+        for step, (x, y) in enumerate(loader):
+            loss = criterion(model(x), y) / args.accumulation_steps
+            loss.backward()
+            if (step + 1) % args.accumulation_steps == 0:
+                optimizer.step()
+                model.zero_grad()
+"""
+    (found,) = [f for f in read_text(text) if f.code == "FL107"]
+    assert "leak into" in found.message

@@ -7,7 +7,7 @@ from types import FunctionType
 
 import pytest
 import torch
-from tests.triage import provoke, provoke_frameworks
+from tests.triage import provoke, provoke_frameworks, provoke_programs, provoke_torch
 
 from fallline.triage import answer
 from fallline.triage.claim import claims
@@ -53,7 +53,7 @@ RECORDED = {
 }
 PROVOKED = {
     name: function
-    for home in (provoke, provoke_frameworks)
+    for home in (provoke, provoke_frameworks, provoke_programs, provoke_torch)
     for name, function in vars(home).items()
     if isinstance(function, FunctionType)
     and function.__module__ == home.__name__

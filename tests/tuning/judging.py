@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import hashlib
 import io
 import json
 import os
+import runpy
+import shutil
 import sys
+import tempfile
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,20 +59,10 @@ def warm() -> None:
     assert peft and tiny and transformers
 
 
-def judge(script: Path) -> Judged:
-    """In a child process: nothing is left of one script when the next begins."""
+def judge(script: Path, *, watched: bool = False) -> Judged:
+    """In a child process: nothing is left of one script when the next begins. `watched`: under `run`, to the script's own end."""
     begun = time.monotonic()
-    read, write = os.pipe()
-    child = os.fork()
-    if not child:
-        os.close(read)
-        with os.fdopen(write, "w") as out:
-            json.dump(_in_child(script), out)
-        os._exit(0)
-    os.close(write)
-    with os.fdopen(read) as answer:
-        said = json.loads(answer.read() or '{"error": "died"}')
-    os.waitpid(child, 0)
+    said = _answer(lambda: _watched(script) if watched else _in_child(script))
     return Judged(
         script.stem,
         said.get("findings", []),
@@ -74,6 +70,51 @@ def judge(script: Path) -> Judged:
         time.monotonic() - begun,
         said.get("text", ""),
     )
+
+
+def bits(script: Path, how: str) -> list[str]:
+    """What the script has computed after each update: parameters and random state. `how`: alone, measured or watched."""
+    ways = {"alone": _alone, "measured": _in_child, "watched": _watched}
+
+    def followed() -> dict[str, Any]:
+        steps: list[str] = []
+        optimizer.register_optimizer_step_post_hook(lambda o, *_: steps.append(_state(o)))
+        ways[how](script)
+        return {"steps": steps}
+
+    from torch.optim import optimizer
+
+    return _answer(followed)["steps"]
+
+
+def _state(optimizer: Any) -> str:
+    import torch
+
+    held = hashlib.sha256(torch.get_rng_state().numpy().tobytes())
+    for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+        held.update(parameter.detach().float().numpy().tobytes())
+    return held.hexdigest()
+
+
+def _answer(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What it answers in a child process."""
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(read)
+        with os.fdopen(write, "w") as out:
+            json.dump(work(), out)
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as answer:
+        said: dict[str, Any] = json.loads(answer.read() or '{"error": "died"}')
+    os.waitpid(child, 0)
+    return said
+
+
+def _alone(script: Path) -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    runpy.run_path(str(script), run_name="__main__")
 
 
 def _in_child(script: Path) -> dict[str, Any]:
@@ -88,3 +129,21 @@ def _in_child(script: Path) -> dict[str, Any]:
         return {"findings": [f.as_dict() for f in taught.findings], "text": taught.text()}
     except BaseException as error:
         return {"error": f"{type(error).__name__}: {error}\n{traceback.format_exc()}"}
+
+
+def _watched(script: Path) -> dict[str, Any]:
+    from fallline.cli.main import main
+
+    sink = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(sink, 2)
+    out = Path(tempfile.mkdtemp()) / "run"
+    try:
+        with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+            main(["run", "--out", str(out), str(script)])
+            atexit._run_exitfuncs()  # where a watched run is judged
+        text = (out / "findings.json").read_text()
+        return {"findings": json.loads(text), "text": text}
+    except BaseException as error:
+        return {"error": f"{type(error).__name__}: {error}\n{traceback.format_exc()}"}
+    finally:
+        shutil.rmtree(out.parent)

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import fallline
-from fallline.instruments.data.align import shift_of
-from fallline.instruments.data.scored import agreement
+from fallline.lessons.align import shift_of
+from fallline.lessons.scored import agreement
 
 SCRIPT = """\
 import sys

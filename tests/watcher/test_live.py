@@ -70,6 +70,9 @@ def test_it_says_what_matters(terminal: Terminal) -> None:
     ]
     line.stop()
     assert shown(terminal) == [SAID], "a finding stays, the line goes"
+    line._draw_next = 0.0
+    line.row(UpdateRow(1201, loss=0.25))
+    assert shown(terminal) == [SAID], "a row that comes late does not bring it back"
 
 
 def test_it_is_gone_before_the_script_writes(terminal: Terminal) -> None:

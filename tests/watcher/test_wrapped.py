@@ -117,9 +117,9 @@ class Wrapper:
     def param_groups(self):
         return self.optimizer.param_groups
     def step(self):
-        self._step()
-    def _step(self):
-        self.optimizer.step()
+        self._step(closure=lambda: None)  # as Lightning's does
+    def _step(self, closure):
+        self.optimizer.step(closure)
     def zero_grad(self):
         self.optimizer.zero_grad()
 

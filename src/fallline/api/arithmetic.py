@@ -8,6 +8,7 @@ import re
 from fallline.api.call import Call
 from fallline.api.paper import Paper, count_of
 from fallline.api.values import NONE, Const, Sequence, Tensor, Unknown, Value, replace
+from fallline.syntax.nodes import below
 
 __all__ = [
     "combined",
@@ -65,7 +66,7 @@ def _ratio(paper: Paper, a: Tensor, b: Tensor, node: ast.AST) -> Tensor:
 
 
 def _is_mask(node: ast.AST) -> bool:
-    return any("mask" in n.id.lower() for n in ast.walk(node) if isinstance(n, ast.Name))
+    return any("mask" in n.id.lower() for n in below(node, ast.Name))
 
 
 def divided(paper: Paper, tensor: Tensor, by: Value, node: ast.AST) -> Tensor:

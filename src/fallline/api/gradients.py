@@ -305,6 +305,8 @@ def keep(
 
 def into(paper: Paper, tensor: Tensor, value: Tensor, how: How, node: ast.AST) -> None:
     """`losses[i] = loss`, `total.add_(loss)`: a tensor that lives on takes the graph of another one into its own."""
+    if value.divided and tensor.divided is False:
+        tensor.divided = None  # `losses[name] = loss / k` in a loop over them
     if not paper.around.recording or tensor.born is None:
         return
     kept = keep(paper, Sequence([], tensor.born), value, how, node)

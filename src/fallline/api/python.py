@@ -28,6 +28,7 @@ from fallline.api.values import (
     replace,
 )
 from fallline.events import Batch, Epoch
+from fallline.syntax.nodes import is_name
 
 __all__ = ["LIBRARY"]
 
@@ -38,9 +39,7 @@ def _iterator(paper: Paper, call: Call, wrap: str, of: list[Value], **facts: obj
 
 def _range(paper: Paper, call: Call) -> Value:
     inner = call.node.args[0] if call.node.args else None
-    of_loader = (
-        isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name) and inner.func.id == "len"
-    )
+    of_loader = isinstance(inner, ast.Call) and is_name(inner.func, "len")
     return _iterator(
         paper, call, "range", [paper.settled(a) for a in call.args], of_loader=of_loader
     )
@@ -149,11 +148,7 @@ def _number(paper: Paper, call: Call) -> Value:
         return Unknown()
     if isinstance(value, Const):
         try:
-            convert = (
-                int
-                if isinstance(call.node.func, ast.Name) and call.node.func.id == "int"
-                else float
-            )
+            convert = int if is_name(call.node.func, "int") else float
             return Const(convert(value.value), value.varying)
         except (TypeError, ValueError, OverflowError):
             return Unknown()
@@ -252,7 +247,7 @@ def _partial(paper: Paper, call: Call) -> Value:
 def _min(paper: Paper, call: Call) -> Value:
     known = [v for v in map(paper.settled, call.args) if isinstance(v, Const)]
     if len(known) == len(call.args) and len(known) > 1:
-        pick = min if isinstance(call.node.func, ast.Name) and call.node.func.id == "min" else max
+        pick = min if is_name(call.node.func, "min") else max
         try:
             return Const(pick(k.value for k in known), any(k.varying for k in known))
         except TypeError:

@@ -50,6 +50,9 @@ _DETACHED = frozenset(
 _ASKS = re.compile(r"num_|number_of_|get_|is_|has_")
 _SYNCS = {"item": "item", "cpu": "cpu", "tolist": "tolist", "numpy": "cpu"}
 
+# Methods that take another tensor into this one, and where they are given it.
+TAKES_IN = {"add_": 0, "copy_": 0, "index_add_": 2, "scatter_add_": 2, "index_copy_": 2}
+
 
 def tensor(paper: Paper, value: Tensor, name: str, call: Call) -> Value:
     """A method of a tensor."""
@@ -74,8 +77,8 @@ def tensor(paper: Paper, value: Tensor, name: str, call: Call) -> Value:
         return value
     if name in {"size", "dim", "numel"} or _ASKS.match(name):
         return Unknown(name)
-    if name in {"add_", "copy_"} and call.args:
-        added = paper.settled(call.args[0])
+    if name in TAKES_IN and len(call.args) > TAKES_IN[name]:
+        added = paper.settled(call.args[TAKES_IN[name]])
         if isinstance(added, Tensor):
             gradients.into(paper, value, added, "add", call.node)
     if name in {"float", "double"}:

@@ -66,11 +66,12 @@ _LONGEST_HINT = 500  # `node = node.next`, again and again
 class Unknown(Value):
     """Something the reader cannot see, with the words that name it. It may turn out to be a training object."""
 
-    __slots__ = ("became", "hint", "made_from", "parts", "varying")
+    __slots__ = ("became", "hint", "made_from", "parts", "since", "varying")
 
     def __init__(self, hint: str = "", *, varying: bool = False) -> None:
         self.hint = hint
         self.became: Thing | None = None
+        self.since: int | None = None  # how many events there were before it got a name
         self.made_from: list[
             Thing
         ] = []  # training objects that went into the call that returned it

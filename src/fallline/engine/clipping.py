@@ -182,8 +182,11 @@ def measure(
 
     `few`: what `Parameters.are_few` said of their parameters, so that it need not be found out for every update.
     """
-    if few and norm_type == 2.0 and (norm := _norm_of_few(grads, max_norm)) is not None:
-        norm *= float(factor)
+    if (
+        few
+        and norm_type == 2.0
+        and (norm := _norm_of_few(grads, float(factor), max_norm)) is not None
+    ):
         coefficient = 1.0 if max_norm is None else _coefficient(norm, max_norm, torch.float32)
         return Measured([norm], [coefficient], [coefficient * float(factor)], not isfinite(norm))
     if grads[0].is_cuda:
@@ -215,15 +218,16 @@ def _float32(value: float) -> float:
     return c_float(value).value
 
 
-def _norm_of_few(grads: list[Tensor], max_norm: float | None) -> float | None:
-    """Without clipping, where nobody compares bits, a few numbers are quicker added up here than in two more operations of torch."""
+def _norm_of_few(grads: list[Tensor], factor: float, max_norm: float | None) -> float | None:
+    """A few numbers are quicker added up here than in two more operations of torch; those are needed only where clipping has to round as torch does."""
     try:
         norms = torch._foreach_norm(grads, 2.0, torch.float32)
     except (RuntimeError, NotImplementedError):  # sparse gradients
         return None
-    if max_norm is None:
-        return math.hypot(*map(Tensor.item, norms))
-    return float(torch.linalg.vector_norm(torch.stack(norms)))
+    norm = math.hypot(*map(Tensor.item, norms)) * factor
+    if max_norm is None or norm < 0.9999 * max_norm:
+        return norm
+    return float(torch.linalg.vector_norm(torch.stack(norms))) * factor
 
 
 def _norms_on_host(grads: list[Tensor], groups: tuple[int, ...], norm_type: float) -> list[float]:

@@ -163,9 +163,8 @@ def _reason(error: BaseException) -> str:
 
 def write_through(path: Path, saved: dict[str, Any]) -> None:
     """Write a file and wait until the disk has it."""
-    torch.save(
-        saved, path
-    )  # by name: given an open file, torch would hold Python's lock while it writes
+    # By name: an open file would be called in Python for every block
+    torch.save(saved, path)
     with path.open("rb+") as file:
         os.fsync(file.fileno())
 

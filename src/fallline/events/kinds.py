@@ -219,6 +219,7 @@ class Step(Event):
     skipped: bool | None = None  # (watcher) the scaler or the guard skipped it
     closure: bool | None = None  # step(closure)
     boundary: Location | None = None  # the test that decides to step, under accumulation
+    other_way: bool | None = None  # (reader) that test has an alternative that is not known
     # (reader) the count in that test, where it is 1 by default or nothing shows that it is more
     optional: str | None = None
 

@@ -53,6 +53,8 @@ class Model(Object):
     """What is called in a forward pass."""
 
     parameters: frozenset[str] | None = None  # (reader) the parameter sets it holds
+    # (reader) those of the models that it holds as well: a trainer module around a network
+    parts: frozenset[str] | None = None
     wrapper: str | None = None  # "ddp" | "fsdp1" | "fsdp2"
     batchnorm: bool | None = None
     one_device: bool | None = None  # (reader) the script lets itself see one GPU only

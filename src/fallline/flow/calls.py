@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from fallline.syntax import Module
+from fallline.syntax.nodes import below
 
 __all__ = [
     "last_name",
@@ -42,7 +43,7 @@ def of_self(node: ast.AST | None) -> str | None:
 
 def names_in(*nodes: ast.AST) -> set[str]:
     """The plain names that are written in these."""
-    return {n.id for node in nodes for n in ast.walk(node) if isinstance(n, ast.Name)}
+    return {n.id for node in nodes for n in below(node, ast.Name)}
 
 
 def returned(module: Module, function: ast.AST) -> list[ast.expr]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from fallline.flow.calls import last_name, of_self
 from fallline.flow.values import values_of
 from fallline.syntax import Module
+from fallline.syntax.nodes import below, is_name
 
 __all__ = [
     "Loaded",
@@ -86,11 +87,7 @@ class Saved:
     def _parameters(self) -> set[str]:
         """What the saving function is given: its names are not the caller's."""
         function = self.module.function(self.call)
-        return (
-            {a.arg for a in ast.walk(function.args) if isinstance(a, ast.arg)}
-            if function is not None
-            else set()
-        )
+        return {a.arg for a in below(function.args, ast.arg)} if function is not None else set()
 
 
 def state_of(value: ast.expr) -> str | None:
@@ -166,7 +163,7 @@ def _of_self(func: ast.expr) -> bool:
     """`self.save`, `self.trainer.save`."""
     while isinstance(func, ast.Attribute):
         func = func.value
-    return isinstance(func, ast.Name) and func.id == "self"
+    return is_name(func, "self")
 
 
 def saves(module: Module) -> list[Saved]:

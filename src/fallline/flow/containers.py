@@ -10,7 +10,7 @@ from itertools import chain
 from fallline.flow.calls import last_name, names_in, of_self
 from fallline.flow.modules import annotates_module, construction, has_state
 from fallline.syntax import Module
-from fallline.syntax.nodes import walk
+from fallline.syntax.nodes import below, methods_of, walk
 
 __all__ = ["Kept", "kept_layers", "self_assignment"]
 
@@ -175,7 +175,35 @@ def _registered(kept: Kept) -> bool:
         or _hidden_on_purpose(kept)
         or _chosen_from(kept)
         or _of_registered(kept)
+        or _asked_for_parameters(kept)
+        or _only_chosen_from(kept)
     )
+
+
+def _asked_for_parameters(kept: Kept) -> bool:
+    """`self.encoder[name].parameters()`: the author hands them to the optimizer by hand."""
+    for node in walk(kept.cls):
+        match node:
+            case ast.Call(ast.Attribute(ast.Subscript(holder), "parameters")) if kept.is_mine(
+                holder
+            ):
+                return True
+    return False
+
+
+def _only_chosen_from(kept: Kept) -> bool:
+    """Every use but the making takes one by a key that is not written down, and forward has none: a table of choices."""
+    reads = [(node, up) for node, up in kept.uses() if isinstance(node.ctx, ast.Load)]
+    by_key = [
+        node
+        for node, up in reads
+        if isinstance(up, ast.Subscript)
+        and isinstance(up.ctx, ast.Load)
+        and isinstance(up.slice, ast.Name)
+    ]
+    inside = [kept.module.function(node) for node, _ in reads]
+    forward = any(f is not None and getattr(f, "name", "") == "forward" for f in inside)
+    return kept.is_dict and bool(by_key) and len(by_key) == len(reads) and not forward
 
 
 def _of_registered(kept: Kept) -> bool:
@@ -184,9 +212,7 @@ def _of_registered(kept: Kept) -> bool:
         case ast.ListComp(
             ast.Call(args=[ast.Name(layer)]), [ast.comprehension(ast.Name(drawn), source)]
         ):
-            return layer == drawn and any(
-                of_self(n) for n in ast.walk(source) if isinstance(n, ast.Attribute)
-            )
+            return layer == drawn and any(of_self(n) for n in below(source, ast.Attribute))
     return False
 
 
@@ -253,7 +279,7 @@ def _hidden_on_purpose(kept: Kept) -> bool:
 
 def _chosen_from(kept: Kept) -> bool:
     """`self.net = self.choices[key]`, there or in the method that is asked for it: the one that is used is registered."""
-    methods = {m.name: m for m in kept.cls.body if isinstance(m, ast.FunctionDef)}
+    methods = {m.name: m for m in methods_of(kept.cls)}
     for node in walk(kept.cls):
         asked: ast.AST | None
         match self_assignment(node):

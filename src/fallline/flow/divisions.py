@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from fallline.flow.calls import last_name, names_in
 from fallline.syntax import Module
+from fallline.syntax.nodes import methods_of
 
-__all__ = ["added_undivided", "divided_again"]
+__all__ = ["added_undivided", "divided_again", "items_ignored"]
 
 _ITEMS = (
     "num_items_in_batch"  # the tokens of the whole accumulation window, as the Trainer counts them
+)
+# Where the author has decided who divides.
+_SETTLES = re.compile(
+    r"model_accepts_loss_kwargs|loss_is_scaled_for_ga|compute_loss_func|gradient_accumulation_steps"
 )
 _PARTS = frozenset({"split", "chunk", "unbind", "tensor_split"})
 
@@ -35,6 +41,26 @@ def added_undivided(module: Module) -> Iterator[ast.stmt]:
             if not any(_counts_items(function, n) for n in names_in(term[1]) - {term[0]}):
                 assert isinstance(statement, ast.stmt)
                 yield statement
+
+
+def items_ignored(module: Module) -> Iterator[ast.FunctionDef]:
+    """A `compute_loss` of the Trainer's that computes a loss of its own and never reads the number of tokens it is given."""
+    for cls in module.classes.values():
+        trainer = any(
+            b.startswith("transformers.") and b.endswith("Trainer") for b in module.bases(cls)
+        )
+        for method in (m for m in methods_of(cls) if m.name == "compute_loss"):
+            asked = {a.arg for a in (*method.args.args, *method.args.kwonlyargs)}
+            if not trainer or _ITEMS not in asked or _ITEMS in names_in(*method.body):
+                continue
+            if not _SETTLES.search(module.segment(cls)) and _own_loss(method):
+                yield method
+
+
+def _own_loss(method: ast.FunctionDef) -> bool:
+    """Not the Trainer's or the model's: a function of its own makes it."""
+    text = ast.unparse(method)
+    return "super().compute_loss" not in text and re.search(r"self\.\w*loss\w*\(", text) is not None
 
 
 def _divides_by_items(value: ast.expr) -> bool:

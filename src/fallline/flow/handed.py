@@ -15,6 +15,7 @@ from fallline.flow.calls import last_name
 from fallline.flow.checkpoints import Saved, called_functions, role_of_key, state_of
 from fallline.syntax import Module
 from fallline.syntax.classes import find_method
+from fallline.syntax.nodes import below
 
 __all__ = ["Keeper", "handed_saves", "keepers"]
 
@@ -65,7 +66,7 @@ def _nothing(value: ast.expr) -> bool:
 
 def _kept_by(function: ast.FunctionDef) -> dict[str, ast.expr]:
     """The states that the helper takes itself."""
-    calls = (n for n in ast.walk(function) if isinstance(n, ast.Call))
+    calls = (n for n in below(function, ast.Call))
     return {owner: call for call in calls if (owner := state_of(call)) is not None}
 
 

@@ -10,7 +10,7 @@ from fallline.flow.calls import last_name
 from fallline.flow.makers import called_function
 from fallline.flow.ranks import called_functions
 from fallline.syntax import Module
-from fallline.syntax.nodes import walk
+from fallline.syntax.nodes import is_name, walk
 
 Def: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -71,10 +71,10 @@ def _sets_mode(loop: ast.AST, model: str) -> bool:
 def _given(call: ast.Call, model: str) -> int | str | None:
     """Where a call is given the model: its place, or its keyword."""
     for place, value in enumerate(call.args):
-        if isinstance(value, ast.Name) and value.id == model:
+        if is_name(value, model):
             return place
     for keyword in call.keywords:
-        if isinstance(keyword.value, ast.Name) and keyword.value.id == model:
+        if is_name(keyword.value, model):
             return keyword.arg
     return None
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from fallline.flow.calls import last_name, of_self
 from fallline.flow.modules import has_state
 from fallline.syntax import Module
+from fallline.syntax.nodes import below, methods_of
 
 __all__ = ["LeftOut", "filtered_out", "not_listed"]
 
@@ -71,11 +72,11 @@ def not_listed(module: Module) -> Iterator[LeftOut]:
     for cls in module.classes.values():
         if not module.is_module_class(cls):
             continue
-        for method in (m for m in cls.body if isinstance(m, ast.FunctionDef)):
+        for method in methods_of(cls):
             build = _builds_from_parts(method)
             if build is None:
                 continue
-            spoken = {n.attr for n in ast.walk(method) if isinstance(n, ast.Attribute)}
+            spoken = {n.attr for n in below(method, ast.Attribute)}
             for part in _parts(module, cls):
                 if part not in spoken and _trains(module, cls, part):
                     yield LeftOut(build, part)
@@ -99,9 +100,7 @@ def _builds_from_parts(method: ast.FunctionDef) -> ast.Call | None:
 
 def _parts(module: Module, cls: ast.ClassDef) -> list[str]:
     """The attributes that hold a layer with parameters, made in this class."""
-    stored = (
-        n for n in ast.walk(cls) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)
-    )
+    stored = (n for n in below(cls, ast.Attribute) if isinstance(n.ctx, ast.Store))
     names = dict.fromkeys(name for n in stored if (name := of_self(n)) is not None)
     return [
         name
@@ -115,18 +114,14 @@ def _parts(module: Module, cls: ast.ClassDef) -> list[str]:
 
 def _trains(module: Module, cls: ast.ClassDef, part: str) -> bool:
     """`forward` calls it with a gradient, and nothing freezes it."""
-    forward = next(
-        (m for m in cls.body if isinstance(m, ast.FunctionDef) and m.name == "forward"), None
-    )
+    forward = next((m for m in methods_of(cls) if m.name == "forward"), None)
     calls = [
         n
         for n in (ast.walk(forward) if forward is not None else ())
         if isinstance(n, ast.Call) and of_self(n.func) == part
     ]
     lines = "\n".join(
-        ast.unparse(s)
-        for s in ast.walk(cls)
-        if isinstance(s, ast.Expr | ast.For) and f"self.{part}" in ast.unparse(s)
+        ast.unparse(s) for s in below(cls, ast.Expr, ast.For) if f"self.{part}" in ast.unparse(s)
     )
     return any(not _without_gradient(module, c) for c in calls) and not _FROZEN.search(lines)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from fallline.flow.calls import last_name, of_self, receiver, returned
 from fallline.flow.values import values_of
 from fallline.syntax import Module
+from fallline.syntax.nodes import is_name, methods_of
 
 __all__ = [
     "SHAPE_OPS",
@@ -103,7 +104,7 @@ def method_of(module: Module, func: ast.Attribute) -> tuple[Module, ast.Function
     """The method of a class of the project that `network.act(x)` or `self.act(x)` calls."""
     owner = func.value
     home: tuple[Module, ast.ClassDef] | None = None
-    if isinstance(owner, ast.Name) and owner.id == "self":
+    if is_name(owner, "self"):
         cls = module.class_(func)
         home = (module, cls) if cls is not None else None
     elif isinstance(owner, ast.Name | ast.Attribute):
@@ -138,7 +139,7 @@ def output_of(
     """The operation that makes what a model returns when it is called."""
     if depth > _DEEPEST:
         return None
-    if isinstance(callee, ast.Name) and callee.id == "self":
+    if is_name(callee, "self"):
         home = module.class_(callee)  # self(x) in a LightningModule
         return _of_forward(module, home, depth, element) if home is not None else None
     made = values_of(module).constructed(callee)
@@ -231,9 +232,7 @@ def class_of(
 
 
 def _of_forward(module: Module, cls: ast.ClassDef, depth: int, element: int | None) -> Made | None:
-    forward = next(
-        (s for s in cls.body if isinstance(s, ast.FunctionDef) and s.name == "forward"), None
-    )
+    forward = next((s for s in methods_of(cls) if s.name == "forward"), None)
     return _of_function(module, forward, depth, element) if forward is not None else None
 
 

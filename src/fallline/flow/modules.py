@@ -10,7 +10,7 @@ import ast
 import re
 from functools import lru_cache
 
-from fallline.flow.calls import last_name, same
+from fallline.flow.calls import last_name, returned, same
 from fallline.syntax import Module
 from fallline.syntax.nodes import walk
 
@@ -152,6 +152,13 @@ def looks_like_model(node: ast.expr) -> bool:
 
 def has_state(module: Module, node: ast.expr, depth: int = _DEPTH) -> bool:
     """Whether an expression makes a module with parameters, buffers or a mode of its own."""
+    match node:
+        case ast.Call(ast.Name(made)) if depth and isinstance(
+            maker := module.functions.get(made), ast.FunctionDef
+        ):
+            # `conv(8, 8)`, a function that returns a layer
+            results = [r for r in returned(module, maker) if isinstance(r, ast.Call)]
+            return any(has_state(module, result, depth - 1) for result in results)
     call = construction(module, node)
     if call is None or depth == 0:
         return False

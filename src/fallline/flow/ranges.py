@@ -32,6 +32,7 @@ from fallline.flow.hints import (
 from fallline.flow.makers import SHAPE_OPS, made_by, output_of, own_similarity
 from fallline.flow.values import shares_values, values_of
 from fallline.syntax import Module
+from fallline.syntax.nodes import below
 
 __all__ = ["range_of"]
 
@@ -260,7 +261,7 @@ class _Ranges:
         if inner is not None:
             return inner.squared()
         names = names_in(base) - {"torch", "F", "self"}
-        names |= {n.attr for n in ast.walk(base) if isinstance(n, ast.Attribute)}
+        names |= {n.attr for n in below(base, ast.Attribute)}
         return None if is_chosen(names) else Range(0.0, 0.0, "square")
 
     def _power(self, base: ast.expr | None, exponent: ast.expr | None) -> Range | None:

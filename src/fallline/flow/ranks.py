@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from fallline.flow.calls import last_name
 from fallline.flow.values import siblings_before
 from fallline.syntax import Module
+from fallline.syntax.nodes import below
 
 __all__ = [
     "called_functions",
@@ -130,12 +131,7 @@ def _other_arm_saves(module: Module, test: ast.AST, here: ast.AST) -> bool:
     if not isinstance(test, ast.If):
         return False
     other = test.orelse if here in test.body else test.body
-    guarded = (
-        n
-        for s in other
-        for n in ast.walk(s)
-        if isinstance(n, ast.If) and mentions_rank(module, n.test)
-    )
+    guarded = (n for s in other for n in below(s, ast.If) if mentions_rank(module, n.test))
     saves = {id(call) for call in module.calls("torch.save")}
     return any(id(c) in saves for n in guarded for c in ast.walk(n))
 

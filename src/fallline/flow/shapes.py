@@ -69,6 +69,15 @@ def shape_of(module: Module, node: ast.expr | ast.arg, depth: int = 0) -> Shape 
     """The shape of what an expression stands for; None where nothing is known."""
     if depth > _DEEPEST:
         return None
+    kept = module.notes(f"shape {depth}")  # many callers of callers lead to the same argument
+    if node not in kept:
+        kept[node] = None
+        kept[node] = _shape_of(module, node, depth)
+    known: Shape | None = kept[node]
+    return known
+
+
+def _shape_of(module: Module, node: ast.expr | ast.arg, depth: int) -> Shape | None:
     values = values_of(module)
     match node if isinstance(node, ast.arg) else values.origin(node):
         case ast.arg() as argument:
@@ -361,6 +370,6 @@ def _linear(module: Module, made: ast.Call) -> Shape:
 
 def _agreed(found: Iterator[Shape | None] | list[Shape | None]) -> Shape | None:
     """The one answer, where all paths give the same."""
-    all_found = list(found)
-    first = all_found[0] if all_found else None
-    return first if first is not None and all(f == first for f in all_found) else None
+    answers = iter(found)
+    first = next(answers, None)
+    return first if first is not None and all(f == first for f in answers) else None

@@ -9,6 +9,7 @@ from dataclasses import astuple, dataclass
 from fallline.flow.calls import of_self
 from fallline.flow.modules import module_class
 from fallline.syntax import Module
+from fallline.syntax.nodes import below
 
 __all__ = ["Stack", "forward_stacks", "stack_of"]
 
@@ -223,9 +224,7 @@ def _activation(module: Module, call: ast.Call) -> str | None:
 
 
 def _norms(module: Module, cls: ast.ClassDef) -> int:
-    return sum(
-        "norm" in module.segment(n.func).lower() for n in ast.walk(cls) if isinstance(n, ast.Call)
-    )
+    return sum("norm" in module.segment(n.func).lower() for n in below(cls, ast.Call))
 
 
 def _times(module: Module, cls: ast.ClassDef, statement: ast.AST) -> int | None:

@@ -12,6 +12,7 @@ from functools import cached_property, lru_cache
 
 from fallline.flow.calls import last_name, names_in, of_self
 from fallline.syntax import Module
+from fallline.syntax.nodes import below, is_name
 
 __all__ = ["Values", "shares_values", "siblings_before", "values_of"]
 
@@ -284,7 +285,7 @@ class Values:
             inner = _unwrapped(value) if isinstance(value, ast.Call) else None
             while isinstance(inner, ast.Call):
                 inner = _unwrapped(inner)
-            if not (isinstance(inner, ast.Name) and inner.id == name.id):
+            if not (is_name(inner, name.id)):
                 made.append(value)
         return made[0] if len(made) == 1 and made[0] is not None else name
 
@@ -337,7 +338,7 @@ def shares_values(module: Module, left: ast.expr, right: ast.expr) -> bool:
     """Whether both sides are made from the same value, directly or one name further."""
 
     def written(side: ast.expr) -> Iterator[str]:
-        for name in [n for n in ast.walk(side) if isinstance(n, ast.Name)]:
+        for name in below(side, ast.Name):
             yield name.id
             behind = values_of(module).definition(name)
             if isinstance(behind, ast.expr):

@@ -193,7 +193,7 @@ def _crashed(error: BaseException) -> None:
     """The script raised: its frames are still there to be looked at."""
     session = active()
     if session is not None and isinstance(error, Exception):
-        session.crashed(error.__traceback__)
+        session.crashed(error)
 
 
 def _end_of(process: int, run: _Run, status: str) -> None:

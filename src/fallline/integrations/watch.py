@@ -73,7 +73,7 @@ class Watch:
     def fail(self, error: BaseException) -> list[Finding]:
         """Stop watching because the program raised; perhaps it saw a NaN itself."""
         if self.own and not self.stopped and isinstance(error, Exception):
-            self._session.crashed(error.__traceback__)
+            self._session.crashed(error)
         return self.stop(ending(error))
 
     def summary(self, stream: TextIO) -> str:

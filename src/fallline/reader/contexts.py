@@ -9,7 +9,9 @@ from contextlib import ExitStack, contextmanager
 from fallline.api import contexts
 from fallline.api.values import Context, Function, Thing, Unknown, Value
 from fallline.reader.assign import assign_to
-from fallline.reader.machine import Frame, Machine
+from fallline.reader.machine import Machine
+from fallline.reader.state import Frame
+from fallline.syntax.nodes import below
 
 __all__ = ["decorated", "entered_all"]
 
@@ -107,8 +109,8 @@ def _generator_contexts(machine: Machine, function: Function) -> list[Context]:
     node = function.node
     if isinstance(node, ast.Lambda):
         return found
-    for inner in ast.walk(node):
-        if isinstance(inner, ast.With) and any(isinstance(n, ast.Yield) for n in ast.walk(inner)):
+    for inner in below(node, ast.With):
+        if any(isinstance(n, ast.Yield) for n in ast.walk(inner)):
             frame = Frame(
                 function.module,
                 node.name,

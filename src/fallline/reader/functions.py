@@ -21,8 +21,9 @@ from fallline.api.values import (
 )
 from fallline.events import SamplerEpoch
 from fallline.reader.contexts import decorated
-from fallline.reader.machine import Frame, Machine
+from fallline.reader.machine import Machine
 from fallline.reader.relevance import acts, called_names, relevant
+from fallline.reader.state import Frame
 from fallline.syntax import Module
 from fallline.syntax.nodes import children, walk
 
@@ -74,7 +75,7 @@ def run_function(
             result = result if result is not None else NONE
             if len(machine.events) == begun and _only_computes(function, result):
                 machine.results[key] = result
-            return result
+            return _recorded(machine, result, args)
     finally:
         machine.calling.pop()
         machine.callers = outer
@@ -206,6 +207,14 @@ def _only_computes(function: Function, result: Value) -> bool:
             for n in walk(node)
         )
     return bool(known)
+
+
+def _recorded(machine: Machine, result: Value, args: list[Value]) -> Value:
+    """What a function computes where autograd does not record has no graph; what it only hands on keeps its own."""
+    if machine.around.recording or not isinstance(result, Tensor) or not result.graph:
+        return result
+    given = any(machine.settled(value) is result for value in args)
+    return result if given or result.leaf or result.grad_of else replace(result, graph=False)
 
 
 def _tensor_of(args: list[Value], kwargs: dict[str, Value]) -> Tensor:

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import ast
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
 from fallline.api.call import Call
@@ -38,60 +37,16 @@ from fallline.flow.options import default_of
 from fallline.location import Location
 from fallline.reader.counts import Counts
 from fallline.reader.relevance import acts_here, called_names, trains
+from fallline.reader.state import Bounds, Frame, Stop
 from fallline.reader.switches import Settings
 from fallline.syntax import Module, Project
 from fallline.syntax.classes import find_method
 
-__all__ = ["Bounds", "Frame", "Language", "Machine", "Stop"]
+__all__ = ["Language", "Machine"]
 
 E = TypeVar("E", bound=Event)
 
 _DOTTED = re.compile(r"[A-Za-z_][\w.]*")
-_FUEL = 30_000
-_MOST_EVENTS = 4_000
-
-
-class Stop(Exception):
-    """The bounds of one trace are reached."""
-
-
-@dataclass(slots=True, eq=False)
-class Frame:
-    """The names of one function call (or of a module), and the frame around its definition."""
-
-    module: Module
-    function: str = ""
-    outer: Frame | None = None
-    me: Thing | None = None
-    names: dict[str, Value] = field(default_factory=dict)
-    fresh: dict[str, int] = field(default_factory=dict)  # name → iteration of its last assignment
-    globals: set[str] = field(default_factory=set)
-
-
-@dataclass(slots=True)
-class Bounds:
-    """How much work one trace may be. `complete` is false once it stopped short of the program's end."""
-
-    deadline: float  # of processor time
-    fuel: int = _FUEL
-    complete: bool = True
-
-    def tick(self, events: int) -> None:
-        """One statement's worth of work; stops the trace at its bounds."""
-        self.fuel -= 1
-        if self.fuel < 0 or events > _MOST_EVENTS:
-            self.complete = False
-            raise Stop
-        if self.fuel % 512 == 0 and time.thread_time() > self.deadline:
-            self.complete = False
-            raise Stop
-
-    def spend(self, statements: int) -> None:
-        """As much work as so many statements, inside one."""
-        self.fuel -= statements
-        if self.fuel < 0:
-            self.complete = False
-            raise Stop
 
 
 @dataclass(frozen=True)
@@ -204,11 +159,6 @@ class Machine:
         """Arguments for a function that nobody is seen to call, by name."""
         return self.language.given(self, function)
 
-    @property
-    def work(self) -> int:
-        """Statements carried out so far."""
-        return _FUEL - self.bounds.fuel
-
     # -- places ------------------------------------------------------------------------------------------------
 
     @property
@@ -278,9 +228,9 @@ class Machine:
                 unknown.became = same[0]
                 return same[0]
             thing = unknown.became = self.make(kind, None)
-            named = kind_by_name(unknown.hint) == kind
-            thing.facts["strength"] = Strength.PRESUMED if named else Strength.INFERRED
-            thing.facts["name"] = unknown.hint
+            thing.born = thing.born if unknown.since is None else unknown.since
+            seen = "PRESUMED" if kind_by_name(unknown.hint) == kind else "INFERRED"
+            thing.facts |= {"strength": Strength[seen], "name": unknown.hint}
             if kind == "model":
                 thing.facts["parameters"] = frozenset({"?" + thing.id})
         return unknown.became
@@ -336,9 +286,11 @@ class Machine:
         frame.fresh[name] = self.loops.iteration
 
     def name_tensor(self, value: Value) -> None:
-        """A tensor that gets its first name is as old as this iteration."""
+        """A tensor that gets its first name is as old as this iteration; something unknown is there from here on."""
         if isinstance(value, Tensor) and value.born is None:
             value.born = self.loops.iteration
+        elif isinstance(value, Unknown) and value.since is None:
+            value.since = len(self.events)
 
     # -- events ------------------------------------------------------------------------------------------------
 
@@ -359,6 +311,7 @@ class Machine:
             self.updates.windows.append(self.updates.pending)
             self.updates.pending = 0
             event.optional = self._optional()
+            event.other_way = self._other_way()
         return event
 
     def fail(self) -> NoReturn:
@@ -398,6 +351,11 @@ class Machine:
         """The innermost test around that depends on the iteration."""
         around = next((test.at for test in reversed(self.around.tests) if test.varying), None)
         return around or (self.loops.passed[-1] if self.loops.passed else None)
+
+    def _other_way(self) -> bool | None:
+        """Whether the innermost test that depends on the iteration also asks for something else: `... or is_last`."""
+        test = next((test for test in reversed(self.around.tests) if test.varying), None)
+        return (test is not None and " or " in test.text) or None
 
     def _optional(self) -> str | None:
         """The count in the innermost test that depends on the iteration, if nothing shows it above 1: `args.accumulation_steps`."""
@@ -468,6 +426,9 @@ class Machine:
         if not self.bounds.complete and self.events:
             self.emit(Opaque(self.events[-1].at, what="the rest of the program"))
         self._settle()
+        for thing in self.things.values():
+            if thing.kind == "model" and not _unclear(thing.facts.get("parameters")):
+                thing.facts["parts"] = _parts(thing)
         return Trace(
             self.events,
             [
@@ -494,6 +455,25 @@ class Machine:
                     event.reaches_backward = again
                 case Backward(second=None, retain_graph=True):
                     event.second = False
+
+
+def _parts(model: Thing) -> frozenset[str]:
+    """The parameter sets of the models that this one holds, at any depth."""
+    found: set[str] = set()
+    left: list[Thing] = [model]
+    seen: set[str] = set()
+    while left and len(seen) < _MOST_PARTS:
+        here = left.pop()
+        if here.id in seen:
+            continue
+        seen.add(here.id)
+        found |= here.sets
+        values = [v.became if isinstance(v, Unknown) else v for v in here.attrs.values()]
+        left += [v for v in values if isinstance(v, Thing) and v.kind == "model"]
+    return frozenset(found)
+
+
+_MOST_PARTS = 512
 
 
 def _reaches_backward(event: Event) -> bool:

@@ -35,6 +35,8 @@ __all__ = ["call_method", "call_unknown"]
 
 _ACTS = re.compile(r"backward|step|update|clip|zero|scale_|reduce|sync")
 
+_ADDS = {"add_": 0, "index_add_": 2, "scatter_add_": 2}
+
 
 def call_method(machine: Machine, found: Value, name: str, call: Call) -> Value:
     """`found.name(...)` of something that is no class of the project."""
@@ -83,8 +85,10 @@ def call_method(machine: Machine, found: Value, name: str, call: Call) -> Value:
 def _computed_by(machine: Machine, model: Thing, name: str, call: Call) -> Value:
     """`model.score(hidden)`, `model.loss(x, y)`: out of tensors, by a method that is not in view: perhaps with its graph."""
     result = computed(machine, name, call, (model,))
-    if not isinstance(result, Tensor) or not machine.around.recording:
+    if not isinstance(result, Tensor):
         return result
+    if not machine.around.recording:
+        return replace(result, graph=False)
     return replace(result, graph=None, sets=result.sets | model.sets)
 
 
@@ -132,8 +136,8 @@ def call_unknown(machine: Machine, value: Unknown, name: str, call: Call) -> Val
         return value
     if name in {"item"}:
         return Unknown()
-    if name == "add_" and call.args and not _new_here(machine, call):
-        _added(machine, call)
+    if name in _ADDS and len(call.args) > _ADDS[name] and not _new_here(machine, call):
+        _added(machine, call, _ADDS[name])
         return value
     return None
 
@@ -164,9 +168,9 @@ def _new_here(machine: Machine, call: Call) -> bool:
     return False
 
 
-def _added(machine: Machine, call: Call) -> None:
+def _added(machine: Machine, call: Call, place: int) -> None:
     """`stats.average("loss").add_(loss)`: what is kept out of sight takes the graph of a loss into its own."""
-    value = machine.settled(call.args[0])
+    value = machine.settled(call.args[place])
     if isinstance(value, Tensor):
         into(machine, Tensor(False, born=0), value, "add", call.node)
 

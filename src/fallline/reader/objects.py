@@ -18,10 +18,11 @@ from fallline.api.values import (
     kind_by_name,
 )
 from fallline.flow.modes import class_has_mode
+from fallline.flow.modules import learns
 from fallline.reader.machine import Machine
 from fallline.syntax import Module
 from fallline.syntax.classes import find_method
-from fallline.syntax.nodes import walk
+from fallline.syntax.nodes import methods_of, walk
 
 __all__ = ["class_attribute", "construct", "thing_attribute"]
 
@@ -138,6 +139,10 @@ def construct(
     thing.facts["type"] = cls.node.name
     if kind == "model":
         thing.facts.update(_layers(cls))
+        if not _may_learn(cls):
+            thing.facts["frozen"] = (
+                True  # a loss, a transform: its result has the graph of what goes in
+            )
     if kind == "optimizer":
         thing.facts["parameters"] = parameter_sets(machine, args[0]) if args else None
     inside = machine.around.inside_model
@@ -186,6 +191,28 @@ def _look(value: Value, exact: bool) -> object:
     if isinstance(value, Thing):
         return (value.kind, value.facts.get("type"))
     return value.__class__
+
+
+def _may_learn(cls: Class) -> bool:
+    """Whether a model class may hold weights: it makes some, calls what it was given, or derives from another class."""
+    kept = cls.module.notes("may learn")
+    known: bool | None = kept.get(cls.node)
+    if known is None:
+        plain = set(cls.module.bases(cls.node)) == {"torch.nn.Module"}
+        known = kept[cls.node] = (
+            not plain or _calls_a_part(cls.node) or learns(cls.module, cls.node)
+        )
+    return known
+
+
+def _calls_a_part(cls: ast.ClassDef) -> bool:
+    """`self.body(x)`, where `body` is not a method; add_module and its kin."""
+    methods = {m.name for m in methods_of(cls)}
+    for node in walk(cls):
+        match node:
+            case ast.Call(ast.Attribute(ast.Name("self"), name)) if name not in methods:
+                return True
+    return False
 
 
 def _layers(cls: Class) -> dict[str, bool | None]:

@@ -27,6 +27,11 @@ _HARMLESS = re.compile(
     r"(?i)log|print|save|checkpoint|state|summary|format|len|meter|metric|wandb|write|adjust|learning_rate|lr$|set_lr|get_|is_|isinstance|hasattr|str|repr|type|record|scheduler|show|plot|warn|assert|copy|progress|desc|postfix|to_device|initialize$|freeze|count|info|debug|register|load|resume|restore"
 )
 
+# These only look at what they are given.
+_LOOKS = re.compile(
+    r"str|repr|len|print|type|id|bool|hash|format|isinstance|hasattr|callable|info|debug|warning|log"
+)
+
 
 def maybe_opaque(machine: Machine, name: str, call: Call) -> None:
     """A call that was given part of the protocol may have done part of it: what it could do depends on what it got."""
@@ -59,7 +64,7 @@ def _could(value: Value, name: str, last: str) -> frozenset[Deed]:
     match value:
         case Thing(kind="optimizer" | "scaler") if not _HARMLESS.search(last):
             return _UPDATES
-        case Thing(kind="sampler" | "loader"):
+        case Thing(kind="sampler" | "loader") if not _LOOKS.fullmatch(last):
             return frozenset({"epoch"})
         case Tensor() if value.graph and value.forwards and _WORKS.search(last):
             return frozenset() if _RECORDS.search(name) else _RUNS_BACKWARD

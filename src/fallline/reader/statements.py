@@ -52,7 +52,9 @@ def _assign(machine: Machine, node: ast.Assign) -> None:
 
 
 def _born(machine: Machine, target: ast.expr) -> int:
-    """The iteration that last gave a name its value."""
+    """The iteration that last gave a name its value; an item is as old as what holds it."""
+    while isinstance(target, ast.Subscript):
+        target = target.value
     return machine.frame.fresh.get(target.id, 0) if isinstance(target, ast.Name) else 0
 
 
@@ -61,7 +63,7 @@ def _adds_to_itself(node: ast.Assign) -> bool:
     target, added = node.targets[0], node.value
     if not (isinstance(added, ast.BinOp) and isinstance(added.op, ast.Add)):
         return False
-    if not isinstance(target, ast.Name | ast.Attribute):
+    if not isinstance(target, ast.Name | ast.Attribute | ast.Subscript):
         return False
     for side in (added.left, added.right):
         scaled = isinstance(side, ast.BinOp) and isinstance(side.op, ast.Mult)
@@ -72,7 +74,12 @@ def _adds_to_itself(node: ast.Assign) -> bool:
 
 
 def _same_name(one: ast.expr, other: ast.expr) -> bool:
-    """The same name, or the same attribute of the same name."""
+    """The same name, the same attribute of the same name, the same item: `table[key]`, `table.get(key, 0)`."""
+    match one, other:
+        case ast.Subscript(of, key), ast.Subscript(held, asked):
+            return ast.unparse(key) == ast.unparse(asked) and _same_name(of, held)
+        case ast.Subscript(of, key), ast.Call(ast.Attribute(held, "get"), [asked, _]):
+            return ast.unparse(key) == ast.unparse(asked) and _same_name(of, held)
     while isinstance(one, ast.Attribute) and isinstance(other, ast.Attribute):
         if one.attr != other.attr:
             return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from html import escape
 
+from fallline.runs.attempts import attempt_lines
 from fallline.runs.many import own_seconds
 from fallline.runs.rank import RankState
 from fallline.runs.series import Rank, Series
@@ -20,6 +21,9 @@ def ranks_table(series: Series) -> str:
     """One line for one process; the slow ones stand out."""
     if len(series.ranks) < 2:
         return ""
+    before = "".join(
+        f'<p class="facts">{escape(line)}</p>' for line in attempt_lines(series.attempts)
+    )
     times = {rank.number: _times(series, rank.number) for rank in series.ranks}
     typical = statistics.median([t for t, _ in times.values() if t] or [0.0])
     shown = series.ranks
@@ -35,7 +39,7 @@ def ranks_table(series: Series) -> str:
     return (
         '<h2>Ranks</h2><div class="scroll" tabindex="0" role="region" aria-label="ranks"><table><thead><tr><th>rank</th><th>updates</th>'
         "<th>works, per update</th><th>waits for others</th><th>last loss</th><th>last seen</th><th>status</th></tr></thead>"
-        f"<tbody>{lines}</tbody></table></div>{more}"
+        f"<tbody>{lines}</tbody></table></div>{more}{before}"
     )
 
 

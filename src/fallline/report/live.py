@@ -157,6 +157,7 @@ class LiveLine:
         self._lock = threading.Lock()
         self._drawn = False
         self._free = True  # the cursor is at the start of a line
+        self._over = False
         self._streams: list[tuple[str, TextIO, _Stream]] = []
 
     @classmethod
@@ -178,7 +179,8 @@ class LiveLine:
                 self._streams.append((name, original, watched))
 
     def stop(self) -> None:
-        """Take the line away and give the script's streams back."""
+        """Take the line away and give the script's streams back. Rows that are still on their way draw nothing."""
+        self._over = True
         self.step_aside("")
         for name, original, watched in self._streams:
             if getattr(sys, name) is watched:
@@ -187,7 +189,7 @@ class LiveLine:
 
     def draw(self, text: str) -> None:
         """Show this instead of what the line showed, where the terminal is free."""
-        if not self._free or not self._lock.acquire(blocking=False):
+        if self._over or not self._free or not self._lock.acquire(blocking=False):
             return
         try:
             width = shutil.get_terminal_size().columns - 1

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 
 from fallline.finding import Finding
+from fallline.runs.attempts import attempt_lines
 from fallline.runs.ending import how
 from fallline.runs.excerpt import excerpt
 from fallline.runs.series import Series, Track
@@ -116,6 +117,7 @@ def summary(series: Series, findings: list[Finding], paint: Paint) -> str:
         seen.status,
     ]
     lines.append(paint("  " + " · ".join(part for part in about if part), "dim"))
+    lines += [f"  {line}" for line in attempt_lines(series.attempts)]
     tracks = series.of_rank(main.rank if main else 0)
     for track in tracks[:SHOWN]:
         lines += ["", *_track_lines(series, track, paint)]
@@ -130,7 +132,9 @@ def summary(series: Series, findings: list[Finding], paint: Paint) -> str:
 
 
 def _longest(series: Series) -> Track | None:
-    return max(series.tracks, key=lambda t: (-t.rank, len(t.rows)), default=None)
+    """Of the first rank that knows its loss: of a pipeline only the last stage does."""
+    known = {t.rank for t in series.tracks if any(r.loss is not None for r in t.rows)}
+    return max(series.tracks, key=lambda t: (t.rank in known, -t.rank, len(t.rows)), default=None)
 
 
 def _track_lines(series: Series, track: Track, paint: Paint) -> list[str]:

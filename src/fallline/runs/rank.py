@@ -61,6 +61,8 @@ class RankState:
         default_factory=dict
     )  # update → digest of the parameters before it
     findings: list[dict[str, Any]] = field(default_factory=list)
+    launch: str = ""  # of torchrun, where it starts ranks again when one dies
+    attempt: int = 0  # how often it had done so
     noted: int = (
         0  # things that only the rank's own file tells in full, such as the origin of a NaN
     )
@@ -157,6 +159,8 @@ def _state(body: Any) -> RankState:
         findings=[
             schema.finding(f, "a finding").as_dict() for f in _list(get("findings", []), "findings")
         ],
+        launch=text(get("launch", ""), "launch"),
+        attempt=count(get("attempt", 0), "attempt"),
         noted=count(get("noted", 0), "noted"),
     )
 

@@ -19,6 +19,7 @@ from fallline.errors import RunError
 from fallline.finding import Finding
 from fallline.location import Location
 from fallline.runs import schema
+from fallline.runs.attempts import earlier_attempts
 from fallline.runs.flight import read_flights
 from fallline.runs.many import outstanding
 from fallline.runs.rank import RankState, read_ranks
@@ -65,6 +66,7 @@ def read_run(folder: Path, *more: Path, flights: Path | None = None) -> Series:
             )
         files |= there
     series = Series(folder=folder, states=read_ranks((folder, *more)))
+    series.attempts = earlier_attempts(folder)
     series.flights = read_flights([folder, *more] if flights is None else [flights])
     opened = outstanding(series.states, sorted(files))
     for number, path in sorted(files.items()):

@@ -14,6 +14,7 @@ from typing import Any
 
 from fallline.finding import Finding
 from fallline.location import Location
+from fallline.runs.attempts import Attempt
 from fallline.runs.flight import Flight
 from fallline.runs.prints import Print
 from fallline.runs.rank import RankState
@@ -153,6 +154,7 @@ class Series:
     ranks: list[Rank] = field(default_factory=list)
     folder: Path | None = None
     states: dict[int, RankState] = field(default_factory=dict)  # where each rank was last
+    attempts: list[Attempt] = field(default_factory=list)  # that came before this one
     flights: dict[int, Flight] = field(default_factory=dict)  # what torch recorded of them
 
     @property

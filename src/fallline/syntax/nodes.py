@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 import ast
-from typing import Any
+from typing import Any, TypeVar
 
-__all__ = ["FIELDS", "PLAIN", "children", "fields_of", "walk"]
+__all__ = [
+    "FIELDS",
+    "PLAIN",
+    "below",
+    "children",
+    "fields_of",
+    "is_name",
+    "names_bound",
+    "names_read",
+    "walk",
+]
+
+Node = TypeVar("Node", bound=ast.AST)
 
 # Fields that hold no nodes, or nodes without a place (operators, load and store) that are shared between trees.
 _NO_NODES = frozenset(
@@ -36,6 +48,31 @@ def walk(node: ast.AST) -> list[ast.AST]:
     for here in found:
         found += children(here)
     return found
+
+
+def below(node: ast.AST, *kinds: type[Node]) -> list[Node]:
+    """The nodes of these types in a piece of code, itself included, the outer ones first."""
+    return [n for n in ast.walk(node) if isinstance(n, kinds)]
+
+
+def methods_of(cls: ast.ClassDef) -> list[ast.FunctionDef]:
+    """The methods that a class defines itself."""
+    return [m for m in cls.body if isinstance(m, ast.FunctionDef)]
+
+
+def is_name(node: ast.AST | None, name: str) -> bool:
+    """Whether a node is this plain name."""
+    return isinstance(node, ast.Name) and node.id == name
+
+
+def names_read(node: ast.AST) -> list[ast.Name]:
+    """The plain names that a piece of code reads."""
+    return [n for n in below(node, ast.Name) if isinstance(n.ctx, ast.Load)]
+
+
+def names_bound(node: ast.AST) -> list[ast.Name]:
+    """The plain names that it binds or deletes."""
+    return [n for n in below(node, ast.Name) if not isinstance(n.ctx, ast.Load)]
 
 
 def fields_of(kind: type[ast.AST]) -> tuple[str, ...]:

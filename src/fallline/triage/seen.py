@@ -7,6 +7,8 @@ import re
 import textwrap
 from collections.abc import Callable, Iterator
 
+from fallline.syntax.nodes import below, names_read
+
 __all__ = ["seen_in_code"]
 
 _LENGTHS = frozenset({"T_max", "total_iters", "num_training_steps", "milestones", "step_size"})
@@ -26,10 +28,16 @@ def seen_in_code(code: str) -> frozenset[str]:
 
 def _assigned(tree: ast.AST) -> Iterator[tuple[str, ast.expr, int]]:
     """Each name that is given a value, the value, and its line."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
-                yield ast.unparse(target), node.value, node.lineno
+    for node in below(tree, ast.Assign):
+        for target in node.targets:
+            yield ast.unparse(target), node.value, node.lineno
+
+
+def _made(tree: ast.AST) -> Iterator[tuple[str, ast.Call, int]]:
+    """Likewise, where the value is a call."""
+    for name, value, line in _assigned(tree):
+        if isinstance(value, ast.Call):
+            yield name, value, line
 
 
 def _calls(tree: ast.AST, *names: str) -> Iterator[ast.Call]:
@@ -46,7 +54,7 @@ def _owner(call: ast.Call) -> str:
 
 def _optimizer_before_model(tree: ast.AST) -> bool:
     """`opt = SGD(model.parameters())`, and `model = ...` in a later line."""
-    made = {name: line for name, value, line in _assigned(tree) if isinstance(value, ast.Call)}
+    made = {name: line for name, _, line in _made(tree)}
     return any(
         line > call.lineno
         for call in _calls(tree, "parameters")
@@ -58,11 +66,11 @@ def _optimizer_before_model(tree: ast.AST) -> bool:
 def _no_grad_feeds_the_loss(tree: ast.AST) -> bool:
     """What is computed under no_grad is used after the block, and a backward follows."""
     backwards = [call.lineno for call in _calls(tree, "backward")]
-    for node in ast.walk(tree):
-        if isinstance(node, ast.With) and any(_calls(node, "no_grad", "inference_mode")):
-            made = {name for name, value, _ in _assigned(node) if isinstance(value, ast.Call)}
+    for node in below(tree, ast.With):
+        if any(_calls(node, "no_grad", "inference_mode")):
+            made = {name for name, _, _ in _made(node)}
             last = node.end_lineno or node.lineno
-            used = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and n.lineno > last}  # fmt: skip
+            used = {n.id for n in names_read(tree) if n.lineno > last}
             if made & used and any(line > last for line in backwards):
                 return True
     return False
@@ -71,14 +79,11 @@ def _no_grad_feeds_the_loss(tree: ast.AST) -> bool:
 def _scheduler_steps_per_batch(tree: ast.AST) -> bool:
     """A schedule whose length is the number of epochs, stepped in the inner of two loops."""
     schedules = {
-        name
-        for name, value, _ in _assigned(tree)
-        if isinstance(value, ast.Call) and any(k.arg in _LENGTHS for k in value.keywords)
+        name for name, call, _ in _made(tree) if any(k.arg in _LENGTHS for k in call.keywords)
     }
     return any(
         _owner(call) in schedules
-        for outer in ast.walk(tree)
-        if isinstance(outer, ast.For)
+        for outer in below(tree, ast.For)
         for inner in outer.body
         if isinstance(inner, ast.For)
         for call in _calls(inner, "step")
@@ -87,13 +92,12 @@ def _scheduler_steps_per_batch(tree: ast.AST) -> bool:
 
 def _scheduler_steps_first(tree: ast.AST) -> bool:
     """`scheduler.step()` at the head of an epoch, before the loop over its batches."""
-    for outer in ast.walk(tree):
-        if isinstance(outer, ast.For):
-            for n, statement in enumerate(outer.body):
-                rest = outer.body[n + 1 :]
-                steps = isinstance(statement, ast.Expr) and any("sched" in _owner(c).lower() for c in _calls(statement, "step"))  # fmt: skip
-                if steps and any(isinstance(s, ast.For) and any(_calls(s, "step")) for s in rest):
-                    return True
+    for outer in below(tree, ast.For):
+        for n, statement in enumerate(outer.body):
+            rest = outer.body[n + 1 :]
+            steps = isinstance(statement, ast.Expr) and any("sched" in _owner(c).lower() for c in _calls(statement, "step"))  # fmt: skip
+            if steps and any(isinstance(s, ast.For) and any(_calls(s, "step")) for s in rest):
+                return True
     return False
 
 
@@ -111,42 +115,30 @@ def _loss_made_anew(tree: ast.AST) -> bool:
     """`torch.tensor(loss.item(), requires_grad=True)`, or a loss from numbers, before a backward."""
     anew = {
         name
-        for name, value, _ in _assigned(tree)
-        if isinstance(value, ast.Call)
-        and any(k.arg == "requires_grad" for k in value.keywords)
-        and "tensor" in ast.unparse(value.func).lower()
-        and "loss" in ast.unparse(value)
+        for name, call, _ in _made(tree)
+        if any(k.arg == "requires_grad" for k in call.keywords)
+        and "tensor" in ast.unparse(call.func).lower()
+        and "loss" in ast.unparse(call)
     }
     return any(_owner(call) in anew for call in _calls(tree, "backward"))
 
 
 def _fake_not_detached(tree: ast.AST) -> bool:
     """What one network made goes into another one in two losses, and neither time detached."""
-    made = {
-        name: value.func.id
-        for name, value, _ in _assigned(tree)
-        if isinstance(value, ast.Call) and isinstance(value.func, ast.Name)
-    }
-    uses = [
-        (call.func.id, call.args[0].id)
-        for call in ast.walk(tree)
-        if isinstance(call, ast.Call)
-        and isinstance(call.func, ast.Name)
-        and call.args
-        and isinstance(call.args[0], ast.Name)
-    ]
+    made = {name for name, call, _ in _made(tree) if isinstance(call.func, ast.Name)}
+    uses = []
+    for call in below(tree, ast.Call):
+        match call:
+            case ast.Call(ast.Name(by), [ast.Name(what), *_]):
+                uses.append((by, what))
     twice = {(by, what) for by, what in uses if uses.count((by, what)) > 1 and what in made}
     return bool(twice) and len(list(_calls(tree, "backward"))) > 1
 
 
 def _ctx_keeps_an_intermediate(tree: ast.AST) -> bool:
     """`ctx.x = ...` of a result that is no argument of forward."""
-    for function in ast.walk(tree):
-        if (
-            isinstance(function, ast.FunctionDef)
-            and function.name == "forward"
-            and function.args.args
-        ):
+    for function in below(tree, ast.FunctionDef):
+        if function.name == "forward" and function.args.args:
             ctx, given = function.args.args[0].arg, {a.arg for a in function.args.args}
             computed = {name for name, value, _ in _assigned(function) if not isinstance(value, ast.Constant)}  # fmt: skip
             for name, value, _ in _assigned(function):

@@ -21,6 +21,7 @@ from types import FrameType, TracebackType
 
 from fallline.finding import Finding
 from fallline.location import Location
+from fallline.runs.attempts import launch_of_now
 from fallline.runs.rank import PARTS, RankState, read_ranks, write_rank
 from fallline.runs.stall import STALLED, stall_text
 from fallline.runs.update import UpdateRow
@@ -65,6 +66,7 @@ class Heartbeat:
         self._last = self._longest = 0.0
         self._cpu = (time.monotonic(), time.process_time())
         self._started = time.time()
+        self._launch = launch_of_now()
         self._steps = 0
         self._crashed_at: Location | None = None
         self._said = 0.0  # the update after which a stall was told
@@ -115,6 +117,8 @@ class Heartbeat:
                 seconds=self._seconds(),
                 prints=self._prints,
                 findings=[f.as_dict() for f in self._found()[:FINDINGS]],
+                launch=self._launch[0],
+                attempt=self._launch[1],
                 noted=len(self._observed.all),
             ),
         )

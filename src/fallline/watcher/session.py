@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 from fallline.finding import Finding
@@ -33,6 +32,7 @@ from fallline.watcher.heartbeat import Heartbeat
 from fallline.watcher.judge import Judge, Verdict
 from fallline.watcher.kept import KeptGraphs
 from fallline.watcher.known import Known
+from fallline.watcher.lessons import Lessons
 from fallline.watcher.loaders import Loaders
 from fallline.watcher.loading import Loading
 from fallline.watcher.log import EventLog
@@ -123,6 +123,7 @@ class Session:
             emitter, routine, objects, window, wrappers, draft, scalers, reach, origin, spikes, graphs, kept, fuse
         )  # fmt: skip
 
+        self.lessons = Lessons(observed, recording)
         self.trail = Trail(objects, progress, recording, fuse)
         hardware = Hardware(options.check_hardware, origin, progress, recording)
 
@@ -182,6 +183,7 @@ class Session:
         self.hand_updates.start(rebind)
         self.taps.start()
         self.trail.start()
+        self.lessons.start(rebind=rebind)
         self._engine = Patches(rebind=rebind)
         tap_engine(self._engine)
         os.register_at_fork(after_in_child=self._forked)
@@ -194,6 +196,7 @@ class Session:
         self._forks.sleep(self._wake)
         self.taps.stop()
         self.trail.stop()
+        self.lessons.stop()
         self.hand_updates.stop()
 
     def _wake(self, call: StepCall) -> None:
@@ -202,6 +205,7 @@ class Session:
         self._compose(rebind=self.taps.rebind)
         self.taps.start()
         self.trail.start()
+        self.lessons.start(rebind=self.taps.rebind)
         self._forks.claim()
         if self.trains is not None:
             self.fuse.safely(self.trains)
@@ -220,6 +224,7 @@ class Session:
         safely(self.hand_updates.finish)
         safely(self.owners.look)
         safely(self.guard.settle, True)
+        safely(self.lessons.finish)
         safely(self.judge.finish, status in ("finished", "exit 0"))
         safely(self.trail.finish)
         if self.recorder is not None:
@@ -232,9 +237,11 @@ class Session:
             self.recorder.describe("updates", self.progress.counts)
             self.recorder.close(status)
 
-    def crashed(self, trace: TracebackType | None) -> None:
+    def crashed(self, error: BaseException) -> None:
         """The program raised, and its frames are still there: perhaps it saw a NaN itself."""
+        trace = error.__traceback__
         if not self.fuse.off:
+            self.fuse.safely(self.lessons.failed, error)
             self.fuse.safely(self.recording.heartbeat.crashed, trace)
             self.fuse.safely(self.hand_updates.settle)
             self.fuse.safely(self.origin.crashed, trace)

@@ -127,7 +127,7 @@ class Updates:
         if self._fuse.off:
             return
         optimizer, self._draft.in_closure = call.optimizer, False
-        self._closure.given = call.closure
+        self._closure.given, self._closure.computes = call.closure, False
         if call.closure:  # gradients are made inside: they are looked at when the closure has run
             routine = self._routine
             self._closure.first = len(self._log.events) + (routine.at if routine.resting else 0)
@@ -156,10 +156,13 @@ class Updates:
                 self._routine.wake()  # what was let pass until now is in the log again
             if len(self._log.events) > self._closure.first:
                 self._log.cut_off(self._closure.first)
+        self._closure.losses = len(self._draft.losses)
         self._draft.in_closure, self._closure.started = True, now()
 
     def _closure_ends(self, call: ClosureCall) -> None:
         self._draft.in_closure = None
+        if len(self._draft.losses) > self._closure.losses:
+            self._closure.computes = True
         self._gradients_ready(call.optimizer)
         self._closure.seconds += now() - self._closure.started
 
@@ -265,7 +268,7 @@ class Updates:
             else:
                 routine.differs(key)
         progress.steps += 1
-        event = again or self._steps.record(optimizer, call, skipped, self._closure.given)
+        event = again or self._steps.record(optimizer, call, skipped, self._closure.computes)
         routine.stepped(progress.steps)
         name = event.optimizer or ""
         counts = progress.counts
@@ -358,6 +361,8 @@ class _Closure:
 
     def __init__(self) -> None:
         self.given = False
+        self.computes = False  # gradients; Lightning gives closures that do nothing
+        self.losses = 0  # before it
         self.first = 0  # of the events that it causes
         self.started = 0.0
         self.seconds = 0.0

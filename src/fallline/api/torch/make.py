@@ -23,6 +23,7 @@ from fallline.api.values import (
 from fallline.events import Replace
 from fallline.syntax import Module
 from fallline.syntax.modes import layer_has_mode
+from fallline.syntax.nodes import below
 
 __all__ = [
     "criterion",
@@ -86,7 +87,7 @@ def _counts_batches(paper: Paper, node: ast.Call) -> bool | None:
         value = paper.module.value(part)
         texts.append(paper.text(value))
         if len(given) < _MOST_NAMES:
-            given += [n for n in ast.walk(value) if isinstance(n, ast.Name) and n is not part]
+            given += [n for n in below(value, ast.Name) if n is not part]
     batches = any(map(_BATCHES.search, texts))
     return (batches and not any("/" in t or "accum" in t.lower() for t in texts)) or None
 

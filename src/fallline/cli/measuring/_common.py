@@ -54,6 +54,13 @@ def count(text: str) -> int:
     return int(text)
 
 
+def count_from_zero(text: str) -> int:
+    """A whole number from 0 up."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of at least 0")
+    return int(text)
+
+
 def seconds(text: str) -> float:
     """A time, 0 or more."""
     try:

@@ -21,7 +21,9 @@ def run(args: argparse.Namespace) -> int:
 
     script = _common.script(args)
     with Progress("making the update in other ways: run") as progress:
-        answer = equal(script, ranks=args.ranks, only=args.only, progress=progress)
+        answer = equal(
+            script, ranks=args.ranks, only=args.only, update=args.update, progress=progress
+        )
     args.verb = "equal"
     _common.deliver(answer, args)
     return answer.status or {"equal": 0, "different": 1}.get(answer.verdict, 2)

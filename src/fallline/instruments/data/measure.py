@@ -12,7 +12,7 @@ from fallline.instruments.frame import Progress
 from fallline.instruments.script import NothingMeasured, Ran, Script, run_until
 
 if TYPE_CHECKING:
-    from fallline.instruments.data.observe import Listener
+    from fallline.instruments.data.observe import Hearing
     from fallline.instruments.data.report import Taught
     from fallline.taps.patches import Patches
 
@@ -27,22 +27,28 @@ def data_of_script(
     progress: Progress | None = None,
 ) -> tuple[Taught, Ran]:
     """Run it until `batches` batches were learned from; what they teach, and how the run ended."""
-    listeners: list[Listener] = []
+    hearings: list[Hearing] = []
 
-    def make() -> Listener:
-        from fallline.instruments.data.observe import Listener  # imports torch
+    def make() -> Hearing:
+        from fallline.instruments.data.observe import Hearing  # imports torch
 
-        listeners.append(Listener(batches))
-        return listeners[0]
+        hearings.append(Hearing(batches))
+        return hearings[0]
 
     def listen(patches: Patches, ran: Ran) -> None:
-        listeners[0].subscribe(patches)
+        hearings[0].subscribe(patches)
 
     # evaluations before the training do not count as updates: the listener says when it has enough
     ran = run_until(target, make, updates=64 * batches, ready=listen, progress=progress)
-    listener = listeners[0] if listeners else None
-    if listener is None or not (listener.lessons or listener.observed or listener.learner.models):
+    heard = hearings[0] if hearings else None
+    if heard is None or not _anything(heard):
         raise NothingMeasured(ran, "before a model was called with gradients on")
     from fallline.instruments.data.teach import taught  # imports torch
 
-    return taught(listener, tokenizer, ran), ran
+    return taught(heard, tokenizer, ran), ran
+
+
+def _anything(heard: Hearing) -> bool:
+    listener = heard.listener
+    learned = listener.lessons or listener.learner.models or listener.policies.names
+    return bool(learned or listener.observed)

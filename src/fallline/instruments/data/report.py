@@ -7,14 +7,14 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from fallline.finding import Finding
-from fallline.instruments.data.leaks import Repeated
-from fallline.instruments.data.learns import Learning
-from fallline.instruments.data.lesson import Lesson, Observation
-from fallline.instruments.data.packed import borders
-from fallline.instruments.data.plain import Plain
-from fallline.instruments.data.policy import Numbers
-from fallline.instruments.data.supervised import rows_of
-from fallline.instruments.data.words import Words
+from fallline.lessons.leaks import Repeated
+from fallline.lessons.learns import Learning
+from fallline.lessons.lesson import Lesson, Observation
+from fallline.lessons.packed import borders
+from fallline.lessons.plain import Plain
+from fallline.lessons.policy import Numbers
+from fallline.lessons.supervised import rows_of
+from fallline.lessons.words import Words
 from fallline.show.terminal import Paint, counted
 from fallline.untrusted import printable
 

@@ -8,36 +8,34 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from fallline.instruments.data.align import align
-from fallline.instruments.data.leaks import leak_observations, repeated, worker_observations
-from fallline.instruments.data.learns import Learner
-from fallline.instruments.data.lesson import IGNORED, Given, Lesson, Observation, note
-from fallline.instruments.data.observe import Listener, copied
-from fallline.instruments.data.packed import is_causal, packing_observations
-from fallline.instruments.data.plain import plain_observations, plain_of
+from fallline.instruments.data.observe import Hearing
 from fallline.instruments.data.report import Taught, shown
-from fallline.instruments.data.supervised import text_observations
-from fallline.instruments.data.words import Words, words_of
 from fallline.instruments.observer import Ran
+from fallline.lessons.copies import Copies
+from fallline.lessons.judge import config_holder, learning_observations, probing_observations
+from fallline.lessons.leaks import leak_observations, repeated, worker_observations
+from fallline.lessons.learns import Learner
+from fallline.lessons.lesson import IGNORED, Given, Lesson, Observation
+from fallline.lessons.listen import copied
+from fallline.lessons.plain import plain_observations, plain_of
+from fallline.lessons.words import Words, words_of
 from fallline.location import Location
 
 __all__ = ["data_of_batches", "taught"]
 
-_SHIFTING = ("CausalLM", "LMHeadModel", "ConditionalGeneration", "DoubleHeadsModel")
+_LARGEST = 50_000_000  # numbers in one tensor that are still copied
 
 
-def taught(listener: Listener, tokenizer: Any, ran: Ran) -> Taught:
+def taught(heard: Hearing, tokenizer: Any, ran: Ran) -> Taught:
     """When the run is over: nothing that is asked now can change it."""
-    model = listener.learner.models[0][0] if listener.learner.models else None
-    held = listener.held
+    listener, held = heard.listener, heard.held
+    listener.arrive()
+    learner, lessons = listener.learner, listener.lessons
+    model = learner.models[0][0] if learner.models else None
     chosen = tokenizer if tokenizer is not None else held.tokenizer if held is not None else None
-    words = words_of(chosen, _config_holder(model))
-    lessons = listener.lessons
+    words = words_of(chosen, config_holder(model))
     observed = [*listener.observed, *_of_lessons(lessons, words, model)]
-    learner = listener.learner
-    observed += learner.observations()
-    observed += listener.policies.observations(learner.optimized(), learner.reached, learner.models)
-    observed += _without_gradient(listener)
+    observed += learning_observations(listener, words)
     at = lessons[0].at if lessons else None
     if listener.loader is not None:
         observed += leak_observations(held, listener.loader._dataset, at)
@@ -60,55 +58,7 @@ def taught(listener: Listener, tokenizer: Any, ran: Ran) -> Taught:
 
 
 def _of_lessons(lessons: list[Lesson], words: Words, model: nn.Module | None) -> list[Observation]:
-    for lesson in lessons:
-        align(lesson, shifts_itself=_shifts(model), seq2seq=_is_seq2seq(model))
-        if lesson.shift == -1 and model is not None:
-            lesson.causal = is_causal(lesson, model)
-    found = text_observations(lessons, words) + packing_observations(lessons, model)
-    return found + plain_observations(lessons)
-
-
-def _without_gradient(listener: Listener) -> list[Observation]:
-    """A policy that is optimized and never reached, or a loss without a graph, in a loop that rewards what it samples."""
-    learner, policies = listener.learner, listener.policies
-    if not policies.samples:
-        return []
-    called = [*learner.models, *policies.quiet]
-    for model, at in called:
-        own = {id(p) for p in model.parameters() if p.requires_grad}
-        if own & learner.optimized() and learner.backwards and not own & learner.reached:
-            return [note("FL022", learner.loss_at or at, model=type(model).__name__)]
-    if called and learner.error is not None and "does not require grad" in str(learner.error):
-        model, at = called[0]
-        return [note("FL022", learner.loss_at or at, model=type(model).__name__)]
-    return []
-
-
-def _shifts(model: nn.Module | None) -> bool:
-    """Whether a model shifts the labels it is given: Transformers' language models do."""
-    if model is None:
-        return True
-    names = [type(m).__name__ for m in (model, *_inner(model))]
-    return any(part in name for name in names for part in _SHIFTING) and not _is_seq2seq(model)
-
-
-def _inner(model: nn.Module) -> list[nn.Module]:
-    """What an adapter model or a wrapper holds."""
-    found = []
-    get = getattr(model, "get_base_model", None)
-    if get is not None:
-        found.append(get())
-    found += [m for m in (getattr(model, "pretrained_model", None),) if isinstance(m, nn.Module)]
-    return found
-
-
-def _is_seq2seq(model: nn.Module | None) -> bool:
-    return bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
-
-
-def _config_holder(model: nn.Module | None) -> nn.Module | None:
-    inner = _inner(model) if model is not None else []
-    return inner[0] if inner else model
+    return probing_observations(lessons, words, model) + plain_observations(lessons)
 
 
 def data_of_batches(
@@ -124,9 +74,10 @@ def data_of_batches(
         if isinstance(batches, dict) or hasattr(batches, "keys")
         else islice(batches, most)
     )
-    lessons = [_lesson(copied(batch), at, model) for batch in taken]
-    words = words_of(tokenizer, _config_holder(model))
-    learner = Learner()
+    copies = Copies(waits=True, largest=_LARGEST)
+    lessons = [_lesson(copied(batch, copies), at, model) for batch in taken]
+    words = words_of(tokenizer, config_holder(model))
+    learner = Learner(copies)
     return Taught(
         samples=[],
         observed=_of_lessons(lessons, words, model),

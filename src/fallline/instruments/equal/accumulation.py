@@ -51,14 +51,21 @@ def _in_full_precision(plan: Plan) -> Comparison | None:
 
 def _from_loader(plan: Plan) -> Record | None:
     """An epoch that ends with the big batch: a loop that looks ahead finds nothing else to count."""
-    way = plan.way.but("at once", at_once=plan.k, loader=plan.base.loader, limit=plan.k)
+    way = plan.way.but(
+        "at once",
+        at_once=plan.k,
+        loader=plan.base.loader,
+        limit=plan.k,
+        before=plan.before,
+        budget=plan.budget,
+    )
     try:
         return plan.runs.run(way)
     except Failed as why:
         if "out of memory" in str(
             why
         ):  # of the device: the big batch needs more of it than the loop does
-            way = way.but("at once, offloaded", offload=True)
+            way = way.but("at once, offloaded", offload=True, budget=0)
             return plan.attempt("accumulation", way, "the samples at once do not fit into memory")
         said = f"the loop does not run on the samples of {plan.k} micro-batches at once"
         return plan.attempt("accumulation", way.but("at once, and on", limit=0), said)
@@ -85,13 +92,15 @@ def _as_fed(plan: Plan) -> Record | None:
     said = f"the loop does not run on what its {k} micro-batches were fed, put together"
     if plan.attempt("accumulation", plan.way.but("keeping inputs", keep=inputs), said) is None:
         return None
-    return plan.attempt("accumulation", plan.way.but("at once", at_once=k, feed=inputs), said)
+    return plan.attempt(
+        "accumulation", plan.way.but("at once", at_once=k, feed=inputs, budget=plan.budget), said
+    )
 
 
 def compare_remainder(plan: Plan) -> None:
     """An epoch that ends in the middle of an accumulation, made short so that it comes first."""
     base, k = plan.base, plan.k
-    if k < 2:
+    if k < 2 or plan.way.update or plan.way.optimizer >= 0:
         return
     if base.loader < 0 or base.batches < k or not base.length:
         plan.cannot("remainder", "the length of an epoch is not known")

@@ -49,7 +49,9 @@ def at_once(base: Record, big: Record, k: int = 0) -> Vectors:
     ours = base.backwards[0].divisors
     looked_ahead = base.backwards[0].batches >= min(k, len(base.backwards))
     factor = _meant(ours, first.divisors, k, looked_ahead) * _of_window(base, first, k) / big.scale
-    return {name: values * factor for name, values in first.added.items()}
+    # of several optimizers, only this one's parameters
+    others = set(first.added) - set(base.reached) if base.optimizers > 1 else set()
+    return {name: values * factor for name, values in first.added.items() if name not in others}
 
 
 def _of_window(base: Record, big: Backward, k: int) -> float:

@@ -8,7 +8,7 @@ from fallline.instruments.equal.plan import Plan
 from fallline.instruments.equal.record import Record, Vectors
 from fallline.instruments.equal.report import Comparison, times
 
-__all__ = ["compare_features", "compare_order", "compare_padding"]
+__all__ = ["compare_features", "compare_order", "compare_padding", "compare_precision"]
 
 # what it is called, what is there instead, the rule where it is known to go wrong
 _WITHOUT = {
@@ -131,3 +131,14 @@ def compare_padding(plan: Plan) -> None:
     )
     if other is not None:
         plan.add(judged(plan, "padding", plan.base.unclipped, other.unclipped, "the batch's own padding", f"{more} more positions of padding"))  # fmt: skip
+
+
+def compare_precision(plan: Plan) -> None:
+    """The loop's float32 against float64, which nothing rounds away from. Under autocast float32 is the reference already."""
+    base = plan.base
+    if base.dtype != "float32" or base.processes > 1 or "deepspeed" in base.met:
+        return
+    what, said = "precision", "the loop does not run in float64"
+    other = plan.attempt(what, plan.way.but("in float64", double=True), said)
+    if other is not None:
+        plan.add(judged(plan, what, base.unclipped, other.unclipped, "float32", "float64"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,9 +13,9 @@ from fallline.instruments.equal.loaders import together
 from fallline.taps.patches import Patches, Wrapped
 from fallline.taps.tap import switch
 
-__all__ = ["feed_all", "keep_inputs"]
+__all__ = ["LOSSES", "feed_all", "keep_inputs"]
 
-_LOSSES = [n for n in functional.__all__ if "loss" in n or n in ("cross_entropy", "kl_div", "binary_cross_entropy")] if hasattr(functional, "__all__") else [
+LOSSES = [n for n in functional.__all__ if "loss" in n or n in ("cross_entropy", "kl_div", "binary_cross_entropy")] if hasattr(functional, "__all__") else [
     "cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div", "binary_cross_entropy",
     "binary_cross_entropy_with_logits", "cosine_embedding_loss", "triplet_margin_loss", "gaussian_nll_loss",
 ]  # fmt: skip
@@ -45,7 +46,7 @@ def _patch_calls(patches: Patches, change: Any) -> None:
         return function
 
     patches.patch(nn.Module, "__call__", make)
-    for name in _LOSSES:
+    for name in LOSSES:
         if hasattr(functional, name):
             patches.patch(functional, name, loss, imported=True)
 
@@ -55,6 +56,8 @@ def keep_inputs(patches: Patches, backwards: Any) -> Given:
     given: Given = []
 
     def keep(args: Any, kwargs: Any) -> Any:
+        if backwards() < 0:  # an earlier update
+            return args, kwargs
         while len(given) <= backwards():
             given.append([])
         given[backwards()].append(_kept((args, kwargs)))
@@ -64,11 +67,14 @@ def keep_inputs(patches: Patches, backwards: Any) -> Given:
     return given
 
 
-def feed_all(patches: Patches, given: Given) -> None:
-    """The calls of the first micro-batch get what all of them were given, one after another along the first dimension."""
+def feed_all(patches: Patches, given: Given, now: Callable[[], bool] = lambda: True) -> None:
+    """The calls of the first micro-batch get what all of them were given, one after another along the first dimension. `now`: the
+    update is the one that is looked at."""
     place = [0]
 
     def feed(args: Any, kwargs: Any) -> Any:
+        if not now():
+            return args, kwargs
         number, place[0] = place[0], place[0] + 1
         if number >= len(given[0]):
             return args, kwargs

@@ -75,8 +75,12 @@ def _in_this_process(options: dict[str, Any]) -> None:
 
 def _change(options: dict[str, Any], way: Way) -> None:
     times = way.at_once * way.rank_batches
+    if way.before and isinstance(options["dataset"], torch.utils.data.IterableDataset):
+        raise NotImplementedError("later updates of an IterableDataset cannot be made at once")
+    if way.before:
+        _by_batches(options)
     if options.get("batch_sampler") is not None:
-        options["batch_sampler"] = _Batches(options["batch_sampler"], times, way.limit)
+        options["batch_sampler"] = _Batches(options["batch_sampler"], times, way.limit, way.before)
     elif options.get("batch_size", 1) is not None:
         size = options.get("batch_size", 1)
         if isinstance(options["dataset"], torch.utils.data.IterableDataset):
@@ -93,6 +97,16 @@ def _change(options: dict[str, Any], way: Way) -> None:
         _reverse(options)
     if way.pad:
         _pad(options, way.pad)
+
+
+def _by_batches(options: dict[str, Any]) -> None:
+    """A batch size, made a batch sampler: the batches before a later update keep their size."""
+    if options.get("batch_sampler") is not None:
+        return
+    size, last = options.pop("batch_size", 1), options.pop("drop_last", False)
+    generator, shuffle = options.get("generator"), options.pop("shuffle", None)
+    sampler = options.pop("sampler", None) or _sampler(options["dataset"], shuffle, generator)
+    options["batch_sampler"] = torch.utils.data.BatchSampler(sampler, size, last)
 
 
 def _sampler(dataset: Any, shuffle: Any, generator: Any) -> Any:
@@ -129,22 +143,24 @@ class _First(_Inner):
 
 
 class _Batches(_Inner):
-    """So many batches of a batch sampler made one, and no more than `limit` of its own."""
+    """So many batches of a batch sampler made one, and no more than `limit` of its own; the first `before` as they are."""
 
-    def __init__(self, inner: Any, times: int, limit: int) -> None:
+    def __init__(self, inner: Any, times: int, limit: int, before: int = 0) -> None:
         super().__init__(inner)
-        self.__dict__.update(_times=times, _limit=limit)
+        self.__dict__.update(_times=times, _limit=limit, _before=before)
 
     def __iter__(self) -> Iterator[list[Any]]:
         batches = iter(self._inner)
+        yield from islice(batches, self._before)
         if self._limit:
             batches = islice(batches, self._limit)
         while group := list(islice(batches, self._times)):
             yield [index for batch in group for index in batch]
 
     def __len__(self) -> int:
-        whole = min(len(self._inner), self._limit) if self._limit else len(self._inner)
-        return -(-whole // int(self._times))
+        whole = len(self._inner) - self._before
+        whole = min(whole, self._limit) if self._limit else whole
+        return int(self._before - (-whole // self._times))
 
 
 def _fetch(original: Wrapped) -> Wrapped:

@@ -28,6 +28,16 @@ class Plan:
     def k(self) -> int:
         return len(self.base.backwards)
 
+    @property
+    def budget(self) -> int:
+        """What activations may take in one of the other ways: as much as the loop takes altogether."""
+        return self.base.device_peak or self.base.host_peak
+
+    @property
+    def before(self) -> int:
+        """Batches of the loader that earlier updates are made of."""
+        return self.way.update * self.base.batches
+
     def add(self, comparison: Comparison | None) -> None:
         if comparison is not None:
             self.answer.comparisons.append(comparison)

@@ -77,8 +77,11 @@ class Record:
     calls: int = 0  # of modules in one forward pass
     optimizer: str = ""
     optimizers: int = 1  # that the script makes
+    chosen: int = 0  # which of them this update is of
     processes: int = 1
     framework: str = ""
+    host_peak: int = 0  # bytes
+    device_peak: int = 0
     status: int = 0
     error: str = ""
     logged: list[tuple[str, float, str, int]] = field(default_factory=list)  # by an evaluation
@@ -96,9 +99,18 @@ class Recorder(Observer):
     """Hears of a run up to its first step."""
 
     def __init__(
-        self, met: set[str], *, at_backward: bool = False, draws: SampleDraws | None = None
+        self,
+        met: set[str],
+        *,
+        at_backward: bool = False,
+        draws: SampleDraws | None = None,
+        update: int = 0,
+        optimizer: int = -1,
     ) -> None:
-        """`at_backward`: the first backward is enough. `draws` hear which samples a batch has."""
+        """`at_backward`: the first backward is enough. `draws` hear which samples a batch has. `update`, `optimizer`: which
+        update is recorded, and of which optimizer, counted as they are made (-1: the first that steps)."""
+        self.to_pass = update  # updates that come before the one that is recorded
+        self._wanted = optimizer
         self.record = Record()
         self._draws = draws
         self._taken: list[str] = []  # the samples of the batch that was read last
@@ -218,7 +230,7 @@ class Recorder(Observer):
         now = self._gradients()
         self.record.backwards[-1].added = difference(now, self._before)
         self._before = {}
-        if self._at_backward:
+        if self._at_backward and not self.to_pass and self._feeds_wanted():
             self.over = True
             self._finish()
 
@@ -245,12 +257,40 @@ class Recorder(Observer):
 
     # -- the step ------------------------------------------------------------------------------------------------
 
+    def _feeds_wanted(self) -> bool:
+        """Whether the last backward gave a gradient to the optimizer that is looked at."""
+        if self._wanted < 0:
+            return True
+        held = self._names_of(self._optimizers[self._wanted])
+        added = self.record.backwards[-1].added
+        self.record.backwards[-1].added = {n: v for n, v in added.items() if n in held}
+        if any(bool(v.any()) for v in self.record.backwards[-1].added.values()):
+            return True
+        self.record.backwards.pop()
+        return False
+
+    def _is_wanted(self, optimizer: Any) -> bool:
+        if self._wanted < 0:  # the first that steps is the one
+            self._wanted = next(i for i, o in enumerate(self._optimizers) if o is optimizer)
+        chosen = self._optimizers[self._wanted] if self._wanted < len(self._optimizers) else None
+        return chosen is optimizer
+
+    def _begin_again(self) -> None:
+        """What was recorded so far belongs to an earlier update."""
+        kept, self.record = self.record, Record()
+        self.record.scale, self.record.dtype = kept.scale, kept.dtype
+        self._closed = False
+        self._samples = 0
+        self._read, self._indices = {}, {}
+
     def step_begins(self, optimizer: Any) -> None:
-        if not self.record.stepped:
+        if not self.record.stepped and not self.to_pass and self._is_wanted(optimizer):
             self._reach(optimizer)
 
     def _closure_ends(self, call: ClosureCall) -> None:
         """The last backward was inside of the step. A closure that is evaluated again is a search of the optimizer's own."""
+        if self.to_pass or not self._is_wanted(call.optimizer):
+            return
         if not self.record.stepped and not self._closed:
             self._closed = True
             with silence():
@@ -265,13 +305,23 @@ class Recorder(Observer):
         record.unclipped = {n: v for n, v in record.unclipped.items() if n in held}
         for backward in record.backwards:
             backward.added = {n: v for n, v in backward.added.items() if n in held}
+        if len(self._optimizers) > 1:  # a backward that is only for the others
+            fed = [b for b in record.backwards if any(bool(v.any()) for v in b.added.values())]
+            record.backwards = fed or record.backwards
         self._parameters_before = self._values(held)
         at = user_line()
         record.step_path, record.step_line = (at.path, at.line) if at else ("", 0)
         record.optimizer, record.optimizers = type(optimizer).__name__, len(self._optimizers)
+        record.chosen = self._wanted
 
     def step_ends(self, optimizer: Any) -> None:
         if self.record.stepped:
+            return
+        if not self._is_wanted(optimizer):
+            return
+        if self.to_pass:
+            self.to_pass -= 1
+            self._begin_again()
             return
         held = self._names_of(optimizer)
         self.record.moved = difference(self._values(held), self._parameters_before)
@@ -293,9 +343,16 @@ class Recorder(Observer):
 
     def _names(self) -> dict[int, str]:
         found: dict[int, str] = {}
-        for model in self._models:
-            for name, parameter in model.named_parameters():
-                found.setdefault(id(parameter), plain_name(name))
+        taken: set[str] = set()
+        for number, model in enumerate(self._models):
+            for long_name, parameter in model.named_parameters():
+                name = plain_name(long_name)
+                if id(parameter) not in found:
+                    # two models may call their parameters the same
+                    found[id(parameter)] = (
+                        f"{name} of model {number + 1}" if name in taken else name
+                    )
+                    taken.add(found[id(parameter)])
         return found
 
     def _named(self) -> dict[str, Tensor]:

@@ -44,6 +44,8 @@ class Equal:
     unvaried: list[Unvaried] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     runs: int = 0
+    # peak bytes of the loop as written, and of the other way that took most: host, device
+    memory: dict[str, tuple[int, int]] = field(default_factory=dict)
     partial: bool = False
     status: int = 0  # of the script, where it failed
 

@@ -67,6 +67,14 @@ class Runs:
         """For files of the runs; it goes away with them."""
         return self._folder.name
 
+    def memory(self) -> dict[str, tuple[int, int]]:
+        """Peak bytes on the host and on a device: of the first run, and the most of any other."""
+        peaks = [(r.host_peak, r.device_peak) for records in self._known.values() for r in records]
+        if not peaks:
+            return {}
+        most = (max(h for h, _ in peaks), max(d for _, d in peaks))
+        return {"as_written": peaks[0], "most": most}
+
     def run(self, way: Way, *, again: bool = False) -> Record:
         """The record of rank 0. `Failed` where the script raised before its update was complete."""
         return self.ranks(way, again=again)[0]

@@ -111,10 +111,11 @@ def _optimizer_kernels(patches: Patches, met: Met, off: bool) -> None:
 
 
 def _channels_last(patches: Patches, met: Met, off: bool) -> None:
+    """Of models and of what they are given: either alone makes the convolutions between them use it."""
     formats = (torch.channels_last, torch.channels_last_3d)
 
     def make(original: Wrapped) -> Wrapped:
-        def to(self: Any, *args: Any, **kwargs: Any) -> Any:
+        def change(self: Any, *args: Any, **kwargs: Any) -> Any:
             if kwargs.get("memory_format") in formats:
                 met.add("channels_last")
                 if off:
@@ -123,9 +124,12 @@ def _channels_last(patches: Patches, met: Met, off: bool) -> None:
                         return self
             return original(self, *args, **kwargs)
 
-        return to
+        return change
 
     patches.patch(torch.nn.Module, "to", make)
+    for name in ("to", "contiguous"):
+        inherited = getattr(torch.Tensor, name)  # from a class that cannot be patched
+        patches.patch(torch.Tensor, name, lambda _, plain=inherited: make(plain))  # type: ignore[misc]
 
 
 _FEATURES: dict[str, Callable[[Patches, Met, bool], None]] = {

@@ -27,7 +27,14 @@ class Way:
     )
     labels: bool = False  # labels that are shifted twice are shifted once
     offload: bool = False  # what the forward pass keeps for the backward waits in the host's memory
+    budget: int = 0  # bytes that the forward pass may keep, 0: all that it wants
     launched: bool = False  # started as torchrun starts a rank, also where there is only one
+    update: int = 0  # which update is looked at; those before it are made as written
+    before: int = 0  # so many batches of the loader come before it
+    optimizer: int = (
+        -1
+    )  # which optimizer's, counted in the order they are made; -1: the first that steps
+    double: bool = False  # models and what they are given in float64
     keep: str = ""  # a file for what models and losses are given
     feed: str = ""  # such a file: all of it is given at once
 

@@ -19,8 +19,8 @@ from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
 from fallline.instruments.script import Observer
-from fallline.instruments.tensors import tensors_in
 from fallline.location import Location
+from fallline.replay.tensors import tensors_in
 from fallline.taps.frames import place
 
 __all__ = ["Account", "Entry", "Exhausted", "Ledger", "Peak", "is_out_of_memory"]

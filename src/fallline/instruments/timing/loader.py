@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from fallline.engine import rng
 from fallline.instruments.frame import Progress
-from fallline.instruments.tensors import tensors_in
+from fallline.replay.tensors import tensors_in
 
 __all__ = ["Loading", "Trial", "try_loader"]
 

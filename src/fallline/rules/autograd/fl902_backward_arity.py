@@ -11,6 +11,7 @@ from fallline.flow.functions import Method, functions_in, own_nodes
 from fallline.flow.values import siblings_before
 from fallline.rule import Rule
 from fallline.syntax import Module
+from fallline.syntax.nodes import is_name
 
 # Methods of a tensor that give back one tensor: `grad_output.clone()` is one gradient, not a tuple.
 _ONE_TENSOR = frozenset(
@@ -316,7 +317,7 @@ def _assigned(method: Method, name: str) -> list[ast.expr]:
             case ast.Name(written, ast.Store()) if written == name:
                 stores += 1
             case ast.Assign(targets, value):
-                values += [value for t in targets if isinstance(t, ast.Name) and t.id == name]
+                values += [value for t in targets if is_name(t, name)]
     return values if len(values) == stores else []
 
 
@@ -350,6 +351,6 @@ def _from_saved(method: Method, name: str) -> bool:
     for node in own_nodes(method):
         match node:
             case ast.Assign([*_, ast.Tuple(elts)], ast.Attribute(attr="saved_tensors")):
-                if any(isinstance(e, ast.Name) and e.id == name for e in elts):
+                if any(is_name(e, name) for e in elts):
                     return True
     return False

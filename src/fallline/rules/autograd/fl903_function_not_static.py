@@ -10,6 +10,7 @@ from fallline.finding import Edit, Finding, Fix, Severity
 from fallline.flow.functions import AutogradFunction, Method, functions_in, head
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
+from fallline.syntax.nodes import is_name
 
 _STATIC = ("forward", "backward", "setup_context", "vjp", "jvp", "vmap")
 
@@ -242,4 +243,4 @@ def _made_static(node: ast.ClassDef) -> set[str]:
 
 
 def _instantiated(module: Module, name: str) -> bool:
-    return any(isinstance(c.func, ast.Name) and c.func.id == name for c in module.all(ast.Call))
+    return any(is_name(c.func, name) for c in module.all(ast.Call))

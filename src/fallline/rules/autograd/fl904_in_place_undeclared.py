@@ -197,11 +197,32 @@ Scale.apply(torch.ones(3, requires_grad=True) * 2, 3.0).sum().backward()
             # what is marked dirty, of several inputs, is left to the author
             if function.forward is None or function.calls("mark_dirty"):
                 continue
+            told: set[str] = set()
             for node, name in _changes(function, function.forward):
+                if name in told:
+                    continue
+                told.add(name)
                 yield self.finding(
                     module.location(node),
                     f"forward changes its input `{name}` in place without `ctx.mark_dirty`, so what is computed from it later gets a wrong gradient. Call `ctx.mark_dirty({name})`, or work on a clone",
+                    # nobody sees it where the input is a value of the moment, as logits are
+                    severity=None if _returns(function.forward, name) else Severity.INFO,
                 )
+
+
+def _returns(forward: Method, name: str) -> bool:
+    """The changed input is handed on as the result, or as one of them."""
+    for node in own_nodes(forward):
+        match node:
+            case ast.Return(ast.Tuple(results)):
+                pass
+            case ast.Return(ast.expr() as result):
+                results = [result]
+            case _:
+                continue
+        if any(isinstance(r, ast.Name) and r.id == name for r in results):
+            return True
+    return False
 
 
 def _changes(function: AutogradFunction, forward: Method) -> Iterator[tuple[ast.AST, str]]:

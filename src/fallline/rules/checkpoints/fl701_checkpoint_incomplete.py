@@ -23,6 +23,7 @@ from fallline.flow.checkpoints import (
 from fallline.flow.handed import handed_saves, keepers
 from fallline.rule import Rule
 from fallline.syntax import Module
+from fallline.syntax.nodes import is_name
 
 _CONTINUES = re.compile(r"resum|restor", re.IGNORECASE)
 _NAMES = {"optimizer": "the optimizer", "scheduler": "the scheduler", "scaler": "the GradScaler"}
@@ -465,7 +466,7 @@ def _mentions(
     """Whether a function names the one that saves; `self.save` is that of its own class."""
     owner, here = module.class_(saving), module.class_(home)
     for node in ast.walk(home):
-        if isinstance(node, ast.Name) and node.id == saving.name:
+        if is_name(node, saving.name):
             return True
         # not `wandb.save`
         if (
@@ -473,7 +474,7 @@ def _mentions(
             and node.attr == saving.name
             and module.resolve(node) is None
         ):
-            own = isinstance(node.value, ast.Name) and node.value.id == "self"
+            own = is_name(node.value, "self")
             if not (own and owner is not None and here is not owner):
                 return True
     return False

@@ -10,6 +10,7 @@ from fallline.finding import Finding, Severity
 from fallline.flow.calls import last_name
 from fallline.rule import Rule
 from fallline.syntax import Module
+from fallline.syntax.nodes import is_name
 
 _WINDOW_ENDS = re.compile(r"accumul|sync_gradients")
 
@@ -194,7 +195,7 @@ def _counts_updates(module: Module, name: str) -> bool:
     """Every `name += 1` is under a test for the end of an accumulation window."""
     tests = []
     for added in module.all(ast.AugAssign):
-        if isinstance(added.target, ast.Name) and added.target.id == name:
+        if is_name(added.target, name):
             test = module.enclosing(added, ast.If)
             tests.append(module.segment(test.test) if test is not None else "")
     return bool(tests) and all(_WINDOW_ENDS.search(text) for text in tests)

@@ -15,6 +15,7 @@ from fallline.flow.ranks import (
 )
 from fallline.rule import Rule
 from fallline.syntax import Module
+from fallline.syntax.nodes import below
 
 # Any of these says that somebody has thought of who reads what.
 _SHARED_OUT = re.compile(
@@ -52,11 +53,7 @@ for epoch in range(epochs):
         homes = {id(module): (module, [*module.calls(_LOADER)])}
         for call in module.all(ast.Call):
             for home, function in called_functions(module, call):
-                inside = [
-                    c
-                    for c in ast.walk(function)
-                    if isinstance(c, ast.Call) and home.resolve(c.func) == _LOADER
-                ]
+                inside = [c for c in below(function, ast.Call) if home.resolve(c.func) == _LOADER]
                 if home is not module and inside:
                     homes.setdefault(id(home), (home, []))[1].extend(inside)
         if any(_SHARED_OUT.search(_code(home)) for home, _ in homes.values()):

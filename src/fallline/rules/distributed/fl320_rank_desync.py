@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -89,9 +90,13 @@ dist.destroy_process_group()
         index, (gap, position, rank) = apart[0]
         name = self._name(first, position)
         agreed = max((i for i in common if i < index), default=None)
+        odd = _odd_one(tracks, index)
+        between = (
+            f"rank {first.rank} and rank {rank}" if odd is None else f"rank {odd} and the others"
+        )
         return self.finding(
             first.at,
-            f"Ranks have drifted apart: before update {index}, {name} differs between rank {first.rank} and rank {rank} by "
+            f"Ranks have drifted apart: before update {index}, {name} differs between {between} by "
             f"{gap:.2g} of its size"
             + ("" if agreed is None else f"; before update {agreed} they still agreed")
             + ". Their gradients no longer fit one model: find the update that is not synchronised.",
@@ -101,6 +106,7 @@ dist.destroy_process_group()
             last_agreed=agreed,
             threshold=self.tolerance,
             ranks=[t.rank for t in tracks],
+            rank=odd,
             optimizer=first.optimizer,
         )
 
@@ -126,3 +132,13 @@ dist.destroy_process_group()
         if track.samples and position < len(track.samples[0].layout.parameters):
             return f"'{track.samples[0].layout.parameters[position].name}'"
         return f"parameter {position}"
+
+
+def _odd_one(tracks: list[Any], index: int) -> int | None:
+    """The rank that differs from all others, which agree; of two that differ nobody knows which one is right."""
+    prints = [tuple(t.fingerprints[index]) for t in tracks]
+    common, count = Counter(prints).most_common(1)[0]
+    if len(tracks) < 3 or count != len(tracks) - 1:
+        return None
+    odd: int = next(t.rank for t, known in zip(tracks, prints, strict=True) if known != common)
+    return odd

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from fallline.finding import Edit, Finding, Fix
 from fallline.location import Location
 from fallline.syntax import Editor, Module
+from fallline.syntax.nodes import below, names_bound, names_read
 
 __all__ = ["lone_statement", "move_to", "moved_before_step", "stepped", "steps_once", "way_in"]
 
@@ -38,7 +39,7 @@ def steps_once(block: list[ast.stmt], step: ast.stmt) -> bool:
     optimizer = stepped(step)
     if optimizer is None:
         return False
-    calls = (n for s in block for n in ast.walk(s) if isinstance(n, ast.Call))
+    calls = (n for s in block for n in below(s, ast.Call))
     found = [c for c in calls if (o := _optimizer(c)) and ast.dump(o) == ast.dump(optimizer)]
     return len(found) == 1
 
@@ -92,15 +93,11 @@ def _optimizer(call: ast.Call) -> ast.expr | None:
 
 
 def _reads(node: ast.AST) -> set[str]:
-    """The plain names a piece of code reads."""
-    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+    return {n.id for n in names_read(node)}
 
 
 def _writes(node: ast.AST) -> set[str]:
-    """The plain names a piece of code binds."""
-    return {
-        n.id for n in ast.walk(node) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)
-    }
+    return {n.id for n in names_bound(node)}
 
 
 def _independent(statement: ast.stmt, passed: Iterable[ast.stmt]) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 from fallline.events import Backward, Clip, GradWrite, Trace, Window, scale_free, windows
 from fallline.finding import Finding, Fix, Severity
-from fallline.flow.divisions import added_undivided
+from fallline.flow.divisions import added_undivided, items_ignored
 from fallline.rule import Rule
 from fallline.rules.gradients._specimens import SETUP
 from fallline.syntax import Editor, Module
@@ -67,6 +67,14 @@ class AccumulationUnscaled(Rule):
                 "The loss is divided by the tokens of the whole accumulation window (`num_items_in_batch`) and the Trainer does not divide again, so this term is added in "
                 "full on every micro-batch and weighs that many times too much. Scale it by this micro-batch's share of the tokens.",
                 severity=Severity.WARNING,
+            )
+
+        for method in items_ignored(module):
+            yield self.finding(
+                module.location(method),
+                "This compute_loss() ignores `num_items_in_batch`. If the model's forward() takes **kwargs, the Trainer leaves the division to it, and nothing divides the "
+                "loss by the accumulation steps. Set `self.model_accepts_loss_kwargs = False` after super().__init__(), and the Trainer divides.",
+                severity=Severity.INFO,
             )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:

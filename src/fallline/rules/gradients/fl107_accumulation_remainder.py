@@ -72,6 +72,8 @@ class AccumulationRemainder(Rule):
         }
         if any(_stepped_after(trace, end, optimizer) for end in left):
             return  # what is left over in one pass is stepped: the loop knows about it
+        if rhythm.step.other_way:
+            return  # `or step + 1 == self.len_epoch`: the author thought of the end
         for end, rest in left.items():
             fate = _fate(trace, end, rest, mine, rhythm)
             if fate is not None:
@@ -279,6 +281,7 @@ def _fate(
                 # A counter that runs on across epochs makes a full window here, not a longer one.
                 longer = 0 < index < len(mine) and (
                     len(mine[index].micro) == len(mine[index - 1].micro) + rest
+                    or _seen(mine[index], rhythm) == rhythm.size + rest
                 )
                 return "leak into the first update of the next epoch" if longer else None
             case _ if clears(trace, event, optimizer):
@@ -286,6 +289,11 @@ def _fate(
     # a loop that makes a new loader for each of its files passes over the data several times as well
     passes = [e for e in trace.of(EpochEnd) if e.loader == end.loader or e.at == end.at]
     return "are dropped" if trace.complete and len(passes) == 1 else None
+
+
+def _seen(window: Window, rhythm: _Rhythm) -> int:
+    """How many micro-batches of this loss the step of a window sees."""
+    return sum(1 for b in window.alive if b.loss == rhythm.loss)
 
 
 def _ends_the_data(trace: Trace, window: Window) -> bool:

@@ -13,6 +13,7 @@ from fallline.events import (
     GradRead,
     GradWrite,
     Loader,
+    Model,
     Sampler,
     Step,
     Trace,
@@ -52,6 +53,8 @@ class GradientNeverUsed(Rule):
                 backward,
                 "Nothing uses the gradients of this backward(): no optimizer steps them and no code reads them, so the model does not learn "
                 "from this loss. Call optimizer.step() after it, or remove it.",
+                # which network an optimizer holds is not always seen
+                severity=None if trace.live or not trace.of(Step) else Severity.INFO,
             )
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
@@ -159,11 +162,18 @@ for epoch in range(2):
 
 def _stepped(trace: Trace, backward: Backward) -> bool:
     """Some optimizer may step what this backward reaches, at any time later."""
+    reached = _with_parts(trace, backward.parameters or frozenset())
     for step in trace.of(Step):
         mine = trace.held_by(step.optimizer)
-        if not backward.parameters or mine is None or not mine.isdisjoint(backward.parameters):
+        if not reached or mine is None or not _with_parts(trace, mine).isdisjoint(reached):
             return True
     return False
+
+
+def _with_parts(trace: Trace, sets: frozenset[str]) -> frozenset[str]:
+    """These parameter sets, and those of the models inside: a trainer module holds the network that the optimizer steps."""
+    inside = (model.parts or frozenset() for model in trace.objects_of(Model) if model.id in sets)
+    return sets.union(*inside)
 
 
 def _whole_program(trace: Trace, backward: Backward) -> bool:

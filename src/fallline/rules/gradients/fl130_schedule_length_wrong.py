@@ -14,7 +14,7 @@ from fallline.flow.values import values_of
 from fallline.location import Location
 from fallline.rule import Rule
 from fallline.rules.gradients._specimens import SETUP
-from fallline.syntax import Module
+from fallline.syntax import Editor, Module
 
 __all__ = ["ScheduleLengthWrong"]
 
@@ -277,7 +277,7 @@ def _at_boundary(module: Module, step: ast.Call) -> bool:
     for up in module.parents(step):
         if isinstance(up, ast.If) and below in up.body:
             text = module.segment(up.test)
-            window = "%" in text and "accum" in text.lower()
+            window = "%" in text and ("accum" in text.lower() or _backward_before(module, up))
             steps = [
                 n
                 for s in up.body
@@ -292,6 +292,18 @@ def _at_boundary(module: Module, step: ast.Call) -> bool:
             return False
         below = up
     return False
+
+
+def _backward_before(module: Module, boundary: ast.If) -> bool:
+    """A backward of every iteration comes right before this test, in the same block."""
+    block = Editor(module).block_of(boundary)
+    before = block[: block.index(boundary)]
+    return any(
+        isinstance(n, ast.Call) and last_name(n) == "backward"
+        for s in before
+        if isinstance(s, ast.Expr | ast.With)
+        for n in ast.walk(s)
+    )
 
 
 def _before_the_split(module: Module, written: list[ast.AST]) -> bool:

@@ -15,6 +15,7 @@ from fallline.flow.modules import is_module, looks_like_model
 from fallline.flow.values import values_of
 from fallline.rules._observed import Observed
 from fallline.syntax import Module
+from fallline.syntax.nodes import below
 
 __all__ = ["TargetNotDetached"]
 
@@ -248,11 +249,9 @@ def _own_prediction(
 
 def _words(node: ast.expr) -> str:
     """The names in an expression, in one string with borders between them."""
-    attributes = (n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute))
+    attributes = (n.attr for n in below(node, ast.Attribute))
     keys = (
-        str(n.slice.value)
-        for n in ast.walk(node)
-        if isinstance(n, ast.Subscript) and isinstance(n.slice, ast.Constant)
+        str(n.slice.value) for n in below(node, ast.Subscript) if isinstance(n.slice, ast.Constant)
     )
     return " _".join(["", *sorted(names_in(node)), *attributes, *keys])
 

@@ -12,6 +12,7 @@ from fallline.flow.values import values_of
 from fallline.rule import Rule
 from fallline.rules.gradients._specimens import SETUP
 from fallline.syntax import Module
+from fallline.syntax.nodes import below
 
 __all__ = ["LearningRateFeedback"]
 
@@ -178,10 +179,8 @@ def _grows_with_time(module: Module, value: ast.expr, depth: int = 0) -> ast.exp
             return next(
                 (
                     n
-                    for n in ast.walk(value)
-                    if isinstance(n, ast.Call)
-                    and last_name(n) == "cos"
-                    and _has_time(module, *n.args)
+                    for n in below(value, ast.Call)
+                    if last_name(n) == "cos" and _has_time(module, *n.args)
                 ),
                 None,
             )
@@ -189,9 +188,7 @@ def _grows_with_time(module: Module, value: ast.expr, depth: int = 0) -> ast.exp
 
 
 def _has_time(module: Module, *nodes: ast.AST) -> bool:
-    named = names_in(*nodes) | {
-        n.attr for node in nodes for n in ast.walk(node) if isinstance(n, ast.Attribute)
-    }
+    named = names_in(*nodes) | {n.attr for node in nodes for n in below(node, ast.Attribute)}
     return any(_TIME.match(name) for name in named)
 
 

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from fallline.finding import Finding, Severity
-from fallline.flow.calls import last_name
+from fallline.flow.calls import last_name, same
 from fallline.flow.gradients import takes_no_gradient
 from fallline.flow.losses import differentiated, loss_calls, trained_names
 from fallline.flow.makers import class_of
 from fallline.flow.values import values_of
 from fallline.rules._observed import Observed
 from fallline.syntax import Module
-from fallline.syntax.nodes import walk
+from fallline.syntax.nodes import below, walk
 
 __all__ = ["LossWithoutGraph"]
 
@@ -103,7 +103,9 @@ Keep the tensors as they come out of the model, up to the backward.
                 continue
             for term in _terms(statement.value):
                 cut = _cut_loss(module, term) or _cut_inputs(module, term)
-                if cut is not None and not _also_whole(statement, cut):
+                if cut is not None and not (
+                    _also_whole(statement, cut) or _whole_otherwise(module, statement, cut)
+                ):
                     yield self.finding(
                         module.location(term),
                         f"`{module.segment(cut)}` has no graph, so this term of `{trained}` trains nothing: it only changes the number that is printed. "
@@ -301,6 +303,20 @@ def _trained_by(module: Module, statement: ast.Assign | ast.AugAssign) -> str | 
     return None
 
 
+def _whole_otherwise(module: Module, statement: ast.Assign | ast.AugAssign, cut: ast.expr) -> bool:
+    """`if train: total += loss` and `else: total += loss.item()`: only the number is wanted here."""
+    up = module.parent(statement)
+    if not isinstance(up, ast.If) or not isinstance(statement, ast.AugAssign):
+        return False
+    whole = next((n for n in below(cut, ast.Name)), None)
+    others = up.orelse if statement in up.body else up.body
+    return any(
+        isinstance(s, ast.AugAssign) and same(s.target, statement.target) and same(s.value, whole)
+        for s in others
+        if whole is not None
+    )
+
+
 def _terms(value: ast.expr) -> Iterator[ast.expr]:
     """The terms of a sum, without their weights."""
     match value:
@@ -376,15 +392,13 @@ def _also_whole(statement: ast.stmt, cut: ast.expr) -> bool:
     base = (
         cut.func.value if isinstance(cut, ast.Call) and isinstance(cut.func, ast.Attribute) else cut
     )
-    names = {n.id for n in ast.walk(base) if isinstance(n, ast.Name)}
+    names = {n.id for n in below(base, ast.Name)}
     others = [
-        n
-        for n in ast.walk(statement)
-        if isinstance(n, ast.Name) and n.id in names and isinstance(n.ctx, ast.Load)
+        n for n in below(statement, ast.Name) if n.id in names and isinstance(n.ctx, ast.Load)
     ]
     return len(others) > len(names) or (
         isinstance(statement, ast.AugAssign)
-        and bool(names & {t.id for t in ast.walk(statement.target) if isinstance(t, ast.Name)})
+        and bool(names & {t.id for t in below(statement.target, ast.Name)})
     )
 
 

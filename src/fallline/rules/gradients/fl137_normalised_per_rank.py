@@ -12,7 +12,7 @@ from fallline.flow.losses import trained_names
 from fallline.flow.values import values_of
 from fallline.rule import Rule
 from fallline.syntax import Module
-from fallline.syntax.nodes import walk
+from fallline.syntax.nodes import below, is_name, walk
 
 __all__ = ["NormalisedPerRank"]
 
@@ -238,7 +238,7 @@ def _was_reduced(module: Module, statement: ast.stmt, name: str) -> bool:
             if name in names_in(*call.args) or name in names_in(call.func):
                 return True
     value = statement.value if isinstance(statement, ast.Assign | ast.AugAssign) else None
-    calls = [n for n in ast.walk(value) if isinstance(n, ast.Call)] if value is not None else []
+    calls = [n for n in below(value, ast.Call)] if value is not None else []
     return any(last_name(c) in _REDUCES or last_name(c) in {"item", "detach"} for c in calls)
 
 
@@ -254,7 +254,7 @@ def _returns_loss(module: Module, statement: ast.stmt, name: str) -> bool:
     returns = [
         r for r in module.all(ast.Return) if module.function(r) is function and r.value is not None
     ]
-    return any(isinstance(r.value, ast.Name) and r.value.id == name for r in returns)
+    return any(is_name(r.value, name) for r in returns)
 
 
 def _is_gradient(node: ast.expr) -> bool:
@@ -267,7 +267,7 @@ def _is_gradient(node: ast.expr) -> bool:
 def _over_whole_model(module: Module, node: ast.AST) -> bool:
     """In a loop over `model.parameters()`; the groups of an optimizer may hold parameters that DDP does not."""
     loop = module.enclosing(node, ast.For)
-    calls = [n for n in ast.walk(loop.iter) if isinstance(n, ast.Call)] if loop is not None else []
+    calls = [n for n in below(loop.iter, ast.Call)] if loop is not None else []
     return any(last_name(c) in {"parameters", "named_parameters"} for c in calls)
 
 

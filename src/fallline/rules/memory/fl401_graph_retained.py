@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from fallline.events import Backward, Batch, Event, Forward, Keep, Mode, Optimizer, Step, Trace
 from fallline.finding import Finding, Fix, Severity
+from fallline.flow.kept import appended_in_training_step, not_detached_like_the_others
 from fallline.location import Location
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
@@ -31,7 +32,7 @@ class GraphRetained(Rule):
     references = (
         "https://docs.pytorch.org/docs/stable/notes/faq.html#my-model-reports-cuda-runtime-error-2-out-of-memory",
     )
-    tokens = (b".backward(",)
+    tokens = (b".backward(", b"detach()", b"training_step")
 
     wrong = (
         """\
@@ -155,6 +156,21 @@ for epoch in range(2):
                     f"A tensor {how} and never reaches a backward, so memory grows with every iteration. Keep its .detach() or .item() instead.",
                     severity=None if sure else Severity.INFO,
                 )
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        """Where no loop is in view: what a function hands out for the log, and what a training step keeps."""
+        for value in not_detached_like_the_others(module):
+            yield self.finding(
+                module.location(value),
+                f"`{module.segment(value)}` goes into the log with its graph, unlike the other values here, so every entry that is kept holds a graph. Add .detach().",
+                severity=Severity.WARNING,
+            )
+        for call in appended_in_training_step(module):
+            yield self.finding(
+                module.location(call),
+                "training_step() keeps what it returns for the backward, with its graph, so memory grows with every batch until the list is cleared. Keep its .detach().",
+                severity=Severity.WARNING,
+            )
 
     def refutes(self, trace: Trace) -> Iterator[Location]:
         """What one setting walks is not kept for nothing: only that setting's loss is evaluated, not trained."""

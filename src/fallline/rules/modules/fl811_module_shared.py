@@ -11,6 +11,7 @@ from fallline.flow.calls import last_name, same
 from fallline.flow.modules import annotates_module, construction, has_state
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
+from fallline.syntax.nodes import below, is_name
 
 __all__ = ["ModuleShared"]
 
@@ -159,7 +160,7 @@ def _repeated(module: Module) -> Iterator[tuple[ast.expr, ast.expr]]:
     for comprehension in module.all(ast.ListComp):
         match comprehension:
             case ast.ListComp(ast.Name(layer_name) as layer, [ast.comprehension(target=target)]):
-                drawn = {n.id for n in ast.walk(target) if isinstance(n, ast.Name)}
+                drawn = {n.id for n in below(target, ast.Name)}
                 if layer_name not in drawn:
                     yield comprehension, layer
             case ast.ListComp(ast.Call() as block, [ast.comprehension(iter=over)]):
@@ -180,8 +181,8 @@ def _given(module: Module, node: ast.expr) -> bool:
 def _builds(module: Module, name: ast.Name) -> bool:
     """`conv(n_feats, n_feats, 3)` in the constructor: whatever its annotation says, it makes layers."""
     function = module.function(name)
-    calls = (n for n in ast.walk(function or name) if isinstance(n, ast.Call))
-    return any(isinstance(c.func, ast.Name) and c.func.id == name.id for c in calls)
+    calls = (n for n in below(function or name, ast.Call))
+    return any(is_name(c.func, name.id) for c in calls)
 
 
 def _has_weights(module: Module, layer: ast.expr) -> bool:

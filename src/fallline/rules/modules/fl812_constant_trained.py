@@ -10,6 +10,7 @@ from fallline.finding import Finding, Severity
 from fallline.flow.calls import last_name, of_self
 from fallline.rule import Rule
 from fallline.syntax import Module
+from fallline.syntax.nodes import below
 
 _SAYS_FIXED = re.compile(
     r"\bfixed\b|\bfrozen\b|not (be )?(trained|learned)|non-?(trainable|learnable)|\bconstant\b",
@@ -126,8 +127,8 @@ def _filled(module: Module) -> Iterator[tuple[ast.stmt, str]]:
 def _is_table(module: Module, node: ast.expr) -> bool:
     """Made by a function that says so, through names and changes of shape or type."""
     made = module.value(node)
-    calls = (n for n in ast.walk(made) if isinstance(n, ast.Call))
-    names = (n for n in ast.walk(made) if isinstance(n, ast.Name) and n is not made)
+    calls = (n for n in below(made, ast.Call))
+    names = (n for n in below(made, ast.Name) if n is not made)
     return any(_FIXED_TABLE.search(last_name(c)) for c in calls) or any(
         isinstance(value := module.value(n), ast.Call) and _FIXED_TABLE.search(last_name(value))
         for n in names

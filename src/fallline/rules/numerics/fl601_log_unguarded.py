@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from fallline.finding import Finding, Fix, Severity
 from fallline.flow.algebra import DEAD_BRANCH, Range
-from fallline.flow.calls import operations, receiver
+from fallline.flow.calls import last_name, operations, receiver
 from fallline.flow.gradients import takes_no_gradient
 from fallline.flow.losses import in_loss, unguarded
 from fallline.flow.makers import Made, made_by
@@ -262,8 +262,8 @@ PairLoss()(torch.rand(4, requires_grad=True), torch.rand(4)).backward()
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         for call, of, found in _logs(module):
-            # a sum of exponentials under a mask: one of them is in every row
-            sure = (not found.guessed and found.source != "exp") or (
+            # a sum of exponentials under a mask has one in every row; a mean over samples is above 0 where one of them is
+            sure = (not found.guessed and found.source != "exp" and not _is_mean(module, of)) or (
                 _paired(module, of) and not _clamped_before(module, of)
             )
             yield self.finding(
@@ -322,6 +322,12 @@ def _paired(module: Module, of: ast.expr) -> bool:
     ones_minus = {_written(c) for a in logs if (c := _complement(module, a)) is not None}
     plain = {_written(a) for a in logs if _complement(module, a) is None}
     return _written(_complement(module, of) or of) in ones_minus & plain
+
+
+def _is_mean(module: Module, of: ast.expr) -> bool:
+    """`probs.mean(0)`: what all samples predict together."""
+    made = values_of(module).origin(of)
+    return isinstance(made, ast.Call) and last_name(made) == "mean"
 
 
 def _clamped_before(module: Module, of: ast.expr) -> bool:

@@ -13,6 +13,7 @@ from fallline.flow.makers import Made, made_by, output_of
 from fallline.flow.values import values_of
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
+from fallline.syntax.nodes import is_name
 
 _FUNCTIONS = (
     "cross_entropy",
@@ -305,7 +306,7 @@ def _without(module: Module, made: Made, call: ast.Call) -> tuple[Edit, ...] | N
                 means = values_of(module).still_means(squash, call)
                 return (editor.replace(given, text),) if means else None
         return None
-    if isinstance(logits, ast.Name) and logits.id == name and editor.alone(up):
+    if is_name(logits, name) and editor.alone(up):
         return (editor.delete(up),)
     return (editor.replace(squash, text),)
 

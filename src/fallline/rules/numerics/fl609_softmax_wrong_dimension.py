@@ -17,6 +17,8 @@ _SOFTMAX = frozenset({"softmax", "log_softmax"})
 _PICKS = ("argmax", "max", "topk", "gather")
 _LOSSES = ("nll_loss", "NLLLoss")
 
+_IMPLICIT = ("torch.nn.functional.softmax", "torch.nn.functional.log_softmax")
+
 
 class SoftmaxWrongDimension(Rule):
     code = "FL609"
@@ -111,12 +113,42 @@ print(torch.softmax(state, dim=0).argmax())
                 dimension=right,
             )
 
+        for call in _over_the_batch(module):
+            yield self.finding(
+                module.location(call),
+                "This softmax names no dimension, and for a tensor with three PyTorch takes the first one, the batch: samples compete with each other. "
+                "Write the dimension of the classes: `dim=-1`",
+            )
+
     def fix(self, finding: Finding, module: Module) -> Fix | None:
         call = module.call_at(finding.at)
         dim = _dim(module, call) if call is not None else None
         right = finding.evidence.get("dimension")
         edits: tuple[Edit, ...] = (Editor(module).replace(dim, str(right)),) if dim else ()
         return Fix("Normalise over the classes", edits) if edits else None
+
+
+def _over_the_batch(module: Module) -> Iterator[ast.Call]:
+    """`F.softmax(x)` without a dimension, where the code shows that x has three of them."""
+    for call in module.calls(*_IMPLICIT):
+        if len(call.args) != 1 or call.keywords:
+            continue
+        named = values_of(module).named(call)
+        uses: list[ast.AST] = [call]
+        if named is not None:
+            uses += values_of(module).uses(named[1].id, module.scope(call), named[0])
+        if any(_has_three(module, use) for use in uses):
+            yield call
+
+
+def _has_three(module: Module, use: ast.AST) -> bool:
+    """`x[:, :, i]`, `torch.bmm(x, y)`."""
+    match module.parent(use):
+        case ast.Subscript(value, ast.Tuple([_, _, _] as index)) if value is use:
+            return not any(isinstance(i, ast.Constant) and i.value in (..., None) for i in index)
+        case ast.Call(func, [first, _]) if module.resolve(func) == "torch.bmm":
+            return first is use
+    return False
 
 
 def _contradicted(module: Module) -> Iterator[tuple[Made, int]]:

@@ -11,6 +11,7 @@ from fallline.flow.calls import names_in
 from fallline.flow.modules import is_module, looks_like_model
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
+from fallline.syntax.nodes import below
 
 _CLOCKS = frozenset(
     {
@@ -250,7 +251,7 @@ def _end_of_timing(
 def _only_queues(module: Module, statements: list[ast.stmt]) -> bool:
     """The timed code runs on the device, and every call in it is known to return before the work is done."""
     works = False
-    for call in (n for s in statements for n in ast.walk(s) if isinstance(n, ast.Call)):
+    for call in (n for s in statements for n in below(s, ast.Call)):
         known = _works(module, call)
         if known is None:
             return False
@@ -266,7 +267,7 @@ def _on_device(module: Module, block: list[ast.stmt], statements: list[ast.stmt]
         here = queue.pop()
         if _MOVES.search(module.segment(here)):
             return True
-        for name in (n for n in ast.walk(here) if isinstance(n, ast.Name)):
+        for name in below(here, ast.Name):
             if isinstance(name.ctx, ast.Store) or name.id in seen or name.id in module.imports:
                 continue
             seen.add(name.id)

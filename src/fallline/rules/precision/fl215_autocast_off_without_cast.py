@@ -10,6 +10,7 @@ from fallline.finding import Finding, Severity
 from fallline.flow.precision import KEEPS, LOW, autocast_around, is_low, is_off, is_widened
 from fallline.rule import Rule
 from fallline.syntax import Module
+from fallline.syntax.nodes import below, names_read
 
 _MESSAGE = (
     "Autocast is turned off here, but {what} is already in half precision, so this code runs in half precision throughout, even the operations that autocast "
@@ -171,12 +172,8 @@ def _low_loads(module: Module, block: ast.With) -> set[str]:
     inside = {id(n) for s in block.body for n in ast.walk(s)}
     found = set()
     for statement in block.body:
-        for node in ast.walk(statement):
-            if (
-                isinstance(node, ast.Name)
-                and isinstance(node.ctx, ast.Load)
-                and node.id not in found
-            ):
+        for node in names_read(statement):
+            if node.id not in found:
                 bound = module.bindings(node.id, module.scope(node))
                 if not any(id(b) in inside for b in bound) and is_low(module, node, LOW):
                     found.add(node.id)
@@ -204,15 +201,10 @@ def _low_name(module: Module, body: list[ast.stmt], low: set[str]) -> str | None
     """The first of these names that is computed with as it is, by torch."""
     if not low:
         return None
-    rebound = {
-        n.id
-        for s in body
-        for n in ast.walk(s)
-        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
-    }
+    rebound = {n.id for s in body for n in below(s, ast.Name) if isinstance(n.ctx, ast.Store)}
     for statement in body:
-        for node in ast.walk(statement):
-            if isinstance(node, ast.Name) and node.id in low - rebound and _computes(module, node):
+        for node in below(statement, ast.Name):
+            if node.id in low - rebound and _computes(module, node):
                 return node.id
     return None
 

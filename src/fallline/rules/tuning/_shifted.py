@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from fallline.flow.calls import last_name
 from fallline.syntax import Module
+from fallline.syntax.nodes import is_name
 
 __all__ = ["handed_over_shifted", "masked_one_too_far", "stored_shifted"]
 
@@ -40,10 +41,7 @@ def _opened(module: Module, statement: ast.stmt, batch: str) -> bool:
         for c in module.all(ast.Call)
         if module.scope(c) is scope
         and c.lineno > statement.lineno
-        and any(
-            k.arg is None and isinstance(k.value, ast.Name) and k.value.id == batch
-            for k in c.keywords
-        )
+        and any(k.arg is None and is_name(k.value, batch) for k in c.keywords)
     ]
     return bool(calls) and any(
         n.attr == "loss" and module.scope(n) is scope for n in module.all(ast.Attribute)
@@ -154,9 +152,6 @@ def _given_to_model(module: Module, name: str) -> bool:
     """Whether a model is called with something of that name."""
     return any(
         re.search(r"model$", last_name(call))
-        and any(
-            isinstance(a, ast.Name) and a.id == name
-            for a in [*call.args, *(k.value for k in call.keywords)]
-        )
+        and any(is_name(a, name) for a in [*call.args, *(k.value for k in call.keywords)])
         for call in module.all(ast.Call)
     )

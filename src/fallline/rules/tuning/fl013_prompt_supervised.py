@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from collections.abc import Iterator
 from typing import Any
 
-from fallline.finding import Severity
+from fallline.finding import Finding, Severity
+from fallline.flow.calls import last_name
 from fallline.rules._observed import Observed
+from fallline.syntax import Module
 
 
 class PromptSupervised(Observed):
@@ -24,8 +29,77 @@ Mask the prompt, or keep it on purpose.
 - TRL: `completion_only_loss=True` with prompt and completion columns, or `assistant_only_loss=True` with messages.
 - By hand: `labels[:, :prompt_length] = -100`."""
 
+    tokens = (b"labels",)
+    wrong = (
+        """\
+from transformers import AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("gpt2")
+PROMPT = "### Instruction:\\n{question}\\n\\n### Response:\\n{answer}"
+
+
+def tokenize(sample):
+    encoded = tokenizer(PROMPT.format(**sample) + tokenizer.eos_token)
+    encoded["labels"] = encoded["input_ids"].copy()  # FL013
+    return encoded
+""",
+    )
+    right = (
+        """\
+from transformers import AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("gpt2")
+PROMPT = "### Instruction:\\n{question}\\n\\n### Response:\\n"
+
+
+def tokenize(sample):
+    encoded = tokenizer(PROMPT.format(**sample) + sample["answer"] + tokenizer.eos_token)
+    start = len(tokenizer(PROMPT.format(**sample))["input_ids"])
+    encoded["labels"] = [-100] * start + encoded["input_ids"][start:]
+    return encoded
+""",
+    )
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        if not _has_instructions(module) or _CHOSEN.search(module.source.text):
+            return
+        for node in module.all(ast.Assign):
+            match node:
+                case ast.Assign([ast.Subscript(_, ast.Constant("labels"))], value):
+                    if _copies_tokens(value):
+                        yield self.finding(module.location(node), _SAYS)
+
     def says(self, entry: dict[str, Any]) -> str:
         return (
             f"The prompt is learned like the answer in {entry['samples']} of {entry['of']} samples. If only the answers matter, set the labels of the prompt to -100 "
             "(TRL: completion_only_loss or assistant_only_loss)"
         )
+
+
+_SAYS = (
+    "The labels are a copy of all tokens, so the prompt is learned like the answer. "
+    "If only the answers matter, set the labels of the prompt to -100"
+)
+# where a file masks anything, or has a switch for it, what is learned was chosen
+_CHOSEN = re.compile(
+    r"-100|IGNORE_INDEX|ignore_index|LABEL_PAD|train_on_inputs?\b|train_on_prompt|only_loss|CompletionOnly"
+)
+_ASKED = re.compile(r"###\s*(Instruction|Human|Question)\b|\[INST\]|<\|im_start\|>\s*user")
+_ANSWERED = re.compile(r"###\s*(Response|Assistant|Answer)\b|\[/INST\]|<\|im_start\|>\s*assistant")
+
+
+def _has_instructions(module: Module) -> bool:
+    texts = [n.value for n in module.all(ast.Constant) if isinstance(n.value, str)]
+    return any(map(_ASKED.search, texts)) and any(map(_ANSWERED.search, texts))
+
+
+def _copies_tokens(value: ast.expr) -> bool:
+    """`encoded["input_ids"].copy()`."""
+    copied = value
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
+        if last_name(value) not in ("copy", "clone"):
+            return False
+        copied = value.func.value
+    return isinstance(copied, ast.Subscript) and (
+        isinstance(copied.slice, ast.Constant) and copied.slice.value == "input_ids"
+    )

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from collections.abc import Iterator
 from typing import Any
 
-from fallline.finding import Severity
+from fallline.finding import Finding, Severity
+from fallline.flow.calls import last_name
 from fallline.rules._observed import Observed
+from fallline.syntax import Module
 
 
 class PolicyWithoutGradient(Observed):
@@ -25,8 +30,89 @@ new = policy(ids).logits.log_softmax(-1).gather(-1, actions)
 ratio = (new - old.detach()).exp()
 ```"""
 
+    tokens = (b"log_prob",)
+    wrong = (
+        """\
+import torch
+from torch import nn
+from torch.distributions import Categorical
+
+torch.manual_seed(0)
+actor, critic = nn.Linear(4, 2), nn.Linear(4, 1)
+optimizer = torch.optim.Adam([*actor.parameters(), *critic.parameters()], lr=1e-2)
+for _ in range(8):
+    states = torch.randn(16, 4)
+    policy = Categorical(logits=actor(states))
+    actions = policy.sample()
+    rewards = (actions == (states[:, 0] > 0)).float()
+    values = critic(states)[:, 0]
+    advantages = (rewards - values).detach()
+    log_probs = policy.log_prob(actions).detach()
+    policy_loss = -(log_probs * advantages).mean()  # FL022
+    loss = policy_loss + (rewards - values).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+    )
+    right = (
+        """\
+import torch
+from torch import nn
+from torch.distributions import Categorical
+
+torch.manual_seed(0)
+actor, critic = nn.Linear(4, 2), nn.Linear(4, 1)
+optimizer = torch.optim.Adam([*actor.parameters(), *critic.parameters()], lr=1e-2)
+for _ in range(8):
+    states = torch.randn(16, 4)
+    policy = Categorical(logits=actor(states))
+    actions = policy.sample()
+    rewards = (actions == (states[:, 0] > 0)).float()
+    values = critic(states)[:, 0]
+    advantages = (rewards - values).detach()
+    policy_loss = -(policy.log_prob(actions) * advantages).mean()
+    loss = policy_loss + (rewards - values).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+    )
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        for product in module.all(ast.BinOp):
+            if not isinstance(product.op, ast.Mult):
+                continue
+            sides = ((product.left, product.right), (product.right, product.left))
+            if any(_constant(module, a) and _advantage(b) for a, b in sides):
+                yield self.finding(
+                    module.location(module.statement(product)),
+                    "The log-probabilities are detached where they meet the advantage, so the policy gets no gradient from this loss and never changes. "
+                    "Detach the advantage, not the log-probabilities",
+                )
+
     def says(self, entry: dict[str, Any]) -> str:
         return (
             f"The loss does not depend on the policy ({entry['model']}): none of its parameters got a gradient. "
             "Compute its log-probabilities with gradients on, and do not detach them"
         )
+
+
+_ADVANTAGE = re.compile(r"^(adv\w*|returns?|rewards?|gae|td_errors?|deltas?)$", re.IGNORECASE)
+
+
+def _constant(module: Module, node: ast.expr) -> bool:
+    """`dist.log_prob(actions).detach()`, directly or by name."""
+    made = module.value(node)
+    match made:
+        case ast.Call(func=ast.Attribute(value=inner, attr="detach" | "item")):
+            source = module.value(inner)
+            return isinstance(source, ast.Call) and last_name(source) == "log_prob"
+    return False
+
+
+def _advantage(node: ast.expr) -> bool:
+    inner = node
+    while isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute):
+        inner = inner.func.value
+    return isinstance(inner, ast.Name) and _ADVANTAGE.match(inner.id) is not None

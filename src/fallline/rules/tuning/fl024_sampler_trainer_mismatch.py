@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
 from typing import Any
 
-from fallline.finding import Severity
+from fallline.finding import Finding, Severity
 from fallline.rules._observed import Observed
+from fallline.syntax import Module
 
 
 class SamplerTrainerMismatch(Observed):
@@ -23,6 +26,37 @@ Score in eval mode and in the same format, or correct for the difference with im
 
 - Set dropout to 0 for reinforcement learning.
 - TRL with vLLM: keep `vllm_importance_sampling_correction=True`."""
+
+    tokens = (b"vllm_importance_sampling_correction",)
+    wrong = (
+        """\
+from trl import GRPOConfig, GRPOTrainer
+
+config = GRPOConfig(use_vllm=True, vllm_importance_sampling_correction=False)  # FL024
+GRPOTrainer("gpt2", reward, args=config, train_dataset=data).train()
+""",
+    )
+    right = (
+        """\
+from trl import GRPOConfig, GRPOTrainer
+
+config = GRPOConfig(use_vllm=True, vllm_importance_sampling_correction=True)
+GRPOTrainer("gpt2", reward, args=config, train_dataset=data).train()
+""",
+    )
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        for call in module.all(ast.Call):
+            sampler = module.argument(call, None, "use_vllm")
+            corrected = module.argument(call, None, "vllm_importance_sampling_correction")
+            if sampler is None or corrected is None:
+                continue
+            if module.constant(sampler) is True and module.constant(corrected) is False:
+                yield self.finding(
+                    module.location(call),
+                    "The sampler (vLLM) computes with other kernels than the trainer, and the correction for it is switched off: the policy gradient is biased by the difference. "
+                    "Leave `vllm_importance_sampling_correction` on",
+                )
 
     def says(self, entry: dict[str, Any]) -> str:
         low, _, high = entry["ratio"]

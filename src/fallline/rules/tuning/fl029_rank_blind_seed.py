@@ -13,7 +13,7 @@ from fallline.flow.values import values_of
 from fallline.location import Location
 from fallline.rule import Rule
 from fallline.syntax import Module
-from fallline.syntax.nodes import walk
+from fallline.syntax.nodes import below, is_name, methods_of, walk
 
 __all__ = ["RankBlindSeed"]
 
@@ -89,7 +89,7 @@ Make the seed depend on who uses it.
             function = _function(module, given) if given is not None else None
             if function is None:
                 continue
-            for seeding in (n for n in walk(function) if isinstance(n, ast.Call)):
+            for seeding in (n for n in below(function, ast.Call)):
                 if last_name(seeding) in {"seed", "manual_seed"} and seeding.args:
                     if not _varies(module, function):
                         yield self.finding(
@@ -107,14 +107,14 @@ Make the seed depend on who uses it.
                 continue
             kept = {
                 name: value
-                for statement in walk(cls)
-                if isinstance(statement, ast.Assign) and len(statement.targets) == 1
+                for statement in below(cls, ast.Assign)
+                if len(statement.targets) == 1
                 if (name := of_self(statement.targets[0])) is not None
                 if isinstance(value := statement.value, ast.Call)
                 and module.resolve(value.func) in _GENERATORS
                 if getattr(module.function(statement), "name", "") == "__init__"
             }
-            reads = [f for f in cls.body if isinstance(f, ast.FunctionDef) and f.name != "__init__"]
+            reads = [f for f in methods_of(cls) if f.name != "__init__"]
             for name, value in kept.items():
                 if "__getitem__" in {f.name for f in reads} and any(
                     _draws_from(f, name) for f in reads
@@ -230,7 +230,7 @@ def split(dataset):
 def _knows_rank(module: Module, seed: ast.expr) -> bool:
     made = values_of(module).origin(seed)
     nodes = [seed, *([made] if isinstance(made, ast.expr) else [])]
-    words = {n.attr for node in nodes for n in ast.walk(node) if isinstance(n, ast.Attribute)}
+    words = {n.attr for node in nodes for n in below(node, ast.Attribute)}
     return any(_RANK.search(w) for w in words | names_in(*nodes))
 
 
@@ -242,7 +242,7 @@ def _uses(module: Module, call: ast.Call, generator: str) -> bool:
     )
     if workers is None or module.number(workers) == 0:
         return False
-    mine = isinstance(given, ast.Name) and given.id == generator
+    mine = is_name(given, generator)
     return mine and "loader" in module.segment(call.func).lower()
 
 

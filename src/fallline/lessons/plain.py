@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fallline.instruments.data.lesson import Lesson, Observation, note
-from fallline.instruments.tensors import tensors_in
+from fallline.lessons.lesson import Lesson, Observation, note
+from fallline.lessons.tensors import tensors_in
 
 __all__ = ["Plain", "plain_observations", "plain_of"]
 

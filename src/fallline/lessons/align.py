@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fallline.instruments.data.lesson import IGNORED, Given, Lesson
+from fallline.lessons.lesson import IGNORED, Given, Lesson
 
 __all__ = ["align", "shift_of"]
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from fallline.engine import rng
-from fallline.instruments.data.lesson import IGNORED, Lesson, Observation, note
-from fallline.instruments.data.scored import logits_of
+from fallline.lessons.lesson import IGNORED, Lesson, Observation, note
+from fallline.lessons.scored import logits_of
 
 __all__ = ["borders", "is_causal", "packing_observations"]
 

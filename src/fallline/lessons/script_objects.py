@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from fallline.instruments.data.words import find_tokenizers
+from fallline.lessons.words import find_tokenizers
 
 __all__ = ["Held", "held"]
 

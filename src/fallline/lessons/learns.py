@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fallline.instruments.data.lesson import Observation, note
+from fallline.lessons.copies import Copies, local_part
+from fallline.lessons.lesson import Observation, note
 from fallline.location import Location
 
 __all__ = ["Group", "Learner", "Learning"]
@@ -68,7 +69,10 @@ class _Grown:
 class Learner:
     """Follows the models that are called with gradients on."""
 
-    def __init__(self) -> None:
+    def __init__(self, copies: Copies) -> None:
+        self._copies = copies
+        self._looked: list[tuple[list[int], Tensor]] = []  # on their way: ids, largest gradients
+        self.gradients = False  # some parameter has kept its gradient: none is a sign then
         self.models: list[tuple[nn.Module, Location | None]] = []
         self.optimizers: list[tuple[Optimizer, Location | None]] = []
         self.grown: list[_Grown] = []
@@ -92,16 +96,30 @@ class Learner:
         self.loss_at = at
 
     def backward_ends(self) -> None:
+        """Which parameters have a gradient that is not zero. The numbers are read when they are here."""
         self.backwards += 1
+        by_device: dict[torch.device, list[tuple[int, Tensor]]] = {}
         for model, _ in self.models:
             for parameter in model.parameters():
                 gradient = parameter.grad
-                if (
-                    id(parameter) not in self.reached
-                    and gradient is not None
-                    and bool(gradient.any())
-                ):
-                    self.reached.add(id(parameter))
+                if gradient is not None and id(parameter) not in self.reached:
+                    by_device.setdefault(gradient.device, []).append((id(parameter), gradient))
+        for found in by_device.values():
+            self.gradients = True
+            largest = torch.stack([_largest(gradient) for _, gradient in found])
+            host = self._copies.of(largest)
+            if host is not None:
+                self._looked.append(([own for own, _ in found], host))
+        if self._copies.waits:
+            self.settle()
+
+    def settle(self) -> None:
+        """The numbers are here."""
+        for owners, largest in self._looked:
+            self.reached |= {
+                own for own, value in zip(owners, largest.tolist(), strict=True) if value
+            }
+        self._looked = []
 
     def failed(self, error: BaseException) -> None:
         self.error = error
@@ -135,7 +153,7 @@ class Learner:
             why = "not optimized"
         elif _merged(model):
             why = "merged"
-        elif self.backwards and not any(id(p) in self.reached for p in adapters.values()):
+        elif self.gradients and not any(id(p) in self.reached for p in adapters.values()):
             why = "checkpointing" if _checkpoints(model) else "no gradient"
         elif not self.backwards and self.error is not None and _NO_GRADIENT in str(self.error):
             why = "checkpointing" if _checkpoints(model) else "no gradient"
@@ -167,6 +185,12 @@ class Learner:
         }
         untied = len(frozen) < len(weights)
         return [note("FL018", grown.at, **facts, untied=untied)]
+
+
+def _largest(gradient: Tensor) -> Tensor:
+    own = local_part(gradient.detach())
+    own = own.coalesce().values() if own.is_sparse else own
+    return own.abs().amax().float() if own.numel() else own.new_zeros((), dtype=torch.float32)
 
 
 def _learning(model: nn.Module, optimized: set[int], reached: set[int]) -> Learning:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fallline.instruments.data.lesson import IGNORED, Lesson, Observation, note
-from fallline.instruments.data.words import Words
+from fallline.lessons.lesson import IGNORED, Lesson, Observation, note
+from fallline.lessons.words import Words
 
 __all__ = ["Row", "rows_of", "text_observations"]
 
@@ -144,10 +144,11 @@ def _divisor(lessons: Sequence[Lesson]) -> Found:
     shares = []
     for given in (g for lesson in lessons for g in lesson.given if g.total is not None):
         assert given.weights is not None and given.total is not None
+        total = float(given.total)
         share = float((given.weights != 0).double().mean())
-        if share == 1.0:
+        if share in (0.0, 1.0):
             continue
-        if abs(given.total - share) > 0.01 * share:
+        if abs(total - share) > 0.01 * share:
             return None
         shares.append(share)
     if len(shares) < _FEW_ROWS:
@@ -165,8 +166,13 @@ def _filler(lesson: Lesson, words: Words) -> Tensor | None:
         return None
     same = ids == words.pad
     trailing = same.flip(1).long().cumprod(1).flip(1).bool()
-    # one at the end of a text is no padding; a run of them at the end of several rows is
+    # one at the end of a text may be its end; a run of them at the end of several rows is padding
     run = trailing & torch.cat([same.new_zeros(len(ids), 1), trailing[:, :-1]], dim=1)
+    own = (
+        words.pad not in words.ends and words.size is not None
+    )  # a tokenizer has it for nothing else
+    if own and bool(trailing.any()):
+        return trailing
     return run if bool(run.any()) else None
 
 

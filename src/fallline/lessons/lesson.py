@@ -31,7 +31,7 @@ class Given:
     weights: Tensor | None = (
         None  # the gradient that each prediction got, where the loss was not reduced
     )
-    total: float | None = None  # the sum of the factors with which each prediction's loss counts
+    total: Tensor | None = None  # the sum of the factors with which each prediction's loss counts
 
     @property
     def classes(self) -> int:

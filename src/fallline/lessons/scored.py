@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,17 +11,18 @@ from torch import Tensor, nn
 
 from fallline.location import Location
 
-__all__ = ["Agreement", "Sampling", "Scored", "agreement", "state_of", "taken"]
+__all__ = ["Agreement", "ModelRef", "Sampling", "Scored", "agreement", "state_of", "taken"]
+
+ModelRef = weakref.ref[nn.Module]  # a script may throw its models away
 
 _CLIP = 0.2  # the usual range of PPO's and GRPO's ratios
-_LARGEST = 200_000_000  # logits that are looked at
 
 
 @dataclass(slots=True)
 class Scored:
     """One forward pass over tokens."""
 
-    model: nn.Module
+    model: ModelRef
     ids: Tensor
     real: Tensor | None
     graph: bool  # with gradients on
@@ -28,9 +30,7 @@ class Scored:
     dropping: bool  # dropout was active
     update: int
     at: Location | None
-    logp: Tensor | None = (
-        None  # (rows, length - 1): of each token after the first; NaN where it was not computed
-    )
+    logp: Tensor | None = None  # (rows, length - 1): of each token after the first
     dtype: torch.dtype = torch.float32
 
 
@@ -38,32 +38,30 @@ class Scored:
 class Sampling:
     """A text that a model writes token by token, without gradients."""
 
-    model: nn.Module
+    model: ModelRef
     prompt: Tensor
     state: tuple[str, ...]
     dropping: bool
     update: int
     at: Location | None
-    steps: list[Tensor] = field(default_factory=list)  # log-probabilities of all next tokens
-    written: list[Tensor] = field(
-        default_factory=list
-    )  # the tokens that were chosen, but for the last
+    last: Tensor | None = None  # log-probabilities of all tokens that may come next
+    written: list[Tensor] = field(default_factory=list)  # the tokens that were chosen
+    chosen: list[Tensor] = field(default_factory=list)  # and their log-probabilities
     dtype: torch.dtype = torch.float32
 
     def scored(self, ids: Tensor) -> Tensor | None:
         """Its log-probabilities of these texts, as far as it wrote them; NaN elsewhere. Trainers shuffle: texts are found by content."""
         start, known = self.prompt.shape[1], self.prompt.shape[1] + len(self.written)
-        if ids.shape[1] <= known:
+        if not self.written or ids.shape[1] < known:
             return None
         texts = torch.cat([self.prompt, *(t[:, None] for t in self.written)], dim=1).tolist()
         rows = {tuple(text): row for row, text in enumerate(texts)}
+        logp = torch.stack(self.chosen, dim=1)
         found = torch.full((ids.shape[0], ids.shape[1] - 1), float("nan"))
         for row, text in enumerate(ids.tolist()):
             own = rows.get(tuple(text[:known]))
-            for step, after in enumerate(
-                self.steps[: len(text) - start] if own is not None else ()
-            ):
-                found[row, start + step - 1] = after[own, text[start + step]]
+            if own is not None:
+                found[row, start - 1 : known - 1] = logp[own]
         return found if bool(found.isfinite().any()) else None
 
 
@@ -122,21 +120,24 @@ def agreement(
     )
 
 
-def taken(output: Any, ids: Tensor) -> tuple[Tensor | None, torch.dtype]:
-    """The log-probabilities of the tokens of a text, from what a model returned."""
+def taken(output: Any, ids: Tensor, largest: int) -> tuple[Tensor | None, torch.dtype]:
+    """The log-probabilities of the tokens of a text, from what a model returned; on its device."""
     fused = getattr(output, "log_probs", None)
     if isinstance(fused, Tensor) and fused.dim() == 2 and fused.shape[0] == ids.shape[0]:
         width = ids.shape[1] - 1
         if fused.shape[1] >= width:
-            return fused.detach()[:, -width:].float().cpu(), fused.dtype
+            return fused.detach()[:, -width:].float(), fused.dtype
     logits = logits_of(output)
-    if logits is None or logits.shape[:2] != ids.shape or logits.numel() > _LARGEST:
+    if logits is None or logits.shape[:2] != ids.shape or logits.numel() > largest:
         return None, torch.float32
-    every = logits.detach()[:, :-1].float().log_softmax(-1).cpu()
-    chosen = ids[:, 1:, None]
-    if int(chosen.max()) >= every.shape[-1] or int(chosen.min()) < 0:
-        return None, torch.float32
-    return every.gather(2, chosen)[..., 0], logits.dtype
+    # an id that the head does not have is reported by itself (FL017)
+    chosen = ids[:, 1:, None].clamp(0, logits.shape[-1] - 1)
+    # one row at a time: the whole of it in float32 may not fit beside the model
+    rows = [
+        row[:-1].float().log_softmax(-1).gather(1, at)[:, 0]
+        for row, at in zip(logits.detach(), chosen, strict=True)
+    ]
+    return torch.stack(rows), logits.dtype
 
 
 def logits_of(output: Any) -> Tensor | None:

@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import IterableDataset
 
 from fallline.engine import rng
-from fallline.instruments.data.lesson import Lesson, Observation, note
-from fallline.instruments.data.script_objects import Held
+from fallline.lessons.lesson import Lesson, Observation, note
+from fallline.lessons.script_objects import Held
 from fallline.location import Location
 
 __all__ = ["Repeated", "leak_observations", "repeated", "worker_observations"]
@@ -68,7 +69,7 @@ def worker_observations(
 ) -> list[Observation]:
     """Workers that each read the whole of an iterable dataset: their first batches are the same."""
     workers = getattr(iterator, "_num_workers", 0)
-    if not 2 <= workers <= len(lessons) or hasattr(iterator._dataset, "__getitem__"):
+    if not 2 <= workers <= len(lessons) or not isinstance(iterator._dataset, IterableDataset):
         return []
     first = [sorted(_rows(lesson)) for lesson in lessons[:workers]]
     same = bool(first[0]) and all(rows == first[0] for rows in first)

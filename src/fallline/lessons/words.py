@@ -58,8 +58,11 @@ class Words:
             return f"<{token}>"
 
 
-def words_of(tokenizer: Any, model: nn.Module | None = None) -> Words:
-    """From a tokenizer (of Transformers, or anything with `decode`), and from the model's configuration where it says nothing."""
+def words_of(tokenizer: Any, model: nn.Module | None = None, *, decode: bool = True) -> Words:
+    """From a tokenizer (of Transformers, or anything with `decode`), and from the model's configuration where it says nothing.
+
+    Without `decode` only its special tokens are known by name: older tokenizers fail when two threads use them at once.
+    """
     config = getattr(model, "config", None)
     found = {name: _id(tokenizer, config, name) for name in ("pad", "eos", "bos")}
     ends = {found["eos"]} | _stops(model)
@@ -72,7 +75,17 @@ def words_of(tokenizer: Any, model: nn.Module | None = None) -> Words:
     pad = found["pad"] if found["pad"] is not None else _embedding_pad(model)
     size = len(tokenizer) if hasattr(tokenizer, "__len__") else None
     known = frozenset(i for i in ends if i is not None)
-    return Words(tokenizer, pad, found["eos"], found["bos"], known, frozenset(special), size)
+    names = {i: str(getattr(tokenizer, f"{n}_token", i)) for n, i in found.items() if i is not None}
+    return Words(
+        tokenizer if decode else None,
+        pad,
+        found["eos"],
+        found["bos"],
+        known,
+        frozenset(special),
+        size,
+        {} if decode else names,
+    )
 
 
 def _id(tokenizer: Any, config: Any, name: str) -> int | None:

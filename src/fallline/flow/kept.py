@@ -1,0 +1,141 @@
+"""Values that are kept for a log with the graph that made them, where the code around them shows that they have one."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from fallline.flow.calls import last_name, names_in
+from fallline.syntax import Module
+from fallline.syntax.nodes import methods_of, walk
+
+__all__ = ["appended_in_training_step", "not_detached_like_the_others"]
+
+_SAME_GRAPH = frozenset("cpu mean sum float clone to max min std squeeze view reshape".split())
+_LIKE_THE_OTHERS = 3  # values of one dict that are detached, so that one that is not was forgotten
+
+
+def not_detached_like_the_others(module: Module) -> Iterator[ast.expr]:
+    """`stats["nll"] = nll_loss.mean()` among entries that are all `.detach()`ed, in a function that computes the loss."""
+    for function in module.all(ast.FunctionDef):
+        if "detach()" not in module.segment(function) or _without_graph(function):
+            continue
+        for entries in _dicts(function):
+            detached = [v for v in entries if _detached(v)]
+            for value in entries:
+                name = _plain_name(value)
+                if name is None or _detached(value) or len(detached) < _LIKE_THE_OTHERS:
+                    continue
+                if _has_graph(function, name) and not _under_no_grad(module, value):
+                    yield value
+
+
+def _dicts(function: ast.FunctionDef) -> list[list[ast.expr]]:
+    """The values that go into each dict of a function, by display, by `dict(...)` or by key."""
+    by_name: dict[str, list[ast.expr]] = {}
+    found: list[list[ast.expr]] = []
+    for node in walk(function):
+        match node:
+            case ast.Assign(
+                [ast.Subscript(ast.Name(name), ast.Constant(str()) | ast.JoinedStr())], value
+            ):
+                by_name.setdefault(name, []).append(value)
+            case ast.Dict(values=values):
+                found.append(values)
+            case ast.Call(ast.Name("dict"), [], keywords):
+                found.append([k.value for k in keywords])
+    return [*found, *by_name.values()]
+
+
+def _detached(value: ast.expr) -> bool:
+    return any(
+        isinstance(n, ast.Call) and last_name(n) in {"detach", "item", "tolist"}
+        for n in ast.walk(value)
+    )
+
+
+def _plain_name(value: ast.expr) -> str | None:
+    """`x` in `x.cpu().mean()`."""
+    while (
+        isinstance(value, ast.Call)
+        and isinstance(value.func, ast.Attribute)
+        and last_name(value) in _SAME_GRAPH
+    ):
+        value = value.func.value
+    return value.id if isinstance(value, ast.Name) else None
+
+
+def _has_graph(function: ast.FunctionDef, name: str) -> bool:
+    """It is computed here, and the loss is computed from it, or it is a loss itself."""
+    made = _definitions(function, name)
+    if not made or any(_cuts(value) for value in made):
+        return False
+    return "loss" in name.lower() or _reaches_loss(function, name)
+
+
+def _definitions(function: ast.FunctionDef, name: str) -> list[ast.expr]:
+    return [
+        s.value
+        for s in walk(function)
+        if isinstance(s, ast.Assign)
+        and any(name in names_in(t) for t in s.targets if not isinstance(t, ast.Subscript))
+    ]
+
+
+def _cuts(value: ast.expr) -> bool:
+    """What is compared, counted or detached has no graph."""
+    return (
+        _detached(value)
+        or any(
+            isinstance(n, ast.Compare)
+            or (isinstance(n, ast.Call) and last_name(n) in {"len", "float", "int", "argmax"})
+            for n in ast.walk(value)
+        )
+        or isinstance(value, ast.Constant)
+    )
+
+
+def _reaches_loss(function: ast.FunctionDef, name: str, depth: int = 3) -> bool:
+    for statement in walk(function):
+        match statement:
+            case ast.Assign([ast.Name(target)], value) if (
+                name in names_in(value) and target != name
+            ):
+                if isinstance(value, ast.BinOp | ast.Call | ast.UnaryOp) and not _cuts(value):
+                    if "loss" in target.lower() or (
+                        depth and _reaches_loss(function, target, depth - 1)
+                    ):
+                        return True
+    return False
+
+
+def _without_graph(function: ast.FunctionDef) -> bool:
+    return any(last_name(d) in {"no_grad", "inference_mode"} for d in function.decorator_list)
+
+
+def _under_no_grad(module: Module, node: ast.AST) -> bool:
+    return any(
+        isinstance(up, ast.With)
+        and any(last_name(i.context_expr) in {"no_grad", "inference_mode"} for i in up.items)
+        for up in module.parents(node)
+    )
+
+
+def appended_in_training_step(module: Module) -> Iterator[ast.Call]:
+    """`self.outputs.append(loss)` in Lightning's `training_step`, which returns the same loss for the backward."""
+    for cls in module.all(ast.ClassDef):
+        steps = [m for m in methods_of(cls) if m.name == "training_step"]
+        if not steps or not any(b.endswith("LightningModule") for b in module.bases(cls)):
+            continue
+        for method in steps:
+            returned = {
+                n.value.id
+                for n in walk(method)
+                if isinstance(n, ast.Return) and isinstance(n.value, ast.Name)
+            }
+            for node in walk(method):
+                match node:
+                    case ast.Call(
+                        ast.Attribute(ast.Attribute(ast.Name("self")), "append"), [ast.Name(kept)]
+                    ) if kept in returned:
+                        yield node
