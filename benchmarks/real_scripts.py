@@ -190,7 +190,7 @@ def healthy(stage: Stage, real: Real) -> Shown:
     if missing:
         wrong.append(f"judged, and not found any more: {missing}")
     told = "<br>".join(cells) or "nothing"
-    row = f"| {real.repo} | {real.script} | {watched.bits.get('steps', 0)} | {'yes' if same else '**no**'} | {told} |"
+    row = f"| {real.repo} | {real.script} | {watched.bits.get('steps') or 'by hand'} | {'yes' if same else '**no**'} | {told} |"
     print(f"   {bare.seconds:.0f} s bare, {watched.seconds:.0f} s watched; {watched.said}")
     return row, wrong
 
@@ -271,6 +271,31 @@ class Kept:
             if bool(what) == is_broken
         ]
 
+    def section(self, chosen: list[Real], good: list[str], bad: list[str]) -> str:
+        """Both tables below their heads, and what they come to."""
+        runs = {real.name: self.rows(real) for real in chosen}
+        whole = [rows[""] for rows in runs.values() if "" in rows]
+        broken = [kept for rows in runs.values() for what, kept in rows.items() if what]
+        listed = sum(len(BREAKS.get(real.name, ())) for real in chosen)
+        codes = sorted({str(kept["code"]) for kept in (*whole, *broken)})
+        return "\n".join(
+            (
+                f"`python benchmarks/real_scripts.py --mirror DIR --site DIR`, {machine()}, one thread. Data is made up, loops are untouched. "
+                f"The rows were kept from runs at these commits: {', '.join(codes)}.",
+                "",
+                f"**{len(whole)} of {len(chosen)}** scripts were run, {sum(' yes |' in str(k['row']) for k in whole)} of them with the same bits as bare. "
+                f"**{sum(bool(k['fine']) for k in broken)} of {len(broken)}** mistakes were found on their line; {listed} are listed in public_scripts/breaks.py.",
+                "",
+                *good,
+                *self.table(chosen, False),
+                "",
+                "Broken in one way each:",
+                "",
+                *bad,
+                *self.table(chosen, True),
+            )
+        )
+
 
 def _commit() -> str:
     git = ["git", "-C", str(HERE), "rev-parse", "--short", "HEAD"]
@@ -347,12 +372,7 @@ def main() -> int:
             print(row, *(f"   !! {w}" for w in wrong), sep="\n", flush=True)
     print(f"{len(good) - 2} scripts, {len(bad) - 2} broken, {failures} with something to look at")
     if args.write:
-        good[2:], bad[2:] = kept.table(chosen, False), kept.table(chosen, True)
-        body = f"`python benchmarks/real_scripts.py --mirror DIR --site DIR`, {machine()}, one thread. Data is made up, loops are untouched.\n\n"
-        write_section(
-            "real scripts",
-            body + "\n".join(good) + "\n\nBroken in one way each:\n\n" + "\n".join(bad),
-        )
+        write_section("real scripts", kept.section(chosen, good[:2], bad[:2]))
     return 1 if failures else 0
 
 

@@ -257,7 +257,7 @@ def _weights(folder: Path, kind: str) -> None:
 WRITERS: dict[str, Callable[[Path], None]] = {
     "mnist ../data": _mnist(960, "../data"),
     "mnist ./data": _mnist(960, "./data"),
-    "mnist ../../data": _mnist(960, "../../data"),
+    "mnist ../../data": _mnist(1000, "../../data"),
     "mnist ../../data/mnist": _mnist(960, "../../data/mnist"),
     "mnist ../../../Datasets": _mnist(960, "../../../Datasets"),
     "cifar ./data": _cifar("./data"),

@@ -86,6 +86,9 @@ FRAMEWORKS = (
         (_CLM,),
         "--config_name tiny-gpt2 --tokenizer_name tiny-gpt2 --train_file train.txt --validation_file valid.txt "
         "--output_dir out --block_size 32 --per_device_train_batch_size 4 --max_train_steps 60 --gradient_accumulation_steps 2",
+        swaps=(  # Accelerate has renamed it since
+            Swap("DistributedType.TPU", "DistributedType.XLA"),
+        ),
         data=("text", "hub"),
     ),
     Real(

@@ -84,7 +84,6 @@ MISTAKES = [
         "FL603",
         "criterion = nn.MSELoss()\nloss = torch.sqrt(criterion(net(x), z))\nloss.backward()\n",
     ),
-    ("FL603", "loss = ((x - z) ** 2).sum().sqrt()\nloss.backward()\n"),
     (
         "FL603",
         "def pair_loss(a, b):\n    d = a.pow(2).sum(1)[:, None] + b.pow(2).sum(1) - 2 * a @ b.T\n    return torch.sqrt(d).mean()\n",
@@ -159,6 +158,7 @@ MISTAKES = [
 
 # Only a name says what the value is, or nothing shows that a gradient flows: told, but as a note.
 GUESSES = [
+    ("FL603", "loss = ((x - z) ** 2).sum().sqrt()\nloss.backward()\n"),
     ("FL602", "a = (z - z.mean()) / z.std()\npg_loss = -(x * a).mean()\npg_loss.backward()\n"),
     (
         "FL605",

@@ -66,6 +66,7 @@ def run_one(script: Path, mode: str) -> int:
             guard=guard,
             guard_limit="aside",
             log=None,
+            check_hardware=0,
         ),
         show,
     )

@@ -108,6 +108,11 @@ class _DDP(Wrapper):
 
     def switch(self, synchronise: bool) -> None:
         if not synchronise:
+            if self.module.static_graph:
+                raise EngineError(
+                    "DDP(static_graph=True) cannot leave out the synchronisation of its first backward pass, as accumulation does: "
+                    "leave static_graph out, or use accumulate=1"
+                )
             context: AbstractContextManager[None] = self.module.no_sync()
             context.__enter__()
             self._open = context

@@ -175,7 +175,35 @@ def _registered(kept: Kept) -> bool:
         or _hidden_on_purpose(kept)
         or _chosen_from(kept)
         or _of_registered(kept)
+        or _asked_for_parameters(kept)
+        or _only_chosen_from(kept)
     )
+
+
+def _asked_for_parameters(kept: Kept) -> bool:
+    """`self.encoder[name].parameters()`: the author hands them to the optimizer by hand."""
+    for node in walk(kept.cls):
+        match node:
+            case ast.Call(ast.Attribute(ast.Subscript(holder), "parameters")) if kept.is_mine(
+                holder
+            ):
+                return True
+    return False
+
+
+def _only_chosen_from(kept: Kept) -> bool:
+    """Every use but the making takes one by a key that is not written down, and forward has none: a table of choices."""
+    reads = [(node, up) for node, up in kept.uses() if isinstance(node.ctx, ast.Load)]
+    by_key = [
+        node
+        for node, up in reads
+        if isinstance(up, ast.Subscript)
+        and isinstance(up.ctx, ast.Load)
+        and isinstance(up.slice, ast.Name)
+    ]
+    inside = [kept.module.function(node) for node, _ in reads]
+    forward = any(f is not None and getattr(f, "name", "") == "forward" for f in inside)
+    return kept.is_dict and bool(by_key) and len(by_key) == len(reads) and not forward
 
 
 def _of_registered(kept: Kept) -> bool:

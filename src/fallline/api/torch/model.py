@@ -25,6 +25,8 @@ from fallline.api.values import (
     replace,
 )
 from fallline.events import Forward, Mode, Replace, ZeroGrad
+from fallline.syntax.classes import find_method
+from fallline.syntax.nodes import walk
 
 __all__ = ["METHODS", "called", "shaped"]
 
@@ -93,6 +95,8 @@ def _forward(paper: Paper, model: Thing, call: Call) -> Value:
             fed=paper.loops.fed > 0 if model.facts.get("training") is False else None,
             parameters=model.sets or None,
         )
+        if _clears_itself(model):
+            paper.emit(ZeroGrad(paper.outside(call.node)))
         paper.emit(event)
     inside = _run_forward(paper, model, call)
     graph = paper.around.recording and model.facts.get("frozen") is not True
@@ -108,8 +112,26 @@ def _forward(paper: Paper, model: Thing, call: Call) -> Value:
         length=given.length,
         raw=True,
     )
-    recording = paper.around.recording
+    # what a frozen model, or one without weights, computes has a graph only where its input has one
+    recording = paper.around.recording and (graph or given.graph is not False)
     return shaped(inside, result, recording, whole=True) if inside is not None else result
+
+
+def _clears_itself(model: Thing) -> bool:
+    """Its forward begins with `self.zero_grad()`."""
+    method = find_method(*model.cls, "forward") if model.cls is not None else None
+    if method is None:
+        return False
+    kept = method[0].notes("clears itself")
+    known: bool | None = kept.get(method[1])
+    if known is None:
+        known = kept[method[1]] = any(
+            isinstance(n, ast.Call)
+            and isinstance(n.func, ast.Attribute)
+            and n.func.attr == "zero_grad"
+            for n in walk(method[1])
+        )
+    return known
 
 
 def _records(paper: Paper, model: Thing, given: Tensor) -> bool | None:

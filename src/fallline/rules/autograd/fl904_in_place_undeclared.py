@@ -211,9 +211,18 @@ Scale.apply(torch.ones(3, requires_grad=True) * 2, 3.0).sum().backward()
 
 
 def _returns(forward: Method, name: str) -> bool:
-    """The changed input is handed on as the result, or as part of it."""
-    results = (n.value for n in own_nodes(forward) if isinstance(n, ast.Return))
-    return any(isinstance(n, ast.Name) and n.id == name for r in results if r for n in ast.walk(r))
+    """The changed input is handed on as the result, or as one of them."""
+    for node in own_nodes(forward):
+        match node:
+            case ast.Return(ast.Tuple(results)):
+                pass
+            case ast.Return(ast.expr() as result):
+                results = [result]
+            case _:
+                continue
+        if any(isinstance(r, ast.Name) and r.id == name for r in results):
+            return True
+    return False
 
 
 def _changes(function: AutogradFunction, forward: Method) -> Iterator[tuple[ast.AST, str]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Iterator
 
 from fallline.events import Forward, Mode, Step, Trace
@@ -258,6 +260,8 @@ for epoch in range(2):
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         """An evaluation every so many steps: too late for the steps that are read."""
         for home, rests, call in evaluations_left_on(module):
+            if _in_a_mode(module, call):
+                continue
             yield self.finding(
                 home.location(rests),
                 f"eval() is still in effect when training continues: the loop that calls this at {module.location(call).near(home.location(rests))} sets train mode only "
@@ -282,6 +286,13 @@ for epoch in range(2):
             else Severity.WARNING,
             related={"step": step.at},
         )
+
+
+def _in_a_mode(module: Module, call: ast.AST) -> bool:
+    """`with eval_mode(model):` around the call puts the mode back."""
+    around = (up for up in module.parents(call) if isinstance(up, ast.With))
+    written = (module.segment(item.context_expr) for up in around for item in up.items)
+    return any(re.search(r"(?i)eval|train|mode", text) for text in written)
 
 
 def _steps(trace: Trace, step: Step, model: str) -> bool:

@@ -390,10 +390,21 @@ def _only_in_theory(module: Module, root: ast.expr, of: ast.expr) -> bool:
         return False
     match values_of(module).origin(base):
         case ast.BinOp(left, ast.Sub(), right):
-            return _is_mean_of(module, right, left)  # a spread: 0 only where all are equal
+            # a spread is 0 only where all are equal, a whole batch's distance only where two outputs are the same
+            return _is_mean_of(module, right, left) or _over_everything(module, of)
         case ast.BinOp(op=ast.Mult()):
             return False
     return True
+
+
+def _over_everything(module: Module, of: ast.expr) -> bool:
+    """`torch.sum(...)` without a dimension."""
+    made = values_of(module).origin(of)
+    if not isinstance(made, ast.Call) or last_name(made) not in _SUMS:
+        return False
+    return operand(module, made, "dim") is None and not any(
+        k.arg in {"dim", "axis"} for k in made.keywords
+    )
 
 
 def _is_mean_of(module: Module, node: ast.expr, of: ast.expr) -> bool:
