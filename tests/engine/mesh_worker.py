@@ -182,6 +182,7 @@ ROWS = {
     SUMMED[1]: partial(fsdp_and_tp, factor=1.0),
     "DDP x TP": ddp_and_tp,
 }
+ON_A_MESH = list(ROWS)[-4:]  # of two dimensions, which needs four ranks
 
 
 # -- the columns: each gives the distance from one process, on any rank --------------------------------------------------
@@ -314,8 +315,9 @@ COLUMNS = {
 def cells(columns, rank, world, folder) -> None:
     """Every wrapper does what one process does. What was measured is added to `matrix.json`."""
     result = folder.parent / "matrix.json"
-    found = json.loads(result.read_text()) if result.exists() else {}
-    for name in ROWS:
+    found: dict[str, dict[str, float]] = json.loads(result.read_text()) if result.exists() else {}
+    new: dict[str, dict[str, float]] = {}
+    for name in found or [n for n in ROWS if world >= 4 or n not in ON_A_MESH]:
         for column, (cell, place) in columns.items():
             if name in SUMMED and cell in (resume, stopped, continued):
                 continue  # who divides is not a question of saving
@@ -325,10 +327,11 @@ def cells(columns, rank, world, folder) -> None:
                 assert value < TOLERANCE, value
             except Exception as error:
                 raise AssertionError(f"{name}, {column}") from error
-            found.setdefault(name, {})[column] = value
+            new.setdefault(name, {})[column] = value
     dist.barrier()  # everybody has read it
     if rank == 0:
-        result.write_text(json.dumps(found))
+        merged = {name: found.get(name, {}) | new.get(name, {}) for name in found or new}
+        result.write_text(json.dumps(merged))
 
 
 def matrix(rank: int, world: int, folder: Path) -> None:
@@ -424,6 +427,10 @@ def refusals(rank: int, world: int, folder: Path) -> None:
             stepper_of(ddp)
         else:
             refused("communication hook", lambda ddp=ddp: stepper_of(ddp))
+    # DDP with a static graph must synchronise its first backward pass.
+    ddp = DistributedDataParallel(Wide(0), static_graph=True)
+    static = fallline.Stepper(ddp, torch.optim.SGD(ddp.parameters(), lr=0.1), accumulate=2)
+    refused("leave static_graph out", lambda: static.micro_batch().__enter__())
     # HSDP given the shard group alone.
     mesh = init_device_mesh("cpu", (2, world // 2), mesh_dim_names=("replicate", "shard"))
     model = shard(Wide(0), mesh)

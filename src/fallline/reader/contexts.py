@@ -9,7 +9,8 @@ from contextlib import ExitStack, contextmanager
 from fallline.api import contexts
 from fallline.api.values import Context, Function, Thing, Unknown, Value
 from fallline.reader.assign import assign_to
-from fallline.reader.machine import Frame, Machine
+from fallline.reader.machine import Machine
+from fallline.reader.state import Frame
 from fallline.syntax.nodes import below
 
 __all__ = ["decorated", "entered_all"]

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from fallline.api.paper import Loops
 from fallline.events import Event, Trace
 from fallline.reader.language import PYTHON
-from fallline.reader.machine import Bounds, Machine, Stop
+from fallline.reader.machine import Machine
 from fallline.reader.relevance import TOKENS
 from fallline.reader.roots import Root, roots_of
+from fallline.reader.state import Bounds, Stop
 from fallline.reader.switches import Settings, explore
 from fallline.syntax import Module, Project
 
@@ -53,8 +54,8 @@ def traces_of(
             if perhaps and tried > (_PERHAPS if trains else _HARDLY):
                 continue
             machine = _executed(project, root, settings, deadline)
-            spent += machine.work
-            tried += machine.work if perhaps else 0
+            spent += machine.bounds.spent
+            tried += machine.bounds.spent if perhaps else 0
             trains = trains or bool(machine.updates.backwards or machine.updates.windows)
             if machine.bounds.complete:
                 # what was cut short is begun on its own as well: reading more must not find less

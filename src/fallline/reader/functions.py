@@ -21,8 +21,9 @@ from fallline.api.values import (
 )
 from fallline.events import SamplerEpoch
 from fallline.reader.contexts import decorated
-from fallline.reader.machine import Frame, Machine
+from fallline.reader.machine import Machine
 from fallline.reader.relevance import acts, called_names, relevant
+from fallline.reader.state import Frame
 from fallline.syntax import Module
 from fallline.syntax.nodes import children, walk
 

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import ast
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
 from fallline.api.call import Call
@@ -38,60 +37,16 @@ from fallline.flow.options import default_of
 from fallline.location import Location
 from fallline.reader.counts import Counts
 from fallline.reader.relevance import acts_here, called_names, trains
+from fallline.reader.state import Bounds, Frame, Stop
 from fallline.reader.switches import Settings
 from fallline.syntax import Module, Project
 from fallline.syntax.classes import find_method
 
-__all__ = ["Bounds", "Frame", "Language", "Machine", "Stop"]
+__all__ = ["Language", "Machine"]
 
 E = TypeVar("E", bound=Event)
 
 _DOTTED = re.compile(r"[A-Za-z_][\w.]*")
-_FUEL = 30_000
-_MOST_EVENTS = 4_000
-
-
-class Stop(Exception):
-    """The bounds of one trace are reached."""
-
-
-@dataclass(slots=True, eq=False)
-class Frame:
-    """The names of one function call (or of a module), and the frame around its definition."""
-
-    module: Module
-    function: str = ""
-    outer: Frame | None = None
-    me: Thing | None = None
-    names: dict[str, Value] = field(default_factory=dict)
-    fresh: dict[str, int] = field(default_factory=dict)  # name → iteration of its last assignment
-    globals: set[str] = field(default_factory=set)
-
-
-@dataclass(slots=True)
-class Bounds:
-    """How much work one trace may be. `complete` is false once it stopped short of the program's end."""
-
-    deadline: float  # of processor time
-    fuel: int = _FUEL
-    complete: bool = True
-
-    def tick(self, events: int) -> None:
-        """One statement's worth of work; stops the trace at its bounds."""
-        self.fuel -= 1
-        if self.fuel < 0 or events > _MOST_EVENTS:
-            self.complete = False
-            raise Stop
-        if self.fuel % 512 == 0 and time.thread_time() > self.deadline:
-            self.complete = False
-            raise Stop
-
-    def spend(self, statements: int) -> None:
-        """As much work as so many statements, inside one."""
-        self.fuel -= statements
-        if self.fuel < 0:
-            self.complete = False
-            raise Stop
 
 
 @dataclass(frozen=True)
@@ -203,11 +158,6 @@ class Machine:
     def given(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> dict[str, Value]:
         """Arguments for a function that nobody is seen to call, by name."""
         return self.language.given(self, function)
-
-    @property
-    def work(self) -> int:
-        """Statements carried out so far."""
-        return _FUEL - self.bounds.fuel
 
     # -- places ------------------------------------------------------------------------------------------------
 

@@ -73,6 +73,7 @@ class Switch:
         )
         self.inside = False  # in the forward pass of a model
         self.in_backward = False
+        self.hot: list[Tap] = []  # whose patches go away while it rests
 
     @property
     def silent(self) -> bool:
@@ -88,7 +89,7 @@ class Switch:
         """Publish no more of updates than their steps, to this one; None: everything again. New objects and epochs always count."""
         self.pulse = pulse
         self.quiet = self._silent or pulse is not None
-        for tap in _hot:
+        for tap in self.hot:
             tap.rest(pulse is not None)
 
 
@@ -148,7 +149,7 @@ class Tap:
         self, install: Callable[[Patches], None], *, variants: bool = False, hot: bool = False
     ) -> None:
         if hot:
-            _hot.append(self)
+            switch.hot.append(self)
         self._install = install
         self._variants = variants
         self._patches: Patches | None = None
@@ -179,9 +180,6 @@ class Tap:
         if any(heard):
             self._patches = Patches(rebind=rebind)
             self._install(self._patches)
-
-
-_hot: list[Tap] = []
 
 
 def _compiled() -> bool:
