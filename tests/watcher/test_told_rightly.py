@@ -16,6 +16,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from torch.utils.data import DataLoader, Dataset  # noqa: E402
 
+from fallline.watcher.loss import facts_of  # noqa: E402
 from watcher.matrix.drive import Watched, watched  # noqa: E402
 
 
