@@ -90,9 +90,6 @@ FRAMEWORKS = (
             Swap("DistributedType.TPU", "DistributedType.XLA"),
         ),
         data=("text", "hub"),
-        judged={
-            "FL111": "wrong: Transformers masks the last token of every block, so each block counts the same"
-        },
     ),
     Real(
         "trl-sft",
