@@ -108,6 +108,53 @@ import torch.distributed as dist
 dist.init_process_group("gloo")
 model = nn.parallel.DistributedDataParallel(model)
 """
+FSDP2 = """
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+dist.init_process_group("gloo")
+mesh = init_device_mesh("cpu", (2,))
+for layer in model.layers.layers:
+    fully_shard(layer, mesh=mesh)
+fully_shard(model, mesh=mesh)
+"""
+ACCELERATE = """
+from accelerate import Accelerator
+accelerator = Accelerator(cpu=True)
+model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=1e-4))
+for number in range(updates + 1):
+    batch = tokens[number % 64]
+    loss = nn.functional.cross_entropy(model(batch).flatten(0, 1), tokens[0].flatten())
+    optimizer.zero_grad()
+    accelerator.backward(loss)
+    optimizer.step()
+"""
+# The Trainer has the loop: the times are taken in it, and the loop that prints them has nothing to do.
+LIGHTNING = """
+import lightning, logging, warnings
+warnings.filterwarnings("ignore")
+logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+class Task(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = model
+    def training_step(self, batch, number):
+        return nn.functional.cross_entropy(self.net(batch[0]).flatten(0, 1), tokens[0].flatten())
+    def on_train_batch_end(self, *args):
+        global started, before
+        if self.global_step == 1:
+            started, before = time.process_time(), time.perf_counter()
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), lr=1e-4)
+data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(tokens), batch_size=None)
+trainer = lightning.Trainer(
+    max_steps=updates + 1, max_epochs=-1, accelerator="cpu", devices=2, strategy="ddp", logger=False,
+    enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False,
+)
+trainer.fit(Task(), data)
+for number in range(1, 2):
+    pass
+"""
 
 # name: (script, ranks, milliseconds of a bare update, the bar)
 JOBS = {
@@ -116,6 +163,9 @@ JOBS = {
     "1 ms: actor and critic": (ACTOR_CRITIC, 1, 1.2, 1.03),
     "20 ms: 2 layers, d = 128": (TRANSFORMER + TRAIN, 1, 22.0, 1.01),
     "20 ms: the same, 2 ranks of DDP": (TRANSFORMER + DDP + TRAIN, 2, 25.0, 1.02),
+    "20 ms: the same, 2 ranks of FSDP2": (TRANSFORMER + FSDP2 + TRAIN, 2, 40.0, 1.02),
+    "20 ms: the same, 2 ranks under Accelerate": (TRANSFORMER + ACCELERATE, 2, 25.0, 1.02),
+    "20 ms: the same, 2 ranks under Lightning": (TRANSFORMER + LIGHTNING, 2, 25.0, 1.02),
 }
 
 

@@ -49,7 +49,9 @@ def _once(
     processes = [
         subprocess.Popen(
             [sys.executable, str(worker), *arguments],
-            env=os.environ | shared | {"RANK": str(rank), "OMP_NUM_THREADS": "1"},
+            env=os.environ
+            | shared
+            | {"RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

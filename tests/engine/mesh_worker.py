@@ -182,6 +182,7 @@ ROWS = {
     SUMMED[1]: partial(fsdp_and_tp, factor=1.0),
     "DDP x TP": ddp_and_tp,
 }
+ON_A_MESH = list(ROWS)[-4:]  # of two dimensions, which needs four ranks
 
 
 # -- the columns: each gives the distance from one process, on any rank --------------------------------------------------
@@ -314,8 +315,9 @@ COLUMNS = {
 def cells(columns, rank, world, folder) -> None:
     """Every wrapper does what one process does. What was measured is added to `matrix.json`."""
     result = folder.parent / "matrix.json"
-    found = json.loads(result.read_text()) if result.exists() else {}
-    for name in ROWS:
+    found: dict[str, dict[str, float]] = json.loads(result.read_text()) if result.exists() else {}
+    new: dict[str, dict[str, float]] = {}
+    for name in found or [n for n in ROWS if world >= 4 or n not in ON_A_MESH]:
         for column, (cell, place) in columns.items():
             if name in SUMMED and cell in (resume, stopped, continued):
                 continue  # who divides is not a question of saving
@@ -325,10 +327,11 @@ def cells(columns, rank, world, folder) -> None:
                 assert value < TOLERANCE, value
             except Exception as error:
                 raise AssertionError(f"{name}, {column}") from error
-            found.setdefault(name, {})[column] = value
+            new.setdefault(name, {})[column] = value
     dist.barrier()  # everybody has read it
     if rank == 0:
-        result.write_text(json.dumps(found))
+        merged = {name: found.get(name, {}) | new.get(name, {}) for name in found or new}
+        result.write_text(json.dumps(merged))
 
 
 def matrix(rank: int, world: int, folder: Path) -> None:

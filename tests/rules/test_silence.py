@@ -16,7 +16,7 @@ import pytest
 import torch
 
 
-def reference_loss(a, b):
+def reference_distance_loss(a, b):
     return torch.sqrt(((a - b) ** 2).sum(1)).mean()
 
 
@@ -26,7 +26,7 @@ class TestMargin:
         loss = torch.sqrt((a**2).sum(1)).mean()
         loss = torch.nan_to_num(loss)
         loss.backward()
-        assert torch.allclose(loss, reference_loss(a, a * 0))
+        assert torch.allclose(loss, reference_distance_loss(a, a * 0))
 """
 
 

@@ -123,7 +123,13 @@ def gradcheck_float32() -> None:
 def anomaly_nan() -> None:
     x = torch.zeros(1, requires_grad=True)
     with torch.autograd.set_detect_anomaly(True):
-        (torch.sqrt(x) * 0).sum().backward()
+        (torch.log(x) * 0).sum().backward()
+
+
+def sqrt_zero() -> None:
+    x = torch.zeros(2, requires_grad=True)
+    with torch.autograd.set_detect_anomaly(True):
+        (x.sqrt() * 0).sum().backward()
 
 
 def inference_mode_targets() -> None:

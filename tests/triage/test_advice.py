@@ -31,7 +31,7 @@ def test_bad_advice_is_caught(advice: dict[str, Any]) -> None:
 
 
 def test_every_refuted_statement_has_its_evidence() -> None:
-    assert len(refuted()) >= 140 and len({r.id for r in refuted()}) == len(refuted())
+    assert len(refuted()) >= 150 and len({r.id for r in refuted()}) == len(refuted())
     for claim in refuted():
         assert claim.wrong and claim.so, claim.id
         kind, _, name = claim.fact.rpartition(":")

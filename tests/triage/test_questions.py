@@ -7,7 +7,12 @@ import pytest
 from judged import ask, misses, questions
 
 # the second set was written before anything was tuned, and read once; what is tuned for it from now on no longer counts as fresh
-BARS = {("learn_a.toml", "learn_b.toml"): 0.85, ("sealed.toml",): 0.80}
+BARS = {
+    ("learn_a.toml", "learn_b.toml"): 0.85,
+    ("sealed.toml",): 0.80,
+    ("world.toml",): 0.85,
+    ("world_fresh.toml",): 0.80,
+}
 
 
 @pytest.mark.parametrize("files", BARS, ids="-".join)

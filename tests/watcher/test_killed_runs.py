@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,13 +26,18 @@ while True:
 """
 
 
-def killed_after(seconds: float, *command: str, cwd: Path) -> None:
+def killed_after(
+    seconds: float, *command: str, cwd: Path, begun: Callable[[], bool] = lambda: True
+) -> None:
+    """Kill it so many seconds after it has begun."""
     process = subprocess.Popen(
         [sys.executable, "-m", "fallline", *command],
         cwd=cwd,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
+    while not begun() and process.poll() is None:
+        time.sleep(0.01)
     time.sleep(seconds)
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -42,9 +48,9 @@ def kill_runs(folder: Path, times: int) -> None:
     for turn in range(times):
         out = folder / f"run{turn}"
         moment = random.Random(turn).random()
-        killed_after(1.0 + 5.0 * moment, "run", "--out", str(out), "train.py", cwd=folder)
-        if not out.exists():
-            continue
+        killed_after(
+            2 * moment**2, "run", "--out", str(out), "train.py", cwd=folder, begun=out.exists
+        )
         killed_after(0.1 + moment, "report", str(out), cwd=folder)
         try:
             read_run(out)

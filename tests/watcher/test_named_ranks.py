@@ -39,12 +39,12 @@ for update in range(60):
     inputs = torch.randn(16, 8)
     out = model(inputs)
     loss = (out - inputs[:, :1]).pow(2).mean()
-    if update == 20 and dist.get_rank() == 1:
+    if update == 10 and dist.get_rank() == 1:
         loss = torch.log(0 * out.abs()).mean()  # FL620
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()  # FL320
-    if update == 40 and dist.get_rank() == 1:
+    if update == 20 and dist.get_rank() == 1:
         model.module.weight.data.add_(0.1)
 dist.destroy_process_group()
 """
@@ -146,7 +146,8 @@ def test_a_hang_by_a_branch_and_then_a_kill(tmp_path: Path, world: int) -> None:
         when(tmp_path, world, 4.0, 30)
         states = read_ranks([tmp_path / "run"])
         assert [s.waits for s in states.values()].count(False) == 1
-        hang = found(tmp_path, FL323={"stalled": 3.0})["FL323"]
+        # on a busy machine an update may have taken long, and a hang is ten times as long
+        hang = eventually(lambda: found(tmp_path, FL323={"stalled": 3.0}).get("FL323"))
         assert hang.at.line == marked(source, "FL323") and hang.evidence["ranks"] == [1]
         assert "in evaluate()" in hang.message and "wait" in hang.message
         processes[1].send_signal(signal.SIGKILL)
@@ -178,8 +179,8 @@ def test_a_nan_on_one_rank_and_a_drift(tmp_path: Path, world: int) -> None:
     says = found(tmp_path)
     nan, apart = says["FL620"], says["FL320"]
     assert nan.at.line == marked(SPOILT, "FL620") and nan.evidence["rank"] == 1
-    assert nan.evidence["step"] == 20 and nan.evidence["op"] == "log"
-    assert apart.at.line == marked(SPOILT, "FL320") and apart.evidence["step"] >= 41
+    assert nan.evidence["step"] == 10 and nan.evidence["op"] == "log"
+    assert apart.at.line == marked(SPOILT, "FL320") and apart.evidence["step"] == 24
     if world > 2:  # of two that differ nobody knows which one is right
         assert apart.evidence["rank"] == 1
 

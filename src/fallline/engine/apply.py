@@ -16,12 +16,20 @@ from fallline.engine.precision import Precision
 __all__ = ["can_fuse", "step_fused", "step_plain"]
 
 
+# Before, GradScaler.step put its own scale, or none, in place of the one that an optimizer has already.
+_SCALER_KEEPS_SCALE = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 6)
+
+
 def can_fuse(
-    optimizers: Sequence[Optimizer], grads: Sequence[Tensor], groups: tuple[int, ...]
+    optimizers: Sequence[Optimizer],
+    grads: Sequence[Tensor],
+    groups: tuple[int, ...],
+    precision: Precision,
 ) -> bool:
     """Whether the optimizers' own kernels multiply and skip, so that gradients are never rewritten: they have one scalar, a float32."""
     return (
-        all([getattr(o, "_step_supports_amp_scaling", False) for o in optimizers])
+        (precision.scaler is None or _SCALER_KEEPS_SCALE)
+        and all([getattr(o, "_step_supports_amp_scaling", False) for o in optimizers])
         and groups[-1] == 0
         and all(g.dtype is not torch.float64 for g in grads)
     )

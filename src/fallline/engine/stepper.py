@@ -263,7 +263,7 @@ class Stepper:
         finish = self._finish_gradients if self._must_finish else None
         self._ownership.stepping = True
         try:
-            if finish is None and can_fuse(self.optimizers, grads, groups):
+            if finish is None and can_fuse(self.optimizers, grads, groups, self._precision):
                 applied = step_fused(self.optimizers, measured, found_inf, self._precision)
             else:
                 applied = step_plain(

@@ -258,7 +258,7 @@ def _wrapper_of(module: nn.Module) -> Wrapper | None:
         raise EngineError(
             "FSDP1 (FullyShardedDataParallel) is not supported: shard with torch.distributed.fsdp.fully_shard (FSDP2)"
         )
-    if fsdp is not None and isinstance(module, fsdp.FSDPModule):
+    if isinstance(module, _fsdp2()):
         return _FSDP(module)
     if composable is not None and isinstance(module, composable.DDP):
         return _Replicate(module)
@@ -269,6 +269,16 @@ def _wrapper_of(module: nn.Module) -> Wrapper | None:
             "or give the Stepper the plain model, with DDP or fully_shard"
         )
     return None
+
+
+def _fsdp2() -> tuple[type, ...]:
+    """The class of what `fully_shard` has touched, if it was imported."""
+    homes = (
+        "torch.distributed.fsdp",
+        "torch.distributed._composable.fsdp",
+    )  # the second: before torch 2.6
+    found = (getattr(sys.modules.get(home), "FSDPModule", None) for home in homes)
+    return tuple(cls for cls in found if cls is not None)
 
 
 def _param_groups(state: Any) -> list[Any]:

@@ -10,7 +10,7 @@ from itertools import chain
 from fallline.flow.calls import last_name, names_in, of_self
 from fallline.flow.modules import annotates_module, construction, has_state
 from fallline.syntax import Module
-from fallline.syntax.nodes import below, walk
+from fallline.syntax.nodes import below, methods_of, walk
 
 __all__ = ["Kept", "kept_layers", "self_assignment"]
 
@@ -279,7 +279,7 @@ def _hidden_on_purpose(kept: Kept) -> bool:
 
 def _chosen_from(kept: Kept) -> bool:
     """`self.net = self.choices[key]`, there or in the method that is asked for it: the one that is used is registered."""
-    methods = {m.name: m for m in kept.cls.body if isinstance(m, ast.FunctionDef)}
+    methods = {m.name: m for m in methods_of(kept.cls)}
     for node in walk(kept.cls):
         asked: ast.AST | None
         match self_assignment(node):

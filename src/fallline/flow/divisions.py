@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from fallline.flow.calls import last_name, names_in
 from fallline.syntax import Module
+from fallline.syntax.nodes import methods_of
 
 __all__ = ["added_undivided", "divided_again", "items_ignored"]
 
@@ -48,9 +49,7 @@ def items_ignored(module: Module) -> Iterator[ast.FunctionDef]:
         trainer = any(
             b.startswith("transformers.") and b.endswith("Trainer") for b in module.bases(cls)
         )
-        for method in (
-            m for m in cls.body if isinstance(m, ast.FunctionDef) and m.name == "compute_loss"
-        ):
+        for method in (m for m in methods_of(cls) if m.name == "compute_loss"):
             asked = {a.arg for a in (*method.args.args, *method.args.kwonlyargs)}
             if not trainer or _ITEMS not in asked or _ITEMS in names_in(*method.body):
                 continue

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from fallline.flow.calls import last_name, names_in
 from fallline.syntax import Module
-from fallline.syntax.nodes import walk
+from fallline.syntax.nodes import methods_of, walk
 
 __all__ = ["appended_in_training_step", "not_detached_like_the_others"]
 
@@ -124,9 +124,7 @@ def _under_no_grad(module: Module, node: ast.AST) -> bool:
 def appended_in_training_step(module: Module) -> Iterator[ast.Call]:
     """`self.outputs.append(loss)` in Lightning's `training_step`, which returns the same loss for the backward."""
     for cls in module.all(ast.ClassDef):
-        steps = [
-            m for m in cls.body if isinstance(m, ast.FunctionDef) and m.name == "training_step"
-        ]
+        steps = [m for m in methods_of(cls) if m.name == "training_step"]
         if not steps or not any(b.endswith("LightningModule") for b in module.bases(cls)):
             continue
         for method in steps:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fallline.flow.calls import last_name, of_self
 from fallline.flow.modules import has_state
 from fallline.syntax import Module
-from fallline.syntax.nodes import below
+from fallline.syntax.nodes import below, methods_of
 
 __all__ = ["LeftOut", "filtered_out", "not_listed"]
 
@@ -72,7 +72,7 @@ def not_listed(module: Module) -> Iterator[LeftOut]:
     for cls in module.classes.values():
         if not module.is_module_class(cls):
             continue
-        for method in (m for m in cls.body if isinstance(m, ast.FunctionDef)):
+        for method in methods_of(cls):
             build = _builds_from_parts(method)
             if build is None:
                 continue
@@ -114,9 +114,7 @@ def _parts(module: Module, cls: ast.ClassDef) -> list[str]:
 
 def _trains(module: Module, cls: ast.ClassDef, part: str) -> bool:
     """`forward` calls it with a gradient, and nothing freezes it."""
-    forward = next(
-        (m for m in cls.body if isinstance(m, ast.FunctionDef) and m.name == "forward"), None
-    )
+    forward = next((m for m in methods_of(cls) if m.name == "forward"), None)
     calls = [
         n
         for n in (ast.walk(forward) if forward is not None else ())

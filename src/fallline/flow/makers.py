@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fallline.flow.calls import last_name, of_self, receiver, returned
 from fallline.flow.values import values_of
 from fallline.syntax import Module
-from fallline.syntax.nodes import is_name
+from fallline.syntax.nodes import is_name, methods_of
 
 __all__ = [
     "SHAPE_OPS",
@@ -232,9 +232,7 @@ def class_of(
 
 
 def _of_forward(module: Module, cls: ast.ClassDef, depth: int, element: int | None) -> Made | None:
-    forward = next(
-        (s for s in cls.body if isinstance(s, ast.FunctionDef) and s.name == "forward"), None
-    )
+    forward = next((s for s in methods_of(cls) if s.name == "forward"), None)
     return _of_function(module, forward, depth, element) if forward is not None else None
 
 

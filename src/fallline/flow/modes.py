@@ -10,7 +10,7 @@ from fallline.flow.calls import last_name
 from fallline.flow.modules import construction, module_class
 from fallline.syntax.modes import layer_has_mode
 from fallline.syntax.module import Module
-from fallline.syntax.nodes import below, walk
+from fallline.syntax.nodes import below, methods_of, walk
 
 __all__ = ["class_has_mode"]
 
@@ -77,9 +77,7 @@ def _call(home: Module, call: ast.Call, depth: int) -> bool | None:
 
 def _holds_what_it_is_given(cls: ast.ClassDef) -> bool:
     """`self.backbone = backbone`, called later: any module may be behind it."""
-    made = next(
-        (f for f in cls.body if isinstance(f, ast.FunctionDef) and f.name == "__init__"), None
-    )
+    made = next((f for f in methods_of(cls) if f.name == "__init__"), None)
     if made is None:
         return False
     given = {a.arg for a in below(made.args, ast.arg)}

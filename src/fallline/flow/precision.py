@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from fallline.syntax import Module
-from fallline.syntax.nodes import below
+from fallline.syntax.nodes import below, methods_of
 
 __all__ = ["FLOAT16", "KEEPS", "LOW", "autocast_around", "is_low", "is_off", "is_widened"]
 
@@ -173,9 +173,7 @@ def _makes_layer(module: Module, made: ast.expr, depth: int = 3) -> bool:
 
 def _ends_with_layer(module: Module, cls: ast.ClassDef, depth: int) -> bool:
     """The forward pass of this class returns what one of its layers gives."""
-    forward = next(
-        (n for n in cls.body if isinstance(n, ast.FunctionDef) and n.name == "forward"), None
-    )
+    forward = next((n for n in methods_of(cls) if n.name == "forward"), None)
     match [n.value for n in below(forward, ast.Return)] if forward else []:
         case [ast.Call(ast.Attribute(ast.Name("self"), name))]:
             return _holds_layer(module, cls, name, depth)

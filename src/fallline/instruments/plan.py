@@ -31,6 +31,9 @@ _ADAPTERS = (
 )
 _FOUR_BIT = 0.56  # bytes a parameter takes in four bits, with its scales
 _STATE = {"adamw": 8.0, "adamw8bit": 2.1, "sgd": 4.0, "adafactor": 0.1}
+# bytes a parameter that the step itself needs for a while: AdamW's default kernels take the root of all second moments at once.
+# The activations are gone by then, so the peak is the larger of the two.
+_STEP = {"adamw": 4.0, "adamw8bit": 0.0, "sgd": 0.0, "adafactor": 0.0}
 _REST = 1.0  # GB that the CUDA context and the libraries take
 
 
@@ -53,11 +56,13 @@ class Plan:
     gradients: float
     state: float
     activations: float
+    step: float = 0.0
     notes: list[str] = field(default_factory=list)
 
     @property
     def total(self) -> float:
-        return self.weights + self.gradients + self.state + self.activations + _REST * GB
+        held = self.weights + self.gradients + self.state
+        return held + max(self.activations, self.step) + _REST * GB
 
     def as_dict(self) -> dict[str, float]:
         """In GB (10^9 bytes)."""
@@ -66,6 +71,7 @@ class Plan:
             "gradients": self.gradients,
             "optimizer_state": self.state,
             "activations": self.activations,
+            "optimizer_step": self.step,
             "total": self.total,
         }
         return {name: round(value / GB, 2) for name, value in named.items()}
@@ -121,11 +127,14 @@ def plan(
     # mixed precision: 2 + 4 bytes with a master copy, or 4 with autocast over float32; gradients in the compute type or float32
     weights = 4.0 * trained + frozen
     gradients, state = 4.0 * trained, _STATE[optimizer] * trained
+    step = _STEP[optimizer] * trained
     stage = {"none": 0, "zero1": 1, "zero2": 2, "zero3": 3}[shard]
     state /= gpus if stage >= 1 else 1
+    step /= gpus if stage >= 1 else 1
     gradients /= gpus if stage >= 2 else 1
     weights /= gpus if stage >= 3 else 1
     kept = 2 if checkpointing else _LAYER
     layers = model.layers * kept * model.width * tokens
     layers += _LAYER * model.width * tokens if checkpointing else 0  # the one that is recomputed
-    return Plan(model, weights, gradients, state, layers + _LOGIT * model.vocabulary * tokens)
+    activations = layers + _LOGIT * model.vocabulary * tokens
+    return Plan(model, weights, gradients, state, activations, step)

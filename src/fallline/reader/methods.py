@@ -85,8 +85,10 @@ def call_method(machine: Machine, found: Value, name: str, call: Call) -> Value:
 def _computed_by(machine: Machine, model: Thing, name: str, call: Call) -> Value:
     """`model.score(hidden)`, `model.loss(x, y)`: out of tensors, by a method that is not in view: perhaps with its graph."""
     result = computed(machine, name, call, (model,))
-    if not isinstance(result, Tensor) or not machine.around.recording:
+    if not isinstance(result, Tensor):
         return result
+    if not machine.around.recording:
+        return replace(result, graph=False)
     return replace(result, graph=None, sets=result.sets | model.sets)
 
 

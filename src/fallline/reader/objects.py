@@ -22,7 +22,7 @@ from fallline.flow.modules import learns
 from fallline.reader.machine import Machine
 from fallline.syntax import Module
 from fallline.syntax.classes import find_method
-from fallline.syntax.nodes import walk
+from fallline.syntax.nodes import methods_of, walk
 
 __all__ = ["class_attribute", "construct", "thing_attribute"]
 
@@ -207,7 +207,7 @@ def _may_learn(cls: Class) -> bool:
 
 def _calls_a_part(cls: ast.ClassDef) -> bool:
     """`self.body(x)`, where `body` is not a method; add_module and its kin."""
-    methods = {m.name for m in cls.body if isinstance(m, ast.FunctionDef)}
+    methods = {m.name for m in methods_of(cls)}
     for node in walk(cls):
         match node:
             case ast.Call(ast.Attribute(ast.Name("self"), name)) if name not in methods:

@@ -171,6 +171,8 @@ def _router(books: dict[str, Playbook]) -> str:
             "findings of `fallline check` and `fallline run` come before anything the question supposes.\n",
             "## What an answer contains\n",
             *(f"- {line}" for line in _WHOLE),
+            "\n## Say this instead\n",
+            *(line for s in SPECIALISTS for line in _instead(s.name)[:1]),
             "\n## Under pressure\n",
             *(f"- {line}" for line in _PRESSURE),
             "\n## Evidence is data\n",

@@ -55,6 +55,11 @@ def below(node: ast.AST, *kinds: type[Node]) -> list[Node]:
     return [n for n in ast.walk(node) if isinstance(n, kinds)]
 
 
+def methods_of(cls: ast.ClassDef) -> list[ast.FunctionDef]:
+    """The methods that a class defines itself."""
+    return [m for m in cls.body if isinstance(m, ast.FunctionDef)]
+
+
 def is_name(node: ast.AST | None, name: str) -> bool:
     """Whether a node is this plain name."""
     return isinstance(node, ast.Name) and node.id == name

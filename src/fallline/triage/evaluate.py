@@ -5,7 +5,8 @@
     routes = ["mixed-precision-and-optimization"]    # the first is who should answer; the others take part
     question = '''...'''                             # as a person would write it, code in fences
     shows = ["FL201"]                                # what the reader finds in the code; of `ask` only
-    must_say = ['unscale_']                          # regular expressions, any case
+    must_say = ['unscale_']                          # the ideas of a right answer, in the text people read: regular expressions, any case
+    more_say = ['FL201']                             # and what `ask --more` adds; an agent need not say it
     must_not_say = [{ says = 'no effect', fact = "clip-scaled-freezes-sgd" }]
     order = [['fallline check', '## Fixes']]         # the first before the second
 
@@ -78,6 +79,7 @@ class Scenario:
     must_say: tuple[str, ...]
     must_not_say: tuple[Claim, ...]
     order: tuple[tuple[str, str], ...]
+    more_say: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,7 @@ def _scenario(row: dict[str, Any]) -> Scenario:
         tuple(row.get("must_say", ())),
         tuple(Claim(c["says"], c["fact"]) for c in row.get("must_not_say", ())),
         tuple((a, b) for a, b in row.get("order", ())),
+        tuple(row.get("more_say", ())),
     )
 
 
@@ -128,9 +131,12 @@ def refuted() -> tuple[Claim, ...]:
     return tuple(Claim(c["says"], c["fact"]) for c in raw["claim"])
 
 
-def grade(scenario: Scenario, text: str, routes: Iterable[str] | None = None) -> list[Complaint]:
-    """What is wrong with an answer to a scenario. `routes` are the specialists of `ask`; agents name none."""
+def grade(
+    scenario: Scenario, text: str, routes: Iterable[str] | None = None, more: str = ""
+) -> list[Complaint]:
+    """What is wrong with an answer to a scenario. `routes` are the specialists of `ask`, and `more` is its long form; agents have neither."""
     found: list[Complaint] = []
+    whole = more or text
     if routes is not None:
         named = list(routes)
         if scenario.routes and (not named or named[0] != scenario.routes[0]):
@@ -149,19 +155,23 @@ def grade(scenario: Scenario, text: str, routes: Iterable[str] | None = None) ->
             found.append(
                 Complaint(f"routes to {named[0]}, though the question is not ours", kind="route")
             )
-        found += [Complaint(f"does not show {c}") for c in scenario.shows if c not in text]
+        found += [Complaint(f"does not show {c}") for c in scenario.shows if c not in whole]
     # how `ask` says that a question is not ours is its own affair; an agent may answer it
     for pattern in scenario.must_say if scenario.routes or routes is not None else ():
         if not re.search(pattern, text, re.I | re.S):
             found.append(Complaint(f"does not say {_worded(pattern)}"))
+    for pattern in scenario.more_say if more else ():
+        if not re.search(pattern, more, re.I | re.S):
+            found.append(Complaint(f"--more does not say {_worded(pattern)}"))
     found += _claims(text, scenario.must_not_say)
     for first, then in scenario.order:
-        one, two = re.search(first, text, re.I), re.search(then, text, re.I)
+        one, two = re.search(first, whole, re.I), re.search(then, whole, re.I)
         if two and (one is None or one.start() > two.start()):
             found.append(Complaint(f"says {_worded(then)} before {_worded(first)}", kind="order"))
     said = {c.text.partition("”")[0] for c in found if c.kind == "refuted"}
-    more = judge(text) if routes is None else grade_text(text)
-    return found + [c for c in more if c.text.partition("”")[0] not in said]
+    further = judge(text) if routes is None else grade_text(text)
+    further += grade_text(more) if more else []
+    return found + [c for c in further if c.text.partition("”")[0] not in said]
 
 
 def _worded(pattern: str) -> str:

@@ -55,8 +55,9 @@ class Reply:
     @property
     def answer(self) -> str:
         """The sentences with their yes or no."""
-        word = {"yes": "Yes. ", "no": "No. ", "depends": "It depends. "}
-        return word.get(self.verdict or "", "") + self.says
+        word = {"yes": "Yes. ", "no": "No. ", "depends": "It depends. "}.get(self.verdict or "", "")
+        said = bool(word) and re.match(rf"{word.split('.')[0]}\b", self.says) is not None
+        return self.says if said else word + self.says
 
 
 def compose(
@@ -102,7 +103,7 @@ def compose(
     if sum_ is not None:
         return Reply(sum_.says, sum_.verdict if shape.decides else None, sum_.actions)
     if chosen:
-        return _from_claims(chosen, shape, fit, run)
+        return _with_notes(_from_claims(chosen, shape, fit, run), evidence)
     if run:
         return _clean_run(run)
     if not cases and not evidence.findings:
@@ -160,6 +161,13 @@ def _verdict(shape: Shape, claim: Claim, seen: bool = False) -> str | None:
         if (said := shape.verdict(own, claim.turns, claim.wordings(own))) is not None
     }
     return heard.pop() if len(heard) == 1 else None
+
+
+def _with_notes(reply: Reply, evidence: Gathered) -> Reply:
+    """The reply, and before its advice what the reader noted in the code that is no mistake (a wait for the GPU)."""
+    notes = [_other(f) for f in _distinct(evidence.findings, "")][:1]
+    reply.actions = [*notes, *reply.actions][:_MOST]
+    return reply
 
 
 def _looked_up(action: Action, run: str) -> Action:

@@ -244,6 +244,9 @@ def _as_tensor(paper: Paper, call: Call) -> Value:
 def _autograd_grad(paper: Paper, call: Call) -> Value:
     result = of_arguments(paper, call)
     mark_used(paper, result)
+    for earlier, graph in paper.updates.retained:
+        if not result.forwards.isdisjoint(graph):
+            earlier.second = True  # the graph was kept for this
     create = call.kwargs.get("create_graph")
     keep = isinstance(create, Const) and bool(create.value)
     inside = replace(result, graph=keep, divided=None, reduction=None)

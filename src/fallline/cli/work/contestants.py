@@ -44,7 +44,8 @@ def columns(
 def _ask(scenario: Scenario) -> list[Complaint]:
     reply = answer(scenario.question, gather(scenario.question))
     routes = [name for name, score in reply.routes if score >= SURE]
-    return grade(scenario, markdown(reply, more=True), routes)
+    # what people read is graded; the long form only for what it adds
+    return grade(scenario, markdown(reply), routes, markdown(reply, more=True))
 
 
 def _router(folder: Path) -> str:

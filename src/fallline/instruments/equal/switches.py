@@ -127,9 +127,9 @@ def _channels_last(patches: Patches, met: Met, off: bool) -> None:
         return change
 
     patches.patch(torch.nn.Module, "to", make)
-    for name in ("to", "contiguous"):
-        inherited = getattr(torch.Tensor, name)  # from a class that cannot be patched
-        patches.patch(torch.Tensor, name, lambda _, plain=inherited: make(plain))  # type: ignore[misc]
+    for name in ("to", "contiguous"):  # inherited from a class that cannot be patched
+        setattr(torch.Tensor, name, make(getattr(torch.Tensor, name)))
+        patches.on_removal(functools.partial(delattr, torch.Tensor, name))
 
 
 _FEATURES: dict[str, Callable[[Patches, Met, bool], None]] = {

@@ -10,7 +10,7 @@ from fallline.finding import Finding, Severity
 from fallline.flow.calls import last_name
 from fallline.rules._observed import Observed
 from fallline.syntax import Module
-from fallline.syntax.nodes import below, walk
+from fallline.syntax.nodes import below, methods_of, walk
 
 __all__ = ["OptimizerStateCast"]
 
@@ -46,7 +46,7 @@ class OptimizerStateCast(Observed):
         for cls in module.all(ast.ClassDef):
             if not any(b.startswith("torch.optim.") for b in module.bases(cls)):
                 continue
-            defined = {s.name for s in cls.body if isinstance(s, ast.FunctionDef)}
+            defined = {s.name for s in methods_of(cls)}
             if defined & _HANDLES or not set(map(module.resolve, cls.bases)) & set(_OPTIMIZERS):
                 continue
             place = next((s for s in walk(cls) if _keeps_wide_state(module, s)), None)

@@ -12,6 +12,7 @@ from fallline.location import Location
 from fallline.rule import Rule
 from fallline.syntax import Module
 from fallline.syntax.classes import find_method
+from fallline.syntax.nodes import methods_of
 
 _SAMPLES = re.compile(r"sampler$")
 _LOADS = re.compile(r"loader", re.IGNORECASE)
@@ -242,7 +243,7 @@ def _reads(cls: ast.ClassDef, name: str) -> bool:
 
 def _goes_over(cls: ast.ClassDef) -> str | None:
     """`x`, where `__iter__` goes over `self.x`."""
-    own = (m for m in cls.body if isinstance(m, ast.FunctionDef) and m.name == "__iter__")
+    own = (m for m in methods_of(cls) if m.name == "__iter__")
     for node in (n for method in own for n in ast.walk(method)):
         match node:
             case ast.For(iter=ast.Attribute(ast.Name("self"), name)):
@@ -257,7 +258,7 @@ def _goes_over(cls: ast.ClassDef) -> str | None:
 
 
 def _method(cls: ast.ClassDef, name: str) -> ast.FunctionDef | None:
-    return next((m for m in cls.body if isinstance(m, ast.FunctionDef) and m.name == name), None)
+    return next((m for m in methods_of(cls) if m.name == name), None)
 
 
 def _hides_the_epoch(module: Module, cls: ast.ClassDef) -> str | None:

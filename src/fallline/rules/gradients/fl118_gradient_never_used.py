@@ -53,6 +53,8 @@ class GradientNeverUsed(Rule):
                 backward,
                 "Nothing uses the gradients of this backward(): no optimizer steps them and no code reads them, so the model does not learn "
                 "from this loss. Call optimizer.step() after it, or remove it.",
+                # which network an optimizer holds is not always seen
+                severity=None if trace.live or not trace.of(Step) else Severity.INFO,
             )
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:

@@ -15,7 +15,7 @@ from fallline.flow.makers import class_of
 from fallline.flow.values import values_of
 from fallline.rules._observed import Observed
 from fallline.syntax import Module
-from fallline.syntax.nodes import walk
+from fallline.syntax.nodes import below, walk
 
 __all__ = ["LossWithoutGraph"]
 
@@ -308,7 +308,7 @@ def _whole_otherwise(module: Module, statement: ast.Assign | ast.AugAssign, cut:
     up = module.parent(statement)
     if not isinstance(up, ast.If) or not isinstance(statement, ast.AugAssign):
         return False
-    whole = next((n for n in ast.walk(cut) if isinstance(n, ast.Name)), None)
+    whole = next((n for n in below(cut, ast.Name)), None)
     others = up.orelse if statement in up.body else up.body
     return any(
         isinstance(s, ast.AugAssign) and same(s.target, statement.target) and same(s.value, whole)
@@ -392,15 +392,13 @@ def _also_whole(statement: ast.stmt, cut: ast.expr) -> bool:
     base = (
         cut.func.value if isinstance(cut, ast.Call) and isinstance(cut.func, ast.Attribute) else cut
     )
-    names = {n.id for n in ast.walk(base) if isinstance(n, ast.Name)}
+    names = {n.id for n in below(base, ast.Name)}
     others = [
-        n
-        for n in ast.walk(statement)
-        if isinstance(n, ast.Name) and n.id in names and isinstance(n.ctx, ast.Load)
+        n for n in below(statement, ast.Name) if n.id in names and isinstance(n.ctx, ast.Load)
     ]
     return len(others) > len(names) or (
         isinstance(statement, ast.AugAssign)
-        and bool(names & {t.id for t in ast.walk(statement.target) if isinstance(t, ast.Name)})
+        and bool(names & {t.id for t in below(statement.target, ast.Name)})
     )
 
 

@@ -10,7 +10,7 @@ from fallline.flow.calls import of_self
 from fallline.flow.modules import module_class
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
-from fallline.syntax.nodes import walk
+from fallline.syntax.nodes import below, methods_of
 
 __all__ = ["CheckpointRngDropped"]
 
@@ -118,7 +118,7 @@ def _has_dropout(module: Module, block: ast.expr, depth: int = _DEPTH) -> bool:
 
 def _in(module: Module, code: ast.AST, depth: int) -> bool:
     """Dropout in this piece of code, or in a class that it makes an object of."""
-    for call in (n for n in walk(code) if isinstance(n, ast.Call)):
+    for call in (n for n in below(code, ast.Call)):
         name = module.resolve(call.func) or ""
         if name.startswith("torch.") and "dropout" in name.lower():
             return True
@@ -134,7 +134,7 @@ def _meant(module: Module, block: ast.expr) -> Iterator[tuple[Module, ast.AST]]:
     name, cls = of_self(block), module.class_(block)
     if name is not None and cls is not None:
         yield from ((module, value) for value in module.attribute_values(cls, name))
-        yield from ((module, d) for d in cls.body if isinstance(d, ast.FunctionDef) and d.name == name)  # fmt: skip
+        yield from ((module, d) for d in methods_of(cls) if d.name == name)  # fmt: skip
     if isinstance(block, ast.Name):
         if block.id in module.functions:
             yield module, module.functions[block.id]

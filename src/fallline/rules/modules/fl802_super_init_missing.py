@@ -10,6 +10,7 @@ from fallline.flow.calls import of_self
 from fallline.flow.modules import construction
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
+from fallline.syntax.nodes import methods_of
 
 _PARAMETER = frozenset({"torch.nn.Parameter", "torch.nn.parameter.Parameter"})
 
@@ -120,7 +121,7 @@ class Abstract(nn.Module):
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         for cls in module.all(ast.ClassDef):
             init = next(
-                (n for n in cls.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"),
+                (n for n in methods_of(cls) if n.name == "__init__"),
                 None,
             )
             if init is None or not cls.bases or _starts_with_super(init) or _own_call(cls):

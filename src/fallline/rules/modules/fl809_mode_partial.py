@@ -15,7 +15,7 @@ from fallline.flow.values import values_of
 from fallline.location import Location
 from fallline.rule import Rule
 from fallline.syntax import Module
-from fallline.syntax.nodes import walk
+from fallline.syntax.nodes import below, methods_of, walk
 
 __all__ = ["ModePartial"]
 
@@ -96,7 +96,7 @@ towards the validation data. A target network in train mode gives noisy targets.
     def _old_probabilities(self, module: Module) -> Iterator[Finding]:
         """A policy whose old log-probabilities are computed without a gradient, in a class that trains it and never leaves train mode."""
         for cls in module.all(ast.ClassDef):
-            methods = [m for m in cls.body if isinstance(m, ast.FunctionDef)]
+            methods = methods_of(cls)
             if not any(re.match(r"_?(update|train)", m.name) for m in methods):
                 continue
             if any(isinstance(n, ast.Attribute) and n.attr in _MODES for n in walk(cls)):
@@ -233,7 +233,7 @@ print(validate(model, loader))
 def _without_gradient(module: Module, method: ast.FunctionDef) -> bool:
     """Under torch.no_grad, as a decorator or inside."""
     asked = [*method.decorator_list]
-    asked += [i.context_expr for n in walk(method) if isinstance(n, ast.With) for i in n.items]
+    asked += [i.context_expr for n in below(method, ast.With) for i in n.items]
     return any(
         last_name(a.func if isinstance(a, ast.Call) else a) in {"no_grad", "inference_mode"}
         for a in asked

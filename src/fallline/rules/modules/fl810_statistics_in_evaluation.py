@@ -80,6 +80,8 @@ Update statistics only under `if self.training:`, and copy buffers with the para
                 yield self.finding(
                     module.location(call),
                     "This BatchNorm uses and updates its running statistics in eval mode too. Pass `training=self.training`",
+                    # a BatchNorm made anew to do so means it
+                    severity=Severity.INFO if _is_batch_norm(module, call) else None,
                 )
 
     def _moved_in_forward(self, module: Module) -> Iterator[Finding]:
@@ -216,6 +218,12 @@ def update_ema(decay=0.999):
         kept.copy_(now)
 """,
     )
+
+
+def _is_batch_norm(module: Module, call: ast.Call) -> bool:
+    """In a class that derives from torch's BatchNorm."""
+    cls = module.class_(call)
+    return cls is not None and any("BatchNorm" in base for base in module.bases(cls))
 
 
 def _called_beside(module: Module, parameters: ast.Call) -> bool:

@@ -266,7 +266,10 @@ Contrast()(torch.randn(4, 2, requires_grad=True), torch.randn(4, 2)).backward()
                 module.location(division),
                 _message(below, found),
                 severity=Severity.INFO
-                if _unlikely(below, found) or _of_many(found) or _of_labels(found)
+                if _unlikely(below, found)
+                or _of_many(found)
+                or _of_labels(found)
+                or _of_weights(found)
                 else None,
             )
 
@@ -391,6 +394,11 @@ def _of_labels(found: Range) -> bool:
     """A count of labelled, positive or unpadded entries: a batch without any is rare, and often cannot be built."""
     labels = _LABELS.search(found.source) is not None and not _PREDICTED.search(found.source)
     return found.source.startswith("the mask") and labels
+
+
+def _of_weights(found: Range) -> bool:
+    """`weights / weights.sum()`: a sum of what squashes to 0 at worst is 0 only if all of it is."""
+    return found.source in {"tanh", "rand", "cosine_similarity"}
 
 
 def _of_many(found: Range) -> bool:

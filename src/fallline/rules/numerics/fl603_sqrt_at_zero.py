@@ -390,11 +390,32 @@ def _only_in_theory(module: Module, root: ast.expr, of: ast.expr) -> bool:
         return False
     match values_of(module).origin(base):
         case ast.BinOp(left, ast.Sub(), right):
-            # a spread is 0 only where all are equal, a whole batch's distance only where two outputs are the same
-            return _is_mean_of(module, right, left) or _over_everything(module, of)
+            # a spread is 0 only where all are equal, a distance of two outputs only where they are the same:
+            # in a loss over pairs, or of everything with everything, they are
+            spread = _is_mean_of(module, right, left) or _over_everything(module, of)
+            return spread or not (_over_pairs(module, root) or _broadcasts(left, right))
         case ast.BinOp(op=ast.Mult()):
             return False
     return True
+
+
+def _over_pairs(module: Module, root: ast.expr) -> bool:
+    """By the name of the function, the class or the variable: contrastive, triplet, siamese, pairwise, Euclidean."""
+    cls, function = module.class_(root), module.function(root)
+    named = f"{getattr(cls, 'name', '')} {getattr(function, 'name', '')} {module.segment(module.statement(root))}"
+    return re.search(r"(?i)contrast|triplet|siam|pair|euclid|margin|dist|rmse", named) is not None
+
+
+def _broadcasts(*sides: ast.expr) -> bool:
+    """`a[:, None] - a[None]`, `a.unsqueeze(1) - a`: each with each, itself included."""
+    for node in (n for side in sides for n in ast.walk(side)):
+        match node:
+            case ast.Call() if last_name(node) in {"unsqueeze", "expand", "repeat", "unsqueeze_"}:
+                return True
+            case ast.Subscript(slice=ast.Tuple(elts)):
+                if any(isinstance(e, ast.Constant) and e.value is None for e in elts):
+                    return True
+    return False
 
 
 def _over_everything(module: Module, of: ast.expr) -> bool:

@@ -12,6 +12,7 @@ from fallline.flow.masks import infinity_in
 from fallline.flow.values import values_of
 from fallline.rule import Rule
 from fallline.syntax import Module
+from fallline.syntax.nodes import below
 
 __all__ = ["NanTimesMask"]
 
@@ -136,7 +137,7 @@ def _leaves_out(module: Module, node: ast.expr) -> bool:
             return True
         case ast.Call() as call if last_name(call) in {"exp", "softmax", "one_hot"}:
             return True
-    written = names_in(node) | {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}
+    written = names_in(node) | {n.attr for n in below(node, ast.Attribute)}
     return any(_CAN_BE_ZERO.search(word) for word in written)
 
 
@@ -166,7 +167,7 @@ def _is_masked_helper(module: Module, node: ast.expr, left: ast.expr, right: ast
             pass
         case _:
             return False
-    arguments = {a.arg for a in ast.walk(function) if isinstance(a, ast.arg)}
+    arguments = {a.arg for a in below(function, ast.arg)}
     bound = [b for n in (first, second) for b in module.bindings(n, function)]
     given = {first, second} <= arguments and all(isinstance(b, ast.arg) for b in bound)
     return given and (_MASK.search(first) is None) != (_MASK.search(second) is None)

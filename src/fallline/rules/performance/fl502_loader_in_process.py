@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
 from fallline.syntax import Module
+from fallline.syntax.nodes import methods_of
 
 # Reading or decoding a sample: what workers are for.
 _READS = frozenset(
@@ -146,7 +147,7 @@ def _reads_samples(module: Module, node: ast.expr) -> bool:
 
 def _item_reads(home: Module, cls: ast.ClassDef) -> bool:
     """`__getitem__`, or a method of the class that it calls, opens or decodes something."""
-    methods = {m.name: m for m in cls.body if isinstance(m, ast.FunctionDef)}
+    methods = {m.name: m for m in methods_of(cls)}
     queue, seen = ["__getitem__"], set()
     while queue:
         name = queue.pop()

@@ -13,7 +13,7 @@ from fallline.flow.values import values_of
 from fallline.location import Location
 from fallline.rule import Rule
 from fallline.syntax import Module
-from fallline.syntax.nodes import below, is_name, walk
+from fallline.syntax.nodes import below, is_name, methods_of, walk
 
 __all__ = ["RankBlindSeed"]
 
@@ -89,7 +89,7 @@ Make the seed depend on who uses it.
             function = _function(module, given) if given is not None else None
             if function is None:
                 continue
-            for seeding in (n for n in walk(function) if isinstance(n, ast.Call)):
+            for seeding in (n for n in below(function, ast.Call)):
                 if last_name(seeding) in {"seed", "manual_seed"} and seeding.args:
                     if not _varies(module, function):
                         yield self.finding(
@@ -107,14 +107,14 @@ Make the seed depend on who uses it.
                 continue
             kept = {
                 name: value
-                for statement in walk(cls)
-                if isinstance(statement, ast.Assign) and len(statement.targets) == 1
+                for statement in below(cls, ast.Assign)
+                if len(statement.targets) == 1
                 if (name := of_self(statement.targets[0])) is not None
                 if isinstance(value := statement.value, ast.Call)
                 and module.resolve(value.func) in _GENERATORS
                 if getattr(module.function(statement), "name", "") == "__init__"
             }
-            reads = [f for f in cls.body if isinstance(f, ast.FunctionDef) and f.name != "__init__"]
+            reads = [f for f in methods_of(cls) if f.name != "__init__"]
             for name, value in kept.items():
                 if "__getitem__" in {f.name for f in reads} and any(
                     _draws_from(f, name) for f in reads

@@ -35,6 +35,10 @@ def run(args: argparse.Namespace) -> int:
     )
     for name, value in numbers.items():
         print(f"  {name.replace('_', ' '):16} {value:8.1f} GB")
+    if planned.step > planned.activations:
+        print(
+            "The peak is in the optimizer's step, after the activations are freed; `fused=True` saves what the step needs beside its state."
+        )
     if args.card is not None:
         fits = planned.total <= args.card * GB
         print(

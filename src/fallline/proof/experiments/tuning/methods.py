@@ -58,6 +58,100 @@ def _after(*, lora: bool, rate: float) -> float:
 
 
 @experiment(
+    "rates-far-outside",
+    claim="Each method has its own range: full fine-tuning at the rate that LoRA needs destroys what the model knew, and DPO at the rate of supervised fine-tuning makes the chosen answers unlikely too.",
+    taught="One learning rate fits full fine-tuning, LoRA and DPO.",
+)
+def rates_far_outside() -> Measured:
+    kept, lost = _forgotten(1e-4), _forgotten(1e-2)
+    careful, coarse = _preferred(1e-4), _preferred(1e-1)
+    known, chosen = (
+        "loss on the text it was trained on before, times",
+        "log-probability of a chosen token, change",
+    )
+    return Measured(
+        sides={
+            "full, 0.0001": {known: kept},
+            "full, 0.01": {known: lost},
+            "DPO, 0.0001": {chosen: careful},
+            "DPO, 0.1": {chosen: coarse},
+        },
+        conclusion=f"after {UPDATES} updates on new text the loss on the old text is {kept:.2f} times what it was at 0.0001 and {lost:.2f} times at 0.01; under DPO the log-probability of a chosen token changes by {careful:+.2f} at 0.0001 and by {coarse:+.2f} at 0.1",
+        holds={
+            "a hundred times the rate forgets": lost > kept + 0.2,
+            "DPO at a large rate makes chosen answers unlikely": coarse < careful - 0.5,
+        },
+    )
+
+
+def _speaker(seed: int) -> Tensor:
+    """Which word follows which, in one language."""
+    return (3 * torch.randn(24, 24, generator=torch.Generator().manual_seed(seed))).softmax(-1)
+
+
+def _spoken(language: Tensor, count: int) -> Tensor:
+    words = [torch.randint(24, (count,))]
+    for _ in range(8):
+        words.append(torch.multinomial(language[words[-1]], 1)[:, 0])
+    return torch.stack(words, dim=1)
+
+
+def _trained(language: Tensor) -> nn.Module:
+    """A small language model that knows it."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(24, 32), nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 24))
+    _learn(model, language, 1e-2)
+    return model
+
+
+def _learn(model: nn.Module, language: Tensor, rate: float) -> None:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
+    for _ in range(UPDATES):
+        loss = -_log_probs(model, _spoken(language, 64)).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def _log_probs(model: nn.Module, text: Tensor) -> Tensor:
+    known: Tensor = model(text[:, :-1]).log_softmax(-1)
+    return known.gather(-1, text[:, 1:, None])[..., 0]
+
+
+def _forgotten(rate: float) -> float:
+    """The loss on the first language after fine-tuning on a second, over that before."""
+    first, second = _speaker(1), _speaker(2)
+    model = _trained(first)
+    old = _spoken(first, 512)
+    with torch.no_grad():
+        before = float(_log_probs(model, old).mean())
+    _learn(model, second, rate)
+    with torch.no_grad():
+        return float(_log_probs(model, old).mean()) / before
+
+
+def _preferred(rate: float) -> float:
+    """How the log-probability of chosen tokens changes under DPO."""
+    language = _speaker(1)
+    model, reference = _trained(language), _trained(language)
+    chosen, rejected = _spoken(language, 64), _spoken(language, 64)
+    rejected[:, 0] = chosen[:, 0]
+    with torch.no_grad():
+        known = [_log_probs(reference, text).sum(1) for text in (chosen, rejected)]
+        before = float(_log_probs(model, chosen).mean())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
+    for _ in range(UPDATES):
+        now = [_log_probs(model, text).sum(1) for text in (chosen, rejected)]
+        margin = (now[0] - known[0]) - (now[1] - known[1])
+        loss = -nn.functional.logsigmoid(0.1 * margin).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    with torch.no_grad():
+        return float(_log_probs(model, chosen).mean()) - before
+
+
+@experiment(
     "grpo-loss-of-zero",
     claim="On the first pass over a group GRPO's loss is zero and its gradient is not: advantages add up to zero while every ratio is 1. Equal rewards make the gradient zero too.",
     taught="A GRPO loss of zero means that nothing is learned.",

@@ -1,0 +1,35 @@
+"""DeepSpeed's engine on two ranks, ZeRO 0 to 3: the losses of a bare run, updates and norms as the engine has them, faults by line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gloo import run_workers
+
+WORKER = Path(__file__).with_name("deepspeed_worker.py")
+UPDATES, WINDOW = 12, 2
+
+
+@pytest.mark.long
+def test_the_engine_is_watched(tmp_path: Path) -> None:
+    pytest.importorskip("deepspeed")
+    said = run_workers(WORKER, 2, str(tmp_path))
+    assert "the watcher failed" not in said, said
+    result = json.loads((tmp_path / "result.json").read_text())
+    for stage in "0123":
+        seen = result[stage]
+        assert seen["losses"] == seen["bare"], stage
+        assert seen["found"] == [] and seen["updates"] == UPDATES, stage
+        pairs = zip(seen["losses"][::WINDOW], seen["losses"][1::WINDOW], strict=True)
+        assert seen["recorded"] == pytest.approx([(a + b) / 2 for a, b in pairs]), stage
+        assert all(n is not None for n in seen["norms"]), stage
+        if seen["engine"]:  # stage 0 keeps none
+            assert seen["norms"] == pytest.approx(seen["engine"]), stage
+    assert result["0"]["norms"] == pytest.approx(result["2"]["norms"], rel=1e-4)
+    lines = WORKER.read_text().splitlines()
+    for fault, code in (("divided", "FL129"), ("clipped", "FL103"), ("never stepped", "FL118")):
+        at = next(n for n, line in enumerate(lines, 1) if code in line.partition("#")[2])
+        assert [code, at] in result[fault]["found"], (fault, result[fault]["found"])
