@@ -1,5 +1,6 @@
 """`fallline equal` on a GPU: a small GPT in bf16, checkpointed and compiled, once right and once wrong; seconds and peak memory.
 
+python benchmarks/equal_gpu.py "right, compiled" undivided  # only these cases
 python benchmarks/equal_gpu.py            # prints a line for each; exit status 1 if one is not as it should be
 """
 
@@ -12,6 +13,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 SCRIPT = """
 import sys
@@ -101,12 +103,23 @@ CASES = {
 }
 
 
-def main() -> int:
+def _memory(answer: dict[str, Any]) -> str:
+    """Peaks on the device: of the loop as it is written, and of the other way that took most."""
+    held = answer.get("memory") or {}
+    if not held:
+        return "memory not known"
+    own, most = held["as_written"][1], held["most"][1]
+    return f"{own / 2**20:.0f} MiB as written, {most / 2**20:.0f} MiB at most ({most / max(own, 1):.2f}x)"
+
+
+def main(only: list[str]) -> int:
     failed = 0
     with tempfile.TemporaryDirectory(prefix="equal-gpu-") as folder:
         script = Path(folder) / "train.py"
         script.write_text(SCRIPT, encoding="utf-8")
         for name, (arguments, verdict, code) in CASES.items():
+            if only and name not in only:
+                continue
             begun = time.monotonic()
             command = [sys.executable, "-m", "fallline", "equal", "--out", f"{folder}/out", "--ranks", "1", str(script), *arguments]  # fmt: skip
             done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=os.environ)  # fmt: skip
@@ -116,8 +129,8 @@ def main() -> int:
             codes = [c["code"] for c in answer["comparisons"] if not c["equal"]]
             right = answer["verdict"] == verdict and (code is None or code in codes)
             failed += not right
-            print(f"{'ok   ' if right else 'WRONG'} {name}: {answer['verdict']} {codes} in {seconds:.0f} s, {answer.get('runs')} runs")  # fmt: skip
-            print(done.stdout.rstrip())
+            print(f"{'ok   ' if right else 'WRONG'} {name}: {answer['verdict']} {codes} in {seconds:.0f} s, {answer.get('runs')} runs; {_memory(answer)}")  # fmt: skip
+            print(done.stdout.rstrip(), flush=True)
             if done.returncode == 2:
                 print(done.stderr[-3000:])
             path.unlink(missing_ok=True)
@@ -125,4 +138,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

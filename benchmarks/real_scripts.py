@@ -42,7 +42,7 @@ SOURCE = HERE.parent / "src"
 _TORCH = re.compile(
     r"^(import torch|from torch[\w.]* import [^(\n]*[^(\\\n]|import torch\.[\w.]+ as \w+) *$", re.M
 )
-SECONDS = 600
+SECONDS = 1800
 Shown = tuple[str, list[str]]  # a row of the table, and what to look at
 
 

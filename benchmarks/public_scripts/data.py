@@ -192,6 +192,10 @@ def _hub(folder: Path) -> None:
     gpt2 = {"model_type": "gpt2", "vocab_size": 200, "n_embd": 32, "n_layer": 2, "n_head": 2}
     gpt2 |= {"n_positions": 128, "bos_token_id": 1, "eos_token_id": 1}
     (folder / "tiny-gpt2" / "config.json").write_text(json.dumps(gpt2))
+    _tokenizer(folder / "tiny-llama")
+    llama = small | {"model_type": "llama", "intermediate_size": 64, "max_position_embeddings": 128}
+    (folder / "tiny-llama" / "config.json").write_text(json.dumps(llama))
+    _weights(folder / "tiny-llama", "AutoModelForCausalLM")
     _weights(folder / "bert-base-cased", "AutoModelForSequenceClassification")
     _weights(folder / "tiny-gpt2", "AutoModelForCausalLM")
     base = folder / "nyu-mll" / "glue" / "mrpc"
@@ -219,7 +223,7 @@ def _corpus(folder: Path) -> None:
 
 
 def _alpaca(folder: Path) -> None:
-    lines = zip(_sentences(500, 1), _sentences(500, 2), strict=True)
+    lines = zip(_sentences(300, 1), _sentences(300, 2), strict=True)
     rows = [{"instruction": a, "input": "", "output": b} for a, b in lines]
     _rows(folder, "alpaca", rows)
 

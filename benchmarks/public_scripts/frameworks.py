@@ -106,7 +106,7 @@ FRAMEWORKS = (
         "huggingface/peft",
         "examples/olora_finetuning/olora_finetuning.py",
         ("examples/olora_finetuning",),
-        "--base_model tiny-gpt2 --data_path alpaca --dtype float32 --device_map cpu --batch_size 8 --num_epochs 2 --cutoff_len 48 --lora_r 4",
+        "--base_model tiny-llama --data_path alpaca --dtype float32 --device_map cpu --batch_size 8 --num_epochs 2 --cutoff_len 48 --lora_r 4",
         data=("hub", "alpaca"),
     ),
     Real(

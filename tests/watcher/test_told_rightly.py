@@ -16,6 +16,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from torch.utils.data import DataLoader, Dataset  # noqa: E402
 
+from fallline.watcher.loss import facts_of  # noqa: E402
 from watcher.matrix.drive import Watched, watched  # noqa: E402
 
 
@@ -242,3 +243,16 @@ def test_a_compiled_function_without_graph_breaks_can_be_watched() -> None:
             optimizer.step()
 
     assert watched(train).failure is None
+
+
+def test_labels_that_are_shifted_by_one_leave_the_same_gap_in_every_row() -> None:
+    """Transformers masks the last token of each block: the mean is still over the same number of them."""
+    logits = torch.randn(4, 8, 5, requires_grad=True)
+    labels = torch.randint(0, 5, (4, 8))
+    labels[:, -1] = -100
+    cross_entropy = nn.functional.cross_entropy
+    loss = cross_entropy(logits.flatten(0, 1), labels.flatten())
+    assert "ragged" not in facts_of(loss, ())
+    labels[0, 5:] = -100
+    loss = cross_entropy(logits.flatten(0, 1), labels.flatten())
+    assert facts_of(loss, ())["ragged"]

@@ -30,8 +30,9 @@ class Plan:
 
     @property
     def budget(self) -> int:
-        """What activations may take in one of the other ways: as much as the loop takes altogether."""
-        return self.base.device_peak or self.base.host_peak
+        """What activations may take in one of the other ways: half of what the loop takes, because outputs and gradients of the
+        large batch come on top."""
+        return (self.base.device_peak or self.base.host_peak) // 2
 
     @property
     def before(self) -> int:

@@ -1,7 +1,7 @@
 """What a forward pass keeps for its backward, up to a budget; the rest waits where there is more room.
 
-All samples at once need the activations of all micro-batches. The budget is what the loop itself takes, so that the comparison needs
-at most about twice as much: of a device the rest goes to the host, of the host to a file.
+All samples at once need the activations of all micro-batches. The budget comes from what the loop itself takes, so that the comparison
+needs at most about twice as much: of a device the rest goes to the host, of the host to a file.
 """
 
 from __future__ import annotations
