@@ -38,7 +38,7 @@ class HardwareSuspect(Rule):
     name = "hardware-suspect"
     severity = Severity.ERROR
     yields_to = ()
-    what = "A rank computes a micro-batch differently when it is run again, or finds other bits in its memory than it wrote (`fallline run --check-hardware N`)."
+    what = "A rank computes a micro-batch differently when it is run again, or finds other bits in its memory than it wrote (`fallline run --check-hardware 200`)."
     why = (
         "A processor or memory that is broken a little raises no error. One wrong bit in a gradient reaches every rank with the next all-reduce, "
         "and the loss shows it much later, or not at all."
