@@ -188,7 +188,10 @@ class _Cause:
 
     def _wiped(self) -> tuple[str, Place, str] | None:
         largest = max(abs(c) for c in self.counted)
-        lost = [i for i, c in enumerate(self.counted) if abs(c) < self.room * largest]
+        room = min(
+            self.room, 0.5
+        )  # in a coarse format the weights say little, but not that all are lost
+        lost = [i for i, c in enumerate(self.counted) if abs(c) < room * largest]
         if not lost or self.k == 1:
             return None
         kept = [str(i + 1) for i in range(self.k) if i not in lost]
