@@ -9,21 +9,17 @@ words = tokenizer()
 words.padding_side = "left"
 
 
-def tokenize(text, add_eos_token=True):
-    result = words(text, truncation=True, max_length=CUTOFF)
-    if len(result["input_ids"]) < CUTOFF and add_eos_token:
-        result["input_ids"].append(words.eos_token_id)
-        result["attention_mask"].append(1)
-    result["labels"] = result["input_ids"].copy()
-    return result
+def encoded(text, ended):
+    ids = words(text, truncation=True, max_length=CUTOFF)["input_ids"]
+    return [*ids, words.eos_token_id] if ended and len(ids) < CUTOFF else ids
 
 
 def prepare(number, question, answer):
     question += " please" * (number % 4)
-    full = tokenize(PROMPT.format(question) + answer)
-    start = len(tokenize(PROMPT.format(question), add_eos_token=False)["input_ids"])
-    full["labels"] = [-100] * start + full["labels"][start:]
-    return full
+    ids = encoded(PROMPT.format(question) + answer, ended=True)
+    start = len(encoded(PROMPT.format(question), ended=False))
+    labels = [-100] * start + ids[start:]
+    return {"input_ids": ids, "attention_mask": [1] * len(ids), "labels": labels}
 
 
 lora = LoraConfig(r=8, lora_alpha=16, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
