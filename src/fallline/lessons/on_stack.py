@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
+from fallline.replay.modules import variables
+
 __all__ = ["tokenizer_on_stack"]
 
 _NAMES = ("processing_class", "tokenizer", "tok", "processor")
@@ -41,10 +43,10 @@ def _candidates(frame: FrameType | None, loader: Any) -> Iterator[Any]:
     collate = getattr(loader, "_collate_fn", None)
     yield from _held_by(collate)
     for one in _frames(frame):
-        names = one.f_locals
+        names = variables(one)
         yield from (_own(names.get("self"), name) for name in _NAMES)
-        yield from list(names.values())
-        if one.f_locals is not one.f_globals and one.f_globals.get("__name__") == "__main__":
+        yield from names.values()
+        if one.f_globals.get("__name__") == "__main__":
             yield from list(one.f_globals.values())
 
 

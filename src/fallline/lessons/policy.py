@@ -24,6 +24,7 @@ from fallline.lessons.scored import (
     taken,
 )
 from fallline.location import Location
+from fallline.replay.modules import variables
 from fallline.taps.frames import user_frames
 
 __all__ = ["Numbers", "Policies"]
@@ -205,7 +206,7 @@ class Policies:
     def backward_begins(self, at: Location | None) -> None:
         """Look at the variables beside the backward: what is called an advantage must be a constant."""
         for frame in user_frames(sys._getframe())[:2]:
-            names = dict(frame.f_locals)
+            names = variables(frame)
             self.names |= {n for n, v in names.items() if _RL.match(n) and isinstance(v, Tensor)}
             constants = {n: v for n, v in names.items() if _CONSTANT.match(n) and _has_graph(v)}
             losses = {n: v for n, v in names.items() if _POLICY_LOSS.match(n) and _has_graph(v)}

@@ -16,7 +16,7 @@ from torch.nn.modules import module as global_hooks
 
 from fallline.replay.tensors import storage
 
-__all__ = ["Modules", "name_in", "unwrap", "wrapper_of"]
+__all__ = ["Modules", "name_in", "unwrap", "variables", "wrapper_of"]
 
 
 def wrapper_of(module: nn.Module) -> str | None:
@@ -60,7 +60,7 @@ def unwrap(module: nn.Module) -> nn.Module:
 
 def name_in(frame: FrameType, module: nn.Module) -> str | None:
     """What the code that runs in this frame calls a module: `decoder`, `model.head`, or `head` for `self.head`."""
-    for scope in (_locals(frame), frame.f_globals):
+    for scope in (variables(frame), frame.f_globals):
         for name, value in list(scope.items()):
             if value is module:
                 return name
@@ -71,13 +71,14 @@ def name_in(frame: FrameType, module: nn.Module) -> str | None:
     return None
 
 
-def _locals(frame: FrameType) -> dict[str, Any]:
+def variables(frame: FrameType) -> dict[str, Any]:
     """A function's variables. Before Python 3.13 the frame keeps the copy it makes of them, and with it every tensor in it,
-    until the function ends: the copy is emptied. (The variables themselves are elsewhere.)"""
+    until the function ends: the copy is emptied, unless the script holds it too, from `locals()`. (The variables themselves are elsewhere.)"""
     there = frame.f_locals
     found = dict(there)
     if sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-        there.clear()
+        if sys.getrefcount(there) <= 3:  # the frame, `there`, and the argument
+            there.clear()
     return found
 
 

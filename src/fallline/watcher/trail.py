@@ -10,6 +10,7 @@ import sys
 from argparse import Namespace
 from array import array
 from collections.abc import Callable
+from math import inf
 from time import thread_time
 from typing import Any
 
@@ -58,6 +59,7 @@ class _Seen:
         self.count = 0  # its steps so far
         self.wake = 0  # the next one to look at
         self.due = 0  # the next one whose parameters are looked at
+        self.seconds = inf  # of the fastest look at them: any other may have been interrupted
 
 
 class Trail:
@@ -150,9 +152,8 @@ class Trail:
         if seen.count >= seen.due:
             started = thread_time()
             self._parameters(optimizer, seen.name)
-            cheap = (
-                not seen.count or thread_time() - started < _CHEAP
-            )  # the first one makes vectors
+            seen.seconds = min(seen.seconds, thread_time() - started)
+            cheap = not seen.count or seen.seconds < _CHEAP  # the first one makes vectors
             seen.due = _next_due(seen.count, cheap)
         self._looks += 1
         if self._looks > _MOST_LOOKS and seen.count < FIRST:
