@@ -88,7 +88,6 @@ def test_noqa_in_a_cell(project: Path, fallline: Callable) -> None:
 @pytest.mark.parametrize(
     "content",
     [
-        "",
         "{",
         "[]",
         "null",
@@ -106,6 +105,13 @@ def test_a_broken_notebook_is_unreadable_and_the_rest_is_read(
     ran = fallline("check", ".", "--output-format", "json")
     assert ran.status == 1
     assert [f["code"] for f in json.loads(ran.out)] == ["FL000", "FL803", "FL803"]
+
+
+@pytest.mark.parametrize("content", ["", " \n"])
+def test_an_empty_notebook_is_silent(project: Path, fallline: Callable, content: str) -> None:
+    (project / "empty.ipynb").write_text(content)
+    ran = fallline("check", ".", "--output-format", "json", "--show-notes")
+    assert ran.status == 0 and json.loads(ran.out) == []
 
 
 def test_a_syntax_error_names_its_cell(project: Path, fallline: Callable) -> None:

@@ -102,7 +102,7 @@ def work(text: str) -> int:
     trace = Machine.trace
     module = Project().add(Source.from_bytes("train.py", text.encode()))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Machine, "trace", lambda m: (counted.append(m.work), trace(m))[1])
+        patch.setattr(Machine, "trace", lambda m: (counted.append(m.bounds.spent), trace(m))[1])
         next(traces_of(module, time.thread_time() + 3600))
     return counted[0]
 
@@ -136,7 +136,7 @@ def test_many_branches_are_tried_within_the_bounds(count: int) -> None:
     spent: list[int] = []
     trace = Machine.trace
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Machine, "trace", lambda m: (spent.append(m.work), trace(m))[1])
+        patch.setattr(Machine, "trace", lambda m: (spent.append(m.bounds.spent), trace(m))[1])
         for _ in traces_of(module, time.thread_time() + 3600):
             pass
     assert sum(spent) < 120_000

@@ -91,7 +91,7 @@ class Net(nn.Module):
 model = Net()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 {_LOOP}"""
-        return sum(machine.work for machine in executions(text, monkeypatch))
+        return sum(machine.bounds.spent for machine in executions(text, monkeypatch))
 
     assert work(7) - work(2) == 5  # the loop's own statement, and none of the block's
 
