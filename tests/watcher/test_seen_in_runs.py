@@ -36,6 +36,21 @@ for update in range(6):
     loss.backward()  # FL139
     optimizer.step()
 """,
+    "half": """\
+import torch
+
+torch.manual_seed(0)
+encoder, decoder = torch.nn.Linear(8, 4), torch.nn.Linear(4, 8)
+model = torch.nn.Sequential(encoder, decoder)
+optimizer = torch.optim.SGD(encoder.parameters(), lr=0.01)  # FL126
+for update in range(120):
+    inputs = torch.randn(64, 8)
+    loss = torch.nn.functional.mse_loss(model(inputs), inputs)
+    optimizer.zero_grad()
+    model.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
     "length": """\
 import torch
 
@@ -181,7 +196,7 @@ optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
 """,
 }
 _PLANTED = Path(__file__).parents[1] / "tuning" / "planted"  # for `fallline measure data`
-NEW = {"FL025", "FL130", "FL131", "FL136", "FL139", "FL140", "FL216", "FL708", "FL810"}
+NEW = {"FL025", "FL126", "FL130", "FL131", "FL136", "FL139", "FL140", "FL216", "FL708", "FL810"}
 
 
 def _scripts() -> dict[str, str]:
