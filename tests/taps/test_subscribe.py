@@ -235,7 +235,7 @@ class Steps:
 
 
 def test_at_rest_torch_is_as_it_was(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tap, "_compiled", lambda: False)  # by another test of this process
+    monkeypatch.setattr(tap, "compiled", lambda: False)  # by another test of this process
     before = patched()
     taps, heard = listen(FORWARD, BACKWARD, ZERO_GRAD, STEP)
     update(*job)
@@ -254,7 +254,7 @@ def test_at_rest_torch_is_as_it_was(job: Any, monkeypatch: pytest.MonkeyPatch) -
 def test_what_others_replace_at_rest_stays_and_is_heard(
     job: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tap, "_compiled", lambda: False)
+    monkeypatch.setattr(tap, "compiled", lambda: False)
     taps, heard = listen(BACKWARD)
     switch.rest(Steps())
     original, seen = torch.Tensor.backward, list[int]()

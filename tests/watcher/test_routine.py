@@ -17,11 +17,18 @@ from torch import nn
 import fallline
 from fallline.events import Backward, Batch, Clip, Event, Forward, SchedulerStep, Step, ZeroGrad
 from fallline.integrations.watch import Watch
+from fallline.watcher import duty, lessons
 from fallline.watcher.emit import Emitter
 from fallline.watcher.session import Session
 
 torch.set_num_threads(1)
 LATE = 200  # an update in which everything is well known
+
+
+@pytest.fixture(autouse=True)
+def without_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of so quick updates only the first 400 are all watched since the allowance is 0.12 s; here none may be left out (see test_duty)."""
+    monkeypatch.setattr(duty, "ALLOWANCE", 0.3)
 
 
 class Loop:
@@ -242,7 +249,10 @@ def test_parameters_added_late_are_watched(tmp_path: Path) -> None:
     )
 
 
-def test_a_well_known_update_takes_few_calls_of_ours(tmp_path: Path) -> None:
+def test_a_well_known_update_takes_few_calls_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lessons, "compiled", lambda: False)  # by another test of this process
     ours = os.path.dirname(os.path.abspath(fallline.__file__)) + os.sep
     calls: list[int] = [0]
 
@@ -259,5 +269,6 @@ def test_a_well_known_update_takes_few_calls_of_ours(tmp_path: Path) -> None:
     finally:
         sys.setprofile(None)
     assert session.routine.resting
-    # what is sampled now and then comes on top; half of the updates make no more calls than this
-    assert 0 < statistics.median(calls[LATE + 2 : LATE + 50]) <= 54
+    # what is sampled now and then comes on top; half of the updates make no more calls than this. It was 54 while each of eight taps
+    # looked for the user's frame itself: now one function does (`caller`), and each step asks twice whether it is part of another
+    assert 0 < statistics.median(calls[LATE + 2 : LATE + 50]) <= 64

@@ -6,6 +6,8 @@ import re
 import sys
 import weakref
 from dataclasses import dataclass, field
+from inspect import CO_OPTIMIZED
+from types import CodeType
 from typing import Any
 
 import torch
@@ -206,6 +208,8 @@ class Policies:
     def backward_begins(self, at: Location | None) -> None:
         """Look at the variables beside the backward: what is called an advantage must be a constant."""
         for frame in user_frames(sys._getframe())[:2]:
+            if not _may_name(frame.f_code):
+                continue
             names = variables(frame)
             self.names |= {n for n, v in names.items() if _RL.match(n) and isinstance(v, Tensor)}
             constants = {n: v for n, v in names.items() if _CONSTANT.match(n) and _has_graph(v)}
@@ -246,6 +250,14 @@ class Policies:
         self, trained: list[tuple[nn.Module, Location | None]]
     ) -> list[tuple[nn.Module, Location | None]]:
         return [(model, at) for model, at in trained if id(model) in self.readers]
+
+
+def _may_name(code: CodeType) -> bool:
+    """Whether a frame of this code may have such variables. To read those of a function makes its frame keep all of them alive."""
+    if not code.co_flags & CO_OPTIMIZED:
+        return True  # a module's, which are its globals
+    names = (*code.co_varnames, *code.co_cellvars, *code.co_freevars)
+    return any(p.match(n) for n in names for p in (_RL, _CONSTANT, _POLICY_LOSS))
 
 
 def _why(known: Scored | Sampling, call: Scored) -> str:

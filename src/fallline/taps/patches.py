@@ -66,7 +66,13 @@ class Patches:
             for name, value in list(names.items()):
                 if value is original:
                     names[name] = wrapper
-                    self._undo.append(functools.partial(names.__setitem__, name, original))
+                    self._undo.append(functools.partial(_put_back, names, name, wrapper, original))
+
+
+def _put_back(names: dict[str, Any], name: str, wrapper: Wrapped, original: Wrapped) -> None:
+    """Unless the name means something else by now."""
+    if names.get(name) is wrapper:
+        names[name] = original
 
 
 class _Patch:

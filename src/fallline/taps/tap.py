@@ -24,6 +24,7 @@ __all__ = [
     "Tap",
     "Topic",
     "announced",
+    "compiled",
     "new",
     "published",
     "published_at_rest",
@@ -164,7 +165,7 @@ class Tap:
         if self._patches is not None:
             if not rests:
                 self._patches.lay()
-            elif not _compiled():
+            elif not compiled():
                 self._patches.lift()
 
     def refresh(self, rebind: bool) -> None:
@@ -182,7 +183,7 @@ class Tap:
             self._install(self._patches)
 
 
-def _compiled() -> bool:
+def compiled() -> bool:
     """torch has compiled code, which may have to be compiled again where a method of a module changes."""
     frames = sys.modules.get("torch._dynamo.convert_frame")
     return bool(getattr(frames, "FRAME_COUNTER", 0))

@@ -35,7 +35,7 @@ from fallline.taps.data import BATCH, BatchCall
 from fallline.taps.losses import LOSS, LossCall
 from fallline.taps.modules import FORWARD, ForwardCall
 from fallline.taps.optimizers import OPTIMIZER_MADE, STEP, OptimizerMade, StepCall
-from fallline.taps.tap import Call, Subscription, silence
+from fallline.taps.tap import Call, Subscription, compiled, silence
 from fallline.taps.vocabulary import RESIZED, Resized
 from fallline.watcher.observed import Observed
 from fallline.watcher.recording import Recording
@@ -99,8 +99,18 @@ class Lessons:
 
         return functools.wraps(handler)(safely)
 
-    def _failed(self, error: Exception) -> None:
+    def _leave(self) -> None:
+        """In the training thread: later updates make no calls of ours."""
+        if self._listener is None:
+            return
         self._listener = None
+        if compiled():  # what it has compiled with our losses in place, it would compile again
+            self._taps.leave(BATCH, FORWARD, BACKWARD, OPTIMIZER_MADE, STEP)
+        else:
+            self._taps.stop()
+
+    def _failed(self, error: Exception) -> None:
+        self._leave()
         print(f"fallline: the first batches could not be looked at ({error!r})", file=sys.stderr)
         if os.environ.get("FALLLINE_DEBUG"):
             traceback.print_exception(error)
@@ -116,7 +126,7 @@ class Lessons:
             self._looked = True
             self._tokenizer = tokenizer_on_stack(call.frame, listener.loader)
         if listener.calls > _CALLS:
-            self._listener = None
+            self._leave()
 
     def _forward_ends(self, call: ForwardCall, listener: Listener) -> None:
         listener.forward_ends(call.module, call.output)
@@ -146,7 +156,7 @@ class Lessons:
 
     def _judge_beside(self, listener: Listener) -> None:
         """The first batches are here: look at them while training continues."""
-        self._listener = None
+        self._leave()
         self._thread = threading.Thread(
             target=self._judge, args=(listener, False), name="fallline-lessons", daemon=True
         )
