@@ -56,8 +56,7 @@ class ZeroGradMissing(Rule):
         """A GAN's discriminator that is cleared after its own step only, before the generator's backward goes through it."""
         for optimizer in trace.optimizers:
             mine = [w for w in windows(trace) if w.optimizer == optimizer and w.alive]
-            leaks = [_leaks_into(trace, w) for w in mine]
-            if len(mine) < 3 or not is_habit(leaks[1:], _NEVER):
+            if not _is_leaky(trace, mine):
                 continue
             own, leaked = next((w.alive[0], w.leaked[-1]) for w in mine if w.leaked)
             yield self.finding(
@@ -70,7 +69,7 @@ class ZeroGradMissing(Rule):
     def refutes(self, trace: Trace) -> Iterator[Location]:
         """Gradients that some setting clears are cleared on purpose in that one only."""
         for mine, carried in _carried(trace):
-            if not is_habit(carried, _NEVER):
+            if not is_habit(carried, _NEVER) and not _is_leaky(trace, mine):
                 yield from {b.seen_from(w.update.step) for w in mine for b in w.alive}
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
@@ -203,6 +202,11 @@ def _carried(trace: Trace) -> Iterator[tuple[list[Window], list[bool]]]:
             continue
         cleared = [e.order for e in trace.events if _may_clear(trace, e, optimizer)]
         yield mine, [not _any_between(cleared, u, v) for u, v in pairwise(mine)]
+
+
+def _is_leaky(trace: Trace, mine: list[Window]) -> bool:
+    """Most updates of an optimizer, after its first, begin with gradients of another one's loss."""
+    return len(mine) > 2 and is_habit([_leaks_into(trace, w) for w in mine[1:]], _NEVER)
 
 
 def _leaks_into(trace: Trace, window: Window) -> bool:
