@@ -62,10 +62,9 @@ def begins_random(module: Module, node: ast.expr) -> bool:
     found = values_of(module).origin(node)
     while isinstance(found, ast.Subscript):
         found = values_of(module).origin(found.value)
-    name = of_self(found.func if isinstance(found, ast.Call) else found)
-    cls = module.class_(node)
-    made = module.attribute_values(cls, name) if cls is not None and name is not None else []
-    return bool(made) and all(_RANDOM.search(module.segment(value)) for value in made)
+    if isinstance(found, ast.Call) and of_self(found.func) is not None:
+        found = values_of(module).origin(found.func)  # `self.embedding(labels)`
+    return _RANDOM.search(module.segment(found)) is not None
 
 
 def _fixed(module: Module, node: ast.Attribute) -> bool:
