@@ -61,6 +61,8 @@ for update in range(80):
     least_samples = 8
     share = 0.8  # of the samples
     high_samples = 5  # in a row
+    outgrown = 50.0  # times its size at the start, in the middle of the matrices
+    hardly = 0.2  # share of the loss
     improvement = 0.02  # a loss that fell by this share since the start moves well enough
     whole_run = (
         1e-3  # ratios summed over the run: below, nothing the updates did can show in the loss
@@ -79,7 +81,8 @@ for update in range(80):
             trend = progress([loss for _, loss in track.losses()])
             if math.isnan(trend.before):
                 continue
-            if (ratio := self._overwriting(ratios)) is not None and _no_better(track):
+            ratio = self._overwriting(ratios)
+            if ratio is not None and (_no_better(track) or self._outgrown(samples, trend)):
                 yield self._report(track, "large", ratio, self.high, trend)
             elif self._rests(track, ratios, trend):
                 yield self._report(track, "small", median(ratios), self.low, trend)
@@ -92,6 +95,11 @@ for update in range(80):
             if len(stretch) == self.high_samples:
                 return median(stretch)
         return None
+
+    def _outgrown(self, samples: list[Any], trend: Progress) -> bool:
+        """Nothing is left of the weights that the run began with, and the loss has hardly fallen: adapters, which a model can ignore."""
+        growth = _growth(samples[0], samples[-1])
+        return growth is not None and growth >= self.outgrown and trend.fall < self.hardly
 
     def _rests(self, track: Any, ratios: list[float], trend: Progress) -> bool:
         """The whole run, not its end: a rate that has decayed is small on purpose."""
@@ -112,7 +120,7 @@ for update in range(80):
         return self.finding(
             track.at,
             f"The learning rate{named} is far too {verdict}: an update changes the weights by {ratio:.2g} of their size (about 1e-3 is usual), and the "
-            f"loss does not fall ({trend.before:.4g} → {trend.after:.4g}). {change} it by a factor of {_factor(ratio):,}.",
+            f"loss {_moves(trend)} ({trend.before:.4g} → {trend.after:.4g}). {change} it by a factor of {_factor(ratio):,}.",
             step=track.samples[-1].index,
             ratio=ratio,
             threshold=limit,
@@ -124,10 +132,25 @@ for update in range(80):
         )
 
 
+def _moves(trend: Progress) -> str:
+    return "hardly falls" if trend.after < trend.before else "does not fall"
+
+
 def _factor(ratio: float) -> int:
     """The power of ten that brings the ratio near its usual size."""
     apart = abs(math.log10(ratio / 1e-3)) if ratio > 0 else 3.0
     return int(10 ** min(max(math.floor(apart), 1), 6))
+
+
+def _growth(first: Any, last: Any) -> float | None:
+    """How many times its size at the start the middle one of the matrices has; None where they are not the same ones."""
+    if first.layout is not last.layout:
+        return None
+    columns = zip(
+        first.layout.parameters, first.column("weight"), last.column("weight"), strict=True
+    )
+    grown = [now / start for p, start, now in columns if len(p.shape) >= 2 and start > 0]
+    return median(grown) if grown else None
 
 
 def _no_better(track: Any) -> bool:
