@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
-from fallline.rules._trends import Progress, finite, median, progress, sensitivity, warming
+from fallline.rules._trends import (
+    Progress,
+    finite,
+    median,
+    progress,
+    sensitivity,
+    update_ratio,
+    warming,
+)
 
 __all__ = ["UpdateRatio"]
 
@@ -17,6 +26,7 @@ class UpdateRatio(Rule):
     code = "FL123"
     name = "update-ratio"
     severity = Severity.WARNING
+    yields_to = ("FL133",)
     what = "The size of the updates over the size of the weights is outside its healthy band, and the loss has not improved."
     why = (
         "Updates above a tenth of the weights overwrite more and more of what was learned; updates below a millionth change nothing.\n"
@@ -72,7 +82,7 @@ for update in range(80):
     def check_series(self, run: Any) -> Iterator[Finding]:
         for track in run.tracks:
             samples = track.samples
-            ratios = [r for r in map(_ratio, samples) if r is not None]
+            ratios = [r for r in map(update_ratio, samples) if r is not None]
             if (
                 len(ratios) < self.least_samples
                 or samples[-1].index - samples[0].index < self.least_updates - 1
@@ -83,7 +93,8 @@ for update in range(80):
                 continue
             ratio = self._overwriting(ratios)
             if ratio is not None and (_no_better(track) or self._outgrown(samples, trend)):
-                yield self._report(track, "large", ratio, self.high, trend)
+                first = replace(trend, before=finite([loss for _, loss in track.losses()])[0])
+                yield self._report(track, "large", ratio, self.high, first)
             elif self._rests(track, ratios, trend):
                 yield self._report(track, "small", median(ratios), self.low, trend)
 
@@ -157,12 +168,3 @@ def _no_better(track: Any) -> bool:
     """Whether the loss is, in the end, where it was before the first update, or above."""
     losses = finite([loss for _, loss in track.losses()])
     return median(losses[-max(3, len(losses) // 10) :]) >= losses[0]
-
-
-def _ratio(sample: Any) -> float | None:
-    """The middle of the matrices' ratios: vectors start at zero and grow from there."""
-    columns = zip(
-        sample.layout.parameters, sample.column("ratio"), sample.column("norm"), strict=True
-    )
-    ratios = [r for p, r, norm in columns if len(p.shape) >= 2 and r == r and norm > 0]
-    return median(ratios) if ratios else None
