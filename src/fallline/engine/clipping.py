@@ -230,7 +230,7 @@ def _norm_of_few(grads: list[Tensor], factor: float, max_norm: float | None) -> 
     norm = math.hypot(*map(Tensor.item, norms)) * factor
     if max_norm is None or norm < 0.99 * max_norm:
         return norm
-    return torch.linalg.vector_norm(torch.stack(norms)).item() * factor
+    return float(torch.linalg.vector_norm(torch.stack(norms))) * factor
 
 
 def _norms_on_host(grads: list[Tensor], groups: tuple[int, ...], norm_type: float) -> list[float]:
