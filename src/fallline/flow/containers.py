@@ -15,6 +15,7 @@ from fallline.syntax.nodes import below, methods_of, walk
 __all__ = ["Kept", "kept_layers", "self_assignment"]
 
 _REGISTRARS = frozenset({"add_module", "register_module", "setattr"})
+_CONTAINERS = frozenset({"ModuleList", "ModuleDict", "Sequential"})
 _BY_HAND = frozenset({"_modules", "__dict__", "__setattr__"})
 _OWN_METHODS = frozenset({"parameters", "named_parameters", "__setattr__", "train"})
 # Builtins that only look at what they are given.
@@ -236,10 +237,25 @@ def _wrapped(kept: Kept) -> bool:
             case ast.Name(name) if name in _LOOKS and kept.module.resolve(call.func) is None:
                 continue
         given = [*call.args, *(k.value for k in call.keywords)]
-        if any(kept.is_mine(_container_behind(a)) for a in given):
+        if any(kept.is_mine(_container_behind(a)) for a in given) and not _looks(kept, call):
             return True
     values = kept.module.attribute_values(kept.cls, kept.name)
     return any(_contents(kept.module, kept.module.value(v)) is None for v in values)
+
+
+def _looks(kept: Kept, call: ast.Call) -> bool:
+    """A function of the project that goes over the layers, as `init_weights(self.layers)`: it neither returns nor registers them."""
+    name = kept.module.resolve(call.func) or last_name(call)
+    project = kept.module.project
+    function: ast.AST | None = kept.module.functions.get(name)
+    if function is None and project is not None:
+        found = project.find(name, kept.module)
+        function = found[1] if found is not None else None
+    if not isinstance(function, ast.FunctionDef):
+        return False
+    calls = {last_name(n) for n in walk(function) if isinstance(n, ast.Call)}
+    returns = any(isinstance(n, ast.Return) and n.value is not None for n in walk(function))
+    return not returns and calls.isdisjoint(_REGISTRARS | _CONTAINERS)
 
 
 def _container_behind(argument: ast.expr) -> ast.expr:
