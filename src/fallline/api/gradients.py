@@ -227,9 +227,26 @@ def clip(
             parameters=sets,
             closure=paper.around.closing or None,
             local_shards=(sharded or None) if local_shards is None else local_shards,
+            scaled=_under_apex(paper, target, sets),
         )
     )
     return Tensor(False)
+
+
+def _under_apex(
+    paper: Paper, target: Value | None, sets: frozenset[str] | None
+) -> Literal["inside", "copied"] | None:
+    """Whether apex leaves these gradients scaled: inside `scale_loss`, or where it unscales only the copies that are stepped."""
+    if paper.around.still_scaled:
+        return "inside"
+    given = paper.settled(target) if target is not None else None
+    if isinstance(given, Params) and given.masters:
+        return None
+    copied = any(
+        t.kind == "optimizer" and t.facts.get("masters") and sets and t.sets & sets
+        for t in paper.things.values()
+    )
+    return "copied" if copied else None
 
 
 # `if name == "head.weight":` in a loop over parameters
