@@ -177,17 +177,23 @@ class _Clock:
 
 
 def _mutants(files: list[str], draw: random.Random, most: int) -> Iterator[tuple[str, str]]:
-    python = [f for f in files if f.endswith(".py")]
-    trains = [f for f in python if any(t in Path(f).read_bytes() for t in TRAINS)]
+    trains = [f for f in files if f.endswith(".py") and _trains(f)]
     for _ in range(most if trains else 0):
         path = draw.choice(trains)
         try:
-            text = Path(path).read_text(encoding="utf-8")
-            tree = ast.parse(text)
+            tree = ast.parse(Path(path).read_text(encoding="utf-8"))
             draw.choice(CHANGES)(tree, draw)
             yield path, ast.unparse(ast.fix_missing_locations(tree))
-        except (SyntaxError, ValueError, RecursionError):
+        except (ValueError, RecursionError):
             continue
+
+
+def _trains(path: str) -> bool:
+    data = Path(path).read_bytes()
+    try:
+        return any(t in data for t in TRAINS) and bool(ast.parse(data))
+    except (SyntaxError, ValueError, RecursionError):
+        return False
 
 
 def _block(tree: ast.Module, draw: random.Random) -> list[ast.stmt]:

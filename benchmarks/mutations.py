@@ -4,9 +4,11 @@
 
 Each folder is a checkout of a public repository; nothing in it is run, and nothing is written there. A mutation is an edit that turns right code into one
 mistake of the catalogue: a `zero_grad` is removed, a clip moves behind its step, an `unscale_` disappears. Line numbers stay
-as they are. A mutant counts as found when its code is reported somewhere in the file where the original had no such finding; a note
-counts, since Adam divides most of FL104 out again. An edit has to make a mistake: a sum that keeps its graph counts where each round of
-the loop makes an update, a plain list where it is an attribute of the module, a clip before its backward where the function also
+as they are. A mutant counts as found when its code is reported where the original had no such finding, in its file or in a helper of
+another file that it runs; a note counts, since Adam divides most of FL104 out again. An edit has to make a mistake: a sum that keeps its graph counts where each round of
+the loop makes an update, a plain list where it is an attribute of the module and not of pooling or activations (they have nothing to
+register), a `set_epoch` where a loop hands its epoch to a sampler (not the sampler's own method, not a constant), a `train()` where it
+is called again (in a loop, or in a function that is given the model: a new model is in train mode), a clip before its backward where the function also
 steps (with no step, nothing is clipped too early), a recorded evaluation where a loop under the no_grad calls the model (one
 pass keeps one graph, for as long as its output is needed).
 Sites whose original is already reported for that code are left out, and counted. At most `--each` mutants of one kind are
@@ -20,6 +22,7 @@ import argparse
 import ast
 import json
 import random
+import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
@@ -78,6 +81,21 @@ class File:
                 if node.lineno <= statement.lineno <= (node.end_lineno or 0):
                     around = node
         return ".step(" in ast.unparse(around)
+
+    def is_repeated(self, statement: ast.stmt, receiver: str) -> bool:
+        """Whether a statement is in a loop, or in a function that is given its receiver."""
+        for node in ast.walk(self.tree):
+            match node:
+                case ast.For() | ast.While():
+                    repeats = True
+                case ast.FunctionDef(args=arguments) | ast.AsyncFunctionDef(args=arguments):
+                    names = {a.arg for a in ast.walk(arguments) if isinstance(a, ast.arg)}
+                    repeats = receiver.partition(".")[0] in names
+                case _:
+                    continue
+            if repeats and node.lineno < statement.lineno <= (node.end_lineno or 0):
+                return True
+        return False
 
     def without(self, statement: ast.stmt) -> Edit:
         """Replace it by `pass`."""
@@ -140,6 +158,18 @@ def removed(method: str, needs: str = "") -> Mutation:
             yield found[0].lineno, [file.without(s) for s in found]
 
     return mutate
+
+
+def set_epoch_removed(file: File) -> Iterator[tuple[int, list[Edit]]]:
+    """What a loop over epochs tells its sampler."""
+    found = []
+    for block, index, receiver in file.statements("set_epoch"):
+        call = _called(block[index])
+        if call is None or receiver == "self" or isinstance(call.args[0], ast.Constant):
+            continue
+        found.append(block[index])
+    if found and "DistributedSampler" in "\n".join(file.lines):
+        yield found[0].lineno, [file.without(s) for s in found]
 
 
 def clip_behind_step(file: File) -> Iterator[tuple[int, list[Edit]]]:
@@ -255,7 +285,7 @@ def eval_kept(file: File) -> Iterator[tuple[int, list[Edit]]]:
     evaluated = {receiver for _, _, receiver in file.statements("eval")}
     by_receiver: dict[str, list[ast.stmt]] = defaultdict(list)
     for block, index, receiver in file.statements("train"):
-        if receiver in evaluated:
+        if receiver in evaluated and file.is_repeated(block[index], receiver):
             by_receiver[receiver].append(block[index])
     for statements in by_receiver.values():
         if "backward" in "\n".join(file.lines):
@@ -291,10 +321,19 @@ def plain_list(file: File) -> Iterator[tuple[int, list[Edit]]]:
     }
     for call in (c for c in file.calls if id(c) in kept):
         if ast.unparse(call.func) == "nn.ModuleList" and len(call.args) == 1:
-            if isinstance(call.args[0], ast.List | ast.ListComp):
+            if isinstance(call.args[0], ast.List | ast.ListComp) and not _stateless(call.args[0]):
                 edit = file.replaced(call, ast.unparse(call.args[0]))
                 if edit:
                     yield call.lineno, [edit]
+
+
+def _stateless(held: ast.expr) -> bool:
+    """A list of nothing but layers without weights, buffers or a mode."""
+    elements = held.elts if isinstance(held, ast.List) else [held.elt]  # type: ignore[attr-defined]
+    names = [ast.unparse(e.func) for e in elements if isinstance(e, ast.Call)]
+    return bool(names) and all(
+        re.search(r"Pool\dd|ReLU|GELU|SiLU|Upsample|Flatten", n) for n in names
+    )
 
 
 def softmax_first(file: File) -> Iterator[tuple[int, list[Edit]]]:
@@ -340,7 +379,7 @@ MUTATIONS: tuple[tuple[str, str, Mutation], ...] = (
     ("FL201", "unscale_ is removed", removed("unscale_", "clip_grad")),
     ("FL203", "scaler.step(optimizer) becomes optimizer.step()", scaler_bypassed),
     ("FL204", "scaler.update() is removed", removed("update", "scaler.step")),
-    ("FL303", "set_epoch is removed", removed("set_epoch", "DistributedSampler")),
+    ("FL303", "set_epoch is removed", set_epoch_removed),
     ("FL401", ".item() is removed from a running sum of losses", loss_kept),
     ("FL402", "no_grad is removed from an evaluation", recorded_evaluation),
     ("FL606", "softmax before cross entropy", softmax_first),
@@ -383,8 +422,8 @@ def _mutants(folder: Path, path: Path) -> Iterator[tuple[Mutant, str]]:
             yield Mutant(code, what, str(folder), name, line, original), file.apply(edits)
 
 
-def is_reported(mutant: Mutant, text: str | None = None) -> bool:
-    """Whether the mutant's code is reported in its file, as it is or with this text in its place."""
+def reported(mutant: Mutant, text: str | None = None) -> set[tuple[str, int]]:
+    """Where the mutant's code is reported, with the file as it is or with this text in its place."""
     rule = rule_by_code(mutant.code)
     assert rule is not None
     path = str(Path(mutant.folder) / mutant.file)
@@ -392,14 +431,15 @@ def is_reported(mutant: Mutant, text: str | None = None) -> bool:
     (reading,) = read_paths([path], rules=[rule], roots=[mutant.folder], given=given)
     if reading.failures:
         raise SystemExit(f"{path}: {reading.failures}")
-    return any(f.code == mutant.code and f.at.path == path for f in reading.findings)
+    return {(f.at.path, f.at.line) for f in reading.findings if f.code == mutant.code}
 
 
 def judge(mutant: Mutant, text: str) -> str:
     """ "found", "missed", or "reported before": then the original says nothing about recall."""
-    if is_reported(mutant):
+    before = reported(mutant)
+    if any(path.endswith(mutant.file) for path, _ in before):
         return "reported before"
-    return "found" if is_reported(mutant, text) else "missed"
+    return "found" if reported(mutant, text) - before else "missed"
 
 
 def main() -> int:
