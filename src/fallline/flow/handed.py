@@ -53,15 +53,17 @@ def handed_saves(module: Module) -> list[Saved]:
 
 
 def left_unrestored(module: Module) -> Iterator[tuple[ast.Call, str]]:
-    """Functions that load into what they are given, and only look at the optimizer: the first load in each, and its name."""
+    """Functions that load into what they are given, and only look at the optimizer: where each loads, and its name."""
     for function in module.all(ast.FunctionDef):
         names = [a.arg for a in below(function.args, ast.arg) if _OPTIMIZER.fullmatch(a.arg)]
         if not names or not _LOADS.search(function.name):
             continue
-        restores = [c for c in below(function, ast.Call) if last_name(c) == "load_state_dict"]
+        calls = below(function, ast.Call)
+        restores = [c for c in calls if last_name(c) == "load_state_dict"]
+        reads = [c for c in calls if module.resolve(c.func) == "torch.load"]
         for name in names:
             if restores and not _does_something_with(module, function, name):
-                yield restores[0], name
+                yield (reads or restores)[0], name
 
 
 def _does_something_with(module: Module, function: ast.FunctionDef, name: str) -> bool:

@@ -132,8 +132,8 @@ import torch
 
 
 def load_checkpoint(path, model, optimizer, scheduler):
-    checkpoint = torch.load(path, map_location="cpu")
-    model.load_state_dict(checkpoint["model"])  # FL702
+    checkpoint = torch.load(path, map_location="cpu")  # FL702
+    model.load_state_dict(checkpoint["model"])
     if "optimizer" in checkpoint and "scheduler" in checkpoint:
         scheduler.load_state_dict(checkpoint["scheduler"])
     return checkpoint["epoch"] + 1

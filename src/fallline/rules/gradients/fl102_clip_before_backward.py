@@ -134,10 +134,10 @@ def _unclipped_step(trace: Trace, clip: Clip) -> Step | None:
 
 def _meant(trace: Trace, clip: Clip) -> list[str | None]:
     """Whose clip this is where nothing says so: the optimizer that steps next, if no other one uses what is clipped here."""
-    step = trace.after(clip).of(Step).first
-    if step is None:
+    step, several = trace.after(clip).of(Step).first, acting(trace, clip)
+    if step is None or step.optimizer not in several:
         return []
-    others = [o for o in acting(trace, clip) if o != step.optimizer]
+    others = [o for o in several if o != step.optimizer]
     return [] if any(_uses(trace, clip, o) for o in others) else [step.optimizer]
 
 
