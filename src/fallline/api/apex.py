@@ -10,15 +10,35 @@ from fallline.api.call import Call
 from fallline.api.gradients import parameter_sets
 from fallline.api.library import Library
 from fallline.api.paper import Paper
-from fallline.api.values import Context, Params, Sequence, Tensor, Unknown, Value, replace
+from fallline.api.values import (
+    Const,
+    Context,
+    Params,
+    Sequence,
+    Tensor,
+    Thing,
+    Unknown,
+    Value,
+    replace,
+)
 
 __all__ = ["LIBRARY"]
+
+
+# With these levels the optimizer steps the model's own parameters; O2 gives it copies in float32.
+_OWN_PARAMETERS = ("O0", "O1", "O3")
 
 
 def _initialize(paper: Paper, call: Call) -> Value:
     """`model, optimizer = amp.initialize(model, optimizer, ...)`: what it was given, prepared in place."""
     given = [call.arg(0, "models"), call.arg(1, "optimizers")]
     found = [paper.settled(value) for value in given if value is not None]
+    level = paper.settled(call.arg(3, "opt_level") or Const("O1"))
+    for thing in found:
+        if isinstance(thing, Thing) and thing.kind == "optimizer":
+            thing.facts["masters"] = not (
+                isinstance(level, Const) and level.value in _OWN_PARAMETERS
+            )
     return found[0] if len(found) == 1 else Sequence(found)
 
 
@@ -31,16 +51,18 @@ def _scale_loss(paper: Paper, call: Call) -> Value:
 
 @contextmanager
 def _scaling(paper: Paper, node: ast.AST) -> Iterator[None]:
-    before, paper.around.scales = paper.around.scales, True
+    around = paper.around
+    before = around.scales, around.still_scaled
+    around.scales = around.still_scaled = True
     try:
         yield
     finally:
-        paper.around.scales = before
+        around.scales, around.still_scaled = before
 
 
 def _master_params(paper: Paper, call: Call) -> Value:
     """The parameters that the optimizer steps; in float32 where the model's are not."""
-    return Params(parameter_sets(paper, call.arg(0, "optimizer")) or frozenset())
+    return Params(parameter_sets(paper, call.arg(0, "optimizer")) or frozenset(), masters=True)
 
 
 def _same(paper: Paper, call: Call) -> Value:

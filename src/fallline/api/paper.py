@@ -46,6 +46,7 @@ class Around:
     tried: int = 0  # try statements around, whatever they catch
     closing: bool = False  # in a closure given to optimizer.step
     scales: bool = False  # in a context that scales losses and unscales gradients by itself
+    still_scaled: bool = False  # ... and unscales them only where it ends
 
 
 @dataclass(slots=True)

@@ -176,6 +176,7 @@ class Params(Value):
 
     sets: frozenset[str]
     named: bool = False
+    masters: bool = False  # apex's float32 copies, which the optimizer steps
 
 
 @dataclass(slots=True, eq=False)

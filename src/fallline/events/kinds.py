@@ -203,6 +203,8 @@ class Clip(Event):
     twice: tuple[str, ...] | None = None  # likewise: parameters that several of them reached
     closure: bool | None = None  # inside the closure given to step
     local_shards: bool | None = None  # torch's function on FSDP1 shards
+    # (reader) apex: "inside" its scale_loss, or of half-precision parameters whose float32 copies are stepped
+    scaled: Literal["inside", "copied"] | None = None
 
     @property
     def measures_only(self) -> bool:

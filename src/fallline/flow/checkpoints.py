@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from fallline.flow.calls import last_name, of_self
+from fallline.flow.calls import last_name, of_self, returned
 from fallline.flow.values import values_of
 from fallline.syntax import Module
 from fallline.syntax.nodes import below, is_name
@@ -66,6 +66,7 @@ class Saved:
     entries: dict[str, ast.expr]
     path: ast.expr | None
     open: bool = False
+    given: frozenset[str] = frozenset()  # names in a function that puts the dict together
 
     def roles(self) -> set[str]:
         return {
@@ -81,7 +82,7 @@ class Saved:
     def holds(self, name: str, role: str) -> bool:
         """Whether the state of this object is in it; an entry of the same role that may be anybody's counts."""
         same = [v for k, v in self.entries.items() if self.role(k, v) == role]
-        anybody = {None, name, *self._parameters()}
+        anybody = {None, name, *self._parameters(), *self.given}
         return any(state_of(v) in anybody or name in ast.unparse(v) for v in same)
 
     def _parameters(self) -> set[str]:
@@ -170,9 +171,11 @@ def saves(module: Module) -> list[Saved]:
     """Every dict of this file that goes into torch.save."""
     found = []
     for call, what, where in saves_of(module):
-        made = _as_dict(module, what)
+        behind = _returned(module, what)
+        made = _as_dict(behind[0], behind[2]) if behind else _as_dict(module, what)
+        given = {a.arg for a in below(behind[1].args, ast.arg)} if behind else set()
         if made is not None:
-            found.append(Saved(module, call, made[0], where, made[1]))
+            found.append(Saved(module, call, made[0], where, made[1], frozenset(given)))
     return found
 
 
@@ -196,6 +199,24 @@ def _as_dict(module: Module, node: ast.expr) -> tuple[dict[str, ast.expr], bool]
     if isinstance(node, ast.Name):
         hidden |= _add_later_entries(module, node, made, entries)
     return entries, hidden
+
+
+def _returned(module: Module, node: ast.expr) -> tuple[Module, ast.FunctionDef, ast.expr] | None:
+    """`torch.save(serialize(model, optimizer), path)`: the function of the project that puts the dict together, and what it returns."""
+    call = module.value(node)
+    if not isinstance(call, ast.Call):
+        return None
+    home, function = module, module.functions.get(last_name(call))
+    dotted = module.resolve(call.func)
+    if dotted is not None and module.project is not None:
+        home, function = module.project.find(dotted, module) or (module, None)  # type: ignore[assignment]
+    elif not isinstance(call.func, ast.Name):
+        return None
+    given = returned(home, function) if isinstance(function, ast.FunctionDef) else []
+    match function, given:
+        case ast.FunctionDef(), [one]:
+            return home, function, one
+    return None
 
 
 def _add_later_entries(
@@ -248,6 +269,8 @@ def uses(module: Module) -> list[Used]:
             if role == "scheduler" and _replays(module, call):
                 replayed.add(name)
             found.setdefault((role, name), Used(role, name, call, isinstance(node, ast.Attribute)))
+    for call in module.calls("apex.amp.scale_loss"):  # apex keeps the loss scale in amp itself
+        found.setdefault(("scaler", "amp"), Used("scaler", "amp", call, False))
     return [u for u in found.values() if u.name not in replayed]
 
 

@@ -27,6 +27,7 @@ from fallline.syntax.nodes import is_name
 
 _CONTINUES = re.compile(r"resum|restor", re.IGNORECASE)
 _NAMES = {"optimizer": "the optimizer", "scheduler": "the scheduler", "scaler": "the GradScaler"}
+_OF_APEX = "the loss scale that apex's amp keeps"
 # These save everything by themselves; a torch.save next to them is for something else.
 _COMPLETE = (
     b"save_state(",
@@ -298,7 +299,7 @@ for epoch in range(10):
             if not concerned or any(s.holds(one.name, one.role) for s in handed):
                 continue
             fleeting = _made_for_one_epoch(module, one)
-            part = _NAMES[one.role]
+            part = _name(one)
             yield self.finding(
                 module.location(fleeting or concerned[0].call),
                 f"{part[0].upper()}{part[1:]} is created again in every epoch and is in no checkpoint, so its state is lost each time. Make it once, and save its state."
@@ -319,7 +320,7 @@ for epoch in range(10):
             for u in used
             if not any(s.holds(u.name, u.role) for s in every) and _concerns(module, saved, u)
         ]
-        missing_parts = list(dict.fromkeys(_NAMES[u.role] for u in missing))
+        missing_parts = list(dict.fromkeys(_name(u) for u in missing))
         if (
             "optimizer" in roles
             and not any("counter" in s.roles() for s in every)
@@ -342,6 +343,10 @@ for epoch in range(10):
                 severity=Severity.INFO,
                 missing=["the random states"],
             )
+
+
+def _name(used: Used) -> str:
+    return _OF_APEX if (used.role, used.name) == ("scaler", "amp") else _NAMES[used.role]
 
 
 def _for_resuming(module: Module, saved: Saved, roles: set[str]) -> bool:
@@ -370,7 +375,7 @@ def _for_resuming(module: Module, saved: Saved, roles: set[str]) -> bool:
 
 def _matters(module: Module, saved: Saved, used: list[Used], missing: list[str]) -> bool:
     """Somebody goes on from this file, and what it lacks is not only a loss scale, which is found again in a few updates."""
-    if missing == [_NAMES["scaler"]]:
+    if missing in ([_NAMES["scaler"]], [_OF_APEX]):
         return False
     if _resumed(module, saved):
         return True

@@ -8,10 +8,12 @@ from collections.abc import Iterator
 
 from fallline.finding import Finding, Severity
 from fallline.flow.calls import last_name
+from fallline.flow.epochs import repeated_epochs
 from fallline.rule import Rule
 from fallline.syntax import Module
 from fallline.syntax.nodes import is_name
 
+_RESUMED = re.compile(r"resum|state|start|skip|offset|restor", re.IGNORECASE)
 _WINDOW_ENDS = re.compile(r"accumul|sync_gradients")
 
 
@@ -34,7 +36,7 @@ active = accelerator.skip_first_batches(loader, resume_step) if epoch == first_e
 resume_step = int(name.replace("step_", "")) * gradient_accumulation_steps
 ```"""
     references = ("https://huggingface.co/docs/accelerate/usage_guides/checkpoint",)
-    tokens = (b"skip_first_batches", b"step_")
+    tokens = (b"skip_first_batches", b"step_", b"while True", b"while 1", b"epoch")
     wrong = (
         """\
 import torch
@@ -131,6 +133,19 @@ def train(path, train_dataloader, accelerator, update, gradient_accumulation_ste
                 "The loader that skips batches replaces the whole one, so every later epoch skips the same batches. "
                 "Give it a different name, and use it in the resumed epoch only",
             )
+        for loop, name in _never_begun_again(module):
+            yield self.finding(
+                module.location(loop),
+                f"`{name}` starts where the run was resumed and is not set back to the beginning, so the second pass over the data has nothing left to read. "
+                "Set it back to 0 inside the endless loop",
+            )
+        for place in repeated_epochs(module):
+            yield self.finding(
+                module.location(place),
+                "The checkpoint holds the epoch that was just finished and the run resumes with that same epoch, so it is trained twice. "
+                "Start with the saved epoch + 1",
+                severity=Severity.INFO,
+            )
         for place, instead in [*_updates_as_batches(module), *_compared(module)]:
             yield self.finding(
                 module.location(place),
@@ -151,6 +166,26 @@ def _replaced_loaders(module: Module) -> Iterator[ast.Assign]:
                 bound = [b for b in module.bindings(name, module.scope(assign)) if _inside(b, loop)]
                 if len(bound) == 1:
                     yield assign
+
+
+def _never_begun_again(module: Module) -> Iterator[tuple[ast.While, str]]:
+    """`i = state["i"]`, then `while True:` around `while i < n: ... i += 1`: the inner loop runs once."""
+    for outer in module.all(ast.While):
+        if module.constant(outer.test) not in (True, 1):
+            continue
+        for inner in outer.body:
+            match inner:
+                case ast.While(ast.Compare(ast.Name(name), [ast.Lt() | ast.LtE()])):
+                    bound = module.bindings(name, module.scope(inner))
+                    here = [b for b in bound if _inside(b, outer)]
+                    first = [b for b in bound if b not in here]
+                    if here and all(_counts_up(module, b) for b in here) and len(first) == 1:
+                        if _RESUMED.search(module.segment(module.statement(first[0]))):
+                            yield inner, name
+
+
+def _counts_up(module: Module, binding: ast.AST) -> bool:
+    return isinstance(module.parent(binding), ast.AugAssign)
 
 
 def _inside(node: ast.AST, loop: ast.stmt) -> bool:

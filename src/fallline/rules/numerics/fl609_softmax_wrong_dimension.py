@@ -9,6 +9,7 @@ from fallline.finding import Edit, Finding, Fix, Severity
 from fallline.flow.calls import last_name, operand
 from fallline.flow.losses import loss_calls
 from fallline.flow.makers import Made, made_by
+from fallline.flow.mixing import weighted_sums
 from fallline.flow.values import values_of
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
@@ -161,6 +162,12 @@ def _contradicted(module: Module) -> Iterator[tuple[Made, int]]:
         made = _softmax(module, node)
         if made is not None and (module.number(_dim(module, made.call)) or 0) > 0:
             yield made, -1
+    for call, dims, summed in weighted_sums(module):
+        over = module.number(_dim(module, call))
+        if over is not None and (dims is not None or over < 0):
+            place = int(over) + (dims or 0) * (over < 0)
+            if place != summed:
+                yield Made("softmax", call, module), summed if summed + 1 != dims else -1
 
 
 def _softmax(module: Module, node: ast.expr | None) -> Made | None:

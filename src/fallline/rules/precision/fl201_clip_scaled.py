@@ -43,6 +43,7 @@ scaler.update()
     references = ("https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-clipping",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:
+        yield from self._under_apex(trace)
         backward: Backward | None = None
         first: Clip | None = None
         for event, state in scales(trace):
@@ -54,6 +55,18 @@ scaler.update()
                     if scaled:
                         first = first or event
                         yield self._clipped(trace, event, scaled, backward, first)
+
+    def _under_apex(self, trace: Trace) -> Iterator[Finding]:
+        for clip in trace.of(Clip):
+            if clip.measures_only or clip.scaled is None:
+                continue
+            says = {
+                "inside": "Gradients are clipped inside `amp.scale_loss`, which unscales them only where it ends, so the threshold is really max_norm / scale. "
+                "Clip after the `with` block.",
+                "copied": "At apex's level O2 the optimizer steps float32 copies of these parameters, and their own gradients stay scaled, so this clip changes nothing that is stepped. "
+                "Clip `amp.master_params(optimizer)`.",
+            }
+            yield self.finding(clip, says[clip.scaled], severity=Severity.WARNING)
 
     def _clipped(
         self, trace: Trace, clip: Clip, scaled: list[str | None], backward: Backward, first: Clip

@@ -1,0 +1,91 @@
+"""Along which dimension a weighted sum runs: `weights @ values`, `torch.einsum("bij,bjd->bid", weights, values)`."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from fallline.flow.calls import last_name
+from fallline.flow.values import values_of
+from fallline.syntax import Module
+
+__all__ = ["weighted_sums"]
+
+_ATTENTION = re.compile(r"att(n|ent|ention)|alpha|beta|score|energy|affinit|weights?$", re.I)
+# A soft assignment is normalised over what is chosen, and summed over what chooses.
+_ASSIGNS = re.compile(
+    r"assign|cluster|slot|vlad|rout|dispatch|expert|moe|gat(e|ing)|code|proto|mask|region|class|pool|respons",
+    re.I,
+)
+_PRODUCTS = frozenset({"matmul", "bmm"})
+
+
+def weighted_sums(module: Module) -> Iterator[tuple[ast.Call, int | None, int]]:
+    """(softmax, how many dimensions it has, which of them is summed) of attention weights; -1 is the last of an unknown number."""
+    for weights, dims, summed in _sums(module):
+        softmax = _softmax(module, weights)
+        if softmax is not None and _is_attention(module, weights, softmax):
+            yield softmax, dims, summed
+
+
+def _sums(module: Module) -> Iterator[tuple[ast.expr, int | None, int]]:
+    """The weights of a weighted sum, how many dimensions they have, and which of them is summed."""
+    for product in module.all(ast.BinOp):
+        if isinstance(product.op, ast.MatMult):
+            yield product.left, None, -1
+    for call in module.all(ast.Call):
+        name = last_name(call)
+        match call:
+            case ast.Call(func, [left, _]) if name in _PRODUCTS and module.resolve(func):
+                yield (left, 3, 2) if name == "bmm" else (left, None, -1)
+            case ast.Call(ast.Attribute(left), [_]) if name in _PRODUCTS:
+                yield (left, 3, 2) if name == "bmm" else (left, None, -1)
+            case ast.Call() if name == "einsum":
+                yield from _of_einsum(module, call)
+
+
+def _of_einsum(module: Module, call: ast.Call) -> Iterator[tuple[ast.expr, int | None, int]]:
+    """Operands of which one letter alone is summed."""
+    texts = [a for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+    given = [a for a in call.args if a not in texts]
+    if len(texts) != 1 or "->" not in str(texts[0].value) or "." in str(texts[0].value):
+        return
+    before, _, after = str(texts[0].value).partition("->")
+    kept = set(_letters(after))
+    for part, operand in zip(before.split(","), given, strict=False):
+        letters = _letters(part)
+        summed = [i for i, letter in enumerate(letters) if letter not in kept]
+        if len(summed) == 1 and len(given) == 2:
+            yield operand, len(letters), summed[0]
+
+
+def _letters(part: str) -> list[str]:
+    """`b s h` (einops) or `bsh`."""
+    words = part.split()
+    return words if len(words) > 1 else list(words[0]) if words else []
+
+
+def _softmax(module: Module, node: ast.expr, depth: int = 4) -> ast.Call | None:
+    """The softmax that a value is, also after a dropout; not where it was transposed or divided since."""
+    found = values_of(module).origin(node)
+    match found:
+        case ast.Call() if last_name(found) in {"softmax", "Softmax"}:
+            return found
+        case ast.Call(args=[inner, *_]) if "drop" in last_name(found).lower() and depth:
+            return _softmax(module, inner, depth - 1)
+        case ast.Call(func=ast.Attribute()) as call:
+            made = values_of(module).constructed(call.func)
+            return call if made is not None and last_name(made) == "Softmax" else None
+    return None
+
+
+def _is_attention(module: Module, weights: ast.expr, softmax: ast.Call) -> bool:
+    """What is written around it calls it attention, and not an assignment."""
+    function, cls = module.function(weights), module.class_(weights)
+    names = [function.name if function is not None else "", cls.name if cls is not None else ""]
+    written = module.segment(weights) if isinstance(weights, ast.Name | ast.Attribute) else ""
+    said = " ".join([*names, written])
+    return _ATTENTION.search(said) is not None and not _ASSIGNS.search(
+        f"{said} {module.segment(softmax)}"
+    )
