@@ -121,7 +121,7 @@ FRAMEWORKS = (
             ),
             Swap(
                 "dataset = Planetoid(path, args.dataset, transform=T.NormalizeFeatures())",
-                "dataset = FakeDataset(1, avg_num_nodes=500, num_classes=5, task='node', transform=T.Compose([T.NormalizeFeatures(), T.RandomNodeSplit()]))",
+                "dataset = FakeDataset(1, avg_num_nodes=500, num_classes=5, task='node', transform=T.Compose([T.NormalizeFeatures(), T.RandomNodeSplit(num_val=0.2, num_test=0.2)]))",
             ),
         ),
     ),
