@@ -115,11 +115,10 @@ FRAMEWORKS = (
         "examples/gcn.py",
         ("examples/gcn.py",),
         swaps=(
-            Swap("import Planetoid", "import StochasticBlockModelDataset"),
+            Swap("import Planetoid", "import FakeDataset"),
             Swap(
                 "dataset = Planetoid(path, args.dataset, transform=T.NormalizeFeatures())",
-                "dataset = StochasticBlockModelDataset(path, [120] * 4, (torch.eye(4) * 0.08 + 0.01).tolist(), num_channels=16, "
-                "transform=T.RandomNodeSplit(num_val=0.2, num_test=0.2))",
+                "dataset = FakeDataset(1, avg_num_nodes=500, num_classes=5, task='node', transform=T.RandomNodeSplit(num_val=0.2, num_test=0.2))",
             ),
         ),
     ),
