@@ -190,6 +190,74 @@ class Trainer(nn.Module):
         optimizer.zero_grad()
 """,
     ),
+    "state that goes into a copy": (
+        "FL702",
+        """\
+import torch
+
+
+def load(ema, path):
+    ema.state_dict().update(torch.load(path))  # here
+""",
+    ),
+    "a model that its own state replaces": (
+        "FL702",
+        """\
+import torch
+
+
+class Trainer:
+    def save(self, step):
+        torch.save({"step": step, "model": self.model.state_dict()}, "last.pt")
+
+    def load(self):
+        data = torch.load("last.pt")
+        self.step = data["step"]
+        self.model = data["model"]  # here
+""",
+    ),
+    "a scheduler that the resume is not given": (
+        "FL702",
+        """\
+import torch
+
+
+def load_if_available(path, model, optimizer=None, scheduler=None):
+    saved = torch.load(path)
+    model.load_state_dict(saved["model"])
+    for name, thing in (("optimizer", optimizer), ("scheduler", scheduler)):
+        if thing is not None:
+            thing.load_state_dict(saved[name])
+
+
+def run(model, loader):
+    optimizer = torch.optim.AdamW(model.parameters())
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+    load_if_available("last.pt", model, optimizer)  # here
+    for x in loader:
+        optimizer.zero_grad()
+        model(x).mean().backward()
+        optimizer.step()
+        scheduler.step()
+""",
+    ),
+    "codes that are chosen along the width": (
+        "FL609",
+        """\
+import torch.nn.functional as F
+from torch import einsum, nn
+
+
+class Codes(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.codebook = nn.Embedding(16, 8)
+
+    def forward(self, logits):
+        one_hot = F.gumbel_softmax(logits, tau=1.0)  # here
+        return einsum("b n h w, n d -> b d h w", one_hot, self.codebook.weight)
+""",
+    ),
     "a dropout that is written by hand": (
         "FL805",
         """\
@@ -430,6 +498,46 @@ class Trainer:
                     for optimizer in self.optimizers:
                         optimizer.step()
                         optimizer.zero_grad()
+""",
+    "state that arrives, and codes along their dimension": """\
+import torch
+import torch.nn.functional as F
+from torch import einsum, nn
+
+
+class Trainer:
+    def save(self, step):
+        torch.save({"step": step, "model": self.model.state_dict()}, "last.pt")
+
+    def load(self, strict):
+        data = torch.load("last.pt")
+        self.step = data["step"]
+        state = self.model.state_dict()
+        state.update(data["model"])
+        self.model.load_state_dict(state)
+
+
+class Codes(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.codebook = nn.Embedding(16, 8)
+
+    def forward(self, logits):
+        one_hot = F.gumbel_softmax(logits, tau=1.0, dim=1)
+        return einsum("b n h w, n d -> b d h w", one_hot, self.codebook.weight)
+
+
+def load_if_available(path, model, optimizer=None, scheduler=None):
+    saved = torch.load(path)
+    model.load_state_dict(saved["model"])
+    for name, thing in (("optimizer", optimizer), ("scheduler", scheduler)):
+        if thing is not None:
+            thing.load_state_dict(saved[name])
+
+
+def run(model, loader):
+    optimizer = torch.optim.AdamW(model.parameters())
+    load_if_available("last.pt", model, optimizer)
 """,
     "a clip in the arm that does not scale": """\
 import torch
