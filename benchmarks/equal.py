@@ -6,7 +6,8 @@ python benchmarks/equal.py --kept FILE # what is known of a case is kept there, 
 python benchmarks/equal.py --write     # writes the section of RESULTS.md
 
 Where a ratio follows from no simple fraction (a micro-batch that is wiped, means that count the same), it is computed here without
-`fallline equal`: the gradient at the first step of the wrong loop over that of the right one, dropout off.
+`fallline equal`: the gradient at the first step of the wrong loop over that of the right one, before the clip that belongs to the step,
+dropout off.
 """
 
 from __future__ import annotations
@@ -160,12 +161,29 @@ def _to_first_step(module: str, loop: str, fault: str, answer: int) -> None:
     import torch
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+    clipped: list[float] = []  # lengths before each clip since the last backward
+    backward, clip = torch.Tensor.backward, torch.nn.utils.clip_grad_norm_
+
+    def length(parameters: Any) -> float:
+        found = [p.grad.double().flatten() for p in parameters if p.grad is not None]
+        return float(torch.cat(found).norm())
+
+    def goes_backward(*args: Any, **kwargs: Any) -> None:
+        clipped.clear()
+        backward(*args, **kwargs)
+
+    def clips(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+        held = list(parameters)
+        clipped.append(length(held))
+        return clip(held, *args, **kwargs)
+
     def ends(optimizer: Any, *_: Any) -> None:
-        found = [p.grad for g in optimizer.param_groups for p in g["params"] if p.grad is not None]
-        whole = torch.cat([g.double().flatten() for g in found]).norm()
-        os.write(answer, str(float(whole)).encode())
+        held = [p for g in optimizer.param_groups for p in g["params"]]
+        os.write(answer, str((clipped or [length(held)])[0]).encode())
         os._exit(0)
 
+    torch.Tensor.backward = goes_backward  # type: ignore[method-assign]
+    torch.nn.utils.clip_grad_norm_ = clips  # type: ignore[assignment]
     torch.nn.functional.dropout = lambda input, *_, **__: input
     register_optimizer_step_pre_hook(ends)
     importlib.import_module(f"equal_loops.{module}").LOOPS[loop](fault)

@@ -108,15 +108,11 @@ class Stage:
         if not (into / real.script).exists():
             raise Unusable(f"{real.name}: {real.repo} has no {real.script}")
 
-    def run(self, real: Real, folder: Path, out: Path | None, *, bits: bool = True) -> Ran:
-        script = folder / real.script
-        python = [sys.executable] if out is None else [
-            sys.executable, "-m", "fallline", "run", "--out", str(out)
-        ]  # fmt: skip
+    def environment(self, real: Real, folder: Path) -> dict[str, str]:
+        """With what the script is run: made-up data sets and the packages that it needs are found first."""
         paths = [HERE / "public_scripts" / "stage", SOURCE, *(folder / p for p in real.path)]
         paths += [self.site] if self.site else []
-        record = folder / "_bits.json"
-        environment = {
+        return {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(map(str, paths)),
             "OMP_NUM_THREADS": "1",
@@ -125,8 +121,17 @@ class Stage:
             "HF_HUB_OFFLINE": "1",
             "HF_HOME": str(self.work / "hf"),
             "CUDA_VISIBLE_DEVICES": "",
-            "REAL_BITS": str(record) if bits else "",
+            "REAL_BITS": "",
         }
+
+    def run(self, real: Real, folder: Path, out: Path | None, *, bits: bool = True) -> Ran:
+        script = folder / real.script
+        python = [sys.executable] if out is None else [
+            sys.executable, "-m", "fallline", "run", "--out", str(out)
+        ]  # fmt: skip
+        record = folder / "_bits.json"
+        environment = self.environment(real, folder)
+        environment["REAL_BITS"] = str(record) if bits else ""
         if out is not None:
             shutil.rmtree(out, ignore_errors=True)
         before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()

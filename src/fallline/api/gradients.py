@@ -44,6 +44,7 @@ __all__ = [
     "parameter_sets",
     "read",
     "sync",
+    "taken",
     "used",
     "write",
 ]
@@ -280,9 +281,11 @@ def write(paper: Paper, sets: frozenset[str], op: Op, node: ast.AST) -> None:
 
 
 def read(paper: Paper, sets: frozenset[str], what: Use, node: ast.AST) -> None:
-    """`p.grad.norm()` and its kin. The same line counts once in an iteration."""
+    """`p.grad.norm()` and its kin. The same line counts once after each backward."""
     place = paper.place(node)
     for event in reversed(paper.events[-6:]):
+        if isinstance(event, Backward):
+            break
         if (
             isinstance(event, GradRead)
             and event.what is not None
@@ -291,6 +294,12 @@ def read(paper: Paper, sets: frozenset[str], what: Use, node: ast.AST) -> None:
         ):
             return
     paper.emit(GradRead(paper.place(node), what=what, parameters=sets or None))
+
+
+def taken(paper: Paper, value: Value, node: ast.AST) -> None:
+    """A gradient that is put somewhere: in a list, an attribute, another tensor. It is used after it was cleared."""
+    if isinstance(value, Tensor) and value.grad_of is not None:
+        read(paper, frozenset() if "?" in value.grad_of else value.grad_of, "use", node)
 
 
 def used(paper: Paper, sets: frozenset[str], node: ast.AST) -> None:
@@ -308,6 +317,7 @@ def keep(
     paper: Paper, container: Sequence | Mapping, tensor: Tensor, how: How, node: ast.AST
 ) -> Tensor:
     """A tensor goes into a container; a leak when it still has its graph and the container outlives the iteration."""
+    taken(paper, tensor, node)
     if tensor.graph is False or tensor.grad_of is not None:
         return tensor
     if not paper.loops.outlives(container.born, tensor.forwards):
@@ -322,6 +332,7 @@ def keep(
 
 def into(paper: Paper, tensor: Tensor, value: Tensor, how: How, node: ast.AST) -> None:
     """`losses[i] = loss`, `total.add_(loss)`: a tensor that lives on takes the graph of another one into its own."""
+    taken(paper, value, node)
     if value.divided and tensor.divided is False:
         tensor.divided = None  # `losses[name] = loss / k` in a loop over them
     if not paper.around.recording or tensor.born is None:

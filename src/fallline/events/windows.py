@@ -33,13 +33,15 @@ class Window:
     """What one step consumes.
 
     `alive` are the backward passes whose gradients the step sees, `micro` those of them that are the micro-batches
-    of an accumulation (one loss, several times), `wiped` what was cleared on the way.
+    of an accumulation (one loss, several times), `wiped` what was cleared on the way. `leaked` are those of another
+    optimizer's update whose gradients are still here.
     """
 
     update: Update
     alive: list[Backward]
     micro: list[Backward]
     wiped: list[Wipe] = field(default_factory=list)
+    leaked: list[Backward] = field(default_factory=list)
 
     @property
     def step(self) -> Step:
@@ -127,8 +129,10 @@ def _windows_of(trace: Trace, optimizer: str | None) -> list[Window]:
     for event in trace.events:
         match event:
             case Step() if event.order in updates:
+                leaked = shared if alive else []
                 alive = alive or shared
-                made.append(Window(updates[event.order], alive, _micro_batches(alive, fed), wiped))
+                micro = _micro_batches(alive, fed)
+                made.append(Window(updates[event.order], alive, micro, wiped, leaked))
                 alive, shared, wiped, fed, loaders = [], [], [], {}, frozenset()
             case Batch():
                 loaders |= {event.loader}

@@ -6,12 +6,13 @@ An infinite slope harms nobody where nothing is differentiated: coordinates, noi
 from __future__ import annotations
 
 import ast
+import re
 
 from fallline.flow.calls import last_name, names_in, of_self
 from fallline.flow.values import values_of
 from fallline.syntax import Module
 
-__all__ = ["takes_no_gradient"]
+__all__ = ["begins_random", "takes_no_gradient"]
 
 # What these return has no history, whatever they were given.
 _FRESH = frozenset(
@@ -51,6 +52,19 @@ def takes_no_gradient(
         case ast.Call():
             return _call(module, node, seen)
     return False
+
+
+_RANDOM = re.compile(r"Parameter\(.*\b(randn?|normal|uniform)\w*\(|\bEmbedding\(", re.DOTALL)
+
+
+def begins_random(module: Module, node: ast.expr) -> bool:
+    """A row of a parameter or an embedding that begins with random numbers: no output of a model is ever equal to it."""
+    found = values_of(module).origin(node)
+    while isinstance(found, ast.Subscript):
+        found = values_of(module).origin(found.value)
+    if isinstance(found, ast.Call) and of_self(found.func) is not None:
+        found = values_of(module).origin(found.func)  # `self.embedding(labels)`
+    return _RANDOM.search(module.segment(found)) is not None
 
 
 def _fixed(module: Module, node: ast.Attribute) -> bool:

@@ -17,6 +17,7 @@ from fallline.syntax.nodes import walk
 __all__ = [
     "annotates_module",
     "construction",
+    "function_called",
     "has_state",
     "is_module",
     "learns",
@@ -153,12 +154,11 @@ def looks_like_model(node: ast.expr) -> bool:
 def has_state(module: Module, node: ast.expr, depth: int = _DEPTH) -> bool:
     """Whether an expression makes a module with parameters, buffers or a mode of its own."""
     match node:
-        case ast.Call(ast.Name(made)) if depth and isinstance(
-            maker := module.functions.get(made), ast.FunctionDef
-        ):
+        case ast.Call(func) if depth and (maker := function_called(module, func)) is not None:
             # `conv(8, 8)`, a function that returns a layer
-            results = [r for r in returned(module, maker) if isinstance(r, ast.Call)]
-            return any(has_state(module, result, depth - 1) for result in results)
+            home, function = maker
+            results = [r for r in returned(home, function) if isinstance(r, ast.Call)]
+            return any(has_state(home, result, depth - 1) for result in results)
     call = construction(module, node)
     if call is None or depth == 0:
         return False
@@ -175,6 +175,21 @@ def has_state(module: Module, node: ast.expr, depth: int = _DEPTH) -> bool:
         return True
     found = module_class(module, call.func)
     return found is not None and _class_has_state(*found, depth - 1)
+
+
+def function_called(module: Module, func: ast.expr) -> tuple[Module, ast.FunctionDef] | None:
+    """The function of the project, in this file or another, that is called so."""
+    found: tuple[Module, ast.AST] | None = None
+    match func:
+        case ast.Name(name) if name in module.functions:
+            found = module, module.functions[name]
+        case ast.Name() | ast.Attribute() if module.project is not None:
+            name = module.resolve(func) or ""
+            if name and not name.startswith("torch."):
+                found = module.project.find(name, module)
+    if found is not None and isinstance(found[1], ast.FunctionDef):
+        return found[0], found[1]
+    return None
 
 
 def learns(home: Module, cls: ast.ClassDef) -> bool:

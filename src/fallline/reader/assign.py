@@ -95,6 +95,8 @@ def _set_attribute(machine: Machine, target: ast.Attribute, value: Value, node: 
             gradients.assign(machine, frozenset(), value, node)
         case Param(), "data":
             gradients.used(machine, of.sets, node)
+        case Param(sets), "requires_grad":
+            _freeze(machine, sets, value, node)
         case Tensor(), "requires_grad":
             of.leaf = of.graph = True
         case Thing(kind="model"), "require_backward_grad_sync":
@@ -103,10 +105,23 @@ def _set_attribute(machine: Machine, target: ast.Attribute, value: Value, node: 
             _keep_attribute(machine, of, name, value, node)
 
 
+def _freeze(machine: Machine, sets: frozenset[str], value: Value, node: ast.AST) -> None:
+    """`for p in model.parameters(): p.requires_grad = False`; where a test picks some of them, the others still learn."""
+    for up in machine.module.parents(node):
+        if isinstance(up, ast.For | ast.While):
+            break
+        if isinstance(up, ast.If):
+            return
+    for thing in machine.things.values():
+        if thing.kind == "model" and thing.sets and thing.sets <= sets:
+            thing.facts["frozen"] = isinstance(value, Const) and not value.value
+
+
 def _keep_attribute(machine: Machine, of: Thing, name: str, value: Value, node: ast.AST) -> None:
     match of, machine.settled(value):
         case Thing(kind="model"), Thing(kind="model") as part if name != "module":
             _new_part(machine, of, part, node)
+    gradients.taken(machine, machine.settled(value), node)
     of.attrs[name] = value
     machine.name_tensor(value)
     if isinstance(value, Unknown) and value.became is None and not value.hint:
@@ -150,11 +165,13 @@ def _new_part(machine: Machine, model: Thing, part: Thing, node: ast.AST) -> Non
             )
         )
     part.facts["parameters"] = model.sets
+    model.facts["frozen"] = False  # the new part learns
 
 
 def _set_item(machine: Machine, target: ast.Subscript, value: Value, node: ast.AST) -> None:
     of = machine.settled(machine.evaluate(target.value))
     machine.name_tensor(value)
+    gradients.taken(machine, machine.settled(value), node)
     if isinstance(of, Mapping):
         key = machine.evaluate(target.slice)
         if isinstance(key, Const):

@@ -9,7 +9,7 @@ from fallline import api
 from fallline.api import containers, tensors
 from fallline.api.arithmetic import pieces
 from fallline.api.call import Call
-from fallline.api.gradients import backward, into
+from fallline.api.gradients import backward, into, taken
 from fallline.api.torch.optimizer import emit_step
 from fallline.api.values import (
     NONE,
@@ -35,7 +35,8 @@ __all__ = ["call_method", "call_unknown"]
 
 _ACTS = re.compile(r"backward|step|update|clip|zero|scale_|reduce|sync")
 
-_ADDS = {"add_": 0, "index_add_": 2, "scatter_add_": 2}
+
+_ADDS = frozenset({"add_", "index_add_", "scatter_add_"})
 
 
 def call_method(machine: Machine, found: Value, name: str, call: Call) -> Value:
@@ -136,9 +137,12 @@ def call_unknown(machine: Machine, value: Unknown, name: str, call: Call) -> Val
         return value
     if name in {"item"}:
         return Unknown()
-    if name in _ADDS and len(call.args) > _ADDS[name] and not _new_here(machine, call):
-        _added(machine, call, _ADDS[name])
-        return value
+    if name in tensors.TAKES_IN and len(call.args) > tensors.TAKES_IN[name]:
+        given = machine.settled(call.args[tensors.TAKES_IN[name]])
+        taken(machine, given, call.node)
+        if name in _ADDS and not _new_here(machine, call):
+            _added(machine, given, call)
+            return value
     return None
 
 
@@ -168,9 +172,8 @@ def _new_here(machine: Machine, call: Call) -> bool:
     return False
 
 
-def _added(machine: Machine, call: Call, place: int) -> None:
+def _added(machine: Machine, value: Value, call: Call) -> None:
     """`stats.average("loss").add_(loss)`: what is kept out of sight takes the graph of a loss into its own."""
-    value = machine.settled(call.args[place])
     if isinstance(value, Tensor):
         into(machine, Tensor(False, born=0), value, "add", call.node)
 

@@ -17,6 +17,7 @@ __all__ = [
     "begins",
     "called_names",
     "called_under_no_grad",
+    "only_frozen",
     "relevant",
     "steps_in",
     "trains",
@@ -81,6 +82,15 @@ def called_under_no_grad(module: Module, node: Definition) -> bool:
         if any(_NO_GRAD.search(module.segment(h)) for h in held):
             return True
     return False
+
+
+_FREEZES = re.compile(r"\.freeze\w*\(|requires_grad_\(False\)|requires_grad ?= ?False")
+
+
+def only_frozen(module: Module) -> bool:
+    """A file that freezes models and trains none: whether anything is left that requires a gradient is not seen there."""
+    text = module.source.text
+    return "backward(" not in text and ".step(" not in text and _FREEZES.search(text) is not None
 
 
 def called_names(module: Module, node: ast.AST) -> frozenset[str]:

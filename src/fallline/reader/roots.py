@@ -15,7 +15,13 @@ from fallline.api.values import Const, Function, Mapping, Sequence, Tensor, Valu
 from fallline.events import Backward, Deed, Opaque, Step
 from fallline.reader.arguments import given, instance, pair_up
 from fallline.reader.machine import Machine
-from fallline.reader.relevance import begins, called_names, called_under_no_grad, trains
+from fallline.reader.relevance import (
+    begins,
+    called_names,
+    called_under_no_grad,
+    only_frozen,
+    trains,
+)
 from fallline.syntax import Module
 from fallline.syntax.nodes import walk
 
@@ -140,7 +146,9 @@ def _repeatedly(
     if not trains(function.module, [node]) and "eval" not in called_names(function.module, node):
         # a helper that neither trains nor evaluates: its caller decides whether autograd records
         machine.around.recording = False
-    machine.around.unsure = called_under_no_grad(function.module, node)
+    machine.around.unsure = called_under_no_grad(function.module, node) or only_frozen(
+        function.module
+    )
     found = given(machine, node)
     skip = 1 if function.me is not None else 0
     names = [a.arg for a in [*node.args.posonlyargs, *node.args.args]][skip:]

@@ -57,6 +57,9 @@ def optimizer(paper: Paper, call: Call, type_name: str) -> Thing:
     sets = parameter_sets(paper, given)
     if sets is not None:
         thing.facts["parameters"] = sets
+        for model in paper.things.values():
+            if model.kind == "model" and not model.sets.isdisjoint(sets):
+                model.facts.pop("frozen", None)  # what an optimizer is given is to learn
     match paper.settled(given) if given is not None else None:
         case Sequence([_, *_] as items, open=False):
             own = (isinstance(paper.settled(item), Tensor) for item in items)

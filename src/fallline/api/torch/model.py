@@ -25,6 +25,7 @@ from fallline.api.values import (
     replace,
 )
 from fallline.events import Forward, Mode, Replace, ZeroGrad
+from fallline.syntax.age import volatile_works
 from fallline.syntax.classes import find_method
 from fallline.syntax.nodes import walk
 
@@ -136,7 +137,8 @@ def _clears_itself(model: Thing) -> bool:
 
 def _records(paper: Paper, model: Thing, given: Tensor) -> bool | None:
     """Whether a graph is built. A frozen model builds none unless its input has one."""
-    if paper.around.unsure and model.facts.get("training") is False:
+    unsure = paper.around.unsure or volatile_works(paper.module)
+    if unsure and model.facts.get("training") is False:
         return None
     return paper.around.recording and (not model.facts.get("frozen") or given.graph is not False)
 

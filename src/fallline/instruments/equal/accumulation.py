@@ -37,7 +37,7 @@ def _in_full_precision(plan: Plan) -> Comparison | None:
     """Autocast's rounding could hide a small difference: what is left of it without."""
     if "autocast" not in plan.base.met:
         return None
-    way = plan.way.but("without autocast", without=("autocast",))
+    way = plan.without("autocast")
     exact = Plan(plan.runs, Equal(), way, plan.base)
     try:
         exact.base = plan.runs.run(way)

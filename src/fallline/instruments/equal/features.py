@@ -8,15 +8,35 @@ from fallline.instruments.equal.plan import Plan
 from fallline.instruments.equal.record import Record, Vectors
 from fallline.instruments.equal.report import Comparison, times
 
-__all__ = ["compare_features", "compare_order", "compare_padding", "compare_precision"]
+__all__ = [
+    "compare_compile",
+    "compare_features",
+    "compare_order",
+    "compare_padding",
+    "compare_precision",
+]
 
-# what it is called, what is there instead, the rule where it is known to go wrong
+# what it is called, what is there instead
 _WITHOUT = {
-    "compile": ("torch.compile", "the model as written"),
     "autocast": ("autocast", "full precision"),
     "attention kernels": ("the fused attention kernel", "the plain one"),
     "channels_last": ("channels_last", "the usual memory format"),
 }
+
+
+def compare_compile(plan: Plan) -> None:
+    """Before all others, which then do without it: a graph keeps all its activations until it ends, and takes long to compile."""
+    if "compile" not in plan.base.met:
+        return
+    eager = plan.without("compile")
+    other = plan.attempt("compile", eager, "the loop does not run without torch.compile")
+    if other is None:
+        return
+    # a compiled graph does not show its modules, nor what they compute in
+    plan.base.dtype, plan.base.calls = other.dtype, max(plan.base.calls, other.calls)
+    plan.add(judged(plan, "compile", plan.base.unclipped, other.unclipped, "torch.compile", "the model as written"))  # fmt: skip
+    plan.way, plan.base = eager, other
+    plan.answer.notes.append("Everything but compile was compared without torch.compile.")
 
 
 def compare_features(plan: Plan) -> None:
@@ -25,9 +45,7 @@ def compare_features(plan: Plan) -> None:
     for name, (called, instead) in _WITHOUT.items():
         if name in met:
             other = plan.attempt(
-                name,
-                plan.way.but(f"without {name}", without=(name,)),
-                f"the loop does not run without {called}",
+                name, plan.without(name), f"the loop does not run without {called}"
             )
             if other is not None:
                 found = judged(plan, name, plan.base.unclipped, other.unclipped, called, instead)
@@ -68,11 +86,10 @@ def _at(record: Record) -> Place:
 def _checkpointing(plan: Plan) -> None:
     """With dropout on: the second forward pass has to drop the same values as the first."""
     on = plan.way.but("with dropout", dropout=True)
+    off = plan.without("checkpointing", dropout=True)
     said = "the loop does not run without checkpointing"
     here = plan.attempt("checkpointing", on, said)
-    there = plan.attempt(
-        "checkpointing", on.but("without checkpointing", without=("checkpointing",)), said
-    )
+    there = plan.attempt("checkpointing", off, said)
     if here is None or there is None:
         return
     # later micro-batches may draw other numbers: a second forward pass can leave the generator elsewhere
@@ -88,7 +105,7 @@ def _checkpointing(plan: Plan) -> None:
 
 
 def _alike_without_dropout(plan: Plan) -> bool:
-    off = plan.way.but("without checkpointing or dropout", without=("checkpointing",))
+    off = plan.without("checkpointing")
     other = plan.attempt("checkpointing", off, "the loop does not run without checkpointing")
     if other is None:
         return False
@@ -98,7 +115,7 @@ def _alike_without_dropout(plan: Plan) -> bool:
 
 def _optimizer(plan: Plan) -> None:
     what, said = "optimizer kernels", "the loop does not run with the optimizer's plain loop"
-    other = plan.attempt(what, plan.way.but("plain optimizer", without=(what,)), said)
+    other = plan.attempt(what, plan.without(what), said)
     if other is not None:
         place = Place(plan.base.step_path, plan.base.step_line)
         found = judged(plan, what, plan.base.moved, other.moved, f"{plan.base.optimizer}'s fused kernel", "its plain loop", None, place)  # fmt: skip
@@ -139,6 +156,6 @@ def compare_precision(plan: Plan) -> None:
     if base.dtype != "float32" or base.processes > 1 or "deepspeed" in base.met:
         return
     what, said = "precision", "the loop does not run in float64"
-    other = plan.attempt(what, plan.way.but("in float64", double=True), said)
+    other = plan.attempt(what, plan.way.but("in float64", double=True, budget=plan.budget), said)
     if other is not None:
         plan.add(judged(plan, what, base.unclipped, other.unclipped, "float32", "float64"))

@@ -9,6 +9,7 @@ from fallline.errors import UsageError
 from fallline.instruments.equal.accumulation import compare_accumulation, compare_remainder
 from fallline.instruments.equal.evaluation import compare_evaluation
 from fallline.instruments.equal.features import (
+    compare_compile,
     compare_features,
     compare_order,
     compare_padding,
@@ -65,6 +66,7 @@ def equal(
         try:
             way, base = _as_written(runs, update)
             plan = Plan(runs, answer, way, base, ranks)
+            compare_compile(plan)
             for name, compare in _COMPARISONS.items():
                 if (not only or name in only) and (not update or name not in _FIRST_ONLY):
                     compare(plan)

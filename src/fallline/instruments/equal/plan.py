@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from fallline.instruments.equal.pieces import compare, rounding
 from fallline.instruments.equal.record import Record
@@ -30,14 +31,20 @@ class Plan:
 
     @property
     def budget(self) -> int:
-        """What activations may take in one of the other ways: half of what the loop takes, because outputs and gradients of the
-        large batch come on top."""
-        return (self.base.device_peak or self.base.host_peak) // 2
+        """What activations may take in one of the other ways: half of what the loop takes as it is written, because outputs and
+        gradients of the large batch come on top."""
+        host, device = self.runs.memory()["as_written"]
+        return (device or host) // 2
 
     @property
     def before(self) -> int:
         """Batches of the loader that earlier updates are made of."""
         return self.way.update * self.base.batches
+
+    def without(self, feature: str, **changes: Any) -> Way:
+        """The loop with this turned off, too. Most features save memory: the activations stay within the budget."""
+        off = (*self.way.without, feature)
+        return self.way.but(f"without {feature}", without=off, budget=self.budget, **changes)
 
     def add(self, comparison: Comparison | None) -> None:
         if comparison is not None:

@@ -18,6 +18,7 @@ from fallline.instruments.observer import Observer
 from fallline.instruments.where import user_line
 from fallline.taps.clipping import CLIP, ClipCall
 from fallline.taps.data import EXHAUSTED, Exhausted
+from fallline.taps.deepspeed import ENGINE_STEP, EngineStep
 from fallline.taps.optimizers import CLOSURE, ClosureCall
 from fallline.taps.scaling import SCALE, ScaleCall
 from fallline.taps.tap import Subscription, silence
@@ -121,6 +122,7 @@ class Recorder(Observer):
         self._before: Vectors = {}
         self._parameters_before: Vectors = {}
         self._samples = 0
+        self._device = "cpu"  # of the model that was called last
         self._closed = False
         self.tokens: Tensor | None = None  # that the model got last
         self._read: dict[int, int] = {}  # loader → batches
@@ -134,6 +136,7 @@ class Recorder(Observer):
         self._taps.after(CLOSURE, self._closure_ends)
         self._taps.after(SCALE, self._scaled)
         self._taps.after(EXHAUSTED, self._exhausted)
+        self._taps.after(ENGINE_STEP, self._engine_stepped)
 
     def started(self) -> None:
         self._taps.start()
@@ -193,11 +196,7 @@ class Recorder(Observer):
             self.tokens = first.detach()
 
     def _note_format(self, model: nn.Module) -> None:
-        device = next((p.device.type for p in model.parameters()), "cpu")
-        if torch.is_autocast_enabled(device):
-            self.met.add("autocast")
-            self.record.dtype = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
-            return
+        self._device = next((p.device.type for p in model.parameters()), "cpu")
         kinds = {p.dtype for p in model.parameters() if p.is_floating_point()}
         coarsest = max(kinds, key=lambda k: torch.finfo(k).eps, default=None)
         if coarsest is not None and self.record.dtype == "float32":
@@ -205,6 +204,10 @@ class Recorder(Observer):
 
     def module_begins(self, module: nn.Module) -> None:
         self.record.calls += 1
+        # here and not where the model is called: Accelerate's autocast begins inside of that call
+        if torch.is_autocast_enabled(self._device):
+            self.met.add("autocast")
+            self.record.dtype = str(torch.get_autocast_dtype(self._device)).removeprefix("torch.")
 
     def backward_begins(self, loss: Any) -> None:
         self._before = self._gradients()
@@ -254,6 +257,18 @@ class Recorder(Observer):
         if isinstance(call.result, Tensor | float) and not self.record.stepped:
             with silence():
                 self.record.clips[-1].norm = float(_whole(call.result))
+
+    def _engine_stepped(self, call: EngineStep) -> None:
+        """ZeRO clips inside of its step: what reached the optimizer is clipped already."""
+        record, done = self.record, len(self.record.backwards)
+        if record.stepped or call.norm is None or not call.threshold:
+            return
+        norm = float(call.norm)
+        if norm <= call.threshold or any(c.backwards == done for c in record.clips):
+            return
+        record.clips.append(Clip(done, "norm", call.threshold, norm, record.step_path, record.step_line))  # fmt: skip
+        factor = (norm + 1e-6) / call.threshold
+        record.unclipped = {n: v * factor for n, v in record.reached.items()}
 
     # -- the step ------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from fallline.finding import Finding, Severity
-from fallline.flow.calls import names_in
+from fallline.flow.calls import last_name, names_in
 from fallline.flow.functions import AutogradFunction, Method, functions_in, own_nodes
 from fallline.rule import Rule
 from fallline.syntax import Module
@@ -220,7 +220,14 @@ class SumOverRanks(torch.autograd.Function):
 
 
 def _no_tensor(module: Module, value: ast.Name) -> bool:
-    """In the branch of `if torch.is_tensor(x):` that is for numbers."""
+    """Made a list or a number on some way here; or in the branch of `if torch.is_tensor(x):` that is for numbers."""
+    bound = module.bindings(value.id, module.scope(value))
+    for binding in bound:
+        match module.parent(binding):
+            case ast.Assign(value=ast.Call() as made) if last_name(made) in _PLAIN:
+                return True
+            case ast.Assign(value=ast.List() | ast.Tuple() | ast.ListComp() | ast.Constant()):
+                return True
     child: ast.AST = value
     for up in module.parents(value):
         match up:
@@ -233,6 +240,7 @@ def _no_tensor(module: Module, value: ast.Name) -> bool:
 
 
 _ASKS = re.compile(r"is_tensor|isinstance")
+_PLAIN = frozenset("tolist item len int float bool list tuple dict size numel range".split())
 
 
 def _stored(method: Method, ctx: str) -> Iterator[tuple[ast.expr, ast.expr]]:

@@ -6,7 +6,16 @@ import ast
 from collections.abc import Iterator
 from typing import Any
 
-from fallline.events import Backward, Clip, GradWrite, Trace, Window, scale_free, windows
+from fallline.events import (
+    Backward,
+    Clip,
+    Forward,
+    GradWrite,
+    Trace,
+    Window,
+    scale_free,
+    windows,
+)
 from fallline.finding import Finding, Fix, Severity
 from fallline.flow.divisions import added_undivided, items_ignored
 from fallline.rule import Rule
@@ -228,6 +237,20 @@ for epoch in range(2):
             (-critic(model(x)).mean()).backward()
             optimizer.step()
 """,
+        # the features of the whole window are computed first: every loss is that of the whole window
+        SETUP
+        + """
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        pieces = x.split(4)
+        with torch.no_grad():
+            features = [model(piece) for piece in pieces]
+        for j in range(len(pieces)):
+            whole = torch.cat([*features[:j], model(pieces[j]), *features[j + 1 :]])
+            loss_fn(whole, y).backward()
+        optimizer.step()
+""",
     )
 
 
@@ -237,7 +260,17 @@ def _unscaled(window: Window) -> bool:
         b.divided is False and b.reduction == "mean" and not b.normalised for b in window.micro
     )
     writes = window.update.after(window.micro[0]).of(GradWrite)
-    return mean and not any(w.rescales for w in writes)
+    return mean and not any(w.rescales for w in writes) and not _cached(window)
+
+
+def _cached(window: Window) -> bool:
+    """The model first runs on all micro-batches without a gradient: each loss is then one of the whole window, with its own
+    micro-batch's features put in with a graph, and their gradients have to be added (contrastive losses).
+    """
+    passes = [f for f in window.update.of(Forward) if f.training is not False]
+    models = {f.model for f in passes if f.grad}
+    ahead = [f for f in passes if f.grad is False and f.model in models]
+    return len(ahead) >= len(window.micro) and ahead[-1].order < window.micro[0].order
 
 
 def _severity(trace: Trace, window: Window) -> Severity:

@@ -50,11 +50,26 @@ class ZeroGradMissing(Rule):
                 f"zero_grad() {where} the step at {step.seen_from(first).near(at)}.",
                 related={"step": step.at} if alone else {},
             )
+        yield from self._leaks(trace)
+
+    def _leaks(self, trace: Trace) -> Iterator[Finding]:
+        """A GAN's discriminator that is cleared after its own step only, before the generator's backward goes through it."""
+        for optimizer in trace.optimizers:
+            mine = [w for w in windows(trace) if w.optimizer == optimizer and w.alive]
+            if not _is_leaky(trace, mine):
+                continue
+            own, leaked = next((w.alive[0], w.leaked[-1]) for w in mine if w.leaked)
+            yield self.finding(
+                own,
+                f"The backward at {leaked.seen_from(own).near(own.at)} also fills the gradients that this one adds to, and nothing clears them between the two, so this "
+                "update mixes both losses. Call zero_grad() right before this backward.",
+                severity=Severity.WARNING,
+            )
 
     def refutes(self, trace: Trace) -> Iterator[Location]:
         """Gradients that some setting clears are cleared on purpose in that one only."""
         for mine, carried in _carried(trace):
-            if not is_habit(carried, _NEVER):
+            if not is_habit(carried, _NEVER) and not _is_leaky(trace, mine):
                 yield from {b.seen_from(w.update.step) for w in mine for b in w.alive}
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
@@ -73,6 +88,20 @@ for epoch in range(2):
         loss = loss_fn(model(x), y)
         loss.backward()  # FL106
         optimizer.step()
+""",
+        # the generator's backward goes through the discriminator, which was cleared before it
+        SETUP
+        + """
+critic = nn.Linear(1, 1)
+critic_optimizer = torch.optim.SGD(critic.parameters(), lr=0.01)
+for epoch in range(2):
+    for x, y in loader:
+        (critic(y) - critic(model(x).detach())).mean().backward()  # FL106
+        critic_optimizer.step()
+        critic_optimizer.zero_grad()
+        critic(model(x)).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
 """,
         SETUP
         + """
@@ -173,6 +202,21 @@ def _carried(trace: Trace) -> Iterator[tuple[list[Window], list[bool]]]:
             continue
         cleared = [e.order for e in trace.events if _may_clear(trace, e, optimizer)]
         yield mine, [not _any_between(cleared, u, v) for u, v in pairwise(mine)]
+
+
+def _is_leaky(trace: Trace, mine: list[Window]) -> bool:
+    """Most updates of an optimizer, after its first, begin with gradients of another one's loss."""
+    return len(mine) > 2 and is_habit([_leaks_into(trace, w) for w in mine[1:]], _NEVER)
+
+
+def _leaks_into(trace: Trace, window: Window) -> bool:
+    """Gradients of another optimizer's loss are still there, and the losses of this one are about its own parameters alone."""
+    held = trace.held_by(window.optimizer)
+    if held is None or not window.leaked:
+        return False
+    alone = all(b.parameters is not None and b.parameters <= held for b in window.alive)
+    through = all(b.parameters is not None and not b.parameters <= held for b in window.leaked)
+    return alone and through
 
 
 def _may_clear(trace: Trace, event: Event, optimizer: str | None) -> bool:

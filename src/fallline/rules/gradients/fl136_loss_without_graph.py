@@ -11,7 +11,8 @@ from fallline.finding import Finding, Severity
 from fallline.flow.calls import last_name, same
 from fallline.flow.gradients import takes_no_gradient
 from fallline.flow.losses import differentiated, loss_calls, trained_names
-from fallline.flow.makers import class_of
+from fallline.flow.makers import SHAPE_OPS, class_of
+from fallline.flow.modules import function_called
 from fallline.flow.values import values_of
 from fallline.rules._observed import Observed
 from fallline.syntax import Module
@@ -35,6 +36,7 @@ _NO_GRADIENT_MEANT = re.compile(
     re.IGNORECASE,
 )
 _REGISTERS = (b"custom_op", b"triton_op", b"register_autograd", b"register_backward")
+_FIXED_FEATURES = re.compile(r"(?i)vgg|feature_extractor|perceptual|lpips")
 _METRIC = re.compile(r"\w*Metric")
 
 
@@ -324,7 +326,7 @@ def _terms(value: ast.expr) -> Iterator[ast.expr]:
             yield from _terms(left)
             yield from _terms(right)
         case ast.BinOp(left, ast.Mult(), right):
-            yield from (t for side in (left, right) if isinstance(side, ast.Call) for t in (side,))
+            yield from (s for s in (left, right) if isinstance(s, ast.Call | ast.Name))
         case _:
             yield value
 
@@ -347,10 +349,11 @@ def _cut_loss(module: Module, term: ast.expr) -> ast.expr | None:
 
 def _cut_inputs(module: Module, term: ast.expr) -> ast.expr | None:
     """A loss of predictions that were cut and of targets that are data: what was cut."""
-    if not isinstance(term, ast.Call) or id(term) not in _losses_of(module):
+    made = values_of(module).origin(term)
+    if not isinstance(made, ast.Call) or id(made) not in _losses_of(module):
         return None
-    given = module.argument(term, 0, "input", "inputs")
-    target = module.argument(term, 1, "target", "targets")
+    given = module.argument(made, 0, "input", "inputs")
+    target = module.argument(made, 1, "target", "targets")
     if given is None or target is None or not _is_cut(module, given):
         return None
     return given if _is_data(module, target) else None
@@ -361,7 +364,19 @@ def _is_cut(module: Module, node: ast.expr) -> bool:
     match made:
         case ast.Attribute(attr="data") | ast.Call(ast.Attribute(attr="detach" | "argmax")):
             return True
+        case ast.Call(ast.Attribute(inner, method)) if method in SHAPE_OPS:
+            return _is_cut(module, inner)
+        case ast.Call(func, [inner, *_]) if _only_hands_on(module, func):
+            return _is_cut(module, inner)
     return False
+
+
+def _only_hands_on(module: Module, func: ast.expr) -> bool:
+    """`Variable(x)`, a helper of the project, a network of fixed features: nothing in it learns from what it is given."""
+    name = last_name(func)
+    if name == "Variable" or _FIXED_FEATURES.search(name):
+        return True
+    return function_called(module, func) is not None
 
 
 def _is_data(module: Module, node: ast.expr) -> bool:

@@ -153,7 +153,10 @@ def _loop_of(module: Module, call: ast.Call) -> ast.For | ast.While | None:
 
 
 def _trains(module: Module, loop: ast.For | ast.While) -> bool:
-    """Each turn of the loop itself is one batch that is trained on."""
+    """Each turn of the loop itself is one batch that is trained on: not one of a few settings that are compared."""
+    match loop:
+        case ast.For(iter=ast.List() | ast.Tuple()):
+            return False
     return any(module.enclosing(c, ast.For, ast.While) is loop for c in _backwards(loop))
 
 

@@ -145,6 +145,25 @@ class Agent:
     def __init__(self):
         self.log_alpha = torch.zeros(1, requires_grad=True)
 """,
+        """\
+import torch
+from torch import nn
+
+
+class Mix(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.w = torch.ones(size, requires_grad=True)
+
+    def forward(self, x):
+        return (x * self.w).sum()
+
+
+net = Mix(4)
+groups = [{"params": list(net.parameters())}]
+groups += [{"params": [net.w]}]
+optimizer = torch.optim.SGD(groups[1:], lr=0.1)
+""",
     )
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
@@ -271,12 +290,27 @@ def _cared_for(module: Module, statement: ast.stmt, name: str) -> bool:
         match node:
             case ast.FunctionDef("parameters" | "named_parameters"):
                 return True
+    if _handled_by_name(module, cls, name):
+        return True
     for call in module.all(ast.Call):
         if "optim" in (module.resolve(call.func) or _written(module, call.func)):
             given = [*call.args, *(k.value for k in call.keywords)]
             parts = (n for a in given for n in ast.walk(a))
             if any(isinstance(n, ast.Attribute) and n.attr == name for n in parts):
                 return True
+    return False
+
+
+def _handled_by_name(module: Module, cls: ast.ClassDef, name: str) -> bool:
+    """`{"params": [self.model.w]}`, `torch.save(net.w, path)` outside the class: somebody sees to it that it is trained or saved."""
+    beside = module.project.beside(module, f".{name}".encode()) if module.project else []
+    for home in (module, *beside):
+        for node in home.all(ast.Attribute):
+            match node:
+                case ast.Attribute(ast.Name("self")):
+                    continue
+                case ast.Attribute(attr=attr) if attr == name and home.class_(node) is not cls:
+                    return True
     return False
 
 

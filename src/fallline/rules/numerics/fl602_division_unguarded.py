@@ -15,6 +15,7 @@ from fallline.flow.ranges import range_of
 from fallline.flow.values import values_of
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
+from fallline.syntax.nodes import below as below_of
 
 _DIVISIONS = ("div", "divide", "true_divide")
 # Of these no more is known than that they may be zero somewhere.
@@ -295,8 +296,27 @@ def _reported(module: Module) -> Iterator[tuple[ast.expr, ast.expr, Range]]:
         )
         if found is None or _unsaid(below, found) or not in_loss(module, division):
             continue
-        if not _standardises_data(module, division, found):
+        if not (_standardises_data(module, division, found) or _counts_the_largest(module, below)):
             yield division, below, found
+
+
+def _counts_the_largest(module: Module, below: ast.expr) -> bool:
+    """A count of the entries of a row that equal its largest one: there is always one."""
+    counted = receiver(module, below) if isinstance(below, ast.Call) else None
+    of = values_of(module).origin(counted) if counted is not None else None
+    while isinstance(of, ast.Call) and last_name(of) in {"float", "int", "long", "to"}:
+        inner = receiver(module, of)
+        of = values_of(module).origin(inner) if inner is not None else None
+    for side in below_of(of, ast.Compare) if isinstance(of, ast.expr) else ():
+        match side:
+            case ast.Compare(ops=[ast.Eq()], comparators=[other]):
+                made = values_of(module).origin(other)
+                if any(last_name(n) in _LARGEST for n in below_of(made, ast.Call)):
+                    return True
+    return False
+
+
+_LARGEST = frozenset({"max", "min", "amax", "amin", "argmax", "argmin"})
 
 
 def _by_other_evidence(module: Module, division: ast.expr, below: ast.expr) -> Range | None:

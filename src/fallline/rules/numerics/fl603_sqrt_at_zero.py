@@ -17,7 +17,7 @@ from fallline.flow.calls import (
     same,
     squared_base,
 )
-from fallline.flow.gradients import takes_no_gradient
+from fallline.flow.gradients import begins_random, takes_no_gradient
 from fallline.flow.losses import differentiated, in_loss, unguarded
 from fallline.flow.modules import learns
 from fallline.flow.ranges import range_of
@@ -393,7 +393,9 @@ def _only_in_theory(module: Module, root: ast.expr, of: ast.expr) -> bool:
             # a spread is 0 only where all are equal, a distance of two outputs only where they are the same:
             # in a loss over pairs, or of everything with everything, they are
             spread = _is_mean_of(module, right, left) or _over_everything(module, of)
-            return spread or not (_over_pairs(module, root) or _broadcasts(left, right))
+            if spread or begins_random(module, left) or begins_random(module, right):
+                return True
+            return not (_over_pairs(module, root) or _broadcasts(left, right))
         case ast.BinOp(op=ast.Mult()):
             return False
     return True

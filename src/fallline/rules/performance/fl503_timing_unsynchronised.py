@@ -204,7 +204,9 @@ def epoch(train, evaluate, model):
                             "The clock is read while the device is still working, so it measures how fast kernels are queued, not how long they run. "
                             "Call torch.cuda.synchronize() first.",
                             severity=None
-                            if _on_device(module, block, timed) and _is_the_point(module, end)
+                            if _on_device(module, block, timed)
+                            and _is_the_point(module, end)
+                            and not _loaded_whole(module, timed)
                             else Severity.INFO,
                         )
 
@@ -214,6 +216,12 @@ def _is_the_point(module: Module, end: ast.Call) -> bool:
     function = module.function(end)
     named = f"{module.path} {getattr(function, 'name', '')}"
     return _MEASURES.search(named) is not None or ".backward(" not in module.source.text
+
+
+def _loaded_whole(module: Module, timed: list[ast.stmt]) -> bool:
+    """`torch.jit.load(path)`: whether such a model waits for the device inside is not in view."""
+    called = (c.func for s in timed for c in below(s, ast.Call))
+    return any("jit.load(" in module.segment(module.value(func)) for func in called)
 
 
 def _timed(module: Module, block: list[ast.stmt], first: ast.stmt, end: ast.Call) -> list[ast.stmt]:
