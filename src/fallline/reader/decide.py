@@ -35,6 +35,8 @@ def _way(machine: Machine, node: ast.If | ast.IfExp) -> tuple[bool, int]:
         case ast.If(body=body, orelse=orelse):
             guard = isinstance(body[-1], _JUMPS) or _exits(body[-1])
             usual = not guard or (bool(orelse) and not isinstance(body[-1], ast.Raise))
+            if any(_says(s) in _WITHOUT_SCALER for s in body):
+                usual = False  # float16 first: that is the one with a scaler
             return usual, _matters(machine, [*body, *orelse])
 
 
@@ -66,7 +68,21 @@ def _binds(body: list[ast.stmt]) -> bool:
         for name in map(_last, targets):
             if made(name) or (name.lower().endswith("loss") and _is_plain(value)):
                 return True
+        if _says(statement) in _PRECISIONS:
+            return True  # it decides whether there is a scaler
     return False
+
+
+_WITHOUT_SCALER = frozenset({"bf16", "bfloat16", "bf16-mixed"})
+_PRECISIONS = _WITHOUT_SCALER | {"fp16", "float16", "16-mixed"}
+
+
+def _says(statement: ast.stmt) -> str:
+    """The text that a statement gives a name: `self.precision = "bf16"`."""
+    match statement:
+        case ast.Assign(value=ast.Constant(str(said))):
+            return said
+    return ""
 
 
 def _is_plain(value: ast.expr) -> bool:

@@ -17,7 +17,7 @@ from fallline.flow.checkpoints import (
     saves,
     uses,
 )
-from fallline.flow.handed import handed_saves
+from fallline.flow.handed import handed_saves, left_unrestored
 from fallline.rule import Rule
 from fallline.syntax import Module
 
@@ -126,8 +126,35 @@ while iteration < 100:
         }
         torch.save(checkpoint, "ckpt.pt")
 """,
+        # the file is written elsewhere, but the function was given an optimizer
+        """\
+import torch
+
+
+def load_checkpoint(path, model, optimizer, scheduler):
+    checkpoint = torch.load(path, map_location="cpu")  # FL702
+    model.load_state_dict(checkpoint["model"])
+    if "optimizer" in checkpoint and "scheduler" in checkpoint:
+        scheduler.load_state_dict(checkpoint["scheduler"])
+    return checkpoint["epoch"] + 1
+""",
     )
     right = (
+        # one that is not wanted is put away, and one that is handed on is restored there
+        """\
+import torch
+
+
+def load_weights(path, model, optimizer=None):
+    del optimizer
+    model.load_state_dict(torch.load(path))
+
+
+def load_all(path, model, optimizer):
+    checkpoint = torch.load(path)
+    for thing, name in ((model, "model"), (optimizer, "optimizer")):
+        thing.load_state_dict(checkpoint[name])
+""",
         """\
 import torch
 
@@ -205,6 +232,13 @@ def train(model, optimizer, loader, epochs, resume, weights):
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         if b"load" not in module.source.text.encode():
             return
+        for load, name in left_unrestored(module):
+            yield self.finding(
+                module.location(load),
+                f"`{name}` is handed to this function and not restored in it, so training continues with fresh state. "
+                f"Call `{name}.load_state_dict(...)` too.",
+                severity=Severity.WARNING,
+            )
         resumed = [
             loaded
             for loaded in self._loads(module)

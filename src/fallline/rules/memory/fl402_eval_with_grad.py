@@ -260,7 +260,7 @@ for _ in range(2):
                     reported.clear()
                     begins = {"cause": event.at}
                 case Forward() if event.at.function not in reported and (
-                    trains or places[event.at] > 1 or (event.repeated and event.fed)
+                    trains or places[event.at] > 1 or event.repeated
                 ):
                     reported.add(event.at.function)
                     yield self.finding(
