@@ -10,8 +10,8 @@ On an accelerator the answer stays on the device (`on_device`): a fused optimize
 gradients are set to zero, and the host reads the answer some updates later. Only where a bad update can be replayed is it waited
 for: in the first updates, and for a while after a bad one. "exact" and "stop" always wait.
 
-Several ranks decide alike without talking to each other: gradients that were all-reduced are the same everywhere, which update is
-looked at depends on its number and not on a clock, and what a late answer leads to happens a fixed number of updates later.
+Several ranks decide alike without talking to each other: gradients that were all-reduced are the same everywhere, all of them are
+looked at before every step, and what a late answer leads to happens a fixed number of updates later.
 """
 
 from __future__ import annotations
