@@ -1,11 +1,12 @@
 """Public repositories and mutants of their files: does the reader crash, and how long does a file take?
 
-    python benchmarks/crashes.py --mirror FOLDER [--mutants 5000] [--only TEXT] [--keep OUT.jsonl] [--write]
+    python benchmarks/crashes.py --mirror FOLDER [--repositories 200] [--mutants 25] [--only TEXT] [--keep OUT.jsonl] [--write]
 
-`--mirror` holds git directories as OWNER+NAME. The newest tree of each is read as a whole, as `fallline check` does, in a
-process of its own. Then files that train are changed in one place each (a statement deleted, doubled, swapped with its
-neighbour, wrapped in a function, a name changed) and read again. Nothing is run. A crash is a rule or a reader that raised;
-`fallline check` would end with status 2.
+`--mirror` holds git directories as OWNER+NAME; `--repositories` of them are drawn with `--seed`, those with the fewest files first.
+The newest tree of each is read as a whole, as `fallline check` does, in a process of its own. Then `--mutants` times a file that
+trains is changed in one place (a statement deleted, doubled, swapped with its neighbour, wrapped in a function, a name
+changed) and read again. Nothing is run. A crash is a rule or a reader that raised; `fallline check` would end with status 2.
+With `--keep`, a run that was stopped continues where it was. `--write` writes what the file of `--keep` holds, or this run.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import multiprocessing
 import random
 import resource
 import shutil
@@ -20,8 +22,11 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 from history import extract
 
@@ -30,25 +35,28 @@ from fallline.syntax import Project
 from fallline.verdict.project import read_paths
 from fallline.verdict.reading import Reading, read_data
 
-PER_REPOSITORY = 60  # mutants of one repository at most
 TRAINS = (b".backward(", b"optimizer", b"training_step")
+SLOW, LARGE = 10.0, 1024  # seconds of one file, megabytes of a whole repository
 
 
 def main() -> int:
     args = _arguments()
-    if args.read is not None:
-        return _read_one(args.read, args.mutants, args.seed)
-    results = []
-    for git in _repositories(args.mirror, args.only):
-        results.append(_in_process(git, args))
+    results = _kept(args.keep)
+    known = {r["repository"] for r in results}
+    for git in _repositories(args.mirror, args.only, args.repositories, args.seed):
+        if _name(git) in known:
+            continue
+        results.append(_in_process(git, args.mutants, args.seed))
         print(_line(results[-1]), flush=True)
-    if args.keep is not None:
-        args.keep.write_text("".join(json.dumps(r) + "\n" for r in results))
+        if args.keep is not None:
+            with args.keep.open("a") as out:
+                out.write(json.dumps(results[-1]) + "\n")
     print("\n" + summary(results))
     if args.write:
         from results import machine, write_section
 
-        write_section("Crashes", f"{machine()}\n\n{summary(results)}")
+        command = f"`python benchmarks/crashes.py --mirror FOLDER --mutants {args.mutants}`"
+        write_section("Crashes", f"{command}, {machine()}\n\n{summary(results)}")
     return 0
 
 
@@ -56,75 +64,99 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--mirror", type=Path, help="git directories, OWNER+NAME")
-    parser.add_argument("--mutants", type=int, default=PER_REPOSITORY, help="of one repository")
+    parser.add_argument("--mirror", type=Path, required=True, help="git directories, OWNER+NAME")
+    parser.add_argument("--repositories", type=int, default=200, help="how many are drawn")
+    parser.add_argument("--mutants", type=int, default=25, help="of one repository")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="only repositories whose name contains this")
-    parser.add_argument("--keep", type=Path, help="write what was measured for each repository")
+    parser.add_argument("--keep", type=Path, help="one line for each repository; read again at the start")  # fmt: skip
     parser.add_argument("--write", action="store_true", help="write the summary into RESULTS.md")
-    parser.add_argument("--read", type=Path, help=argparse.SUPPRESS)  # one extracted tree
     return parser.parse_args()
 
 
-def _repositories(mirror: Path, only: str) -> Iterator[Path]:
+def _kept(keep: Path | None) -> list[dict[str, Any]]:
+    if keep is None or not keep.exists():
+        return []
+    return [json.loads(line) for line in keep.read_text().splitlines()]
+
+
+def _repositories(mirror: Path, only: str, most: int, seed: int) -> list[Path]:
+    """Those to read, the one with the fewest files first: a run that is stopped has read many."""
+    found = []
     for folder in sorted(mirror.iterdir()):
-        if only in folder.name and (folder / "repo").is_dir():
-            git = folder / "repo"
-            yield git / ".git" if (git / ".git").is_dir() else git
+        git = folder / "repo"
+        if only in folder.name and git.is_dir():
+            found.append(git / ".git" if (git / ".git").is_dir() else git)
+    drawn = random.Random(seed).sample(found, min(most, len(found)))
+    return sorted(drawn, key=_size)
 
 
-def _in_process(git: Path, args: argparse.Namespace) -> dict[str, object]:
+def _size(git: Path) -> int:
+    """How many Python files it has."""
+    command = ["git", "-C", str(git), "ls-tree", "-r", "--name-only", "HEAD"]
+    return subprocess.run(command, capture_output=True, check=True).stdout.count(b".py\n")
+
+
+def _name(git: Path) -> str:
+    return next(p for p in git.parts if "+" in p).replace("+", "/")
+
+
+def _in_process(git: Path, mutants: int, seed: int) -> dict[str, Any]:
     """One repository, in a process of its own: its memory is its own, and if it dies, only it does."""
-    name = next(p for p in git.parts if "+" in p).replace("+", "/")
     folder = Path(tempfile.mkdtemp(prefix="crashes-"))
+    fork = multiprocessing.get_context("fork")  # the rules are imported already
+    ours, its = fork.Pipe(duplex=False)
     try:
         extract(git, "HEAD", folder)
-        command = [sys.executable, __file__, "--read", str(folder)]
-        options = ["--mutants", str(args.mutants), "--seed", str(args.seed)]
-        done = subprocess.run([*command, *options], capture_output=True, check=False)
+        child = fork.Process(target=_read_one, args=(folder, mutants, seed, its))
+        child.start()
+        its.close()
+        try:
+            said: dict[str, Any] = ours.recv()
+        except EOFError:
+            said = {"died": f"exit status {child.exitcode}"}
+        child.join()
     finally:
         shutil.rmtree(folder)
-    if done.returncode:
-        return {"repository": name, "died": done.stderr.decode(errors="replace")[-2000:]}
-    return {"repository": name, **json.loads(done.stdout.splitlines()[-1])}
+    return {"repository": _name(git), **said}
 
 
 # -- in the process of one repository --------------------------------------------------------------------------
 
 
-def _read_one(folder: Path, mutants: int, seed: int) -> int:
+def _read_one(folder: Path, mutants: int, seed: int, out: Connection) -> None:
+    try:
+        out.send(_measured(folder, mutants, seed))
+    except BaseException:
+        out.send({"died": traceback.format_exc()[-2000:]})
+
+
+def _measured(folder: Path, mutants: int, seed: int) -> dict[str, Any]:
     files = sorted(str(p) for p in folder.rglob("*") if p.suffix in {".py", ".ipynb"})
     clock = _Clock()
     started = time.process_time()
     readings = read_paths(files, roots=[str(folder)], on_file=clock)
     whole = time.process_time() - started
     crashes = [f for r in readings for f in r.failures]
-    draw = random.Random(seed)
     changed = 0
-    for path, text in _mutants(files, draw, mutants):
+    project = Project([str(folder)])  # what the changed files import is parsed once
+    for path, text in _mutants(files, random.Random(seed), mutants):
         changed += 1
         begun = time.process_time()
         try:
-            reading = read_data(path, text.encode(), Project([str(folder)]), all_rules())
-            crashes += list(reading.failures)
-        except Exception as error:
-            crashes.append(f"{path}: {error!r}")
+            crashes += read_data(path, text.encode(), project, all_rules()).failures
+        except Exception:
+            crashes.append(f"{path}: {traceback.format_exc()[-600:]}")
         clock.add(path, time.process_time() - begun)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(
-        json.dumps(
-            {
-                "files": len(files),
-                "mutants": changed,
-                "crashes": [str(c)[:600] for c in crashes],
-                "seconds": round(whole, 1),
-                "slowest": round(clock.slowest, 2),
-                "slowest_file": clock.path.removeprefix(str(folder)),
-                "megabytes": round(peak),
-            }
-        )
-    )
-    return 0
+    return {
+        "files": len(files),
+        "mutants": changed,
+        "crashes": [str(c)[-800:] for c in crashes],
+        "seconds": round(whole, 1),
+        "slowest": round(clock.slowest, 2),
+        "slowest_file": clock.path.removeprefix(str(folder)),
+        "megabytes": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+    }
 
 
 class _Clock:
@@ -145,17 +177,23 @@ class _Clock:
 
 
 def _mutants(files: list[str], draw: random.Random, most: int) -> Iterator[tuple[str, str]]:
-    python = [f for f in files if f.endswith(".py")]
-    trains = [f for f in python if any(t in Path(f).read_bytes() for t in TRAINS)]
+    trains = [f for f in files if f.endswith(".py") and _trains(f)]
     for _ in range(most if trains else 0):
         path = draw.choice(trains)
         try:
-            text = Path(path).read_text(encoding="utf-8")
-            tree = ast.parse(text)
+            tree = ast.parse(Path(path).read_text(encoding="utf-8"))
             draw.choice(CHANGES)(tree, draw)
             yield path, ast.unparse(ast.fix_missing_locations(tree))
-        except (SyntaxError, ValueError, RecursionError):
+        except (ValueError, RecursionError):
             continue
+
+
+def _trains(path: str) -> bool:
+    data = Path(path).read_bytes()
+    try:
+        return any(t in data for t in TRAINS) and bool(ast.parse(data))
+    except (SyntaxError, ValueError, RecursionError):
+        return False
 
 
 def _block(tree: ast.Module, draw: random.Random) -> list[ast.stmt]:
@@ -217,28 +255,29 @@ CHANGES: tuple[Callable[[ast.Module, random.Random], None], ...] = (
 )
 
 
-def _line(result: dict[str, object]) -> str:
+def _line(result: dict[str, Any]) -> str:
     if "died" in result:
         return f"DIED {result['repository']}\n{result['died']}"
-    crashes = result["crashes"]
-    assert isinstance(crashes, list)
-    said = "".join(f"\n  {c}" for c in crashes)
+    said = "".join(f"\n  {c}" for c in result["crashes"])
     return (
         f"{result['repository']}: {result['files']} files in {result['seconds']} s, slowest {result['slowest']} s "
-        f"({result['slowest_file']}), {result['megabytes']} MB, {result['mutants']} mutants, {len(crashes)} crashes{said}"
+        f"({result['slowest_file']}), {result['megabytes']} MB, {result['mutants']} mutants, {len(result['crashes'])} crashes{said}"
     )
 
 
-def summary(results: list[dict[str, object]]) -> str:
+def summary(results: list[dict[str, Any]]) -> str:
     read = [r for r in results if "died" not in r]
-    crashes = sum(len(r["crashes"]) for r in read if isinstance(r["crashes"], list))
-    files = sum(int(str(r["files"])) for r in read)
-    mutants = sum(int(str(r["mutants"])) for r in read)
-    slowest = max(read, key=lambda r: float(str(r["slowest"])))
-    largest = max(read, key=lambda r: int(str(r["megabytes"])))
+    crashes, files, mutants = len([c for r in read for c in r["crashes"]]), 0, 0
+    for result in read:
+        files += result["files"]
+        mutants += result["mutants"]
+    slowest = max(read, key=lambda r: float(r["slowest"]))
+    largest = max(read, key=lambda r: int(r["megabytes"]))
     return (
-        f"{len(read)} public repositories ({files:,} files) and {mutants:,} mutants of files that train: {crashes} crashes, "
-        f"{len(results) - len(read)} processes that died. The slowest file took {slowest['slowest']} s of processor time "
+        f"{len(read)} public repositories ({files:,} files) and {mutants:,} mutants of files that train (a statement deleted, doubled, "
+        f"swapped, wrapped in a function, a name changed): **{crashes} crashes**, {len(results) - len(read)} processes that died. "
+        f"{sum(r['slowest'] > SLOW for r in read)} repositories have a file that takes more than {SLOW:.0f} s of processor time, "
+        f"{sum(r['megabytes'] > LARGE for r in read)} take more than 1 GB. The slowest file took {slowest['slowest']} s "
         f"(`{slowest['repository']}{slowest['slowest_file']}`), the largest process {largest['megabytes']} MB ({largest['repository']})."
     )
 

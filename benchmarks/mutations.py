@@ -1,15 +1,19 @@
 """Real training code, broken in one way at a time: is the mistake found, and is the original silent?
 
-    python benchmarks/mutations.py FOLDER ... [--source SRC] [--each 6] [--seed 0] [--jobs N] [--keep OUT.jsonl] [--write]
+    python benchmarks/mutations.py FOLDER ... [--each 6] [--seed 0] [--keep OUT.jsonl] [--write [--title TEXT]]
 
-Each folder is a checkout of a public repository; nothing in it is run. A mutation is an edit that turns right code into one
+Each folder is a checkout of a public repository; nothing in it is run, and nothing is written there. A mutation is an edit that turns right code into one
 mistake of the catalogue: a `zero_grad` is removed, a clip moves behind its step, an `unscale_` disappears. Line numbers stay
-as they are. A mutant counts as found when its code is reported somewhere in the file where the original had no such finding; a note
-counts, since Adam divides most of FL104 out again. An edit has to make a mistake: a sum that keeps its graph counts where each round of
-the loop makes an update, a plain list where it is an attribute of the module.
+as they are. A mutant counts as found when its code is reported where the original had no such finding, in its file or in a helper of
+another file that it runs; a note counts, since Adam divides most of FL104 out again. An edit has to make a mistake: a sum that keeps its graph counts where each round of
+the loop makes an update, a plain list where it is an attribute of the module and not of pooling or activations (they have nothing to
+register), a `set_epoch` where a loop hands its epoch to a sampler (not the sampler's own method, not a constant), a `train()` where it
+is called again (in a loop, or in a function that is given the model: a new model is in train mode), a clip before its backward where the function also
+steps (with no step, nothing is clipped too early), a recorded evaluation where a loop under the no_grad calls the model (one
+pass keeps one graph, for as long as its output is needed).
 Sites whose original is already reported for that code are left out, and counted. At most `--each` mutants of one kind are
-taken from all folders together, drawn with `--seed`, at most two from one folder. `--jobs` works on several folders at a time:
-a mutant is written into its folder while it is read.
+taken from all folders together, drawn with `--seed`, at most two from one folder. `--write` puts the table into
+RESULTS.md, under `--title`.
 """
 
 from __future__ import annotations
@@ -17,17 +21,18 @@ from __future__ import annotations
 import argparse
 import ast
 import json
-import os
 import random
-import subprocess
+import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-CHECK = ["-m", "fallline", "check", "--no-cache", "--jobs", "1", "--output-format", "json"]
+from fallline.rules import rule_by_code
+from fallline.verdict.project import read_paths
+
+TITLE = "Mutations of real training code"
 Edit = tuple[
     int, int, list[str]
 ]  # first line, last line (from 1, inclusive), new text: as many lines
@@ -67,6 +72,30 @@ class File:
                 if call is not None and isinstance(call.func, ast.Attribute):
                     if call.func.attr == method:
                         yield block, index, ast.unparse(call.func.value)
+
+    def steps_near(self, statement: ast.stmt) -> bool:
+        """Whether the innermost function around a statement, or the script, calls `step`."""
+        around: ast.AST = self.tree
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                if node.lineno <= statement.lineno <= (node.end_lineno or 0):
+                    around = node
+        return ".step(" in ast.unparse(around)
+
+    def is_repeated(self, statement: ast.stmt, receiver: str) -> bool:
+        """Whether a statement is in a loop, or in a function that is given its receiver."""
+        for node in ast.walk(self.tree):
+            match node:
+                case ast.For() | ast.While():
+                    repeats = True
+                case ast.FunctionDef(args=arguments) | ast.AsyncFunctionDef(args=arguments):
+                    names = {a.arg for a in ast.walk(arguments) if isinstance(a, ast.arg)}
+                    repeats = receiver.partition(".")[0] in names
+                case _:
+                    continue
+            if repeats and node.lineno < statement.lineno <= (node.end_lineno or 0):
+                return True
+        return False
 
     def without(self, statement: ast.stmt) -> Edit:
         """Replace it by `pass`."""
@@ -131,6 +160,18 @@ def removed(method: str, needs: str = "") -> Mutation:
     return mutate
 
 
+def set_epoch_removed(file: File) -> Iterator[tuple[int, list[Edit]]]:
+    """What a loop over epochs tells its sampler."""
+    found = []
+    for block, index, receiver in file.statements("set_epoch"):
+        call = _called(block[index])
+        if call is None or receiver == "self" or isinstance(call.args[0], ast.Constant):
+            continue
+        found.append(block[index])
+    if found and "DistributedSampler" in "\n".join(file.lines):
+        yield found[0].lineno, [file.without(s) for s in found]
+
+
 def clip_behind_step(file: File) -> Iterator[tuple[int, list[Edit]]]:
     for block, index, _ in file.statements("clip_grad_norm_"):
         after = block[index + 1] if index + 1 < len(block) else None
@@ -143,7 +184,7 @@ def clip_before_backward(file: File) -> Iterator[tuple[int, list[Edit]]]:
         before = block[index - 1] if index else None
         call = _called(before) if before is not None else None
         if call is not None and isinstance(call.func, ast.Attribute):
-            if before is not None and call.func.attr == "backward":
+            if before is not None and call.func.attr == "backward" and file.steps_near(before):
                 yield block[index].lineno, [file.swapped(before, block[index])]
 
 
@@ -210,13 +251,11 @@ def recorded_evaluation(file: File) -> Iterator[tuple[int, list[Edit]]]:
     for node in ast.walk(file.tree):
         if isinstance(node, ast.With) and len(node.items) == 1:
             text = ast.unparse(node.items[0].context_expr)
-            inside = "\n".join(ast.unparse(s) for s in node.body)
-            loops = any(isinstance(n, ast.For) for s in node.body for n in ast.walk(s))
-            if (
-                text in ("torch.no_grad()", "torch.inference_mode()")
-                and loops
-                and "model(" in inside
-            ):
+            loops = [
+                n for s in node.body for n in ast.walk(s) if isinstance(n, ast.For | ast.While)
+            ]
+            called = any("model(" in ast.unparse(s) for loop in loops for s in loop.body)
+            if text in ("torch.no_grad()", "torch.inference_mode()") and called:
                 edit = file.replaced(node.items[0].context_expr, "torch.enable_grad()")
                 if edit:
                     yield node.lineno, [edit]
@@ -246,7 +285,7 @@ def eval_kept(file: File) -> Iterator[tuple[int, list[Edit]]]:
     evaluated = {receiver for _, _, receiver in file.statements("eval")}
     by_receiver: dict[str, list[ast.stmt]] = defaultdict(list)
     for block, index, receiver in file.statements("train"):
-        if receiver in evaluated:
+        if receiver in evaluated and file.is_repeated(block[index], receiver):
             by_receiver[receiver].append(block[index])
     for statements in by_receiver.values():
         if "backward" in "\n".join(file.lines):
@@ -282,10 +321,19 @@ def plain_list(file: File) -> Iterator[tuple[int, list[Edit]]]:
     }
     for call in (c for c in file.calls if id(c) in kept):
         if ast.unparse(call.func) == "nn.ModuleList" and len(call.args) == 1:
-            if isinstance(call.args[0], ast.List | ast.ListComp):
+            if isinstance(call.args[0], ast.List | ast.ListComp) and not _stateless(call.args[0]):
                 edit = file.replaced(call, ast.unparse(call.args[0]))
                 if edit:
                     yield call.lineno, [edit]
+
+
+def _stateless(held: ast.expr) -> bool:
+    """A list of nothing but layers without weights, buffers or a mode."""
+    elements = held.elts if isinstance(held, ast.List) else [held.elt]  # type: ignore[attr-defined]
+    names = [ast.unparse(e.func) for e in elements if isinstance(e, ast.Call)]
+    return bool(names) and all(
+        re.search(r"Pool\dd|ReLU|GELU|SiLU|Upsample|Flatten", n) for n in names
+    )
 
 
 def softmax_first(file: File) -> Iterator[tuple[int, list[Edit]]]:
@@ -331,7 +379,7 @@ MUTATIONS: tuple[tuple[str, str, Mutation], ...] = (
     ("FL201", "unscale_ is removed", removed("unscale_", "clip_grad")),
     ("FL203", "scaler.step(optimizer) becomes optimizer.step()", scaler_bypassed),
     ("FL204", "scaler.update() is removed", removed("update", "scaler.step")),
-    ("FL303", "set_epoch is removed", removed("set_epoch", "DistributedSampler")),
+    ("FL303", "set_epoch is removed", set_epoch_removed),
     ("FL401", ".item() is removed from a running sum of losses", loss_kept),
     ("FL402", "no_grad is removed from an evaluation", recorded_evaluation),
     ("FL606", "softmax before cross entropy", softmax_first),
@@ -374,30 +422,24 @@ def _mutants(folder: Path, path: Path) -> Iterator[tuple[Mutant, str]]:
             yield Mutant(code, what, str(folder), name, line, original), file.apply(edits)
 
 
-def findings(folder: str, file: str, code: str, source: Path | None) -> list[int]:
-    """The lines at which `check` reports this code in this file."""
-    environment = dict(os.environ)
-    if source is not None:
-        environment["PYTHONPATH"] = str(source.resolve())
-    command = [sys.executable, *CHECK, "--select", code, file]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=False)
-    if done.returncode > 1:
-        raise SystemExit(f"{folder}/{file}: {done.stderr.decode(errors='replace')[-1000:]}")
-    told = json.loads(done.stdout)
-    return [f["line"] for f in told if f["path"] == file]
+def reported(mutant: Mutant, text: str | None = None) -> set[tuple[str, int]]:
+    """Where the mutant's code is reported, with the file as it is or with this text in its place."""
+    rule = rule_by_code(mutant.code)
+    assert rule is not None
+    path = str(Path(mutant.folder) / mutant.file)
+    given = {path: text.encode()} if text is not None else None
+    (reading,) = read_paths([path], rules=[rule], roots=[mutant.folder], given=given)
+    if reading.failures:
+        raise SystemExit(f"{path}: {reading.failures}")
+    return {(f.at.path, f.at.line) for f in reading.findings if f.code == mutant.code}
 
 
-def judge(mutant: Mutant, text: str, source: Path | None) -> str:
+def judge(mutant: Mutant, text: str) -> str:
     """ "found", "missed", or "reported before": then the original says nothing about recall."""
-    path = Path(mutant.folder) / mutant.file
-    original = path.read_bytes()
-    if findings(mutant.folder, mutant.file, mutant.code, source):
+    before = reported(mutant)
+    if any(path.endswith(mutant.file) for path, _ in before):
         return "reported before"
-    try:
-        path.write_text(text, encoding="utf-8")
-        return "found" if findings(mutant.folder, mutant.file, mutant.code, source) else "missed"
-    finally:
-        path.write_bytes(original)
+    return "found" if reported(mutant, text) - before else "missed"
 
 
 def main() -> int:
@@ -405,22 +447,15 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folders", nargs="+", type=Path)
-    parser.add_argument("--source", type=Path, help="the src folder of another fallline")
     parser.add_argument("--each", type=int, default=6, help="mutants of each kind")
-    parser.add_argument("--jobs", type=int, default=1, help="folders worked on at the same time")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", type=Path, help="write every mutant and its result here")
     parser.add_argument("--write", action="store_true", help="write the table into RESULTS.md")
+    parser.add_argument("--title", default=TITLE, help="the section of RESULTS.md")
     args = parser.parse_args()
-    by_folder: dict[str, list[tuple[Mutant, str]]] = defaultdict(list)
-    for mutant, text in sites(args.folders, args.each, random.Random(args.seed)):
-        by_folder[mutant.folder].append((mutant, text))
-
-    def work(mutants: list[tuple[Mutant, str]]) -> list[tuple[Mutant, str]]:
-        return [(m, _told(m, judge(m, text, args.source))) for m, text in mutants]
-
-    with ThreadPoolExecutor(args.jobs) as pool:  # each one waits for a process
-        results = [pair for some in pool.map(work, by_folder.values()) for pair in some]
+    folders = [folder.resolve() for folder in args.folders]
+    drawn = sites(folders, args.each, random.Random(args.seed))
+    results = [(m, _told(m, judge(m, text))) for m, text in drawn]
     if args.keep is not None:
         args.keep.write_text(
             "".join(json.dumps({**asdict(m), "result": r}) + "\n" for m, r in results)
@@ -429,8 +464,11 @@ def main() -> int:
     if args.write:
         from results import machine, write_section
 
-        body = f"`python benchmarks/mutations.py FOLDER ... --each {args.each}`, {machine()}, {len(args.folders)} public repositories\n\n"
-        write_section("Mutations of real training code", body + table(results))
+        command = (
+            f"`python benchmarks/mutations.py FOLDER ... --each {args.each} --seed {args.seed}`"
+        )
+        body = f"{command}, {machine()}, {len(folders)} public repositories\n\n"
+        write_section(args.title, body + table(results))
     return 0
 
 

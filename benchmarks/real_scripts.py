@@ -212,13 +212,15 @@ def broken(stage: Stage, real: Real, fault: Break) -> Shown:
     told = [
         (str(f["code"]), Path(str(f["path"])).name, f["line"])
         for f in ran.findings
-        if f["severity"] != "info" and str(f["code"]) not in real.judged
+        if (f["severity"] != "info" or f["code"] in fault.codes)
+        and str(f["code"]) not in real.judged
     ]
+    notes = {str(f["code"]) for f in ran.findings if f["severity"] == "info"}
     hit = [t for t in told if t[0] in fault.codes]
     exact = [t for t in hit if t[1] == path.name and t[2] == at[0]]
     others = sorted({f"{c}:{line}" for c, _, line in told if c not in fault.codes})
     verdict = (
-        exact[0][0]
+        exact[0][0] + " (a note)" * (exact[0][0] in notes)
         if exact
         else f"{hit[0][0]}, line {hit[0][2]} not {at[0]}"
         if hit
@@ -289,7 +291,8 @@ class Kept:
                 f"The rows were kept from runs at these commits: {', '.join(codes)}.",
                 "",
                 f"**{len(whole)} of {len(chosen)}** scripts were run, {sum(' yes |' in str(k['row']) for k in whole)} of them with the same bits as bare. "
-                f"**{sum(bool(k['fine']) for k in broken)} of {len(broken)}** mistakes were found on their line; {listed} are listed in public_scripts/breaks.py.",
+                f"**{sum(bool(k['fine']) for k in broken)} of {len(broken)}** mistakes were found on their line, {sum('(a note)' in str(k['row']) for k in broken)} of them as a note; "
+                f"{listed} are listed in public_scripts/breaks.py.",
                 "",
                 *good,
                 *self.table(chosen, False),

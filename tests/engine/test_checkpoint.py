@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from importlib import import_module
 
 import numpy
@@ -441,6 +442,24 @@ def test_buffers_are_used_again_and_never_mixed_up():
             assert torch.equal(staged["step"][1]["c"], state["step"][1]["c"])
         else:
             assert staged["step"] == state["step"]
+
+
+def test_a_background_save_writes_few_blocks_and_loads_tensors_apart(tmp_path):
+    """Each block in the file is a turn at Python's lock that training waits for."""
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(20)))
+    stepper = fallline.Stepper(model, torch.optim.AdamW(model.parameters(), lr=0.01))
+    with stepper.micro_batch() as micro:
+        micro.backward(model(torch.randn(2, 4)).sum())
+    path = fallline.save_checkpoint(tmp_path, stepper=stepper, wait=False)
+    fallline.wait_for_checkpoint()
+    with zipfile.ZipFile(path) as archive:
+        blocks = [name for name in archive.namelist() if "/data/" in name]
+    assert len(blocks) < 10 < len(list(model.parameters()))
+    wanted = [p.detach().clone() for p in model.parameters()]
+    fallline.load_checkpoint(tmp_path, stepper=stepper)
+    assert all(map(torch.equal, wanted, model.parameters()))
+    for state in stepper.optimizers[0].state.values():
+        assert state["exp_avg"].untyped_storage().nbytes() == state["exp_avg"].nbytes
 
 
 def test_a_second_stepper_is_saved_with_its_model(tmp_path):

@@ -68,3 +68,33 @@ def test_what_other_losses_left_behind_goes_too_also_in_a_group_added_later():
     with stepper.micro_batch() as micro:
         micro.backward((model.a(torch.ones(1, 2)) + model.b(torch.ones(1, 2))).sum())
     assert [p.grad.abs().max().item() for p in model.parameters()] == [1.0] * 4
+
+
+def test_whoever_listens_to_backward_is_told(monkeypatch):
+    original, calls = torch.Tensor.backward, []
+
+    def listening(self, *args, **kwargs):
+        calls.append(1)
+        return original(self, *args, **kwargs)
+
+    model = nn.Linear(2, 1)
+    stepper = fallline.Stepper(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    train(model, stepper)
+    monkeypatch.setattr(torch.Tensor, "backward", listening)
+    train(model, stepper)
+    assert len(calls) == 3
+
+
+def test_a_subclass_that_has_its_own_backward_is_asked():
+    class Loss(torch.Tensor):
+        calls = 0
+
+        def backward(self, *args, **kwargs):
+            Loss.calls += 1
+            return super().backward(*args, **kwargs)
+
+    model = nn.Linear(2, 1)
+    stepper = fallline.Stepper(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    with stepper.micro_batch() as micro:
+        micro.backward(model(torch.ones(1, 2)).sum().as_subclass(Loss))
+    assert Loss.calls == 1 and stepper.updates == 1

@@ -14,7 +14,13 @@ from typing import Any
 
 import pytest
 import torch
-from tests.triage import behaviours, behaviours_basics, behaviours_ranks, behaviours_training
+from tests.triage import (
+    behaviours,
+    behaviours_basics,
+    behaviours_ranks,
+    behaviours_symptoms,
+    behaviours_training,
+)
 from tests.triage.test_errors import ALSO, PROVOKED, RECORDED
 from tests.triage.test_playbook_code import world
 
@@ -27,7 +33,13 @@ from fallline.triage.playbook import facts
 CLAIMS = claims()
 BEHAVIOURS = {
     name: function
-    for home in (behaviours, behaviours_basics, behaviours_ranks, behaviours_training)
+    for home in (
+        behaviours,
+        behaviours_basics,
+        behaviours_ranks,
+        behaviours_symptoms,
+        behaviours_training,
+    )
     for name, function in vars(home).items()
     if isinstance(function, FunctionType)
     and function.__module__ == home.__name__

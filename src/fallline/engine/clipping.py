@@ -31,6 +31,7 @@ __all__ = [
 ]
 
 _EPSILON = 1e-6  # torch's: a norm of zero must not divide
+_EPSILON_32 = c_float(_EPSILON).value
 
 
 @dataclass(slots=True)
@@ -206,8 +207,10 @@ def check_threshold(name: str, value: float) -> None:
 
 def _coefficient(norm: float, max_norm: float, dtype: torch.dtype) -> float:
     """Rounded where torch rounds, so that a loop that changes over to the Stepper keeps its bits."""
+    if norm + _EPSILON < 0.99 * max_norm:
+        return 1.0
     if dtype is torch.float32:
-        reciprocal = _float32(1.0 / _float32(_float32(norm) + _float32(_EPSILON)))
+        reciprocal = _float32(1.0 / _float32(_float32(norm) + _EPSILON_32))
         coefficient = _float32(reciprocal * _float32(max_norm))
     else:
         coefficient = 1.0 / (norm + _EPSILON) * max_norm
@@ -225,7 +228,7 @@ def _norm_of_few(grads: list[Tensor], factor: float, max_norm: float | None) -> 
     except (RuntimeError, NotImplementedError):  # sparse gradients
         return None
     norm = math.hypot(*map(Tensor.item, norms)) * factor
-    if max_norm is None or norm < 0.9999 * max_norm:
+    if max_norm is None or norm < 0.99 * max_norm:
         return norm
     return float(torch.linalg.vector_norm(torch.stack(norms))) * factor
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-__all__ = ["forget_gradients"]
+__all__ = ["forget_gradients", "torchs_own"]
 
 
 def forget_gradients(optimizers: Sequence[Optimizer]) -> None:
@@ -27,10 +27,9 @@ def forget_gradients(optimizers: Sequence[Optimizer]) -> None:
                 parameter.grad = None
 
 
-def _torchs_own() -> Any:
-    """torch's zero_grad, below whatever was put around it before this module was imported."""
+def torchs_own(method: Any) -> Any:
+    """torch's own function, below whatever was put around it before this module was imported."""
     torchs = os.path.dirname(torch.__file__) + os.sep
-    method: Any = Optimizer.zero_grad
     while method is not None:
         code = getattr(method, "__code__", None)
         if code is not None and code.co_filename.startswith(torchs):
@@ -39,4 +38,4 @@ def _torchs_own() -> Any:
     return None
 
 
-_TORCHS = _torchs_own()
+_TORCHS = torchs_own(Optimizer.zero_grad)

@@ -9,6 +9,7 @@ from types import TracebackType
 import torch
 from torch import Tensor
 
+from fallline.engine.backward import backward
 from fallline.engine.ownership import Ownership
 from fallline.engine.position import Position
 from fallline.engine.precision import Precision
@@ -64,8 +65,11 @@ class MicroBatch:
             )
 
     def __enter__(self) -> MicroBatch:
-        self.check_outside("a second micro_batch()")
-        self._ownership.check_ours()
+        # Written out where it happens for every micro-batch: a call is dearer than what it would do
+        if self._state is not _OUTSIDE:
+            self.check_outside("a second micro_batch()")
+        ownership, window = self._ownership, self._window
+        ownership.check_ours()
         if self.broken:
             raise EngineError(
                 "this window's gradients are incomplete (a backward failed half-way, or something changed them): "
@@ -76,8 +80,14 @@ class MicroBatch:
             raise EngineError(
                 "a second micro_batch() for one batch of over(): over() gives one batch for one micro-batch"
             )
-        self._ownership.take()
-        self._begin_or_continue()
+        ownership.take()
+        if window.count == 0:
+            # At the beginning, not after the step: what other losses left behind in the meantime goes too.
+            ownership.begin()
+            window.size = window.accumulate
+            window.began_at = self._position.samples
+        else:
+            self._check_unchanged()
         self._closes = self._is_last()
         self.updated = False
         self._replicas.enter(synchronise=self._closes)
@@ -85,16 +95,6 @@ class MicroBatch:
             self._precision.autocast.__enter__()  # type: ignore[no-untyped-call]
         self._state = _FORWARD
         return self
-
-    def _begin_or_continue(self) -> None:
-        window = self._window
-        if window.count == 0:
-            # At the beginning, not after the step: what other losses left behind in the meantime goes too.
-            self._ownership.begin()
-            window.size = window.accumulate
-            window.began_at = self._position.samples
-        else:
-            self._check_unchanged()
 
     def _is_last(self) -> bool:
         """Whether this micro-batch closes its window. On several ranks `over` knows, for all of them together."""
@@ -119,7 +119,8 @@ class MicroBatch:
 
         A micro-batch without any (all of it masked) has weight 0 and changes nothing.
         """
-        self._check_forward("backward")
+        if self._state is not _FORWARD:
+            self._refuse("backward")
         if loss.numel() != 1:
             raise EngineError(
                 f"the loss has {loss.numel()} elements: give backward one number, a mean, or a sum and its weight"
@@ -140,7 +141,7 @@ class MicroBatch:
             self._window.start_total()
         self._state = _DONE
         self.broken = True
-        self._precision.scaled(loss).backward(retain_graph=retain_graph)  # type: ignore[no-untyped-call]
+        backward(self._precision.scaled(loss), retain_graph)
         self.broken = False
         self._ownership.note(stays_open=not self._closes)
 
@@ -150,7 +151,8 @@ class MicroBatch:
         They are already in `.grad`, computed inside this block. What is true of `backward` is true here: they are those of a mean, or
         of a sum over `weight` things. With float16, give that code `micro.scaled(loss)`.
         """
-        self._check_forward("gradients_ready")
+        if self._state is not _FORWARD:
+            self._refuse("gradients_ready")
         turn = self._position.turn
         if turn is not None and turn.idle:
             raise EngineError(
@@ -168,15 +170,14 @@ class MicroBatch:
         """The loss as this precision needs it for backward: multiplied with the loss scale of float16, else itself."""
         return self._precision.scaled(loss)
 
-    def _check_forward(self, what: str) -> None:
+    def _refuse(self, what: str) -> None:
         if self._state is _DONE:
             raise EngineError(
                 f"a second {what} in one micro_batch: add the losses and call backward once"
             )
-        if self._state is not _FORWARD:
-            raise EngineError(
-                f"{what} was called outside of a micro_batch: call it inside `with stepper.micro_batch() as micro:`, together with the forward pass"
-            )
+        raise EngineError(
+            f"{what} was called outside of a micro_batch: call it inside `with stepper.micro_batch() as micro:`, together with the forward pass"
+        )
 
     def _weigh(self, weight: float | Tensor | None, device: torch.device) -> float | Tensor:
         window, precision, turn = self._window, self._precision, self._position.turn

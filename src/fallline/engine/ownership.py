@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from operator import eq, is_
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -32,20 +33,23 @@ class Ownership:
     """
 
     _open: ClassVar[weakref.WeakSet[Ownership]] = weakref.WeakSet()
+    # Who computed last: nearly always the same one, and then nothing has to be put aside
+    _latest: ClassVar[weakref.ref[Ownership] | None] = None
 
     def __init__(
-        self, optimizers: Sequence[Optimizer], kept: Callable[[], list[Tensor | None]]
+        self, optimizers: Sequence[Optimizer], kept: Callable[[], list[Tensor | None]], keeps: bool
     ) -> None:
         self.optimizers = optimizers
         self.parameters: Parameters = None  # type: ignore[assignment]  # set when the Stepper has collected them
         self.stepping = False  # the Stepper itself is stepping now
         self.lost = False  # a newer Stepper has taken the optimizer
-        self._kept = kept
+        self._kept, self._keeps = kept, keeps  # gradients that a wrapper holds inside
         self._aside: list[Tensor | None] | None = None
-        self._seen: list[tuple[Tensor | None, int]] = []
-        self._applied: tuple[Tensor, Any] | None = (
-            None  # a gradient of the last update, as weak as it can be
-        )
+        self._seen: list[Tensor | None] = []
+        self._versions: list[int] = []
+        self._is_open = False
+        self._self = weakref.ref(self)
+        self._applied: Any = None  # a gradient of the last update, as weak as it can be
         for optimizer in optimizers:
             _claim(optimizer, self)
 
@@ -62,10 +66,12 @@ class Ownership:
 
     def take(self) -> None:
         """Before the forward pass: put the others' gradients aside, and our own back."""
-        if self._open:
-            for other in list(self._open):
-                if other is not self:
-                    other._set_aside()
+        if Ownership._latest is self._self:
+            return
+        Ownership._latest = self._self
+        for other in list(self._open):
+            if other is not self:
+                other._set_aside()
         if self._aside is not None:
             for parameter, gradient in zip(self.parameters.tensors, self._aside, strict=True):
                 parameter.grad = gradient
@@ -73,47 +79,47 @@ class Ownership:
 
     def note(self, stays_open: bool) -> None:
         """After backward: this is what the gradients are now."""
-        self._seen = self._now()
-        if stays_open:
+        self._seen = seen = [p.grad for p in self.parameters.tensors]
+        if self._keeps:
+            seen += self._kept()
+        self._versions = [-1 if g is None else g._version for g in seen]
+        if stays_open and not self._is_open:
+            self._is_open = True
             self._open.add(self)
 
     def check_unchanged(self) -> None:
         if self._aside is not None:
             self.take()
-        for (now, version), (then, before) in zip(self._now(), self._seen, strict=False):
-            if now is not then or version != before:
-                self.close()
-                raise EngineError(_CHANGED)
+        now = [p.grad for p in self.parameters.tensors]
+        if self._keeps:
+            now += self._kept()
+        # torch counts every write to a tensor: that is cheaper to look at than its values.
+        versions = [-1 if g is None else g._version for g in now]
+        if not (all(map(is_, now, self._seen)) and all(map(eq, versions, self._versions))):
+            self.close()
+            raise EngineError(_CHANGED)
 
     def applied(self, gradient: Tensor) -> None:
         """An update was made of the gradients, and they are still there."""
-        holder = next(p for p in self.parameters.tensors if p.grad is gradient)
-        self._applied = holder, weakref.ref(gradient)
+        self._applied = weakref.ref(gradient)
 
     def must_not_step(self) -> bool:
         """Whether somebody else's step would use gradients that are not complete, or that were applied already."""
-        if self.stepping:
-            return False
         if self._seen:
             return True
-        if self._applied is None:
-            return False
-        holder, gradient = self._applied
-        return holder.grad is not None and holder.grad is gradient()
+        gradient = None if self._applied is None else self._applied()
+        return gradient is not None and any(p.grad is gradient for p in self.parameters.tensors)
 
     def close(self) -> None:
         """The window is over."""
         self._seen = []
         self._aside = None
-        self._open.discard(self)
-
-    def _now(self) -> list[tuple[Tensor | None, int]]:
-        # torch counts every write to a tensor: that is cheaper to look at than its values.
-        grads = [p.grad for p in self.parameters.tensors] + self._kept()
-        return [(g, -1 if g is None else g._version) for g in grads]
+        if self._is_open:
+            self._is_open = False
+            self._open.discard(self)
 
     def _set_aside(self) -> None:
-        if self._aside is None and not self._kept():
+        if self._aside is None and not (self._keeps and self._kept()):
             self._aside = [p.grad for p in self.parameters.tensors]
             for parameter in self.parameters.tensors:
                 parameter.grad = None
@@ -127,8 +133,10 @@ class _Hook:
         self.handle: Any = None
 
     def __call__(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        SAVER.before_step()
         owner = self.owner()
+        if owner is not None and owner.stepping:
+            return  # the Stepper has seen to it
+        SAVER.before_step()
         if owner is not None and owner.must_not_step():
             raise EngineError(
                 "optimizer.step() was called by hand although a Stepper steps this optimizer, so each gradient would be applied twice, or before its "

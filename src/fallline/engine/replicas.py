@@ -100,7 +100,7 @@ class Replicas:
 
     def kept(self) -> list[Tensor | None]:
         """The gradients of an open window that FSDP2 keeps inside."""
-        return [g for w in self._wrappers for g in w.kept()] if self.keeps_gradients else []
+        return [g for w in self._wrappers for g in w.kept()]
 
     def enter(self, synchronise: bool) -> None:
         """Before the forward pass: DDP decides there whether its backward pass will all-reduce."""

@@ -115,7 +115,9 @@ class Stepper:
         self._parameters = self._collect()
         self._precision = Precision(precision, self._device, self._parameters.tensors, scaler)
         self._noise = None if noise is None else Noise(noise)
-        self._ownership = Ownership(self.optimizers, self._replicas.kept)
+        self._ownership = Ownership(
+            self.optimizers, self._replicas.kept, self._replicas.keeps_gradients
+        )
         self._ownership.parameters = self._parameters
         self._window = Window(self._replicas, self._device, accumulate)
         self._position = Position()

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from fallline.engine.staging import apart
 from fallline.errors import EngineError
 
 __all__ = [
@@ -185,6 +186,7 @@ def read(path: Path) -> dict[str, Any]:
         saved: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         if not isinstance(saved, dict) or saved.get("format") != 1:
             raise EngineError(f"{path} was not written by save_checkpoint")
+        apart(saved)
     except EngineError:
         raise
     except Exception as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -15,10 +16,12 @@ from fallline.syntax.nodes import below, methods_of, walk
 __all__ = ["Kept", "kept_layers", "self_assignment"]
 
 _REGISTRARS = frozenset({"add_module", "register_module", "setattr"})
+_CONTAINERS = frozenset({"ModuleList", "ModuleDict", "Sequential"})
 _BY_HAND = frozenset({"_modules", "__dict__", "__setattr__"})
 _OWN_METHODS = frozenset({"parameters", "named_parameters", "__setattr__", "train"})
 # Builtins that only look at what they are given.
 _PLAIN_HOLDERS = frozenset("list List Sequence tuple Tuple dict Dict Mapping".split())
+_LAYERS = re.compile(r"(^|_)(model|module|layer|block|encoder|decoder)$")
 _LOOKS = frozenset("len enumerate zip range reversed print list sum iter isinstance".split())
 
 
@@ -144,10 +147,45 @@ def _is_layer(module: Module, item: ast.expr) -> bool:
     """A layer made on the spot, held by a local name that no attribute registers, or named by an annotation."""
     if annotates_module(module, item):
         return True
+    match item:
+        case ast.Call(ast.Attribute(attr="deepcopy") | ast.Name("deepcopy"), [ast.Name() as given]):
+            return _is_handed_layer(module, given)
+        case ast.Call(ast.Name() as maker) if (default := _default(module, maker)) is not None:
+            return has_state(module, ast.Call(default, item.args, item.keywords))
     if not isinstance(item, ast.Name):
         return has_state(module, item)
     made = module.value(item)
     return made is not item and has_state(module, made) and not _has_attribute(module, item)
+
+
+def _default(module: Module, name: ast.Name) -> ast.expr | None:
+    """The layer class that a parameter stands for unless the caller says otherwise: `norm_layer=nn.LayerNorm`, `partial(nn.LayerNorm)`."""
+    function = module.function(name)
+    if function is None:
+        return None
+    arguments = function.args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    pairs = [
+        *zip(reversed(positional), reversed(arguments.defaults), strict=False),
+        *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
+    ]
+    for argument, default in pairs:
+        if argument.arg == name.id:
+            match default:
+                case ast.Call(ast.Attribute(attr="partial") | ast.Name("partial"), [made, *_]):
+                    return made
+                case ast.Name() | ast.Attribute():
+                    return default
+    return None
+
+
+def _is_handed_layer(module: Module, given: ast.Name) -> bool:
+    """A copy of a layer that the constructor was given: it is annotated or called so."""
+    match module.bindings(given.id, module.scope(given)):
+        case [ast.arg(annotation=annotation)]:
+            said = annotation is not None and annotates_module(module, annotation)
+            return said or _LAYERS.search(given.id) is not None
+    return _is_layer(module, given)
 
 
 def _has_attribute(module: Module, item: ast.Name) -> bool:
@@ -220,6 +258,9 @@ def _by_hand(cls: ast.ClassDef) -> bool:
     """add_module, setattr(self, ...), self._modules, or a `parameters` or `train` of its own: the author takes care of it."""
     for node in walk(cls):
         match node:
+            case ast.Call(ast.Name("setattr"), [_, _, ast.Call() as value]):
+                if last_name(value) != "Parameter":
+                    return True
             case ast.Call(ast.Attribute(attr=name) | ast.Name(name)) if name in _REGISTRARS:
                 return True
             case ast.Attribute(attr=name) if name in _BY_HAND:
@@ -236,10 +277,25 @@ def _wrapped(kept: Kept) -> bool:
             case ast.Name(name) if name in _LOOKS and kept.module.resolve(call.func) is None:
                 continue
         given = [*call.args, *(k.value for k in call.keywords)]
-        if any(kept.is_mine(_container_behind(a)) for a in given):
+        if any(kept.is_mine(_container_behind(a)) for a in given) and not _looks(kept, call):
             return True
     values = kept.module.attribute_values(kept.cls, kept.name)
     return any(_contents(kept.module, kept.module.value(v)) is None for v in values)
+
+
+def _looks(kept: Kept, call: ast.Call) -> bool:
+    """A function of the project that goes over the layers, as `init_weights(self.layers)`: it neither returns nor registers them."""
+    name = kept.module.resolve(call.func) or last_name(call)
+    project = kept.module.project
+    function: ast.AST | None = kept.module.functions.get(name)
+    if function is None and project is not None:
+        found = project.find(name, kept.module)
+        function = found[1] if found is not None else None
+    if not isinstance(function, ast.FunctionDef):
+        return False
+    calls = {last_name(n) for n in walk(function) if isinstance(n, ast.Call)}
+    returns = any(isinstance(n, ast.Return) and n.value is not None for n in walk(function))
+    return not returns and calls.isdisjoint(_REGISTRARS | _CONTAINERS)
 
 
 def _container_behind(argument: ast.expr) -> ast.expr:

@@ -17,7 +17,12 @@ from fallline.syntax import Module
 from fallline.syntax.classes import find_method
 from fallline.syntax.nodes import below
 
-__all__ = ["Keeper", "handed_saves", "keepers"]
+__all__ = ["Keeper", "handed_saves", "keepers", "left_unrestored"]
+
+_LOADS = re.compile(r"(^|_)(load|resume|restore)", re.IGNORECASE)
+_OPTIMIZER = re.compile(
+    r"((?!load_|use_|save_|with_|reset_|no_)\w+_)?optim(i[sz]er)?s?|opt", re.IGNORECASE
+)
 
 _SAVES = re.compile(r"save_?\w*(check_?point|ckpt|model|state|snapshot|training)", re.IGNORECASE)
 _KEEPS = re.compile(r"(^|[a-z])Checkpoint(er|Manager|Handler|Saver)$")
@@ -45,6 +50,33 @@ def handed_saves(module: Module) -> list[Saved]:
         if "optimizer" in {role_of_key(k) for k in _entries(call)}:
             found.append(saved)
     return found
+
+
+def left_unrestored(module: Module) -> Iterator[tuple[ast.Call, str]]:
+    """Functions that load into what they are given, and only look at the optimizer: where each loads, and its name."""
+    for function in module.all(ast.FunctionDef):
+        names = [a.arg for a in below(function.args, ast.arg) if _OPTIMIZER.fullmatch(a.arg)]
+        if not names or not _LOADS.search(function.name):
+            continue
+        calls = below(function, ast.Call)
+        restores = [c for c in calls if last_name(c) == "load_state_dict"]
+        reads = [c for c in calls if module.resolve(c.func) == "torch.load"]
+        for name in names:
+            if restores and not _does_something_with(module, function, name):
+                yield (reads or restores)[0], name
+
+
+def _does_something_with(module: Module, function: ast.FunctionDef, name: str) -> bool:
+    """It is used for more than the question whether there is one."""
+    for use in (n for statement in function.body for n in below(statement, ast.Name)):
+        if use.id == name:
+            match module.parent(use):
+                case ast.Compare() | ast.If() | ast.UnaryOp():
+                    continue
+                case ast.BoolOp() if isinstance(module.statement(use), ast.If):
+                    continue
+            return True
+    return any(last_name(c) == "locals" for c in below(function, ast.Call))
 
 
 def _entries(call: ast.Call) -> dict[str, ast.expr]:

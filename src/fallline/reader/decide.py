@@ -35,13 +35,16 @@ def _way(machine: Machine, node: ast.If | ast.IfExp) -> tuple[bool, int]:
         case ast.If(body=body, orelse=orelse):
             guard = isinstance(body[-1], _JUMPS) or _exits(body[-1])
             usual = not guard or (bool(orelse) and not isinstance(body[-1], ast.Raise))
+            if any(_says(s) in _WITHOUT_SCALER for s in body):
+                usual = False  # float16 first: that is the one with a scaler
             return usual, _matters(machine, [*body, *orelse])
 
 
 def _matters(machine: Machine, branches: list[ast.stmt]) -> int:
     if acts_here(machine.module, branches) or _binds(branches):
         return 2
-    return 1 if acts(machine.module, branches) else 0
+    perhaps = any(_says(s) in _WITHOUT_SCALER for s in branches)
+    return 1 if perhaps or acts(machine.module, branches) else 0
 
 
 def _exits(statement: ast.AST) -> bool:
@@ -67,6 +70,17 @@ def _binds(body: list[ast.stmt]) -> bool:
             if made(name) or (name.lower().endswith("loss") and _is_plain(value)):
                 return True
     return False
+
+
+_WITHOUT_SCALER = frozenset({"bf16", "bfloat16", "bf16-mixed"})
+
+
+def _says(statement: ast.stmt) -> str:
+    """The text that a statement gives a name: `self.precision = "bf16"`."""
+    match statement:
+        case ast.Assign(value=ast.Constant(str(said))):
+            return said
+    return ""
 
 
 def _is_plain(value: ast.expr) -> bool:

@@ -24,7 +24,7 @@ _RECORDS = re.compile(
 )
 # By its name such a call, given the optimizer, does no part of it.
 _HARMLESS = re.compile(
-    r"(?i)log|print|save|checkpoint|state|summary|format|len|meter|metric|wandb|write|adjust|learning_rate|lr$|set_lr|get_|is_|isinstance|hasattr|str|repr|type|record|scheduler|show|plot|warn|assert|copy|progress|desc|postfix|to_device|initialize$|freeze|count|info|debug|register|load|resume|restore"
+    r"(?i)log|print|save|checkpoint|state|summary|format|len|meter|metric|wandb|write|adjust|learning_rate|lr$|set_lr|get_|is_|isinstance|hasattr|str|repr|type|record|scheduler|show|plot|warn|assert|copy|progress|desc|postfix|to_device|initialize$|freeze|count|info|debug|register|load|resume|restore|callback"
 )
 
 # These only look at what they are given.
@@ -88,6 +88,8 @@ _LOSS = re.compile(r"(?i)(^|_)loss(es)?($|_)|loss$|criterion$")
 _REARRANGES = re.compile(
     r"(?i)^(un)?(pad|gather|rearrange|reshape|flatten|squeeze|slice|transpose|permute|index_first)(_|$)"
 )
+# By its name such a call returns a number of micro-batches.
+_WINDOW = re.compile(r"(?i)accum\w*_(steps|iters|batches)$|(num|n)_(micro|accum)")
 _CHANGES = re.compile(r"(?i)scal|norm|div|aver|mean|reduc|weigh|backward|sum|log(?!its)|add|total")
 
 
@@ -95,6 +97,8 @@ def computed(machine: Machine, name: str, call: Call, of: tuple[Thing, ...] = ()
     """The result of a call that cannot be seen into: where it is named so, a loss that averages, as losses do."""
     last = name.rpartition(".")[2]
     result = derived(call, machine, rearranges=_REARRANGES.search(last) is not None)
+    if isinstance(result, Unknown) and _WINDOW.search(last):
+        result.hint = " ".join(machine.text(call.node).split())[:100]
     if not _LOSS.search(last) or _CHANGES.search(last) or not machine.around.recording:
         return result
     given = [machine.settled(value) for value in call.values]

@@ -87,7 +87,10 @@ def _with_unknown(machine: Machine, a: Value, b: Value, op: ast.operator, node: 
     if len(counts) == 2 and (
         isinstance(op, ast.Mod) or any(isinstance(v, Unknown) for v in (a, b))
     ):
-        return _arithmetic(machine, counts[0], counts[1], op)
+        found = _arithmetic(machine, counts[0], counts[1], op)
+        # `batch_size // micro_batch_size` is no window of 0: the small number was too small
+        if not (isinstance(op, ast.FloorDiv) and isinstance(found, Const) and found.value == 0):
+            return found
     varying = any(isinstance(v, Const) and v.varying for v in (a, b))
     text = machine.text(node) if isinstance(node, ast.expr) else ""
     return Unknown(" ".join(text.split())[:100], varying=varying)

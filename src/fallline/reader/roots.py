@@ -12,13 +12,14 @@ from fallline import api
 from fallline.api.framework import COUNTERS
 from fallline.api.library import Driver
 from fallline.api.values import Const, Function, Mapping, Sequence, Tensor, Value
-from fallline.events import Backward, Deed, Opaque, Step
+from fallline.events import Backward, Deed, Forward, Opaque, Step
 from fallline.reader.arguments import given, instance, pair_up
 from fallline.reader.machine import Machine
 from fallline.reader.relevance import (
     begins,
     called_names,
     called_under_no_grad,
+    evaluates,
     only_frozen,
     trains,
 )
@@ -143,7 +144,7 @@ def _repeatedly(
     machine: Machine, function: Function, node: ast.FunctionDef | ast.AsyncFunctionDef
 ) -> None:
     """Call a function as its unknown caller would: again, if it trains what it was given."""
-    if not trains(function.module, [node]) and "eval" not in called_names(function.module, node):
+    if not trains(function.module, [node]) and not evaluates(function.module, [node]):
         # a helper that neither trains nor evaluates: its caller decides whether autograd records
         machine.around.recording = False
     machine.around.unsure = called_under_no_grad(function.module, node) or only_frozen(
@@ -209,9 +210,15 @@ def _escapes(machine: Machine, result: Value) -> None:
                 left += items
             case Mapping(items=named):
                 left += named.values()
-            case Tensor(forwards=forwards, kept=kept):
+            case Tensor(forwards=forwards, kept=kept) if not _walked(machine, forwards):
                 machine.updates.undecided |= forwards | kept
         seen.add(id(value))
+
+
+def _walked(machine: Machine, forwards: frozenset[int]) -> bool:
+    """Each of these forward passes has had its backward: a second one would fail."""
+    events = [machine.events[order] for order in forwards if order < len(machine.events)]
+    return bool(events) and all(isinstance(e, Forward) and e.used for e in events)
 
 
 _NOT_BEGUN = frozenset({"__init__", "forward", "compute_loss"})

@@ -110,6 +110,8 @@ def _augmented(machine: Machine, node: ast.AugAssign) -> None:
         return
     if isinstance(new, Const) and machine.loops.iteration:
         new = Const(new.value, True)
+    if isinstance(node.target, ast.Subscript) and isinstance(new, Tensor) and not _has_graph(value):
+        return  # `totals[1] += len(batch)`: the tensor keeps what it had
     if (
         isinstance(new, Tensor)
         and new.graph
@@ -118,6 +120,10 @@ def _augmented(machine: Machine, node: ast.AugAssign) -> None:
     ):
         new = gradients.accumulate(machine, node, value, new, _born(machine, node.target))
     assign_to(machine, node.target, new, node)
+
+
+def _has_graph(value: object) -> bool:
+    return isinstance(value, Tensor) and value.graph is not False
 
 
 def _operation(op: ast.operator) -> gradients.Op:

@@ -33,7 +33,8 @@ class Settings:
 
     def switch(self, key: str, usual: bool, matters: int = 2) -> bool:
         """The value of a switch in this trace. `matters`: 0 not worth flipping, 1 perhaps, 2 the protocol is right here."""
-        value = bool(self.forced.get(key, usual))
+        # a device is a GPU first: what a CPU does otherwise comes second
+        value = bool(self.forced.get(key, usual and not key.endswith("== 'cpu'")))
         self.met.setdefault(key, int(value))
         if matters:
             self.matter[key] = max(self.matter.get(key, 0), matters)

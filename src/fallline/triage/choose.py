@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from fallline.triage.claim import Claim, claims
+from fallline.triage.claim import Claim, Condition, claims
 from fallline.triage.messages import found, particular, readings
 from fallline.triage.words import root, tokens
 
@@ -24,6 +24,7 @@ _LIKE = 2.2  # sounding like one of its questions
 _ROUTED = 0.15  # being of the specialist that the whole question points to
 _HEARD = 0.14  # a question that holds a claim's words must also sound a little like it
 _ALONE = 0.42  # how much a question must sound like a claim without the words it asks for
+_ALMOST = 0.5  # and without one group of them
 _ENOUGH = 0.62  # the least that answers
 _SECOND = 0.8  # a second claim is worth as much of the first's score
 _FORM = frozenset(
@@ -42,6 +43,7 @@ class Chosen:
     read: dict[str, str]
     told: bool = False  # by a pasted message
     seen: bool = False  # by a shape of the pasted code
+    whole: bool = True  # it has all the words that the claim asks for, or sounds much like it
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,8 @@ def choose(
             score, read, told = scored
             score += _ROUTED if claim.specialist in specialists[:1] else 0.0
             seen = claim.code in shapes
-            ranked.append(Chosen(claim, score, {**sizes, **read}, told, seen))
+            whole = claim.when is None or claim.when.holds(words, low)
+            ranked.append(Chosen(claim, score, {**sizes, **read}, told, seen, whole))
     ranked.sort(key=lambda c: (-c.score, c.claim.id))
     best = [c for c in ranked if c.score >= _ENOUGH][:2]
     if len(best) == 2 and not _both(best[0], best[1]):
@@ -155,15 +158,24 @@ def _scored(
         return score + _FOUND + (_LEADS if places[0] == 0 else 0.0), {}, False
     if gate and like < _HEARD:
         return None  # its words are there by accident: the question is about something else
-    if not gate and (claim.when is not None or like < _ALONE) and like < 1.5 * _ALONE:
-        return None
+    if not gate and like < 1.5 * _ALONE:
+        enough = _ALONE if claim.when is None else _ALMOST
+        if like < enough or (claim.when is not None and not _almost(claim.when, words, low)):
+            return None
     return score, {}, False
+
+
+def _almost(when: Condition, words: list[str], low: str) -> bool:
+    """Whether all groups of a claim's words but one are there: few words name a thing, and leave out what is asked of it."""
+    held = [Condition((group,)).holds(words, low) for group in when.groups]
+    return len(held) > 1 and held.count(False) == 1 and held[0]
 
 
 def _both(one: Chosen, two: Chosen) -> bool:
     """Whether a second claim belongs in the answer: of another specialist, nearly as good, and not told by a message alone."""
     return (
         not one.told
+        and two.whole
         and two.claim.specialist != one.claim.specialist
         and two.score >= _SECOND * one.score
         and not two.claim.clarify

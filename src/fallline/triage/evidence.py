@@ -17,7 +17,7 @@ from fallline.runs.findings import read_findings
 from fallline.runs.read import read_run
 from fallline.runs.series import Series
 from fallline.syntax.names import HABITS
-from fallline.triage.pasted import unfenced
+from fallline.triage.pasted import in_a_loop, unfenced
 from fallline.verdict.project import read_paths
 
 __all__ = ["Gathered", "code_in", "corrected", "gather", "lines_back", "seen_in"]
@@ -67,7 +67,10 @@ def gather(question: str, code: Sequence[str] = (), run: str | None = None) -> G
     """The findings of all evidence, and the corrected code where the reader has certain fixes."""
     found = Gathered([])
     for path, text in [(path, _read(path)) for path in code] or code_in(question):
-        found.add(corrected(text, path))
+        read = corrected(text, path)
+        if path == _PASTED and not read.serious and (head := in_a_loop(text)):
+            read = _inside(head, text, path) or read
+        found.add(read)
     if run is not None:
         found.findings += _of_run(Path(run))
     return found
@@ -97,6 +100,19 @@ def corrected(text: str, path: str) -> Gathered:
         left = [f for f in fixer.state.readings[path].findings if f.severity != "info"]
         gathered.remaining = [_moved(f, lines) for f in left]
     return gathered
+
+
+def _inside(head: str, text: str, path: str) -> Gathered | None:
+    """What is found in a fragment that is read as the body of a loop, at its own lines; None where that is nothing."""
+    looped = corrected(f"{head}\n{textwrap.indent(textwrap.dedent(text), '    ')}", path)
+    if not looped.serious:
+        return None
+    found = Gathered([_moved(f, 1) for f in looped.findings], read={path: text})
+    if looped.corrected is not None:
+        found.corrected = textwrap.dedent(looped.corrected.partition("\n")[2])
+        found.diff = _changes(textwrap.dedent(text), found.corrected)
+        found.remaining = [_moved(f, 1) for f in looped.remaining]
+    return found
 
 
 def _changes(before: str, after: str) -> str:

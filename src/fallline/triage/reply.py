@@ -94,7 +94,8 @@ def compose(
         return _from_findings(question, evidence, shape, chosen, beside, fit, run)
     if chosen and chosen[0].seen:
         return _from_claims(chosen[:1], shape, fit, run)
-    if shape.mine and evidence.read and not told:
+    only_code = bool(evidence.read) and not question.prose.strip()
+    if (shape.mine or only_code) and evidence.read and not told:
         return _clean_code(question.prose, evidence, shape)
     if not (told or run or evidence.findings) and only_code_tells(question.prose, shape):
         return Reply(f"Only the code can tell. {SHOW_CODE}", None, [READ], SHOW_CODE)

@@ -159,6 +159,36 @@ def _trains_in_eval_mode(tree: ast.AST) -> bool:
     ) and not any(True for _ in _calls(tree, "no_grad"))
 
 
+def _module_requires_grad(tree: ast.AST) -> bool:
+    """`model.head.requires_grad = False`: an attribute of a module, which its parameters never look at."""
+    looped = {ast.unparse(node.target) for node in below(tree, ast.For)}
+    for name, value, _ in _assigned(tree):
+        owner, _, attribute = name.rpartition(".")
+        last = owner.rpartition(".")[2]
+        set_off = attribute == "requires_grad" and isinstance(value, ast.Constant)
+        tensor = owner in looped or re.search(
+            r"(?i)^(p|w|b|x)$|param|weight|bias|tensor|input", last
+        )
+        if set_off and "." in owner and not tensor:
+            return True
+    return False
+
+
+def _steps_every_k(tree: ast.AST) -> bool:
+    """A step in `if i % k == 0:`, and before it the backward of a loss that the fragment neither makes nor divides."""
+    made = {name for name, _, _ in _assigned(tree)}
+    undivided = [
+        call.lineno
+        for call in _calls(tree, "backward")
+        if "/" not in ast.unparse(call) and not made & {n.id for n in names_read(call)}
+    ]
+    return any(
+        any(line < node.lineno for line in undivided)
+        for node in below(tree, ast.If)
+        if "%" in ast.unparse(node.test) and any(_calls(node, "step"))
+    )
+
+
 _SHAPES: dict[str, Callable[[ast.AST], bool]] = {
     "optimizer-before-model": _optimizer_before_model,
     "no-grad-feeds-the-loss": _no_grad_feeds_the_loss,
@@ -169,6 +199,8 @@ _SHAPES: dict[str, Callable[[ast.AST], bool]] = {
     "fake-not-detached": _fake_not_detached,
     "ctx-keeps-an-intermediate": _ctx_keeps_an_intermediate,
     "trains-in-eval-mode": _trains_in_eval_mode,
+    "module-requires-grad": _module_requires_grad,
+    "steps-every-k": _steps_every_k,
 }
 _SHAPE = re.compile(r"#[^\n\[(]*[\[(](\d+)(?:, ?(\d+))?,?[\])]")
 

@@ -11,6 +11,8 @@ from fallline.events import (
     Opaque,
     Step,
     Trace,
+    acting,
+    clears,
     misdirected,
     owners,
     position,
@@ -125,8 +127,31 @@ for epoch in range(2):
 
 def _unclipped_step(trace: Trace, clip: Clip) -> Step | None:
     """The step that takes unclipped gradients because this clip came before their backward."""
-    steps = [_step_after_backward(trace, clip, o) for o in owners(trace, clip)]
+    mine = owners(trace, clip) or _meant(trace, clip)
+    steps = [_step_after_backward(trace, clip, o) for o in mine]
     return steps[-1] if steps and None not in steps else None
+
+
+def _meant(trace: Trace, clip: Clip) -> list[str | None]:
+    """Whose clip this is where nothing says so: the optimizer that steps next, if no other one uses what is clipped here."""
+    step, several = trace.after(clip).of(Step).first, acting(trace, clip)
+    if step is None or step.optimizer not in several:
+        return []
+    others = [o for o in several if o != step.optimizer]
+    return [] if any(_uses(trace, clip, o) for o in others) else [step.optimizer]
+
+
+def _uses(trace: Trace, clip: Clip, optimizer: str | None) -> bool:
+    """The next step of this optimizer takes what this clip leaves: nothing clears or clips in between."""
+    for event in trace.after(clip):
+        match event:
+            case Step(optimizer=stepped) if stepped == optimizer:
+                return True
+            case Clip():
+                return False
+            case _ if clears(trace, event, optimizer):
+                return False
+    return False
 
 
 def _step_after_backward(trace: Trace, clip: Clip, optimizer: str | None) -> Step | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fallline.events import Backward, Scheduler, SchedulerStep, Step, Trace, acting, windows
+from fallline.events import Backward, Opaque, Scheduler, SchedulerStep, Step, Trace, acting, windows
 from fallline.finding import Finding, Fix, Severity
 from fallline.location import Location
 from fallline.rule import Rule
@@ -33,13 +33,16 @@ class SchedulerBeforeOptimizer(Rule):
     tokens = (b"sched", b"lr_", b".step(")
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        if trace.hides("step"):
-            return
+        hidden = trace.hides("step")
         for advance in trace.of(SchedulerStep).first_of_each():
             if advance.explicit or _counts_micro_batches(trace, advance):
                 continue
             step = _first_step(trace, advance)
-            if step is None or step.order < advance.order or not _in_the_loop(trace, advance, step):
+            if step is None or step.order < advance.order:
+                continue
+            if not _within_update(trace, advance, step) and (
+                hidden or _out_of_sight(advance, step) or not _in_the_loop(trace, advance, step)
+            ):
                 continue
             each_batch = advance.per == "batch"
             yield self.finding(
@@ -160,9 +163,21 @@ for episode in range(4):
 def _first_step(trace: Trace, advance: SchedulerStep) -> Step | None:
     """The first step of the optimizer this scheduler drives."""
     candidates = [advance.optimizer] if advance.optimizer else acting(trace, advance)
-    if len(candidates) != 1 or candidates[0] in trace.by_framework:
+    if len(candidates) != 1 or (trace.live and candidates[0] in trace.by_framework):
         return None
     return trace.of(Step).where(lambda e: e.optimizer == candidates[0]).first
+
+
+def _out_of_sight(advance: SchedulerStep, step: Step) -> bool:
+    """A framework steps, and not in the function that advances the schedule: what comes first is the framework's choice."""
+    return step.via == "framework" and step.at.function != advance.at.function
+
+
+def _within_update(trace: Trace, advance: SchedulerStep, step: Step) -> bool:
+    """Between a backward and its step: whatever else cannot be seen, it comes too early."""
+    before = trace.before(advance).of(Backward, Step, Opaque).first
+    after = trace.after(advance).of(Backward, Step, Opaque).first
+    return isinstance(before, Backward) and after is step
 
 
 def _in_the_loop(trace: Trace, advance: SchedulerStep, step: Step) -> bool:
