@@ -71,7 +71,13 @@ def _has_graph(function: ast.FunctionDef, name: str) -> bool:
     made = _definitions(function, name)
     if not made or any(_cuts(value) for value in made):
         return False
+    if _WEIGHT.search(name):
+        return False
     return "loss" in name.lower() or _reaches_loss(function, name)
+
+
+# `kl_loss_weight`: the number that a loss is weighted by, not a loss
+_WEIGHT = re.compile(r"weight|coef|scale|factor|lambda", re.IGNORECASE)
 
 
 def _definitions(function: ast.FunctionDef, name: str) -> list[ast.expr]:
@@ -219,6 +225,14 @@ def _derived(module: Module, node: ast.Assign, given: set[str]) -> set[str]:
     """The names that stand for something computed from what forward was given, with its graph."""
     function = module.function(node)
     statements = [n for n in walk(function) if isinstance(n, ast.Assign)] if function else []
+    cut = {
+        n.id
+        for s in statements
+        if _NO_GRAPH.search(module.segment(s.value))
+        for t in s.targets
+        for n in ast.walk(t)
+        if isinstance(n, ast.Name)
+    }
     found = set(given)
     for _ in range(3):
         for statement in statements:
@@ -232,4 +246,4 @@ def _derived(module: Module, node: ast.Assign, given: set[str]) -> set[str]:
                 found |= {
                     n.id for t in statement.targets for n in ast.walk(t) if isinstance(n, ast.Name)
                 }
-    return found - {"self"}
+    return found - cut - {"self"}
