@@ -134,21 +134,6 @@ for epoch in range(2):
         loss = loss_fn(model(x), y)
         optimizer.step()  # FL117
 """,
-        # the adversarial loss of an encoder whose output was detached
-        SETUP
-        + """
-critic = nn.Linear(1, 1)
-critic_optimizer = torch.optim.SGD(critic.parameters(), lr=0.01)
-for epoch in range(2):
-    for x, y in loader:
-        critic_optimizer.zero_grad()
-        (critic(model(x).detach()) - critic(y)).mean().backward()
-        critic_optimizer.step()
-        code = model(x).detach()
-        optimizer.zero_grad()
-        (-critic(code)).mean().backward()
-        optimizer.step()  # FL117
-""",
     )
     right = (
         SETUP
