@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from fallline.flow.calls import last_name, names_in
 from fallline.syntax import Module
-from fallline.syntax.nodes import methods_of, walk
+from fallline.syntax.nodes import is_name, methods_of, walk
 
-__all__ = ["appended_in_training_step", "not_detached_like_the_others"]
+__all__ = ["appended_in_training_step", "carried_over", "not_detached_like_the_others"]
 
 _SAME_GRAPH = frozenset("cpu mean sum float clone to max min std squeeze view reshape".split())
 _LIKE_THE_OTHERS = 3  # values of one dict that are detached, so that one that is not was forgotten
@@ -139,3 +140,96 @@ def appended_in_training_step(module: Module) -> Iterator[ast.Call]:
                         ast.Attribute(ast.Attribute(ast.Name("self")), "append"), [ast.Name(kept)]
                     ) if kept in returned:
                         yield node
+
+
+# What is carried from one call to the next on purpose: the state of a recurrent network, a memory, a cache.
+_STATE = re.compile(
+    r"hidden|state|mem|cache|(^|_)[hc]x?$|kv|past|buffer|queue|loss|penalty|history", re.IGNORECASE
+)
+_NO_GRAPH = re.compile(
+    r"detach|\.data\b|\.item\(|no_grad|argmax|\.long\(|\.int\(|bincount|one_hot|\bint\(|\bfloat\(|==|[<>]|\.size\(|\.shape|len\(|numel|numpy|\.device|\.dtype"
+)
+
+
+def carried_over(module: Module) -> Iterator[ast.Assign]:
+    """`self.running = 0.9 * self.running + 0.1 * x.mean()` in a module's forward: each call adds its graph to all those before."""
+    for cls in module.all(ast.ClassDef):
+        if not module.is_module_class(cls) and not _calls_forward_above(cls):
+            continue
+        for method in methods_of(cls):
+            if method.name == "forward" and not _without_graph(method):
+                yield from _carried(module, method)
+
+
+def _calls_forward_above(cls: ast.ClassDef) -> bool:
+    """`super().forward(...)`: a module too, whose class is made elsewhere."""
+    return any(
+        isinstance(n, ast.Attribute)
+        and n.attr == "forward"
+        and isinstance(n.value, ast.Call)
+        and last_name(n.value) == "super"
+        for n in ast.walk(cls)
+    )
+
+
+def _carried(module: Module, method: ast.FunctionDef) -> Iterator[ast.Assign]:
+    given = {a.arg for a in method.args.args[1:]}
+    for node in walk(method):
+        match node:
+            case ast.Assign(
+                [ast.Attribute(ast.Name("self"), name)], ast.BinOp() | ast.Call() | ast.IfExp()
+            ):
+                text = module.segment(node.value)
+                if f"self.{name}" not in text or _STATE.search(name) or _NO_GRAPH.search(text):
+                    continue
+                if not _continues(node.value, name) or _under_no_grad(module, node):
+                    continue
+                if _computed(module, node, given):
+                    yield node
+
+
+_JOINS = frozenset("max min maximum minimum cat stack add lerp".split())
+
+
+def _continues(value: ast.expr, name: str) -> bool:
+    """A sum, or the larger of two, of which `self.name` is one: not only moved to a device or given another shape."""
+    match value:
+        case ast.IfExp(body=body, orelse=orelse):
+            return _continues(body, name) or _continues(orelse, name)
+        case ast.BinOp(left, ast.Add() | ast.Sub(), right):
+            parts = [*ast.walk(left), *ast.walk(right)]
+        case ast.Call(args=args) if last_name(value) in _JOINS:
+            parts = [n for a in [value.func, *args] for n in ast.walk(a)]
+        case _:
+            return False
+    return any(
+        isinstance(n, ast.Attribute) and n.attr == name and is_name(n.value, "self") for n in parts
+    )
+
+
+def _computed(module: Module, node: ast.Assign, given: set[str]) -> bool:
+    """Something in it is computed from what forward was given: `x.mean()`, or a name that stands for it."""
+    names = names_in(node.value) - {"self"}
+    if any(isinstance(n, ast.Call) and names_in(n) & given & names for n in ast.walk(node.value)):
+        return True
+    return bool(names & (_derived(module, node, given) - given))
+
+
+def _derived(module: Module, node: ast.Assign, given: set[str]) -> set[str]:
+    """The names that stand for something computed from what forward was given, with its graph."""
+    function = module.function(node)
+    statements = [n for n in walk(function) if isinstance(n, ast.Assign)] if function else []
+    found = set(given)
+    for _ in range(3):
+        for statement in statements:
+            value = statement.value
+            if (
+                not isinstance(value, ast.Call | ast.Name | ast.BinOp)
+                or not names_in(value) & found
+            ):
+                continue
+            if not _NO_GRAPH.search(module.segment(value)):
+                found |= {
+                    n.id for t in statement.targets for n in ast.walk(t) if isinstance(n, ast.Name)
+                }
+    return found - {"self"}

@@ -202,6 +202,10 @@ class _Ranges:
                 return self._difference(node, left, right)
             case ast.Mult() if same(node.left, node.right):
                 return self._square(node.left)
+            case ast.Mult() if _are_masks(node):
+                return self._mask(
+                    node
+                )  # each leaves something out, and together they may leave nothing
             case ast.Mult() if left is None or right is None:
                 known = left or right
                 # zero stays zero whatever it is weighted by
@@ -420,3 +424,11 @@ class _Ranges:
 @lru_cache(maxsize=8)
 def _ranges_of(module: Module) -> _Ranges:
     return _Ranges(module)
+
+
+def _are_masks(product: ast.BinOp) -> bool:
+    """`mask * logits_mask`."""
+    match product:
+        case ast.BinOp(ast.Name(left), _, ast.Name(right)):
+            return is_mask(left) and is_mask(right)
+    return False
