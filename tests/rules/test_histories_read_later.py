@@ -628,6 +628,15 @@ import torch
 from engine import FusedAttention
 
 
+class Decoder(FusedAttention):
+    def clear_buffer(self):
+        self.seen = None
+
+    def forward(self, words):
+        self.seen = self.seen + self.embed(words)
+        return self.seen
+
+
 class Watched(FusedAttention):
     def forward(self, query, key):
         out, top = super().forward(query, key)

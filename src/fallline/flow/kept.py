@@ -164,7 +164,23 @@ def carried_over(module: Module) -> Iterator[ast.Assign]:
             continue
         for method in methods_of(cls):
             if method.name == "forward" and not _without_graph(method):
-                yield from _carried(module, method)
+                reset = _set_by_others(cls)
+                yield from (a for a in _carried(module, method) if _attribute(a) not in reset)
+
+
+def _attribute(statement: ast.Assign) -> str:
+    return last_name(statement.targets[0])
+
+
+def _set_by_others(cls: ast.ClassDef) -> set[str]:
+    """Attributes that a method beside the constructor and forward sets: `clear_buffer` empties what one sequence has filled."""
+    return {
+        n.attr
+        for method in methods_of(cls)
+        if method.name not in {"__init__", "forward"}
+        for n in walk(method)
+        if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)
+    }
 
 
 def _calls_forward_above(cls: ast.ClassDef) -> bool:
