@@ -3,6 +3,7 @@
 python benchmarks/equal.py             # all of them; about ten minutes on two cores that do nothing else
 python benchmarks/equal.py plain       # those of one module of equal_loops
 python benchmarks/equal.py --kept FILE # what is known of a case is kept there, and not measured again
+python benchmarks/equal.py --kept FILE --known # only what is kept there
 python benchmarks/equal.py --write     # writes the section of RESULTS.md
 
 Where a ratio follows from no simple fraction (a micro-batch that is wiped, means that count the same), it is computed here without
@@ -244,9 +245,12 @@ def known(case: Case, kept: Path | None) -> Outcome:
 def main(arguments: list[str]) -> int:
     kept = Path(arguments.pop(arguments.index("--kept") + 1)) if "--kept" in arguments else None
     only = arguments.pop(arguments.index("--only") + 1) if "--only" in arguments else ""
+    held = json.loads(kept.read_text()) if kept is not None and "--known" in arguments else None
     modules = [a for a in arguments if not a.startswith("-")]
     outcomes = []
     for case in (*FAULTS, *RIGHT):
+        if held is not None and case.key not in held:
+            continue
         if (not modules or case.module in modules) and only in case.key:
             outcomes.append(known(case, kept))
             o = outcomes[-1]

@@ -6,6 +6,7 @@ without accumulation.
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -47,11 +48,13 @@ def _patch_step(patches: Patches, take: Callable[[Vectors], None]) -> None:
 
 def _whole_gradients(model: nn.Module) -> Vectors:
     """On all ranks at the same time: the parts are summed."""
-    from deepspeed.utils import safe_get_full_grad
-
+    utils: Any = importlib.import_module("deepspeed.utils")
     found = {}
     for name, parameter in model.named_parameters():
-        if parameter.requires_grad and (gradient := safe_get_full_grad(parameter)) is not None:
+        if (
+            parameter.requires_grad
+            and (gradient := utils.safe_get_full_grad(parameter)) is not None
+        ):
             found[plain_name(name)] = sampled(gradient)
     return found
 
