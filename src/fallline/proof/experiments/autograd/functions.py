@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,7 +34,7 @@ def unwanted_gradients_are_computed() -> Measured:
 
 
 def _products(ask: bool) -> int:
-    done = []
+    done: list[int] = []
 
     class Product(torch.autograd.Function):
         @staticmethod
@@ -48,7 +49,7 @@ def _products(ask: bool) -> int:
             x, w = ctx.saved_tensors
             return grads[0] * w if wanted[0] else None, grads[0] * x if wanted[1] else None
 
-    Product.apply(torch.ones(3, requires_grad=True), torch.ones(3)).sum().backward()  # type: ignore[no-untyped-call]
+    Product.apply(torch.ones(3, requires_grad=True), torch.ones(3)).sum().backward()
     return len(done)
 
 
@@ -71,7 +72,8 @@ def once_differentiable_refuses_the_second() -> Measured:
 def _second(once: bool) -> str:
     def back(ctx: Any, grad: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
-        return 3 * x * x * grad
+        out: Tensor = 3 * x * x * grad
+        return out
 
     class Cube(torch.autograd.Function):
         @staticmethod
@@ -79,10 +81,10 @@ def _second(once: bool) -> str:
             ctx.save_for_backward(x)
             return x**3
 
-        backward = staticmethod(once_differentiable(back) if once else back)
+        backward = staticmethod(once_differentiable(back) if once else back)  # type: ignore[assignment]
 
     x = torch.tensor(2.0, requires_grad=True)
-    (first,) = torch.autograd.grad(Cube.apply(x), x, create_graph=True)  # type: ignore[no-untyped-call]
+    (first,) = torch.autograd.grad(Cube.apply(x), x, create_graph=True)
     found: list[float] = []
     raised = error_of(lambda: found.append(torch.autograd.grad(first, x)[0].item()))
     return f"{found[0]:g}" if found else raised
@@ -138,7 +140,7 @@ def vmap_refuses_batchnorm() -> Measured:
 
 def _per_sample(norm: nn.Module) -> float:
     model = nn.Sequential(nn.Linear(3, 4), norm).double()
-    given = dict(model.named_parameters())
+    given: dict[str, Tensor] = dict(model.named_parameters())
     x = torch.randn(5, 3, dtype=torch.float64)
 
     def loss(parameters: dict[str, Tensor], one: Tensor) -> Tensor:
@@ -155,7 +157,7 @@ def _per_sample(norm: nn.Module) -> float:
     claim="A full backward hook makes a module's output a view that may not be changed in place: an in-place activation after a hooked layer raises.",
 )
 def hooks_refuse_in_place() -> Measured:
-    plain, hooked = (error_of(lambda h=h: _changed_in_place(h)) for h in (False, True))
+    plain, hooked = (error_of(partial(_changed_in_place, h)) for h in (False, True))
     return Measured(
         sides={"without a hook": {"raises": plain}, "with one": {"raises": hooked}},
         conclusion=f"adding to the output in place raises {plain} without a hook and {hooked} with one",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+from functools import partial
 
 import torch
 from torch.utils.data import DataLoader, RandomSampler
@@ -20,7 +21,7 @@ from fallline.proof.experiments._measures import error_of
 def safe_globals_name_the_class() -> Measured:
     file = io.BytesIO()
     torch.save({"args": argparse.Namespace(lr=0.1), "weight": torch.ones(2)}, file)
-    refused, allowed = (error_of(lambda c=c: _load(file, c)) for c in (False, True))
+    refused, allowed = (error_of(partial(_load, file, allow)) for allow in (False, True))
     return Measured(
         sides={"as it is": {"raises": refused}, "with safe_globals": {"raises": allowed}},
         conclusion=f"a Namespace beside the weights: torch.load raises {refused}; within safe_globals([Namespace]) it raises {allowed}",

@@ -92,7 +92,7 @@ def _drift(weight: float) -> tuple[float, float]:
     x, y = torch.randn(128, 8), torch.randint(10, (128,))
     layer = nn.Linear(8, 10)
     with torch.no_grad():
-        layer.bias += 20
+        layer.bias.add_(20)
     optimizer = torch.optim.Adam(layer.parameters(), lr=0.1)
     for _ in range(300):
         logits = layer(x)

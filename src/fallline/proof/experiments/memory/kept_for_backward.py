@@ -103,7 +103,9 @@ def channels_last_is_a_layout() -> Measured:
     torch.manual_seed(0)
     conv, x = nn.Conv2d(3, 8, 3), torch.randn(2, 3, 8, 8)
     plain = conv(x)
-    conv, y = conv.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
+    y = x.to(memory_format=torch.channels_last)
+    with torch.no_grad():
+        conv.weight.data = conv.weight.to(memory_format=torch.channels_last)
     out = conv(y)
     kept = out.is_contiguous(memory_format=torch.channels_last)
     lost = not out.contiguous().is_contiguous(memory_format=torch.channels_last)
