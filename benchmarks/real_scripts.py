@@ -212,13 +212,15 @@ def broken(stage: Stage, real: Real, fault: Break) -> Shown:
     told = [
         (str(f["code"]), Path(str(f["path"])).name, f["line"])
         for f in ran.findings
-        if f["severity"] != "info" and str(f["code"]) not in real.judged
+        if (f["severity"] != "info" or f["code"] in fault.codes)
+        and str(f["code"]) not in real.judged
     ]
+    notes = {str(f["code"]) for f in ran.findings if f["severity"] == "info"}
     hit = [t for t in told if t[0] in fault.codes]
     exact = [t for t in hit if t[1] == path.name and t[2] == at[0]]
     others = sorted({f"{c}:{line}" for c, _, line in told if c not in fault.codes})
     verdict = (
-        exact[0][0]
+        exact[0][0] + " (a note)" * (exact[0][0] in notes)
         if exact
         else f"{hit[0][0]}, line {hit[0][2]} not {at[0]}"
         if hit

@@ -336,6 +336,9 @@ _CLASSIC = (
         "cleanrl/td3_continuous_action.py",
         ("cleanrl/td3_continuous_action.py", "cleanrl_utils"),
         "--env-id Pendulum-v1 --total-timesteps 1150 --learning-starts 1000 --no-cuda",
+        swaps=(  # gymnasium hands it out differently since
+            Swap('infos["final_observation"][idx]', 'infos.get("final_obs", next_obs)[idx]'),
+        ),
         path=(".",),
     ),
 )

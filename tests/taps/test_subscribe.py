@@ -227,7 +227,7 @@ class Steps:
     def __init__(self) -> None:
         self.count = 0
 
-    def before(self, optimizer: Any) -> None:
+    def before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self.count += 1
 
     def after(self, optimizer: Any) -> None:

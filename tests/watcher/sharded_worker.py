@@ -120,6 +120,31 @@ def one_shard_is_nan(model: Any, optimizer: Any, batches: Any, seen: list[float]
         optimizer.step()
 
 
+def clip_some(model: Any, optimizer: Any, batches: Any, seen: list[float]) -> None:
+    for x, _ in batches:
+        optimizer.zero_grad()
+        loss = loss_of(model, x)
+        loss.backward()
+        seen.append(loss.item())
+        for layer in model.modules():
+            if isinstance(layer, nn.Linear) and layer.out_features > 1:
+                nn.utils.clip_grad_norm_(layer.parameters(), LIMIT)  # FL114
+        optimizer.step()
+
+
+def clip_own_shards(model: Any, optimizer: Any, batches: Any, seen: list[float]) -> None:
+    for x, _ in batches:
+        optimizer.zero_grad()
+        loss = loss_of(model, x)
+        loss.backward()
+        seen.append(loss.item())
+        parts = [getattr(p.grad, "_local_tensor", p.grad) for p in model.parameters()]
+        norm = torch.stack([part.norm() for part in parts]).norm()
+        for part in parts:
+            part.mul_((LIMIT / (norm + 1e-6)).clamp(max=1.0))
+        optimizer.step()
+
+
 def sync(model: Any, on: bool) -> None:
     inner = getattr(model, "_orig_mod", model)
     if hasattr(inner, "set_requires_gradient_sync"):
@@ -152,7 +177,7 @@ def made(kind: str) -> nn.Module:
     return nn.parallel.DistributedDataParallel(model)
 
 
-def train(kind: str, loop: Any, folder: Path | None) -> tuple[list[float], list[Any]]:
+def train(kind: str, loop: Any, folder: Path | None) -> tuple[list[float], list[Any], str]:
     model = made(kind)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     torch.manual_seed(1 if kind == "tp" else dist.get_rank())
@@ -160,19 +185,22 @@ def train(kind: str, loop: Any, folder: Path | None) -> tuple[list[float], list[
     seen: list[float] = []
     if folder is None:
         loop(model, optimizer, batches, seen)
-        return seen, []
+        return seen, [], ""
     guard = "skip" if loop is one_shard_is_nan else "off"
     watching = fallline.watch(model, optimizer, out=folder, guard=guard)
     loop(model, optimizer, batches, seen)
     dist.barrier()  # both have written
     found = watching.stop()
-    return seen, [
-        [f.code, f.at.line, f.evidence.get("step"), f.evidence.get("rank")] for f in found
-    ]
+    said = " ".join(f.message for f in found)
+    return (
+        seen,
+        [[f.code, f.at.line, f.evidence.get("step"), f.evidence.get("rank")] for f in found],
+        said,
+    )
 
 
 LOOPS = (
-    right, clip_early, clip_late, never_cleared, wiped, undivided, always_synced, never_synced, one_shard_is_nan,
+    right, clip_early, clip_late, never_cleared, wiped, undivided, always_synced, never_synced, one_shard_is_nan, clip_some, clip_own_shards,
 )  # fmt: skip
 
 
@@ -184,12 +212,17 @@ def main(kinds: list[str], out: Path) -> None:
         result["hardware"] = cases(out)
     for kind in kinds:
         for loop in LOOPS:
-            bare, _ = train(kind, loop, None)
-            seen, found = train(kind, loop, out / f"{kind}-{loop.__name__}")
+            bare, *_ = train(kind, loop, None)
+            seen, found, said = train(kind, loop, out / f"{kind}-{loop.__name__}")
             finite = all(map(math.isfinite, seen))
             # a guard that keeps a NaN out changes what comes after it
             same = bare[:4] == seen[:4] if loop is one_shard_is_nan else bare == seen
-            result[f"{kind} {loop.__name__}"] = {"found": found, "same": same, "finite": finite}
+            result[f"{kind} {loop.__name__}"] = {
+                "found": found,
+                "same": same,
+                "finite": finite,
+                "said": said,
+            }
     if dist.get_rank() == 0:
         (out / "result.json").write_text(json.dumps(result))
     dist.destroy_process_group()

@@ -14,6 +14,8 @@ import fallline
 from fallline.events import Batch, Event, Forward, Step
 from fallline.taps.tap import switch
 from fallline.watcher import duty, pace, rest
+from fallline.watcher.progress import Progress
+from fallline.watcher.recording import Recording
 
 torch.set_num_threads(1)
 
@@ -25,7 +27,8 @@ class Clock:
         self.now, self.costs = 0.0, costs
         self.watched: list[bool] = []
         monkeypatch.setattr(pace.time, "thread_time", lambda: self.now)
-        monkeypatch.setattr(rest, "perf_counter", lambda: 0.0)  # a look takes no time
+        monkeypatch.setattr(rest, "thread_time", lambda: 0.0)  # a look takes no time
+        monkeypatch.setattr(Recording, "took", lambda recording, seconds: None)  # nor our threads
         monkeypatch.setattr(duty, "ALLOWANCE", 0.15)
 
     def update(self) -> None:
@@ -157,3 +160,39 @@ def test_epochs_and_batches_are_known_after_a_rest(
     events: list[Event] = watch._session.log.events
     batches = [e for e in events if isinstance(e, Batch)]
     assert any(e.last for e in batches) and any(e.last is False for e in batches[-32:])
+
+
+def test_what_our_threads_take_is_paid_back_before_more_is_watched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    progress, clock, beside = Progress(), [0.0], [0.0]
+    monkeypatch.setattr(pace.time, "thread_time", lambda: clock[0])
+    kept = pace.Pace(0.01, progress, lambda: beside[0])
+
+    def stretch(updates: int, seconds: float) -> None:
+        kept.begin()
+        progress.steps += updates
+        clock[0] += updates * seconds
+
+    def watched() -> int:
+        stretch(pace.STRETCH, 0.0011)
+        return kept.after_watching(guess=0.001, at_rest=0.0)[1]
+
+    def rested(updates: int) -> None:
+        stretch(updates, 0.001)
+        kept.after_resting()
+
+    rested(watched())
+    first = watched()
+    assert first == pytest.approx(
+        9 * pace.STRETCH, abs=1
+    )  # 0.1 ms each, of 0.01 that an update may
+    beside[0] += 0.01
+    rested(first)
+    second = watched()
+    assert second == pytest.approx(first + 1000, abs=2)
+    rested(100)  # somebody had to see an update
+    assert watched() == pytest.approx(second - 100 + first, abs=3)
+    rested(5000)
+    beside[0] += 10.0
+    assert watched() == pace.MOST_REST

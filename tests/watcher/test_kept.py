@@ -28,6 +28,31 @@ for x in torch.randn(12, 8, 4):
     average = 0.9 * average + 0.1 * loss  # FL401
 print(float(average))
 """,
+    # the loop only calls the function that keeps them; its own list is gone when it returns
+    "in_a_function": """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+history = {"losses": []}
+
+
+def update(x):
+    parts = []
+    for row in x:
+        parts.append(model(row).pow(2).mean())
+    optimizer.zero_grad()
+    loss = torch.stack(parts).mean()
+    history["losses"].append(loss)  # FL401
+    loss.backward()
+    optimizer.step()
+
+
+for x in torch.randn(12, 2, 4):
+    update(x)
+""",
     # gradients of what a hook has kept; the output of the model is used by nobody
     "attack": (Path(__file__).parent.parent / "scripts" / "attack_through_hooks.py").read_text(),
 }

@@ -24,6 +24,8 @@ FAULTS = {
     "undivided": {"FL104": "FL104"},
     "always_synced": {},  # FSDP2 without it keeps whole gradients: a choice between time and memory
     "never_synced": {"FL310": "FL310"},
+    "clip_some": {"FL114": "FL114"},
+    "clip_own_shards": {},
 }
 DDP = {"clip_early": {"FL301"}, "undivided": {"FL301"}, "always_synced": {"FL301"}, "never_synced": {"FL320"}}  # fmt: skip
 
@@ -83,6 +85,8 @@ def judge(result: dict[str, Any], kinds: list[str]) -> None:
         ]
         assert nan[0] == "FL621" and nan[2:] == [3, 1], nan
         assert result[f"{kind} one_shard_is_nan"]["finite"]
+        said = result[f"{kind} one_shard_is_nan"]["said"]
+        assert ("set this rank's shards of the gradient to zero" in said) == (kind != "ddp"), said
 
 
 # -- without processes ------------------------------------------------------------------------------------------

@@ -187,6 +187,55 @@ def rate_far_too_large() -> None:
         optimizer.step()
 
 
+def adapters_far_too_fast() -> None:
+    """The layer norm behind the adapters keeps the loss where it is, whatever becomes of them."""
+    down, up = nn.Linear(32, 4, bias=False), nn.Linear(4, 32, bias=False)
+    norm, head = nn.LayerNorm(32), nn.Linear(32, 40)
+    for part in (norm, head):
+        part.requires_grad_(False)
+    optimizer = torch.optim.AdamW([*down.parameters(), *up.parameters()], lr=20.0)
+    for _ in range(80):
+        x = torch.randn(64, 32)
+        loss = F.cross_entropy(head(norm(x + up(down(x)))), x.argmax(1))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def feature_of_a_zero() -> None:
+    model = nn.Sequential(nn.Linear(8, 16), nn.Sigmoid(), nn.Linear(16, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for update in range(12):
+        rows = torch.rand(64, 8)
+        if update == 6:
+            rows[3, 2] = 0.0
+        features = torch.log(rows)
+        loss = F.mse_loss(model(features), torch.ones(64, 1))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def rate_raised_once() -> None:
+    train_at(lambda update: 3.0 if update == 60 else 1e-3)
+
+
+def rate_raised_for_good() -> None:
+    train_at(lambda update: 3.0 if update >= 60 else 1e-3)
+
+
+def train_at(rate: Callable[[int], float]) -> None:
+    model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for update in range(120):
+        optimizer.param_groups[0]["lr"] = rate(update)
+        x = torch.randn(64, 8)
+        loss = F.mse_loss(model(x), 3 * x[:, :1])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
 def detached_part() -> None:
     encoder, head = nn.Linear(8, 16), nn.Linear(16, 4)
     optimizer = torch.optim.Adam([*encoder.parameters(), *head.parameters()], lr=0.01)
@@ -217,6 +266,10 @@ def half_of_the_model() -> None:
         (weights_put_back, "FL625", "in all of the 30 updates so far"),
         (evaluated_before_the_loop, "FL804", "eval() is still in effect"),
         (rate_far_too_large, "FL123", "The learning rate of 0.3 is far too large"),
+        (adapters_far_too_fast, "FL123", "The learning rate of 20 is far too large"),
+        (feature_of_a_zero, "FL623", "features holds a non-finite value at [3, 2] at update 6"),
+        (rate_raised_for_good, "FL624", "The learning rate rose from 0.001 to 3 at update 60."),
+        (rate_raised_once, "FL120", "The learning rate rose from 0.001 to 3 at update 60."),
         (detached_part, "FL122", "got no gradient"),
         (half_of_the_model, "FL126", "decoder.bias, decoder.weight receive gradients"),
     ],
@@ -225,6 +278,22 @@ def test_what_is_said(train: Callable[[], None], code: str, words: str) -> None:
     seen = watched(train)
     assert words in one(seen, code).message
     assert {f.code for f in seen.serious} == {code}
+
+
+def test_a_loss_that_grows_with_its_data_has_not_diverged() -> None:
+    def train() -> None:
+        model = nn.Linear(8, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for update in range(20):
+            x = torch.full((4, 8), update / 20)
+            loss = F.mse_loss(model(x), x[:, :1])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    seen = watched(train)
+    losses = [loss for _, loss in seen.run.tracks[0].losses()]
+    assert losses[-1] > 10 * losses[0] and not seen.serious
 
 
 def test_a_compiled_function_without_graph_breaks_can_be_watched() -> None:

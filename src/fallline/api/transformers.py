@@ -10,7 +10,7 @@ from fallline.api.library import Driver, Library
 from fallline.api.paper import Paper
 from fallline.api.torch.optimizer import emit_step
 from fallline.api.values import Const, Sequence, Tensor, Thing, Unknown, Value
-from fallline.events import ZeroGrad
+from fallline.events import Strength, ZeroGrad
 from fallline.syntax import Module
 from fallline.syntax.classes import base_classes, find_method
 
@@ -31,6 +31,16 @@ def _accelerator(paper: Paper, thing: Thing) -> Value | None:
     # the Trainer divides the loss itself, and tells its Accelerator not to
     made = thing.attrs["accelerator"] = paper.make("accelerator", None, window=1, syncing=True)
     return made
+
+
+def _creates(paper: Paper, thing: Thing) -> Value | None:
+    """`self.create_optimizer_and_scheduler(...)`, whoever calls it: the Trainer puts both into attributes of its own."""
+    if thing.cls is None or not _is_trainer(*thing.cls):
+        return None
+    optimizer = paper.make("optimizer", None, strength=Strength.INFERRED)
+    thing.attrs["optimizer"] = optimizer
+    thing.attrs["lr_scheduler"] = paper.make("scheduler", None, optimizer=optimizer.id)
+    return Unknown()
 
 
 def _train(paper: Paper, module: Module, cls: ast.ClassDef) -> None:
@@ -100,7 +110,10 @@ def _compute_loss(paper: Paper, me: Thing, call: Call) -> Value:
 
 
 LIBRARY = Library(
-    attributes={("object", "accelerator"): _accelerator},
+    attributes={
+        ("object", "accelerator"): _accelerator,
+        ("object", "create_optimizer_and_scheduler"): _creates,
+    },
     overridden={"compute_loss": _compute_loss},
     drivers=(
         Driver(_is_trainer, _train, "compute_loss"),

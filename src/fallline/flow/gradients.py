@@ -63,8 +63,10 @@ def begins_random(module: Module, node: ast.expr) -> bool:
     while isinstance(found, ast.Subscript):
         found = values_of(module).origin(found.value)
     if isinstance(found, ast.Call) and of_self(found.func) is not None:
-        found = values_of(module).origin(found.func)  # `self.embedding(labels)`
-    return _RANDOM.search(module.segment(found)) is not None
+        found = found.func  # `self.embedding(labels)`
+    cls, kept = module.class_(node), of_self(found)
+    made = module.attribute_values(cls, kept) if cls is not None and kept is not None else [found]
+    return all(_RANDOM.search(module.segment(value)) for value in made)
 
 
 def _fixed(module: Module, node: ast.Attribute) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from fallline.flow.calls import last_name, names_in
 from fallline.syntax import Module
-from fallline.syntax.nodes import methods_of, walk
+from fallline.syntax.nodes import is_name, methods_of, walk
 
-__all__ = ["appended_in_training_step", "not_detached_like_the_others"]
+__all__ = ["appended_in_training_step", "carried_over", "not_detached_like_the_others"]
 
 _SAME_GRAPH = frozenset("cpu mean sum float clone to max min std squeeze view reshape".split())
 _LIKE_THE_OTHERS = 3  # values of one dict that are detached, so that one that is not was forgotten
@@ -139,3 +140,58 @@ def appended_in_training_step(module: Module) -> Iterator[ast.Call]:
                         ast.Attribute(ast.Attribute(ast.Name("self")), "append"), [ast.Name(kept)]
                     ) if kept in returned:
                         yield node
+
+
+# What is carried from one call to the next on purpose: the state of a recurrent network, a memory, a cache.
+_STATE = re.compile(
+    r"hidden|state|mem|cache|(^|_)[hc]x?$|kv|past|buffer|queue|loss|penalty|history", re.IGNORECASE
+)
+_NO_GRAPH = re.compile(
+    r"detach|\.data\b|\.item\(|no_grad|argmax|\.long\(|\.int\(|bincount|one_hot|\bint\(|\bfloat\(|==|[<>]|\.size\(|\.shape|len\(|numel|numpy"
+)
+
+
+def carried_over(module: Module) -> Iterator[ast.Assign]:
+    """`self.running = 0.9 * self.running + 0.1 * x.mean()` in a module's forward: each call adds its graph to all those before."""
+    for cls in module.all(ast.ClassDef):
+        if not module.is_module_class(cls):
+            continue
+        for method in methods_of(cls):
+            if method.name == "forward" and not _without_graph(method):
+                yield from _carried(module, method)
+
+
+def _carried(module: Module, method: ast.FunctionDef) -> Iterator[ast.Assign]:
+    given = {a.arg for a in method.args.args[1:]}
+    for node in walk(method):
+        match node:
+            case ast.Assign(
+                [ast.Attribute(ast.Name("self"), name)], ast.BinOp() | ast.Call() | ast.IfExp()
+            ):
+                text = module.segment(node.value)
+                if f"self.{name}" not in text or _STATE.search(name) or _NO_GRAPH.search(text):
+                    continue
+                itself = any(
+                    isinstance(n, ast.Attribute) and n.attr == name and is_name(n.value, "self")
+                    for n in ast.walk(node.value)
+                )
+                if itself and _computed(module, node, given) and not _under_no_grad(module, node):
+                    yield node
+
+
+def _computed(module: Module, node: ast.Assign, given: set[str]) -> bool:
+    """Something in it is computed from what forward was given: `x.mean()`, or a name that stands for it."""
+    for name in names_in(node.value) - {"self"}:
+        if name in given and any(
+            isinstance(n, ast.Call) and name in names_in(n) for n in ast.walk(node.value)
+        ):
+            return True
+        made = [
+            up.value
+            for b in module.bindings(name, module.scope(node))
+            if isinstance(up := module.parent(b), ast.Assign)
+        ]
+        if made and not any(_NO_GRAPH.search(module.segment(v)) for v in made):
+            if any(names_in(v) & given and isinstance(v, ast.Call) for v in made):
+                return True
+    return False

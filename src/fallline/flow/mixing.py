@@ -25,7 +25,9 @@ def weighted_sums(module: Module) -> Iterator[tuple[ast.Call, int | None, int]]:
     """(softmax, how many dimensions it has, which of them is summed) of attention weights; -1 is the last of an unknown number."""
     for weights, dims, summed in _sums(module):
         softmax = _softmax(module, weights)
-        if softmax is not None and _is_attention(module, weights, softmax):
+        if softmax is not None and (
+            _is_attention(module, weights, softmax) or _looks_up(module, weights)
+        ):
             yield softmax, dims, summed
 
 
@@ -70,7 +72,7 @@ def _softmax(module: Module, node: ast.expr, depth: int = 4) -> ast.Call | None:
     """The softmax that a value is, also after a dropout; not where it was transposed or divided since."""
     found = values_of(module).origin(node)
     match found:
-        case ast.Call() if last_name(found) in {"softmax", "Softmax"}:
+        case ast.Call() if last_name(found) in {"softmax", "Softmax", "gumbel_softmax"}:
             return found
         case ast.Call(args=[inner, *_]) if "drop" in last_name(found).lower() and depth:
             return _softmax(module, inner, depth - 1)
@@ -89,3 +91,13 @@ def _is_attention(module: Module, weights: ast.expr, softmax: ast.Call) -> bool:
     return _ATTENTION.search(said) is not None and not _ASSIGNS.search(
         f"{said} {module.segment(softmax)}"
     )
+
+
+def _looks_up(module: Module, weights: ast.expr) -> bool:
+    """`einsum("b n h w, n d -> b d h w", one_hot, self.codebook.weight)`: soft choices of the rows of a table."""
+    match module.parent(weights):
+        case ast.Call(args=[*_, ast.Attribute(attr="weight") as table]) as call:
+            texts = [a.value for a in call.args if isinstance(a, ast.Constant)]
+            rows = str(texts[0]).partition("->")[0].rpartition(",")[2] if texts else ""
+            return table is not weights and len(_letters(rows)) == 2
+    return False

@@ -39,6 +39,7 @@ __all__ = ["range_of"]
 _INF = math.inf
 _DEEPEST = 24
 _DIVERGENCE = re.compile(r"(^|[_.])(kl|js)|KL|JS|[Dd]ivergence|[Ee]ntropy")
+_SPECTROGRAM = re.compile(r"torchaudio\.transforms\.(Mel)?Spectrogram")
 _OPERATORS: dict[str, ast.operator] = {
     **dict.fromkeys(("add",), ast.Add()),
     **dict.fromkeys(("sub", "subtract"), ast.Sub()),
@@ -201,6 +202,10 @@ class _Ranges:
                 return self._difference(node, left, right)
             case ast.Mult() if same(node.left, node.right):
                 return self._square(node.left)
+            case ast.Mult() if _are_masks(node):
+                return self._mask(
+                    node
+                )  # each leaves something out, and together they may leave nothing
             case ast.Mult() if left is None or right is None:
                 known = left or right
                 # zero stays zero whatever it is weighted by
@@ -360,6 +365,11 @@ class _Ranges:
         made = output_of(self.module, node.func, node)
         if made is not None:
             return Range(*OPERATIONS[made.op], made.op) if made.op in OPERATIONS else None
+        built = self.values.constructed(node.func)
+        if built is not None and _SPECTROGRAM.fullmatch(self.module.resolve(built.func) or ""):
+            return Range(
+                0.0, _INF, "spectrogram"
+            )  # silence, and every band that no frequency falls into
         written = self.module.segment(node.func)
         return Range(0.0, 1.0, f"the output of `{written}`") if MODEL.search(written) else None
 
@@ -414,3 +424,11 @@ class _Ranges:
 @lru_cache(maxsize=8)
 def _ranges_of(module: Module) -> _Ranges:
     return _Ranges(module)
+
+
+def _are_masks(product: ast.BinOp) -> bool:
+    """`mask * logits_mask`."""
+    match product:
+        case ast.BinOp(ast.Name(left), _, ast.Name(right)):
+            return is_mask(left) and is_mask(right)
+    return False

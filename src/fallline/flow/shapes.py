@@ -201,10 +201,25 @@ def _literal(module: Module, sizes: list[ast.expr]) -> Shape | None:
             sizes = elts
     if not sizes or any(isinstance(s, ast.Starred) for s in sizes):
         return None
-    if len(sizes) == 1 and module.number(sizes[0]) is None:
+    if len(sizes) == 1 and module.number(sizes[0]) is None and not _is_count(module, sizes[0]):
         return None  # a shape held in a name
     numbers = (module.number(s) for s in sizes)
     return Shape(tuple(None if n is None else int(n) for n in numbers))
+
+
+def _is_count(module: Module, node: ast.expr) -> bool:
+    """`len(x)`, `x.size(0)`, `x.shape[0]`, `x.size()[0]`: one number."""
+    match values_of(module).origin(node):
+        case ast.Call(ast.Name("len"), [_]) | ast.Call(
+            ast.Attribute(attr="size"), [ast.Constant()]
+        ):
+            return True
+        case ast.Subscript(
+            ast.Attribute(attr="shape") | ast.Call(ast.Attribute(attr="size"), []),
+            ast.Constant(int()),
+        ):
+            return True
+    return False
 
 
 def _of_operation(module: Module, call: ast.Call, name: str, depth: int) -> Shape | None:

@@ -7,10 +7,10 @@ or a loop could have changed it, the answer is "not known".
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
 
-from fallline.flow.calls import last_name, names_in, of_self
+from fallline.flow.calls import last_name, names_in, of_self, same
 from fallline.syntax import Module
 from fallline.syntax.nodes import below, is_name
 
@@ -153,10 +153,11 @@ class Values:
         return None
 
     def attribute(self, node: ast.Attribute) -> ast.expr | None:
-        """What `self.x` was set to, where the class sets it exactly once."""
+        """What `self.x` was set to, where the class sets it exactly once, or to the same thing on each device."""
         home = self.module.class_(node)
         found = self._attributes.get((id(home), node.attr), []) if home is not None else []
-        return found[0] if len(found) == 1 and not isinstance(found[0], ast.Attribute) else None
+        one = _agreed(found)
+        return one if isinstance(one, ast.expr) and not isinstance(one, ast.Attribute) else None
 
     @cached_property
     def _attributes(self) -> dict[tuple[int, str], list[ast.expr]]:
@@ -287,7 +288,8 @@ class Values:
                 inner = _unwrapped(inner)
             if not (is_name(inner, name.id)):
                 made.append(value)
-        return made[0] if len(made) == 1 and made[0] is not None else name
+        one = _agreed(made)
+        return one if one is not None else name
 
     def still_means(self, call: ast.Call, place: ast.AST) -> bool:
         """Whether the names in `call` still have at `place` the values they had where the call is written."""
@@ -304,6 +306,21 @@ class Values:
             for name in names_in(call)
             for b in self.module.bindings(name, scope)
         )
+
+
+def _agreed(values: Sequence[ast.expr | ast.arg | None]) -> ast.expr | ast.arg | None:
+    """The one value; of several, the last where all are written alike but for `.cuda()` and the like."""
+    if len(values) < 2:
+        return values[0] if values else None
+    inner: list[ast.AST] = []
+    for value in values:
+        here: ast.AST | None = value
+        while isinstance(here, ast.Call) and (within := _unwrapped(here)) is not None:
+            here = within
+        if not isinstance(here, ast.Call):
+            return None
+        inner.append(here)
+    return values[-1] if all(same(inner[0], other) for other in inner[1:]) else None
 
 
 def _unwrapped(call: ast.Call) -> ast.expr | None:

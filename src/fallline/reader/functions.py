@@ -22,7 +22,7 @@ from fallline.api.values import (
 from fallline.events import SamplerEpoch
 from fallline.reader.contexts import decorated
 from fallline.reader.machine import Machine
-from fallline.reader.relevance import acts, called_names, relevant
+from fallline.reader.relevance import acts, called_names, makes, relevant
 from fallline.reader.state import Frame
 from fallline.syntax import Module
 from fallline.syntax.nodes import children, walk
@@ -170,7 +170,7 @@ def _passed_over(machine: Machine, function: Function, given: list[Value]) -> bo
     if large is None:
         large = kept[node] = (
             sum(isinstance(n, ast.stmt) for n in walk(node)) > _LARGE
-            and called_names(function.module, node).isdisjoint(_MAKES)
+            and not makes(function.module, [node])
             and not acts(function.module, [node])
         )
     if not large:
@@ -183,8 +183,6 @@ def _passed_over(machine: Machine, function: Function, given: list[Value]) -> bo
     )
 
 
-# What a long function may make that its caller's loop goes over: without it nobody knows the sampler.
-_MAKES = frozenset({"DataLoader", "DistributedSampler"})
 _PROTOCOL = frozenset(
     {"model", "optimizer", "scaler", "scheduler", "accelerator", "fabric", "engine", "criterion"}
 )

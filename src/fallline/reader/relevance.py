@@ -17,6 +17,8 @@ __all__ = [
     "begins",
     "called_names",
     "called_under_no_grad",
+    "evaluates",
+    "makes",
     "only_frozen",
     "relevant",
     "steps_in",
@@ -39,6 +41,11 @@ _ACTS = frozenset(
 _STEPS = frozenset({"step", "optimizer_step", "minimize", "apply_gradients"})
 _TRAINS = frozenset(
     "backward manual_backward accumulate minimize training_step compute_loss".split()
+)
+_EVALUATES = frozenset({"eval"})
+# What a long function may make that its caller's loop goes over or trains: without it nobody knows the sampler or the shards.
+_MAKES = frozenset(
+    "DataLoader DistributedSampler DDP DistributedDataParallel FSDP FullyShardedDataParallel".split()
 )
 # What an execution on paper is begun for.
 _BEGINS = frozenset(
@@ -194,6 +201,16 @@ def steps_in(module: Module, nodes: Iterable[ast.AST]) -> bool:
     return relevant(module, nodes, _STEPS)
 
 
+def evaluates(module: Module, nodes: Iterable[ast.AST]) -> bool:
+    """Whether these statements put a model into eval mode."""
+    return relevant(module, nodes, _EVALUATES)
+
+
+def makes(module: Module, nodes: Iterable[ast.AST]) -> bool:
+    """Whether these statements make a loader, or wrap a model for several ranks."""
+    return relevant(module, nodes, _MAKES)
+
+
 def trains(module: Module, nodes: Iterable[ast.AST]) -> bool:
     """Whether these statements run a backward pass."""
     return relevant(module, nodes, _TRAINS)
@@ -249,6 +266,8 @@ _QUESTIONS = {
     _TRAINS: "trains",
     _BEGINS: "begins",
     _STEPS: "steps",
+    _MAKES: "makes",
+    _EVALUATES: "evaluates",
 }
 
 

@@ -19,6 +19,7 @@ from fallline.reader.relevance import (
     begins,
     called_names,
     called_under_no_grad,
+    evaluates,
     only_frozen,
     trains,
 )
@@ -143,7 +144,7 @@ def _repeatedly(
     machine: Machine, function: Function, node: ast.FunctionDef | ast.AsyncFunctionDef
 ) -> None:
     """Call a function as its unknown caller would: again, if it trains what it was given."""
-    if not trains(function.module, [node]) and "eval" not in called_names(function.module, node):
+    if not trains(function.module, [node]) and not evaluates(function.module, [node]):
         # a helper that neither trains nor evaluates: its caller decides whether autograd records
         machine.around.recording = False
     machine.around.unsure = called_under_no_grad(function.module, node) or only_frozen(

@@ -102,6 +102,9 @@ def _thing(machine: Machine, value: Thing, node: ast.For | ast.AsyncFor | None) 
             turns = lead.count
             return Stream("many", lambda i: lead.item(i % turns))
         return lead
+    if value.kind in {"optimizer", "scheduler"}:
+        # `self.optimizers`, given by someone: the same one in every iteration, not a new one each time
+        return Stream("exact", lambda i: value, 1)
     if value.kind in {"model", "criterion"}:
         # for layer in model: parts of the same parameters
         return Stream("items", lambda i: value, 1)

@@ -27,7 +27,7 @@ __all__ = ["Live", "LiveLine"]
 EVERY_SECONDS = 1.0
 # The numeric rules look at the run so far this often, and never longer than this share of the time.
 JUDGED_SECONDS = 5.0
-JUDGED_SHARE = 0.005
+JUDGED_SHARE = 0.002
 
 
 class Live:

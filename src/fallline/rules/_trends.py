@@ -16,6 +16,7 @@ __all__ = [
     "quantile",
     "sensitivity",
     "spread",
+    "update_ratio",
     "warming",
 ]
 
@@ -86,6 +87,21 @@ def sensitivity(sample: Any, loss: float) -> float:
     """By what share of itself the loss would change, to first order, if the weights changed by their own size."""
     weights = math.sqrt(sum(w * w for w in sample.column("weight") if w == w))
     return float(sample.total_norm() * weights / abs(loss)) if loss else math.inf
+
+
+def update_ratio(sample: Any, *, vectors: bool = False) -> float | None:
+    """What an update changed, as a share of the weights: the middle of the matrices, because vectors start at zero and grow from there.
+
+    `vectors`: those count where there are no matrices.
+    """
+    columns = zip(
+        sample.layout.parameters, sample.column("ratio"), sample.column("norm"), strict=True
+    )
+    known = [(p, r) for p, r, norm in columns if r == r and norm > 0]
+    ratios = [r for p, r in known if len(p.shape) >= 2]
+    if vectors and not ratios:
+        ratios = [r for p, r in known if p.count > 1]
+    return median(ratios) if ratios else None
 
 
 def warming(track: Any) -> bool:

@@ -21,6 +21,7 @@ from fallline.taps.parts import Whole
 from fallline.taps.patches import Patches, Wrapped
 from fallline.taps.tap import (
     Call,
+    Pulse,
     Tap,
     Topic,
     announced,
@@ -46,6 +47,7 @@ __all__ = [
     "StepCall",
     "StepPart",
     "ZeroGradCall",
+    "hear_end",
     "joined",
 ]
 
@@ -118,9 +120,58 @@ def joined() -> Iterator[None]:
         _after_step(first[0], (), {}, first[1])
 
 
-def _hook_steps(patches: Patches) -> None:
-    patches.on_removal(register_optimizer_step_pre_hook(_before_step).remove)
-    patches.on_removal(register_optimizer_step_post_hook(_after_step).remove)
+# Torch ignores what a hook behind a step returns: of all that takes three arguments and does nothing, this takes the least time.
+_nothing: Any = slice
+
+
+class _Hooks:
+    """Torch's hooks around every step. While the switch rests, only the pulse's own is left, in front."""
+
+    def __init__(self) -> None:
+        self._before: Any = None  # what torch removes them by
+        self._after: Any = None
+        self._awaited: int | None = (
+            None  # the optimizer whose step the pulse wants to hear the end of
+        )
+
+    def install(self, patches: Patches) -> None:
+        self._before = register_optimizer_step_pre_hook(_before_step)
+        self._after = register_optimizer_step_post_hook(_after_step)
+        patches.on_removal(self._before.remove)
+        patches.on_removal(self._after.remove)
+
+    def rest(self, pulse: Pulse | None) -> None:
+        alone = pulse is not None and _whole.plain
+        _put(self._before, pulse.before if pulse is not None and alone else _before_step)
+        _put(self._after, _nothing if alone else _after_step)
+
+    def hear_end(self, optimizer: Optimizer) -> None:
+        """The step that is about to be made: tell the pulse when it was."""
+        self._awaited = id(optimizer)
+        if _whole.plain:
+            _put(self._after, self.ended)
+
+    def ended(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """A step was made, at rest."""
+        if id(optimizer) != self._awaited:
+            return
+        self._awaited = None
+        if _whole.plain:
+            _put(self._after, _nothing)
+        if switch.pulse is not None:
+            switch.pulse.after(optimizer)
+
+
+def _put(handle: Any, hook: Any) -> None:
+    """In the place of the hook that is there. It stays the same entry, for torch may be going through them just now."""
+    hooks = handle.hooks_dict_ref() if handle is not None else None
+    if hooks is not None and handle.id in hooks:
+        hooks[handle.id] = hook
+
+
+_hooks = _Hooks()
+hear_end = _hooks.hear_end
+switch.hot.append(_hooks)
 
 
 def _patch_zero_grad(patches: Patches) -> None:
@@ -150,7 +201,7 @@ def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
     if switch.quiet or (thread.ident != get_ident() and thread.keeps_out()):
         pulse = switch.pulse
         if pulse is not None and thread.ident == get_ident() and not switch._silent:
-            pulse.before(optimizer)
+            pulse.before(optimizer, args, kwargs)
         if _whole.joins:
             _whole.first = (optimizer, caller())
         return None
@@ -193,9 +244,8 @@ def _after_step(
             _publish_part(STEP_PART.after, optimizer)
         return
     if switch.quiet or (thread.ident != get_ident() and thread.keeps_out()):
-        pulse = switch.pulse
-        if pulse is not None and thread.ident == get_ident() and not switch._silent:
-            pulse.after(optimizer)
+        if switch.pulse is not None and thread.ident == get_ident() and not switch._silent:
+            _hooks.ended(optimizer, args, kwargs)
         return
     call = new(StepCall)
     call.frame, call.optimizer, call.closure = here or caller(), optimizer, False
@@ -251,7 +301,7 @@ def _load_state_dict(original: Wrapped) -> Wrapped:
     return load_state_dict
 
 
-_steps = Tap(_hook_steps)
+_steps = Tap(_hooks.install)
 STEP = Topic(StepCall, _steps)
 STEP_PART = Topic(StepPart, _steps)
 CLOSURE = Topic(ClosureCall, _steps)

@@ -22,7 +22,13 @@ class Whole:
         self._made_by: dict[int, tuple[weakref.ref[Optimizer], weakref.ref[Optimizer]]] = {}
         self._stepping: set[int] = set()
         self.joins = False  # the steps that are made now are one
+        self._joined = False  # some were
         self.first: tuple[Optimizer, FrameType] | None = None  # of those, and where it was called
+
+    @property
+    def plain(self) -> bool:
+        """Every step so far was one of its own."""
+        return not self._made_by and not self._joined
 
     def made(self, optimizer: Optimizer) -> None:
         """Perhaps by the constructor of another one, which is still running."""
@@ -61,7 +67,7 @@ class Whole:
     def join(self) -> tuple[bool, tuple[Optimizer, FrameType] | None]:
         """Steps are one from here on; what was so before."""
         before = (self.joins, self.first)
-        self.joins, self.first = True, None
+        self.joins, self.first, self._joined = True, None, True
         return before
 
     def part(self, before: tuple[bool, tuple[Optimizer, FrameType] | None]) -> None:

@@ -17,8 +17,10 @@ from fallline.taps.thread import TrainingThread
 
 __all__ = [
     "Call",
+    "Hook",
     "Pulse",
     "Reached",
+    "Rests",
     "Subscription",
     "Switch",
     "Tap",
@@ -49,17 +51,26 @@ class Call:
 
 C = TypeVar("C", bound=Call)
 Handler = Callable[[C], Any]
+Hook = Callable[[Any, Any, Any], None]  # of torch, in front of a step
 # A call without the way through its constructor: the taps that every update passes set its attributes themselves, look
 # for its frame and ask whether it is published where they stand. A function of ours costs more than what it does there.
 new: Callable[[type[C]], C] = object.__new__
 
 
 class Pulse(Protocol):
-    """What is called around each step while nothing else of an update is published."""
+    """What counts steps while nothing else of an update is published."""
 
-    def before(self, optimizer: Any) -> None: ...
+    # in front of each step: all that is left in the way of an update, so it has to be short
+    before: Hook
 
-    def after(self, optimizer: Any) -> None: ...
+    def after(self, optimizer: Any) -> None:
+        """Behind a step whose end `before` has asked for (`optimizers.hear_end`)."""
+
+
+class Rests(Protocol):
+    """What goes out of the way while the switch rests."""
+
+    def rest(self, pulse: Pulse | None) -> None: ...
 
 
 class Switch:
@@ -74,7 +85,7 @@ class Switch:
         )
         self.inside = False  # in the forward pass of a model
         self.in_backward = False
-        self.hot: list[Tap] = []  # whose patches go away while it rests
+        self.hot: list[Rests] = []  # go out of the way while it rests
 
     @property
     def silent(self) -> bool:
@@ -91,7 +102,7 @@ class Switch:
         self.pulse = pulse
         self.quiet = self._silent or pulse is not None
         for tap in self.hot:
-            tap.rest(pulse is not None)
+            tap.rest(pulse)
 
 
 class Reached(BaseException):
@@ -160,10 +171,10 @@ class Tap:
     def add(self, topic: Topic[Any]) -> None:
         self._topics.append(topic)
 
-    def rest(self, rests: bool) -> None:
+    def rest(self, pulse: Pulse | None) -> None:
         """Nothing is published meanwhile."""
         if self._patches is not None:
-            if not rests:
+            if pulse is None:
                 self._patches.lay()
             elif not compiled():
                 self._patches.lift()

@@ -18,9 +18,8 @@ from fallline.taps.tap import Call, switch
 from fallline.watcher.emit import Emitter
 from fallline.watcher.guard import Guard
 from fallline.watcher.known import Known
-from fallline.watcher.pace import COMPARED, RECORDED, STRETCH, Pace
+from fallline.watcher.pace import STRETCH, Pace, guess
 from fallline.watcher.progress import Draft
-from fallline.watcher.recording import Recording
 from fallline.watcher.rest import Rest
 from fallline.watcher.window import Window
 
@@ -39,7 +38,6 @@ class Duty:
         draft: Draft,
         window: Window,
         guard: Guard,
-        recording: Recording,
         pace: Pace,
         rest: Rest,
         awaits: Callable[[], int | None],
@@ -50,7 +48,6 @@ class Duty:
         self._draft = draft
         self._window = window
         self._guard = guard
-        self._recording = recording
         self._pace = pace
         self._rest = rest
         self._awaits = awaits
@@ -62,23 +59,23 @@ class Duty:
 
     def stepped(self, call: Call, optimizer: Optimizer, compared: bool, closure: bool) -> None:
         """An update was watched."""
-        self._spent += COMPARED if compared else RECORDED
+        known = self._known.get(id(optimizer))
+        costs = guess(compared=compared, on_device=known is not None and known.on_device)
+        self._spent += costs
         if self._spent < ALLOWANCE:
             return
         self._left -= 1
-        if self._left <= 0 and not closure and self._recording.world == 1:
-            self._turn(call, optimizer, compared)
+        if self._left <= 0 and not closure and known is not None:
+            self._turn(call, optimizer, known, costs)
 
-    def _turn(self, call: Call, optimizer: Optimizer, compared: bool) -> None:
+    def _turn(self, call: Call, optimizer: Optimizer, known: Known, costs: float) -> None:
         """The end of a watched stretch."""
-        known, pace = self._known.get(id(optimizer)), self._pace
-        if known is None:
-            return
+        pace = self._pace
         if not pace.measures:
             pace.begin(on_device=known.on_device)
             self._left = STRETCH
             return
-        watched, rest = pace.after_watching(compared, self._rest.seconds)
+        watched, rest = pace.after_watching(costs, self._rest.seconds)
         left = self._awaits()
         if left is not None:
             if rest and left < STRETCH and left != self._awaited:  # it comes first

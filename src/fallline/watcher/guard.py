@@ -10,8 +10,8 @@ On an accelerator the answer stays on the device (`on_device`): a fused optimize
 gradients are set to zero, and the host reads the answer some updates later. Only where a bad update can be replayed is it waited
 for: in the first updates, and for a while after a bad one. "exact" and "stop" always wait.
 
-Several ranks decide alike without talking to each other: gradients that were all-reduced are the same everywhere, which update is
-looked at depends on its number and not on a clock, and what a late answer leads to happens a fixed number of updates later.
+Several ranks decide alike without talking to each other: gradients that were all-reduced are the same everywhere, all of them are
+looked at before every step, and what a late answer leads to happens a fixed number of updates later.
 """
 
 from __future__ import annotations
@@ -53,6 +53,11 @@ UNWATCHED = (
 # What the finding says about a bad update where the step does not take `found_inf`: "The guard ..."
 ZEROED = (
     "set the gradients of this update to zero; momentum and weight decay still acted on the weights"
+)
+# ... and where each rank holds shards, and sees a NaN only in its own
+OWN_SHARDS = (
+    "set this rank's shards of the gradient to zero (momentum and weight decay still acted on the weights); "
+    "ranks whose shards are finite applied their part of the update"
 )
 _sum, _item = Tensor.sum, Tensor.item
 _is_cpu = attrgetter("is_cpu")
@@ -103,6 +108,7 @@ class Guard:
         self._looked_at: list[Tensor] = []
         self._measured: tuple[Tensor, int] | None = None  # what a clip has just measured
         self._plans: dict[int, Plan] = {}  # by set of parameters
+        self._spread: dict[int, bool] = {}  # by set of parameters: whether each rank holds a part
         self._counted = Limit()
         self._acts: tuple[int, str] | None = None  # at which check the limit counts, and why
         # on an accelerator
@@ -172,6 +178,9 @@ class Guard:
         self, optimizer: torch.optim.Optimizer, index: int, held: int, gradients: list[Tensor]
     ) -> None:
         """One of these gradients is not finite."""
+        # shards: ranks that hold no NaN take this step, and optimizers that count their steps must agree
+        in_parts = _in_parts(optimizer, gradients, self._objects)
+        self._origin.guarded = OWN_SHARDS if in_parts and self.mode in ("skip", "exact") else None
         if self.resting:
             self._origin.noticed_late(index, True, UNWATCHED)
         else:
@@ -185,8 +194,7 @@ class Guard:
                 f"update {index}: a gradient is NaN or Inf, so the step was not taken (--guard stop); "
                 "the findings of this run say which operation made it"
             )
-        if _in_parts(optimizer, gradients, self._objects):
-            # shards: ranks that hold no NaN take this step, and optimizers that count their steps must agree
+        if in_parts:
             wipe([values_of(g) for g in gradients], torch.ones((), device=gradients[0].device))
         else:
             self._hold_back(optimizer)
@@ -255,7 +263,13 @@ class Guard:
         self._checks += 1
         self.flag, self.norm = look.flag, look.norm
         fused = getattr(optimizer, "_step_supports_amp_scaling", False)
-        self._origin.guarded = None if fused or self.mode == "off" else ZEROED
+        in_parts = self._spread.get(held)
+        if in_parts is None:
+            in_parts = self._spread[held] = _in_parts(optimizer, gradients, self._objects)
+        fused = fused and not in_parts  # a step that is left out is not counted either
+        self._origin.guarded = (
+            None if fused or self.mode == "off" else OWN_SHARDS if in_parts else ZEROED
+        )
         if self._checks <= self._waits_until and not self.resting:
             self._wait_for(optimizer, index, look)
         if self.mode == "off":

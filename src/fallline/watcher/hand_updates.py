@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from fallline.location import Location
+from fallline.replay.shards import local
 from fallline.runs.update import UpdateRow
 from fallline.taps.backward import BACKWARD, BackwardCall
 from fallline.taps.gradients import GRADIENT_READ, GradientRead, gradient_of
@@ -146,7 +147,7 @@ class HandUpdates:
 
 def _values(tensor: Tensor) -> Tensor:
     with torch.no_grad():
-        return tensor.detach().reshape(-1)[:16].clone()
+        return local(tensor.detach()).reshape(-1)[:16].clone()
 
 
 def _mean(losses: list[Any]) -> Any:

@@ -127,8 +127,9 @@ class Heartbeat:
 
     def _look(self) -> None:
         """Updates that are counted but not recorded (while watching rests) are updates too."""
-        if self._progress.steps != self._steps:
-            self._steps = self._progress.steps
+        steps = self._progress.steps + sum(self._progress.at_rest.values())
+        if steps != self._steps:
+            self._steps = steps
             self._last = max(self._last, time.time() - FLUSH_SECONDS)
 
     def _tell(self, folder: Path) -> None:

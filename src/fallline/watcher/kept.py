@@ -10,6 +10,7 @@ import ast
 import weakref
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from fallline.events import Event, Forward, Keep
@@ -91,52 +92,88 @@ class KeptGraphs:
 
 
 def keeper(at: Location) -> tuple[ast.stmt, How] | None:
-    """The statement in the loop around this line that stores a tensor past the iteration, and how."""
+    """The statement around this line that stores a tensor past the iteration, and how.
+
+    Looked for in the loop around the line; a function that a loop calls keeps only what it puts into something that outlives the call.
+    """
     statement = statement_at(at.path, at.line)
-    if statement is None:
+    around = enclosing(statement) if statement is not None else []
+    loop = next((up for up in around if isinstance(up, ast.For | ast.While)), None)
+    function = next((up for up in around if isinstance(up, ast.FunctionDef)), None)
+    scope = loop or function
+    if statement is None or scope is None:
         return None
-    loop = next((up for up in enclosing(statement) if isinstance(up, ast.For | ast.While)), None)
-    if loop is None:
-        return None
+    tainted = _tainted(statement, scope)
+    for node in sorted(_statements(scope), key=lambda n: n.lineno):
+        store = _store(node)
+        if store is None or not _keeps_graph(store.value):
+            continue
+        known = bool(_names_in(store.value) & tainted)
+        if known or (node is statement if loop is None else _calls(store.value)):
+            if loop is not None or function is None or _outlives(store.into, function):
+                return node, store.how
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Store:
+    """`into.append(value)`, `into += value`, `into[key] = value`."""
+
+    into: ast.expr
+    value: ast.expr
+    how: How
+
+
+def _statements(scope: ast.AST) -> list[ast.stmt]:
+    return [n for n in ast.walk(scope) if isinstance(n, ast.stmt)]
+
+
+def _tainted(statement: ast.stmt, scope: ast.AST) -> set[str]:
+    """The names of this statement, and of whatever is computed from them with their graph."""
     tainted = _names_in(statement)
-    for node in ast.walk(loop):
+    for node in ast.walk(scope):
         if (
             isinstance(node, ast.Assign)
             and _names_in(node.value) & tainted
             and _keeps_graph(node.value)
         ):
             tainted |= {n.id for t in node.targets for n in ast.walk(t) if isinstance(n, ast.Name)}
-    for node in sorted(
-        (n for n in ast.walk(loop) if isinstance(n, ast.stmt)), key=lambda n: n.lineno
-    ):
-        how = _stores(node, tainted)
-        if how is not None:
-            return node, how
+    return tainted
+
+
+def _store(node: ast.stmt) -> _Store | None:
+    match node:
+        case ast.Expr(
+            ast.Call(ast.Attribute(into, "append" | "extend" | "add" | "insert"), [*_, value])
+        ):
+            return _Store(into, value, "append")
+        case ast.AugAssign(into, ast.Add() | ast.Sub(), value):
+            return _Store(into, value, "add")
+        case ast.Assign([into], ast.BinOp() as value) if ast.unparse(into) in map(
+            ast.unparse, _terms(value)
+        ):
+            return _Store(into, value, "add")
+        case ast.Assign([ast.Subscript(into)], value):
+            return _Store(into, value, "assign")
     return None
 
 
-def _stores(node: ast.stmt, tainted: set[str]) -> How | None:
-    value: ast.AST | None = None
-    how: How = "append"
-    if (
-        isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Call)
-        and isinstance(node.value.func, ast.Attribute)
-    ):
-        if node.value.func.attr in ("append", "extend", "add", "insert") and node.value.args:
-            value, how = node.value.args[-1], "append"
-    elif isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add | ast.Sub):
-        value, how = node.value, "add"
-    elif isinstance(node, ast.Assign) and len(node.targets) == 1:
-        target = ast.unparse(node.targets[0])
-        if isinstance(node.value, ast.BinOp) and target in map(ast.unparse, _terms(node.value)):
-            value, how = node.value, "add"
-        elif isinstance(node.targets[0], ast.Subscript):
-            value, how = node.value, "assign"
-    if value is None or not _keeps_graph(value):
-        return None
-    calls = any(isinstance(n, ast.Call) for n in ast.walk(value))
-    return how if _names_in(value) & tainted or calls else None
+def _outlives(into: ast.expr, function: ast.FunctionDef) -> bool:
+    """Whether a container is still there when the function has returned: not a variable of its own."""
+    root: ast.AST = into
+    while isinstance(root, ast.Attribute | ast.Subscript):
+        root = root.value
+    if not isinstance(root, ast.Name):
+        return True
+    shared = {n for s in ast.walk(function) if isinstance(s, ast.Global | ast.Nonlocal) for n in s.names}  # fmt: skip
+    own = {
+        n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+    }
+    return root.id not in own - shared
+
+
+def _calls(value: ast.expr) -> bool:
+    return any(isinstance(n, ast.Call) for n in ast.walk(value))
 
 
 def _terms(value: ast.expr) -> Iterator[ast.expr]:

@@ -12,7 +12,7 @@ from fallline.events import Model
 from fallline.replay.shards import flattened_in_parts
 from fallline.runs.samples import ParameterInfo
 from fallline.watcher.facts import autocast_dtype
-from fallline.watcher.numbers import Numbers, describe_parameters
+from fallline.watcher.numbers import Numbers, describe_parameters, next_fingerprint
 from fallline.watcher.objects import Objects
 from fallline.watcher.recording import Recording
 from fallline.watcher.scalers import Scalers
@@ -51,6 +51,11 @@ class Measures:
                 numbers.refresh(named)
             self.numbers[name], self._held[name] = numbers, held
         return numbers
+
+    def awaits(self, counts: dict[str, int]) -> int | None:
+        """In how many updates the next one comes whose parameters are compared with those of other ranks."""
+        known = [(n, counts.get(name, 0)) for name, n in self.numbers.items() if n.fingerprints]
+        return min((next_fingerprint(index) - index for _, index in known), default=None)
 
     def _flattened(self, optimizer: torch.optim.Optimizer) -> bool:
         """It steps flat copies, in which no single parameter can be told apart."""

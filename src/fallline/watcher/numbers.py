@@ -28,7 +28,13 @@ from fallline.watcher.later import Sent, send
 if TYPE_CHECKING:
     from fallline.runs.update import UpdateRow
 
-__all__ = ["Numbers", "describe_parameters", "fingerprint_due", "gradient_sample"]
+__all__ = [
+    "Numbers",
+    "describe_parameters",
+    "fingerprint_due",
+    "gradient_sample",
+    "next_fingerprint",
+]
 
 # Seconds that may be spent per update even when the budget is smaller, in the first updates, where most mistakes show.
 EARLY_FLOOR_SECONDS = 50e-6
@@ -59,6 +65,13 @@ def fingerprint_due(index: int) -> bool:
     if index >= FINGERPRINT_EVERY:
         return index % FINGERPRINT_EVERY == 0
     return index < 4 or not index & ((1 << index.bit_length() - 2) - 1)
+
+
+def next_fingerprint(index: int) -> int:
+    """The first update from this one on before which parameters are compared."""
+    while not fingerprint_due(index):
+        index += 1
+    return index
 
 
 class Numbers:

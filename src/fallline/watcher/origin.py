@@ -313,7 +313,7 @@ class Origin:
         facts: dict[str, Any] = {"parameter": name, "replayed": way or None}
         if parameter.grad is not None:
             facts["gradient"] = describe(parameter.grad)
-        given = bad_input(self.capture)
+        given = bad_input(self.capture, story)
         if given is not None:  # a saturating layer kept the loss finite
             known = _facts(story) if story is not None else {}
             self._observe("FL623", event, known | facts | given, story.at if story else None)

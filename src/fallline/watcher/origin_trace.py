@@ -24,6 +24,7 @@ from fallline.replay.tensors import flat, keep_spelling, plain_base, plain_name,
 from fallline.taps.frames import is_user_file, place, shown_path
 
 __all__ = [
+    "WEIGHS",
     "BackwardTrace",
     "ForwardTrace",
     "Story",
@@ -47,6 +48,10 @@ _MEANT = frozenset(
         "scalar_tensor",
         "lift_fresh",
     }
+)
+# These weigh features, and no mask goes into them: there a -inf is as bad as any other infinity.
+WEIGHS = frozenset(
+    {"batch_norm", "conv1d", "conv2d", "conv3d", "group_norm", "layer_norm", "linear", "matmul"}
 )
 
 
@@ -147,10 +152,12 @@ class ForwardTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._count += 1
         name = func._schema.name
         stories = [s for s in known if s is not None]
-        bad = [s for s in stories if not s.meant]
+        weighs = plain_name(name, output) in WEIGHS
+        bad = [s for s in stories if weighs or not s.meant]
         if bad:
             # one that no operation has met before is met now: running statistics that the same NaN has spoilt come last
             first = min(bad, key=lambda s: s.order or self._count)
+            first.meant = False
             if first.leaf is not None and first.at is None:
                 self._place(first, name, before, output)  # the first operation that met it
             self.stories[key] = first

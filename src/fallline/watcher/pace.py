@@ -1,37 +1,56 @@
-"""How long an update takes, watched and at rest, and so how many of each the budget pays for."""
+"""How long an update takes, watched and at rest, and so how many of each the budget pays for.
+
+All that watching costs is a debt: what a watched update takes longer than one at rest, and what our own threads take beside it. Each
+update pays its part of the budget back, and nothing is watched before the debt is paid.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from statistics import median
 
 from fallline.watcher.progress import Progress
 
-__all__ = ["COMPARED", "FIRST_REST", "MOST_REST", "RECORDED", "STRETCH", "Pace"]
+__all__ = ["FIRST_REST", "MOST_REST", "STRETCH", "Pace", "guess"]
 
-# What an update costs that is recorded in full, and one that is compared, until it is measured.
+# What an update costs that is recorded in full, and one that is compared, until it is measured; on an accelerator more is handed out.
 RECORDED, COMPARED = 0.8e-3, 0.15e-3
+RECORDED_ON_DEVICE, COMPARED_ON_DEVICE = 1.6e-3, 0.6e-3
 STRETCH = 32  # updates in a row, at least
 FIRST_REST = 64
-MOST_REST = 8_192
+MOST_REST = 8_192  # a debt that is larger than this can pay is forgotten
 MEASURED_AGAIN = 2_048  # updates, where watching costs no more than it may
 REMEMBERED = 5  # stretches
 ENOUGH = 16  # updates, to say how long one takes
 FOR_WATCHING = 0.3  # of the budget, at least, however much the looks at rest take
+CLEARLY = 0.25  # of the budget: what is guessed to cost less need not be measured
+
+
+def guess(*, compared: bool, on_device: bool) -> float:
+    """Seconds that watching an update takes, as far as that is known before it is measured."""
+    if on_device:
+        return COMPARED_ON_DEVICE if compared else RECORDED_ON_DEVICE
+    return COMPARED if compared else RECORDED
 
 
 class Pace:
     """Of one process. A stretch is measured from `begin` to `after_watching` or `after_resting`."""
 
-    def __init__(self, budget: float, progress: Progress) -> None:
+    def __init__(self, budget: float, progress: Progress, beside: Callable[[], float]) -> None:
+        """`beside`: seconds that our own threads have taken so far."""
         self._budget = budget
         self._progress = progress
+        self._beside = beside
         self._clock = time.thread_time
         self._began: float | None = None
         self._first = 0  # steps before this stretch
         self._watched: deque[float] = deque(maxlen=REMEMBERED)  # seconds of an update
         self._rested: deque[float] = deque(maxlen=REMEMBERED)
+        self._may = 0.0  # seconds that an update pays back
+        self._owed = (0.0, 0.0)  # seconds that are not paid yet, and those of our threads till then
+        self._before = self._owed  # the last watched stretch
 
     @property
     def measures(self) -> bool:
@@ -55,31 +74,40 @@ class Pace:
         self._rested.clear()
         self._began = None
 
-    def after_watching(self, compared: bool, at_rest: float) -> tuple[int, int]:
-        """How many updates are watched from now on, and how many are not. `at_rest`: seconds that one of those takes of ours."""
+    def after_watching(self, guess: float, at_rest: float) -> tuple[int, int]:
+        """How many updates are watched from now on, and how many are not.
+
+        `guess`: seconds that watching an update takes, while nothing is measured. `at_rest`: those that one at rest takes of ours.
+        """
         self._watched.append(self._seconds())
+        self._before = self._owed
         update = median(self._watched)
         if not self._rested:
-            costs = COMPARED if compared else RECORDED
-            if costs <= self._budget * update:
+            if guess <= CLEARLY * self._budget * update:
                 return MEASURED_AGAIN, 0
             return STRETCH, FIRST_REST
         bare = median(self._rested)
         budget = self._budget * bare
-        costs, may = update - bare, max(budget - at_rest, FOR_WATCHING * budget)
-        if costs <= may:
+        self._may = may = max(budget - at_rest, FOR_WATCHING * budget)
+        over = update - bare - may
+        beside = self._beside()
+        debt, until = self._owed
+        debt += over * (self._progress.steps - self._first) + beside - until
+        self._owed = (min(max(debt, 0.0), MOST_REST * may), beside)
+        if over <= 0:
             return MEASURED_AGAIN, 0
-        share = may / costs
-        if share > 0.5:
-            return int(STRETCH * share / (1 - share)), STRETCH
-        return STRETCH, min(int(STRETCH * (1 - share) / max(share, 1e-9)), MOST_REST)
+        rest = int(self._owed[0] / max(may, 1e-12))
+        return (STRETCH, rest) if rest >= STRETCH else (int(STRETCH * may / over), STRETCH)
 
     def forget_last(self) -> None:
         """The watched stretch that was measured last is not over yet."""
         self._watched.pop()
+        self._owed = self._before
 
     def after_resting(self) -> None:
-        if self._progress.steps - self._first >= ENOUGH:
+        steps = self._progress.steps - self._first
+        self._owed = (max(self._owed[0] - steps * self._may, 0.0), self._owed[1])
+        if steps >= ENOUGH:
             self._rested.append(self._seconds())
 
     def _seconds(self) -> float:

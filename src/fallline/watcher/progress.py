@@ -28,6 +28,8 @@ class Progress:
     def __init__(self) -> None:
         self.steps = 0  # of all optimizers
         self.counts: dict[str, int] = {}  # updates by optimizer; the one stepped last comes last
+        # steps by id of the optimizer, since watching rests: they are in none of the others yet
+        self.at_rest: dict[int, int] = {}
         self.by_hand = 0  # updates without an optimizer
         self.by_hand_at: Location | None = None  # the last of them
         self.micro_batches = 0  # of the last update
@@ -36,7 +38,8 @@ class Progress:
     @property
     def updates(self) -> int:
         """The most updates that one optimizer has made; those made by hand where none steps."""
-        return max(self.counts.values(), default=self.by_hand)
+        made = max(self.at_rest.values(), default=0)
+        return max(self.counts.values(), default=self.by_hand) + made
 
 
 class Given(NamedTuple):

@@ -20,7 +20,6 @@ ALWAYS_WITHIN = 0.5  # of what is left of the budget
 FIRST = 32  # passes that are made before they are rationed
 FEW = 2
 MOST_RESTS = 1_000
-RESTS_ON_RANKS = 7  # where several ranks have to look at the same updates
 SMALL = 4_096  # elements
 
 
@@ -48,7 +47,7 @@ class Ration:
         if plan.looks < FIRST or not plan.few:
             return 0
         if self._recording.world > 1:
-            return RESTS_ON_RANKS
+            return 0  # ranks have to decide alike, whether they watch or rest
         left = left_for_looks(self._budget, update)
         if plan.seconds <= ALWAYS_WITHIN * left:
             return 0

@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from time import thread_time
 from typing import Any
 
 import torch
@@ -39,7 +40,7 @@ class Recorder:
 
     When `folder` already holds another run, a new one beside it is taken (`runs/a` → `runs/a-2`): see `.folder`.
     `listen(row)` is called in the background thread with each row after its tensors became numbers, `beat(folder, rank, world,
-    ended)` every few seconds.
+    ended)` every few seconds, `took` with the seconds of a processor that the thread has used.
     """
 
     def __init__(
@@ -51,11 +52,13 @@ class Recorder:
         *,
         listen: Callable[[UpdateRow], None] | None = None,
         beat: Callable[[Path, int, int, str], None] | None = None,
+        took: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         self.rank, self.world = rank, world
         self.dropped = 0
         self._listen = listen
         self._beat = beat
+        self._took = took
         self._status = ""  # how the run ended
         self._queue: deque[tuple[str, Any]] = deque()  # both ends of which are safe between threads
         self._pid = os.getpid()
@@ -138,6 +141,7 @@ class Recorder:
 
     def _work(self, meta: dict[str, Any]) -> None:
         self._guarded(lambda: self._open(meta))
+        before = 0.0
         while True:
             ending = self._closed
             batch = self._drain()
@@ -147,6 +151,9 @@ class Recorder:
             self._pulse()
             if ending:
                 break
+            now = thread_time()
+            self._took(now - before)
+            before = now
             self._wake.wait(FLUSH_SECONDS)
         if self._store is not None:
             self._guarded(self._store.close)

@@ -44,6 +44,7 @@ class Recording:
         self.spikes: Callable[[UpdateRow], None] | None = None  # looks at each row
         self.loggers: Any = None  # a LogThread, where numbers go to other tools as well
         self.heartbeat: Any = None  # a Heartbeat
+        self.beside = 0.0  # seconds of a processor that our own threads have taken
         self._opening = threading.Lock()
 
     def open(self) -> Recorder:
@@ -60,10 +61,16 @@ class Recording:
         if "argv" in meta:
             meta["argv"] = masked_words([str(word) for word in meta["argv"]])
         beat = self.heartbeat.beat if self.heartbeat is not None else None
-        recorder = Recorder(options.out, self.rank, self.world, meta, listen=self._row, beat=beat)
+        recorder = Recorder(
+            options.out, self.rank, self.world, meta, listen=self._row, beat=beat, took=self.took
+        )
         if self.loggers is not None and self.rank == 0:
             self.loggers.begin(recorder.folder)
         return recorder
+
+    def took(self, seconds: float) -> None:
+        """A thread of ours has worked for so long."""
+        self.beside += seconds
 
     def _row(self, row: UpdateRow) -> None:
         if self.spikes is not None:

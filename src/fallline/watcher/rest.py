@@ -1,14 +1,16 @@
 """Updates that nobody watches: their steps are counted, and the guard still looks at them.
 
-It looks at one small gradient, and now and then at all of them, as often as its part of the budget allows. On an accelerator it looks
-before every step.
+Counting is one short hook in front of each step; it calls for the rest of this only when a look is due or the rest is over. The guard
+looks at one small gradient, and now and then at all of them, as often as its part of the budget allows. On an accelerator, and where
+several ranks have to decide alike, it looks at all of them before every step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import isfinite
-from time import perf_counter
+from math import gcd, isfinite
+from threading import get_ident
+from time import thread_time
 from types import CodeType
 from typing import Any
 
@@ -18,7 +20,8 @@ from torch.optim import Optimizer
 from fallline.runs.update import UpdateRow
 from fallline.taps.frames import caller
 from fallline.taps.gradients import gradient_of
-from fallline.taps.tap import Call
+from fallline.taps.optimizers import hear_end
+from fallline.taps.tap import Call, Hook, thread
 from fallline.watcher.fuse import Fuse, GuardStop
 from fallline.watcher.guard import Guard
 from fallline.watcher.known import Known
@@ -31,9 +34,9 @@ from fallline.watcher.scalers import Scalers
 
 __all__ = ["Rest"]
 
-TAPS_SECONDS = 2e-6  # of an update at rest
+COUNT_SECONDS = 0.5e-6  # of an update at rest
 # Of the budget of an update: for looks at one gradient, and at all of them.
-FOR_ONE, FOR_ALL = 0.6, 0.2
+FOR_ONE, FOR_ALL = 0.3, 0.2
 TIMED = (
     16  # one of so many looks at one gradient is timed: two looks at the clock take a quarter of it
 )
@@ -42,7 +45,7 @@ OVERDUE = 256  # steps at which a rest ends wherever they are made
 
 
 class Rest:
-    """`before` and `after` each step, from the taps."""
+    """`before` each step, from torch's own hook; `after` those that something is to be done behind."""
 
     def __init__(
         self,
@@ -61,16 +64,17 @@ class Rest:
         self._guard = guard
         self._recording = recording
         self._fuse = fuse
+        self.before: Hook = self._stranger
         self._over: Callable[[], None] | None = None
-        self._left = 0  # updates
         self._site: tuple[int, CodeType, int] | None = None
-        self._made: dict[int, int] = {}  # by id of the optimizer: its steps
-        self._probe: Tensor | None = None
+        # steps since the rest began, the one it ends behind, and those of the next looks
+        self._tick = self._end = self._next_one = self._next_all = 0
+        self._granted = 1  # steps that are only counted, and the one behind them
+        # by id of the optimizer: a small parameter, and whether it is read as a list
+        self._probes: dict[int, tuple[Tensor | None, bool]] = {}
         self._probed = self._looked = 0.0  # seconds that a look at one gradient takes, and at all
         self._one = self._all = 1  # every so many updates
-        self._until_one = self._until_all = 0
         self._looks = -1
-        self._lists = False  # the one gradient is small enough to be read as a list
 
     def begin(
         self, call: Call, optimizer: Optimizer, left: int, budget: float, over: Callable[[], None]
@@ -78,111 +82,161 @@ class Rest:
         """After this step, for so many updates. `budget`: seconds of an update. `over` is called when the rest is."""
         frame = call.frame
         self._site = (id(optimizer), frame.f_code, frame.f_lasti)
-        self._left, self._over = left, over
+        self._over = over
+        self._tick, self._end = 0, left
         self._ration(optimizer, budget)
+        self._progress.at_rest = dict.fromkeys(self._known, 0)
+        self.before = self._counter(self._progress.at_rest)
+
+    def _counter(self, made: dict[int, int]) -> Hook:
+        """What is left in the way of an update. It has no more in it than it must."""
+        due, stranger = self._due, self._stranger
+        left = self._granted = 1
+
+        def count(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+            nonlocal left
+            try:
+                made[id(optimizer)] += 1
+            except KeyError:
+                stranger(optimizer, args, kwargs)
+                return
+            left -= 1
+            if left <= 0:
+                left = due(optimizer)
+
+        return count
 
     def _ration(self, optimizer: Optimizer, budget: float) -> None:
-        """How often the guard looks: on an accelerator always."""
+        """How often the guard looks: on an accelerator and on several ranks always."""
         known = self._known[id(optimizer)]
-        self._probe, self._looked = self._guard.probe(optimizer, known.held)
-        if known.on_device or len(self._known) > 1:
-            self._probe = None
-        if self._probe is not None:
-            self._lists = self._probe.dim() == 1 and self._probe.numel() <= FEW_ELEMENTS
-        self._one = 1 + int(self._probed / (FOR_ONE * budget)) if budget else MOST_REST
-        self._all = 1
-        if self._probe is not None:
-            self._all = 1 + int(self._looked / (FOR_ALL * budget)) if budget else MOST_REST
-        elif not known.on_device and budget:
-            self._all = 1 + int(self._looked / (FOR_ONE * budget))
-        self._until_one = self._until_all = 0
+        self._probes = {}
+        probe, self._looked = self._probe(optimizer)
+        self._one = self._every(self._probed, FOR_ONE * budget)
+        if known.on_device or self._recording.world > 1:
+            self._all = 1
+        else:
+            share = FOR_ALL if probe is not None else FOR_ONE
+            self._all = self._every(self._looked, share * budget)
+        self._next_one = self._next_all = 1
+
+    def _every(self, seconds: float, budget: float) -> int:
+        """Once in how many steps a look can be paid for; each of several optimizers gets its turn."""
+        every = 1 + int(min(seconds / budget, MOST_REST)) if budget else MOST_REST
+        while every > 1 and gcd(every, len(self._known)) != 1:
+            every += 1
+        return every
 
     @property
     def seconds(self) -> float:
         """Of ours, in an update that is not watched."""
-        return TAPS_SECONDS + self._probed / self._one + self._looked / self._all
+        return COUNT_SECONDS + self._probed / self._one + self._looked / self._all
 
     def settle(self) -> None:
         """Count the steps that were made."""
-        counts, progress = self._progress.counts, self._progress
-        for number, made in self._made.items():
+        progress = self._progress
+        made, progress.at_rest = progress.at_rest, {}
+        for number, steps in made.items():
             known = self._known.get(number)
             if known is not None:
-                counts[known.name] = counts.get(known.name, 0) + made
-            progress.steps += made
-            self._log.updates += made
-        self._made.clear()
+                progress.counts[known.name] = progress.counts.get(known.name, 0) + steps
+            progress.steps += steps
+            self._log.updates += steps
 
-    def before(self, optimizer: Optimizer) -> None:
-        """A step is about to be made."""
-        self._until_all -= 1
-        if self._until_all > 0:
-            self._until_one -= 1
-            if self._until_one > 0 or self._probe is None:
-                return
-            self._until_one = self._one
-            if self._timed():
-                return
-        self._until_all = self._all
-        self._look(optimizer)
+    # -- before a step -----------------------------------------------------------------------------------------
 
-    def _timed(self) -> bool:
-        """Whether the one small gradient is finite; now and then also how long it takes to find out."""
+    def _due(self, optimizer: Optimizer) -> int:
+        """A look is due, or the end. How many steps to count from here on."""
+        self._tick += self._granted
+        self._granted = 1
+        if get_ident() != thread.ident:
+            return 1  # another thread steps as well
+        tick = self._tick
+        if tick >= self._next_all or (tick >= self._next_one and not self._timed(optimizer)):
+            self._next_all = tick + self._all
+            self._look(optimizer)
+        if tick >= self._next_one:
+            self._next_one = tick + self._one
+        if tick >= self._end:
+            hear_end(optimizer)
+        self._granted = max(1, min(self._next_one, self._next_all, self._end) - tick)
+        return self._granted
+
+    def _stranger(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """An optimizer that never stepped while we watched: from here on we do."""
+        if get_ident() == thread.ident:
+            self._progress.steps += 1
+            self._log.updates += 1
+            self._end = self._tick
+            hear_end(optimizer)
+
+    def _timed(self, optimizer: Optimizer) -> bool:
+        """Whether one small gradient is finite; now and then also how long it takes to find out."""
         self._looks += 1
         if self._looks % TIMED:
-            return self._fine()
-        started = perf_counter()
-        fine = self._fine()
-        took = perf_counter() - started
+            return self._fine(optimizer)
+        started = thread_time()
+        fine = self._fine(optimizer)
+        took = thread_time() - started
         self._probed = min(took, 2 * self._probed) if self._probed else took
         return fine
 
-    def _fine(self) -> bool:
-        gradient = gradient_of(self._probe)
+    def _fine(self, optimizer: Optimizer) -> bool:
+        if id(optimizer) not in self._probes:
+            self._probe(optimizer)
+        probe, lists = self._probes[id(optimizer)]
+        gradient = gradient_of(probe) if probe is not None else None
         if gradient is None:
             return True
-        return isfinite(sum(gradient.tolist()) if self._lists else gradient.sum().item())
+        return isfinite(sum(gradient.tolist()) if lists else gradient.sum().item())
+
+    def _probe(self, optimizer: Optimizer) -> tuple[Tensor | None, float]:
+        """A parameter whose gradient is looked at, and what a look at all takes."""
+        probe, seconds = self._guard.probe(optimizer, self._known[id(optimizer)].held)
+        lists = probe is not None and probe.dim() == 1 and probe.numel() <= FEW_ELEMENTS
+        self._probes[id(optimizer)] = (probe, lists)
+        return probe, seconds
 
     def _look(self, optimizer: Optimizer) -> None:
         known = self._known.get(id(optimizer))
         if known is None or self._scalers.any or self._fuse.off:
             return
-        made = self._made.get(id(optimizer), 0)
+        made = self._progress.at_rest
         try:
-            index = self._progress.counts.get(known.name, 0) + made
+            index = self._progress.counts.get(known.name, 0) + made[id(optimizer)] - 1
             self._guard.look(optimizer, index, known.held)
+            if self._guard.holds:
+                hear_end(optimizer)
         except GuardStop:
+            made[id(optimizer)] -= 1  # which is not made
             raise
         except Exception as error:
             self._fuse.fail(error)
 
+    # -- after it ----------------------------------------------------------------------------------------------
+
     def after(self, optimizer: Optimizer) -> None:
         """A step was made."""
-        number = id(optimizer)
-        self._made[number] = self._made.get(number, 0) + 1
-        self._left -= 1
         if self._guard.holds:
             self._let_go(optimizer)
-        if self._left <= 0 and (number not in self._known or self._due(optimizer)):
+        stranger = id(optimizer) not in self._known
+        if self._tick >= self._end and (stranger or self._at_site(optimizer)):
             assert self._over is not None
             self._over()
-        elif number not in self._known or self._fuse.off:
-            self._left = 0  # one that was never stepped while we watched
 
     def _let_go(self, optimizer: Optimizer) -> None:
         """All gradients were looked at."""
         guard = self._guard
         flag, known = guard.flag, self._known[id(optimizer)]
-        made = self._made.get(id(optimizer), 1)
+        made = self._progress.at_rest.get(id(optimizer), 1)
         index = self._progress.counts.get(known.name, 0) + made - 1
         held_back = guard.release(optimizer)
         if flag is not None:
             guard.sent(index, known.held, sent_numbers([flag])[0], None)
         if held_back:
             self._recording.open().update(UpdateRow(index, known.name, skipped=True))
-            self._left = 0
+            self._end = self._tick
 
-    def _due(self, optimizer: Optimizer) -> bool:
+    def _at_site(self, optimizer: Optimizer) -> bool:
         frame = caller()
         here: Any = (id(optimizer), frame.f_code, frame.f_lasti)
-        return here == self._site or self._left < -OVERDUE
+        return here == self._site or self._tick > self._end + OVERDUE

@@ -129,12 +129,13 @@ class Session:
 
         def awaits() -> int | None:
             """In how many updates one comes that somebody has to see."""
-            known = [n for n in (self.trail.awaits(), hardware.awaits()) if n is not None]
-            return min(known, default=None)
+            awaited = (self.trail.awaits(), hardware.awaits(), measures.awaits(progress.counts))
+            return min((n for n in awaited if n is not None), default=None)
 
         known: dict[int, Known] = {}
         self.duty = duty = Duty(
-            known, emitter, draft, window, guard, recording, Pace(options.budget, progress),
+            known, emitter, draft, window, guard,
+            Pace(options.budget, progress, lambda: recording.beside),
             Rest(known, log, progress, scalers, guard, recording, fuse), awaits,
         )  # fmt: skip
         waits = Waits(emitter, progress, taps)

@@ -200,7 +200,20 @@ def _set_epoch(paper: Paper, sampler: Thing, call: Call) -> Value:
     return NONE
 
 
+def _itself(paper: Paper, thing: Thing, call: Call) -> Value:
+    """`self.optimizers.values()`: what is called so may be several, kept by name; one stands for them."""
+    return thing
+
+
+def _by_name(paper: Paper, thing: Thing, call: Call) -> Value:
+    return Sequence([Sequence([Unknown("name"), thing])])
+
+
 METHODS: dict[tuple[str, str], Method] = {
+    ("optimizer", "values"): _itself,
+    ("optimizer", "items"): _by_name,
+    ("scheduler", "values"): _itself,
+    ("scheduler", "items"): _by_name,
     ("optimizer", "zero_grad"): _zero_grad,
     ("optimizer", "step"): _step,
     ("optimizer", "add_param_group"): _add_group,

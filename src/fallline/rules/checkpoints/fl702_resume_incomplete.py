@@ -18,6 +18,7 @@ from fallline.flow.checkpoints import (
     uses,
 )
 from fallline.flow.handed import handed_saves, left_unrestored
+from fallline.flow.restores import not_handed_over, replaced_by_its_state, updated_in_a_copy
 from fallline.rule import Rule
 from fallline.syntax import Module
 
@@ -232,6 +233,7 @@ def train(model, optimizer, loader, epochs, resume, weights):
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         if b"load" not in module.source.text.encode():
             return
+        yield from self._check_lost(module)
         for load, name in left_unrestored(module):
             yield self.finding(
                 module.location(load),
@@ -279,6 +281,25 @@ def train(model, optimizer, loader, epochs, resume, weights):
                     saved=sorted(saved.entries),
                     restored=sorted(loaded.keys),
                 )
+
+    def _check_lost(self, module: Module) -> Iterator[Finding]:
+        """What is loaded and goes nowhere."""
+        for call in updated_in_a_copy(module):
+            yield self.finding(
+                module.location(call),
+                "state_dict() returns a new dict, so updating it leaves the parameters as they were and what was loaded is lost. Call load_state_dict() with it.",
+            )
+        for call, role in not_handed_over(module):
+            yield self.finding(
+                module.location(call),
+                f"This resume is given the optimizer but not the {role}, which it could restore too, so the {role} starts again. Hand it over.",
+                severity=Severity.WARNING,
+            )
+        for statement, name in replaced_by_its_state(module):
+            yield self.finding(
+                module.location(statement),
+                f"`{name}` is replaced by the dict that its state_dict() was saved as, so there is no {name} to train any more. Call `load_state_dict` with it.",
+            )
 
     def _check_handed(self, module: Module, resumed: list[Loaded]) -> Iterator[Finding]:
         """A helper writes the file: it holds what the helper is handed, under names of its own."""

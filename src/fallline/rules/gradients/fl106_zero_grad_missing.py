@@ -69,8 +69,9 @@ class ZeroGradMissing(Rule):
     def refutes(self, trace: Trace) -> Iterator[Location]:
         """Gradients that some setting clears are cleared on purpose in that one only."""
         for mine, carried in _carried(trace):
-            if not is_habit(carried, _NEVER) and not _is_leaky(trace, mine):
-                yield from {b.seen_from(w.update.step) for w in mine for b in w.alive}
+            if not is_habit(carried, _NEVER):
+                whole = [w for w in mine if not w.leaked]
+                yield from {b.seen_from(w.update.step) for w in whole[1:] for b in w.alive}
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
         step = lone_statement(module, finding.related.get("step"))

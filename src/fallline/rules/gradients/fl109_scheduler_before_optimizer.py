@@ -41,7 +41,7 @@ class SchedulerBeforeOptimizer(Rule):
             if step is None or step.order < advance.order:
                 continue
             if not _within_update(trace, advance, step) and (
-                hidden or step.via == "framework" or not _in_the_loop(trace, advance, step)
+                hidden or _out_of_sight(advance, step) or not _in_the_loop(trace, advance, step)
             ):
                 continue
             each_batch = advance.per == "batch"
@@ -166,6 +166,11 @@ def _first_step(trace: Trace, advance: SchedulerStep) -> Step | None:
     if len(candidates) != 1 or (trace.live and candidates[0] in trace.by_framework):
         return None
     return trace.of(Step).where(lambda e: e.optimizer == candidates[0]).first
+
+
+def _out_of_sight(advance: SchedulerStep, step: Step) -> bool:
+    """A framework steps, and not in the function that advances the schedule: what comes first is the framework's choice."""
+    return step.via == "framework" and step.at.function != advance.at.function
 
 
 def _within_update(trace: Trace, advance: SchedulerStep, step: Step) -> bool:

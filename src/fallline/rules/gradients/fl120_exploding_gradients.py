@@ -9,8 +9,11 @@ from typing import Any
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
 from fallline.rules._trends import finite, median, progress, quantile, spread
+from fallline.rules.numerics._spike import causes
 
 __all__ = ["ExplodingGradients"]
+
+_SETTINGS = ("learning-rate", "loss-scale")  # a cause among these is the user's own doing
 
 
 class ExplodingGradients(Rule):
@@ -116,10 +119,14 @@ for update in range(60):
     def _report(
         self, track: Any, index: int, norm: float, recent: float, harm: dict[str, Any]
     ) -> Finding:
+        changed = [c["text"] for c in causes(track, index, None) if c["cause"] in _SETTINGS]
+        advice = (
+            changed[0] if changed else "Clip the norm before the step, or lower the learning rate."
+        )
         return self.finding(
             track.at,
             f"Gradients exploded at update {index}: norm {norm:.3g} is {norm / recent:.0f} times the recent {recent:.3g}, "
-            f"and the loss went from {_shown(harm['loss_before'])} to {_shown(harm['loss_after'])}. Clip the norm before the step, or lower the learning rate.",
+            f"and the loss went from {_shown(harm['loss_before'])} to {_shown(harm['loss_after'])}. {advice}",
             step=index,
             norm=norm,
             recent_norm=recent,

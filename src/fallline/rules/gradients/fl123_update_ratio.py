@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
-from fallline.rules._trends import Progress, finite, median, progress, sensitivity, warming
+from fallline.rules._trends import (
+    Progress,
+    finite,
+    median,
+    progress,
+    sensitivity,
+    update_ratio,
+    warming,
+)
 
 __all__ = ["UpdateRatio"]
 
@@ -17,6 +26,7 @@ class UpdateRatio(Rule):
     code = "FL123"
     name = "update-ratio"
     severity = Severity.WARNING
+    yields_to = ("FL133",)
     what = "The size of the updates over the size of the weights is outside its healthy band, and the loss has not improved."
     why = (
         "Updates above a tenth of the weights overwrite more and more of what was learned; updates below a millionth change nothing.\n"
@@ -61,6 +71,8 @@ for update in range(80):
     least_samples = 8
     share = 0.8  # of the samples
     high_samples = 5  # in a row
+    outgrown = 50.0  # times its size at the start, in the middle of the matrices
+    hardly = 0.2  # share of the loss
     improvement = 0.02  # a loss that fell by this share since the start moves well enough
     whole_run = (
         1e-3  # ratios summed over the run: below, nothing the updates did can show in the loss
@@ -70,7 +82,7 @@ for update in range(80):
     def check_series(self, run: Any) -> Iterator[Finding]:
         for track in run.tracks:
             samples = track.samples
-            ratios = [r for r in map(_ratio, samples) if r is not None]
+            ratios = [r for r in map(update_ratio, samples) if r is not None]
             if (
                 len(ratios) < self.least_samples
                 or samples[-1].index - samples[0].index < self.least_updates - 1
@@ -79,8 +91,10 @@ for update in range(80):
             trend = progress([loss for _, loss in track.losses()])
             if math.isnan(trend.before):
                 continue
-            if (ratio := self._overwriting(ratios)) is not None and _no_better(track):
-                yield self._report(track, "large", ratio, self.high, trend)
+            ratio = self._overwriting(ratios)
+            if ratio is not None and (_no_better(track) or self._outgrown(samples, trend)):
+                first = replace(trend, before=finite([loss for _, loss in track.losses()])[0])
+                yield self._report(track, "large", ratio, self.high, first)
             elif self._rests(track, ratios, trend):
                 yield self._report(track, "small", median(ratios), self.low, trend)
 
@@ -92,6 +106,11 @@ for update in range(80):
             if len(stretch) == self.high_samples:
                 return median(stretch)
         return None
+
+    def _outgrown(self, samples: list[Any], trend: Progress) -> bool:
+        """Nothing is left of the weights that the run began with, and the loss has hardly fallen: adapters, which a model can ignore."""
+        growth = _growth(samples[0], samples[-1])
+        return growth is not None and growth >= self.outgrown and trend.fall < self.hardly
 
     def _rests(self, track: Any, ratios: list[float], trend: Progress) -> bool:
         """The whole run, not its end: a rate that has decayed is small on purpose."""
@@ -112,7 +131,7 @@ for update in range(80):
         return self.finding(
             track.at,
             f"The learning rate{named} is far too {verdict}: an update changes the weights by {ratio:.2g} of their size (about 1e-3 is usual), and the "
-            f"loss does not fall ({trend.before:.4g} → {trend.after:.4g}). {change} it by a factor of {_factor(ratio):,}.",
+            f"loss {_moves(trend)} ({trend.before:.4g} → {trend.after:.4g}). {change} it by a factor of {_factor(ratio):,}.",
             step=track.samples[-1].index,
             ratio=ratio,
             threshold=limit,
@@ -124,22 +143,28 @@ for update in range(80):
         )
 
 
+def _moves(trend: Progress) -> str:
+    return "hardly falls" if trend.after < trend.before else "does not fall"
+
+
 def _factor(ratio: float) -> int:
     """The power of ten that brings the ratio near its usual size."""
     apart = abs(math.log10(ratio / 1e-3)) if ratio > 0 else 3.0
     return int(10 ** min(max(math.floor(apart), 1), 6))
 
 
+def _growth(first: Any, last: Any) -> float | None:
+    """How many times its size at the start the middle one of the matrices has; None where they are not the same ones."""
+    if first.layout is not last.layout:
+        return None
+    columns = zip(
+        first.layout.parameters, first.column("weight"), last.column("weight"), strict=True
+    )
+    grown = [now / start for p, start, now in columns if len(p.shape) >= 2 and start > 0]
+    return median(grown) if grown else None
+
+
 def _no_better(track: Any) -> bool:
     """Whether the loss is, in the end, where it was before the first update, or above."""
     losses = finite([loss for _, loss in track.losses()])
     return median(losses[-max(3, len(losses) // 10) :]) >= losses[0]
-
-
-def _ratio(sample: Any) -> float | None:
-    """The middle of the matrices' ratios: vectors start at zero and grow from there."""
-    columns = zip(
-        sample.layout.parameters, sample.column("ratio"), sample.column("norm"), strict=True
-    )
-    ratios = [r for p, r, norm in columns if len(p.shape) >= 2 and r == r and norm > 0]
-    return median(ratios) if ratios else None

@@ -66,10 +66,18 @@ class ScheduleLengthWrong(Rule):
     )
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
-        if any(n == "accelerate" or n.startswith("accelerate.") for n in module.imports.values()):
-            return  # its schedulers count by themselves
+        prepared = _prepared(module)
         for call, length in _schedules(module):
             written = _expanded(module, length)
+            if _target(module, call) in prepared:  # Accelerate's schedulers count by themselves
+                if _counted_before_the_split(module, call, length, prepared):
+                    yield self.finding(
+                        module.location(call),
+                        f"The schedule's length `{module.segment(length)}` counts the batches of the loader before prepare() splits it over the processes, and is multiplied by their number, "
+                        "so with several processes the run ends long before the schedule does. Divide the number of batches by `num_processes` first",
+                        severity=Severity.INFO,
+                    )
+                continue
             if _in_micro_batches(module, call, written):
                 yield self.finding(
                     module.location(call),
@@ -214,13 +222,76 @@ def _schedules(module: Module) -> Iterator[tuple[ast.Call, ast.expr]]:
                 yield call, length
 
 
+def _prepared(module: Module) -> dict[str, int]:
+    """What Accelerate prepares: names, and the first line where it does."""
+    found: dict[str, int] = {}
+    if any(n == "accelerate" or n.startswith("accelerate.") for n in module.imports.values()):
+        for call in module.method_calls("prepare"):
+            for given in call.args:
+                name = last_name(given)
+                found[name] = min(call.lineno, found.get(name, call.lineno))
+    return found
+
+
+def _target(module: Module, call: ast.Call) -> str:
+    """The name that a schedule is given."""
+    match module.parent(call):
+        case ast.Assign([target]):
+            return last_name(target)
+    return ""
+
+
+def _counted_before_the_split(
+    module: Module, call: ast.Call, length: ast.expr, prepared: dict[str, int]
+) -> bool:
+    """`max_steps * num_processes`, where `max_steps` was computed from `len(loader)` and the loader is prepared later."""
+    match length:
+        case ast.BinOp(steps, ast.Mult(), processes) if "num_processes" in module.segment(
+            processes
+        ):
+            written = _expanded(module, steps) + [
+                node
+                for value in _set_before(module, steps, call)
+                for node in _expanded(module, value)
+            ]
+        case _:
+            return False
+    early = [
+        of
+        for of in _lengths(written)
+        if of.lineno <= call.lineno < prepared.get(module.segment(of), 0)
+    ]
+    return bool(early) and "num_processes" not in _names(written)
+
+
+def _set_before(module: Module, name: ast.expr, call: ast.Call) -> list[ast.expr]:
+    """What `args.max_train_steps` was set to above a call, in the same function."""
+    return [
+        a.value
+        for a in module.all(ast.Assign)
+        if a.lineno < call.lineno
+        and module.function(a) is module.function(call)
+        and any(same(t, name) or ast.unparse(t) == ast.unparse(name) for t in a.targets)
+    ]
+
+
+def _pieces(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of an expression; how what `len()` is asked of was made says nothing about the count."""
+    yield node
+    if not (
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "len"
+    ):
+        for child in ast.iter_child_nodes(node):
+            yield from _pieces(child)
+
+
 def _expanded(module: Module, node: ast.expr) -> list[ast.AST]:
     """The nodes of an expression, with those of what its names stand for."""
     found: list[ast.AST] = []
     queue: list[tuple[ast.expr, int]] = [(node, 0)]
     while queue and len(found) < 400:
         here, depth = queue.pop()
-        for inner in ast.walk(here):
+        for inner in _pieces(here):
             found.append(inner)
             if isinstance(inner, ast.Name | ast.Attribute) and depth < _DEEPEST:
                 made = values_of(module).origin(inner)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fallline.finding import Finding, Severity
-from fallline.flow.calls import last_name, names_in, returned, same
+from fallline.flow.calls import last_name, names_in, of_self, returned, same
 from fallline.flow.losses import differentiated, in_loss, loss_calls
 from fallline.flow.makers import called_function
 from fallline.flow.modules import is_module, looks_like_model
@@ -308,5 +308,8 @@ def _is_network(module: Module, func: ast.expr) -> bool:
 
 
 def _is_own_function(module: Module, func: ast.expr) -> bool:
-    """A function or method of this file, which may well compute its result without a graph."""
-    return last_name(func) in {name.rpartition(".")[2] for name in module.functions}
+    """A function or method of this file, also as an attribute (`self.act = self.act_greedily`): it may well compute without a graph."""
+    own = {name.rpartition(".")[2] for name in module.functions}
+    cls, kept = module.class_(func), of_self(func)
+    values = module.attribute_values(cls, kept) if cls is not None and kept is not None else []
+    return last_name(func) in own or any(of_self(value) in own for value in values)

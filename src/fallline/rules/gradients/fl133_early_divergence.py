@@ -7,7 +7,8 @@ from typing import Any
 
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
-from fallline.rules._trends import finite, median
+from fallline.rules._trends import finite, median, update_ratio
+from fallline.rules.numerics._spike import rises
 
 __all__ = ["EarlyDivergence"]
 
@@ -56,7 +57,7 @@ for update in range(24):
     early = 100  # updates
     least_updates = 10
     growth = 10.0  # times the loss at the start
-    ratio = 0.05  # of a weight's norm, changed by one update
+    ratio = 0.3  # of the weights' norm, changed by one update: data that grows makes a loss grow, too, and no such updates
 
     def check_series(self, run: Any) -> Iterator[Finding]:
         for track in run.tracks:
@@ -67,9 +68,20 @@ for update in range(24):
             start, now = losses[0], median(losses[-5:])
             if start <= 0 or now < self.growth * start or self._back(track, now):
                 continue
-            ratios = finite([r for s in track.samples[:20] for r in s.column("ratio")])
-            if median(ratios) >= self.ratio:
-                yield self._told(track, start, now, median(ratios))
+            ratio = self._largest(track)
+            if ratio >= self.ratio and not self._raised(track, start):
+                yield self._told(track, start, now, ratio)
+
+    def _largest(self, track: Any) -> float:
+        """The largest early update, as a share of the weights: they soon grow, and the same updates look small."""
+        early = [s for s in track.samples if s.index < self.early]
+        return max(finite([update_ratio(s, vectors=True) for s in early]), default=0.0)
+
+    def _raised(self, track: Any, start: float) -> bool:
+        """The loss was fine until the learning rate was raised, which FL120 and FL624 say."""
+        raised = max((i for i in rises(track) if i >= self.least_updates), default=0)
+        before = finite([loss for index, loss in track.losses() if index <= raised])
+        return raised > 0 and median(before[-5:]) < self.growth * start
 
     def _back(self, track: Any, high: float) -> bool:
         """The run has come down again since."""
@@ -83,7 +95,7 @@ for update in range(24):
         return self.finding(
             track.loss_at,
             f"The loss grows from {start:.4g} to {now:.4g} in the first {updates} updates: with a learning rate{named}, one update changes "
-            f"a weight by {ratio:.0%} of its size. Lower the learning rate by a factor of 10 to 100.",
+            f"the weights by up to {ratio:.2g} times their size. Lower the learning rate by a factor of 10 to 100.",
             step=updates - 1,
             loss_before=start,
             loss_after=now,

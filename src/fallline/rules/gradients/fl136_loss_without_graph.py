@@ -326,7 +326,7 @@ def _terms(value: ast.expr) -> Iterator[ast.expr]:
             yield from _terms(left)
             yield from _terms(right)
         case ast.BinOp(left, ast.Mult(), right):
-            yield from (s for s in (left, right) if isinstance(s, ast.Call | ast.Name))
+            yield from (t for side in (left, right) if isinstance(side, ast.Call) for t in (side,))
         case _:
             yield value
 
@@ -349,11 +349,10 @@ def _cut_loss(module: Module, term: ast.expr) -> ast.expr | None:
 
 def _cut_inputs(module: Module, term: ast.expr) -> ast.expr | None:
     """A loss of predictions that were cut and of targets that are data: what was cut."""
-    made = values_of(module).origin(term)
-    if not isinstance(made, ast.Call) or id(made) not in _losses_of(module):
+    if not isinstance(term, ast.Call) or id(term) not in _losses_of(module):
         return None
-    given = module.argument(made, 0, "input", "inputs")
-    target = module.argument(made, 1, "target", "targets")
+    given = module.argument(term, 0, "input", "inputs")
+    target = module.argument(term, 1, "target", "targets")
     if given is None or target is None or not _is_cut(module, given):
         return None
     return given if _is_data(module, target) else None

@@ -19,6 +19,11 @@ _LOSSES = (
     *("mse_loss", "MSELoss", "l1_loss", "L1Loss", "smooth_l1_loss", "SmoothL1Loss"),
     *("huber_loss", "HuberLoss"),
 )
+# These raise instead of broadcasting.
+_REFUSE = (
+    *("binary_cross_entropy", "BCELoss"),
+    *("binary_cross_entropy_with_logits", "BCEWithLogitsLoss"),
+)
 _AVERAGES = frozenset({"mean", "sum"})
 
 
@@ -39,12 +44,26 @@ class BroadcastInLoss(Observed):
     tokens = (b"loss", b"Loss", b"mean", b"sum")
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
-        for node, left, right in (*_in_loss_calls(module), *_in_arithmetic(module)):
+        pairs = [*_in_loss_calls(module, _REFUSE)]
+        refused = {node for node, _, _ in pairs}
+        for node, left, right in (
+            *pairs,
+            *_in_loss_calls(module, _LOSSES),
+            *_in_arithmetic(module),
+        ):
             first, second = shape_of(module, left), shape_of(module, right)
             if first is None or second is None or not _broadcasts(first, second):
                 continue
             if isinstance(node, ast.BinOp) and (first.made_so or second.made_so):
                 continue  # someone asked for all pairs
+            if node in refused:
+                yield self.finding(
+                    module.location(node),
+                    f"`{module.segment(left)}` has shape {first} and `{module.segment(right)}` has shape {second}; binary cross entropy raises a ValueError where they differ. "
+                    "Give both the same shape, for example with `squeeze(1)`",
+                    shapes=[str(first), str(second)],
+                )
+                continue
             wide = "(B, B)" if None in (first.dims[0], second.dims[0]) else "a matrix"
             yield self.finding(
                 module.location(node),
@@ -151,8 +170,10 @@ for update in range(4):
     )
 
 
-def _in_loss_calls(module: Module) -> Iterator[tuple[ast.expr, ast.expr, ast.expr]]:
-    for call, _ in loss_calls(module, *_LOSSES):
+def _in_loss_calls(
+    module: Module, losses: tuple[str, ...]
+) -> Iterator[tuple[ast.expr, ast.expr, ast.expr]]:
+    for call, _ in loss_calls(module, *losses):
         given = module.argument(call, 0, "input", "inputs")
         target = module.argument(call, 1, "target", "targets")
         if given is not None and target is not None:

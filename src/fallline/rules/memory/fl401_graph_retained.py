@@ -7,7 +7,11 @@ from collections.abc import Iterator
 
 from fallline.events import Backward, Batch, Event, Forward, Keep, Mode, Optimizer, Step, Trace
 from fallline.finding import Finding, Fix, Severity
-from fallline.flow.kept import appended_in_training_step, not_detached_like_the_others
+from fallline.flow.kept import (
+    appended_in_training_step,
+    carried_over,
+    not_detached_like_the_others,
+)
 from fallline.location import Location
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
@@ -32,7 +36,7 @@ class GraphRetained(Rule):
     references = (
         "https://docs.pytorch.org/docs/stable/notes/faq.html#my-model-reports-cuda-runtime-error-2-out-of-memory",
     )
-    tokens = (b".backward(", b"detach()", b"training_step")
+    tokens = (b".backward(", b"detach()", b"training_step", b"def forward")
 
     wrong = (
         """\
@@ -163,6 +167,13 @@ for epoch in range(2):
             yield self.finding(
                 module.location(value),
                 f"`{module.segment(value)}` goes into the log with its graph, unlike the other values here, so every entry that is kept holds a graph. Add .detach().",
+                severity=Severity.WARNING,
+            )
+        for statement in carried_over(module):
+            yield self.finding(
+                module.location(statement),
+                f"`{module.segment(statement.targets[0])}` is computed from its last value and from this batch with its graph, so the graphs of all earlier batches stay alive. "
+                "Detach what is added.",
                 severity=Severity.WARNING,
             )
         for call in appended_in_training_step(module):

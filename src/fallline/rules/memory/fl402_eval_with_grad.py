@@ -308,9 +308,17 @@ def _evaluations(trace: Trace) -> list[Forward]:
         e
         for e in forwards
         if _builds_for_nothing(e)
-        and (not trained or e.model in trained)
+        and (not trained or e.model in trained or _built_again(trace, e, trained))
         and e.at.function not in attacks
     ]
+
+
+def _built_again(trace: Trace, forward: Forward, trained: set[str | None]) -> bool:
+    """A test that builds the trained model anew and goes over data of its own: not a teacher."""
+    model = trace.model(forward.model)
+    kinds = {known.type for t in trained if (known := trace.model(t)) is not None}
+    apart = forward.repeated is True and forward.fed is True
+    return apart and model is not None and model.type is not None and model.type in kinds
 
 
 def _walked(forward: Forward) -> bool:

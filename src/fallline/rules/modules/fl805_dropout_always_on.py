@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from fallline.finding import Finding, Fix, Severity
 from fallline.flow.calls import last_name, of_self
+from fallline.flow.draws import drawn_in_every_mode
 from fallline.flow.values import values_of
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
@@ -55,7 +56,7 @@ class DropoutAlwaysOn(Rule):
     references = (
         "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.dropout.html",
     )
-    tokens = (b"dropout", b"Dropout")
+    tokens = (b"dropout", b"Dropout", b"drop")
 
     wrong = (
         """\
@@ -214,6 +215,14 @@ class Attention(nn.Module):
                     module.location(use),
                     f"This `{module.segment(layer.func)}` is made on every call and is always in train mode, so it drops units in evaluation too. Make it once in `__init__`.",
                 )
+
+        for draw in drawn_in_every_mode(module):
+            yield self.finding(
+                module.location(draw),
+                "This dropout is written by hand and does not ask for the module's mode, so it drops in evaluation too and results differ from call to call. "
+                "Do it only `if self.training`.",
+                severity=Severity.WARNING,
+            )
 
     def _always_on(self, module: Module, call: ast.Call) -> bool:
         if Module.has_star(call) or not call.args or len(call.args) > 2:

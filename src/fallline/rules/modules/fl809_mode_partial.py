@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from fallline.events import Backward, Batch, Forward, Mode, Step, Trace
 from fallline.finding import Finding, Severity
 from fallline.flow.calls import last_name
+from fallline.flow.evaluations import never_in_eval_mode
 from fallline.flow.modes import class_has_mode
 from fallline.flow.modules import module_class
 from fallline.flow.values import values_of
@@ -92,6 +93,13 @@ towards the validation data. A target network in train mode gives noisy targets.
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         yield from self._targets(module)
         yield from self._old_probabilities(module)
+        for loop, sure in never_in_eval_mode(module):
+            yield self.finding(
+                module.location(loop),
+                "This evaluation runs in train mode: the file calls train() and never eval()."
+                " With dropout or BatchNorm in the model the result depends on chance and on the batch. Call eval() before the evaluation and train() after it",
+                severity=Severity.WARNING if sure else Severity.INFO,
+            )
 
     def _old_probabilities(self, module: Module) -> Iterator[Finding]:
         """A policy whose old log-probabilities are computed without a gradient, in a class that trains it and never leaves train mode."""

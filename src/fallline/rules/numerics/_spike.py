@@ -9,7 +9,7 @@ from typing import Any
 
 from fallline.rules._trends import finite, median
 
-__all__ = ["causes", "seen_at", "spoken"]
+__all__ = ["causes", "rises", "seen_at", "spoken"]
 
 BEFORE = 20  # updates that can have led to it
 RAISED = 2.0  # times the learning rate before
@@ -36,6 +36,12 @@ def causes(track: Any, index: int, seen: dict[str, Any] | None) -> list[dict[str
     if batch is not None and batch["cause"] == "sample":
         return [batch, *before]
     return [*before, *([batch] if batch is not None else [])]
+
+
+def rises(track: Any) -> set[int]:
+    """The updates that took a much larger learning rate than the one before."""
+    rated = [r for r in track.rows if r.lr]
+    return {new.index for old, new in pairwise(rated) if new.lr >= RAISED * old.lr}
 
 
 def spoken(found: list[dict[str, Any]], seen: dict[str, Any] | None) -> str:

@@ -106,7 +106,8 @@ print(torch.softmax(state, dim=0).argmax())
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         for made, right in {id(m.call): (m, d) for m, d in _contradicted(module)}.values():
-            over = module.segment(dim) if (dim := _dim(module, made.call)) is not None else "?"
+            dim = _dim(module, made.call) if last_name(made.call) != "gumbel_softmax" else None
+            over = module.segment(dim) if dim is not None else "-1"
             yield self.finding(
                 module.location(made.call),
                 f"This {made.op} runs over dimension {over}, but its result is read along dimension {right}, so the values that should compete with "
@@ -163,7 +164,11 @@ def _contradicted(module: Module) -> Iterator[tuple[Made, int]]:
         if made is not None and (module.number(_dim(module, made.call)) or 0) > 0:
             yield made, -1
     for call, dims, summed in weighted_sums(module):
-        over = module.number(_dim(module, call))
+        over = (
+            _gumbel_dim(module, call)
+            if last_name(call) == "gumbel_softmax"
+            else module.number(_dim(module, call))
+        )
         if over is not None and (dims is not None or over < 0):
             place = int(over) + (dims or 0) * (over < 0)
             if place != summed:
@@ -200,6 +205,12 @@ def _parted_at_the_end(module: Module) -> Iterator[ast.expr]:
                 ),
             ) if v is ...:
                 yield value
+
+
+def _gumbel_dim(module: Module, call: ast.Call) -> float | None:
+    """`F.gumbel_softmax(logits, tau, hard, eps, dim)`: the last one where it is not given."""
+    given = module.argument(call, 4, "dim")
+    return -1.0 if given is None else module.number(given)
 
 
 def _dim(module: Module, call: ast.Call) -> ast.expr | None:

@@ -9,7 +9,7 @@ from typing import Any
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
 from fallline.rules._trends import finite, median, spread
-from fallline.rules.numerics._spike import causes, seen_at, spoken
+from fallline.rules.numerics._spike import causes, rises, seen_at, spoken
 
 __all__ = ["LossSpike"]
 
@@ -72,11 +72,13 @@ for update in range(120):
     settle = (
         10  # updates in which a spike returns; a new phase of the training is learned more slowly
     )
+    thrown = 20.0  # times the recent level, where the learning rate had just been raised
     beyond_start = 2.0  # at the end of the run: above the first loss by this factor
 
     def check_series(self, run: Any) -> Iterator[Finding]:
         for track in run.tracks:
-            spikes = self._spikes([(i, loss) for i, loss in track.losses() if math.isfinite(loss)])
+            finite_losses = [(i, loss) for i, loss in track.losses() if math.isfinite(loss)]
+            spikes = self._spikes(finite_losses, rises(track))
             if spikes:
                 index, loss, level = max(spikes, key=lambda s: s[1] - s[2])
                 count = f" ({len(spikes)} spikes in the run)" if len(spikes) > 1 else ""
@@ -98,7 +100,9 @@ for update in range(120):
                     rank=track.rank,
                 )
 
-    def _spikes(self, losses: list[tuple[int, float]]) -> list[tuple[int, float, float]]:
+    def _spikes(
+        self, losses: list[tuple[int, float]], raised: set[int]
+    ) -> list[tuple[int, float, float]]:
         found: list[tuple[int, float, float]] = []
         start = median(finite([loss for _, loss in losses[:5]]))
         past: list[float] = []
@@ -107,8 +111,10 @@ for update in range(120):
             # a cheap look first: this loop sees every update of the run
             if len(past) >= self.least_history and position >= calm_from and loss > max(past):
                 level = median(past)
-                if self._far(loss, level, past, start) and self._returns(
-                    losses, position, level, loss
+                driven = not raised.isdisjoint((index - 1, index))
+                if self._far(loss, level, past, start) and (
+                    self._returns(losses, position, level, loss)
+                    or (driven and self._returns_late(losses, position, level))
                 ):
                     found.append((index, loss, level))
                     calm_from = position + 2 * self.settle
@@ -124,6 +130,16 @@ for update in range(120):
             and jump >= self.beyond_highest * (max(past) - level)
             and jump >= (self.relative - 1) * abs(level)
             and jump >= self.progress_lost * gained
+        )
+
+    def _returns_late(self, losses: list[tuple[int, float]], position: int, level: float) -> bool:
+        """After an update with a much larger learning rate: no new phase makes a loss so high, and the way back may be long."""
+        loss = losses[position][1]
+        after = [value for _, value in losses[position + 1 :]][: self.window]
+        return (
+            len(after) >= self.settle
+            and loss >= self.thrown * abs(level)
+            and median(after[-self.settle :]) <= level + 0.1 * (loss - level)
         )
 
     def _returns(

@@ -7,9 +7,12 @@ from collections.abc import Iterator
 
 from fallline.events import Backward, Clip, Step, Trace, scale_free, scales, still_scaled
 from fallline.finding import Finding, Fix, Severity
+from fallline.flow.calls import last_name
 from fallline.rule import Rule
 from fallline.rules.precision._specimen import AMP
 from fallline.syntax import Editor, Module
+
+_CLIPS = frozenset({"clip_grad_norm_", "clip_grad_norm", "clip_grad_value_"})
 
 
 class ClipScaled(Rule):
@@ -55,6 +58,26 @@ scaler.update()
                     if scaled:
                         first = first or event
                         yield self._clipped(trace, event, scaled, backward, first)
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        """Where no backward is in view: a clip, and then a scaler's step, in a file that never unscales."""
+        text = module.source.text
+        if "unscale" in text or "GradScaler" not in text:
+            return
+        for clip in module.all(ast.Call):
+            if last_name(clip) not in _CLIPS or "enabled=False" in text:
+                continue
+            function = module.function(clip)
+            if any(
+                module.function(step) is function and _comes_after(module, clip, step)
+                for step in _scaled_steps(module)
+            ):
+                yield self.finding(
+                    module.location(clip),
+                    "Gradients are clipped and then stepped by a GradScaler, and this file never unscales them, so the threshold is really max_norm / scale. "
+                    "Call scaler.unscale_(optimizer) before clipping.",
+                    severity=Severity.WARNING,
+                )
 
     def _under_apex(self, trace: Trace) -> Iterator[Finding]:
         for clip in trace.of(Clip):
@@ -237,6 +260,27 @@ for inputs, targets in loader:
         optimizer.step()
 """,
     )
+
+
+def _comes_after(module: Module, clip: ast.Call, step: ast.Call) -> bool:
+    """Further down, and not in the other arm of an `if` around the clip."""
+    around = set(map(id, module.parents(step)))
+    below: ast.AST = clip
+    for up in module.parents(clip):
+        if isinstance(up, ast.If) and id(up) in around:
+            arm = up.body if below in up.body else up.orelse
+            if not any(id(s) in around for s in arm):
+                return False
+        below = up
+    return step.lineno > clip.lineno
+
+
+def _scaled_steps(module: Module) -> Iterator[ast.Call]:
+    """`scaler.step(optimizer)`."""
+    for call in module.method_calls("step"):
+        match call:
+            case ast.Call(ast.Attribute(of), [_, *_]) if "scaler" in last_name(of).lower():
+                yield call
 
 
 def _meeting(

@@ -7,10 +7,16 @@ import re
 from collections.abc import Iterator
 
 from fallline.flow.calls import last_name
+from fallline.flow.values import values_of
 from fallline.syntax import Module
-from fallline.syntax.nodes import is_name
+from fallline.syntax.nodes import below, is_name
 
-__all__ = ["handed_over_shifted", "masked_one_too_far", "stored_shifted"]
+__all__ = [
+    "handed_over_shifted",
+    "masked_one_too_far",
+    "shifted_for_a_loss_that_shifts",
+    "stored_shifted",
+]
 
 _SHIFTED = re.compile(r"shift(ed)?_?(labels|targets)", re.IGNORECASE)
 _LABELS = re.compile(r"label|target", re.IGNORECASE)
@@ -154,4 +160,55 @@ def _given_to_model(module: Module, name: str) -> bool:
         re.search(r"model$", last_name(call))
         and any(is_name(a, name) for a in [*call.args, *(k.value for k in call.keywords)])
         for call in module.all(ast.Call)
+    )
+
+
+_LOSS_THAT_SHIFTS = re.compile(r"(ForCausalLM|LMHeadModel|ForConditionalGeneration)$")
+
+
+def shifted_for_a_loss_that_shifts(module: Module) -> Iterator[ast.expr]:
+    """`self.loss_function(logits, labels[:, 1:])` in a model of transformers, whose loss function for such classes shifts the labels.
+
+    So does an encoder-decoder that feeds its decoder with the labels shifted right: they are in step with the logits already.
+    """
+    for call in module.method_calls("loss_function"):
+        cls, function = module.class_(call), module.function(call)
+        if cls is None or function is None or not _LOSS_THAT_SHIFTS.search(cls.name):
+            continue
+        if module.argument(call, None, "shift_labels") is not None:
+            continue
+        labels = module.argument(call, 1, "labels")
+        cut = _cut(module, labels) if labels is not None else None
+        if cut is not None:
+            yield cut
+        elif labels is not None and _fed_to_the_decoder(module, cls, labels):
+            yield call
+
+
+def _cut(module: Module, node: ast.expr) -> ast.Subscript | None:
+    """`labels[..., 1:]` behind a name, `.contiguous()`, `.view(-1)`, `.to(device)`."""
+    for _ in range(8):
+        found = values_of(module).origin(node)
+        match found:
+            case ast.Subscript(slice=ast.Tuple([*_, ast.Slice(ast.Constant(1), None)])):
+                return found
+            case ast.Subscript(slice=ast.Slice(ast.Constant(1), None)):
+                return found
+            case ast.Call(
+                ast.Attribute(inner, "contiguous" | "view" | "to" | "reshape" | "flatten")
+            ):
+                node = inner
+            case _:
+                return None
+    return None
+
+
+def _fed_to_the_decoder(module: Module, cls: ast.ClassDef, labels: ast.expr) -> bool:
+    """`decoder_input_ids = shift_tokens_right(labels, ...)` in the same class."""
+    return any(
+        "shift" in last_name(c)
+        and "right" in last_name(c)
+        and c.args
+        and last_name(c.args[0]) == last_name(labels)
+        for c in below(cls, ast.Call)
     )

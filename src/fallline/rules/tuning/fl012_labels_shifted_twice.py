@@ -12,6 +12,7 @@ from fallline.rules.tuning._causal import causal_calls, plain, same, slice_of
 from fallline.rules.tuning._shifted import (
     handed_over_shifted,
     masked_one_too_far,
+    shifted_for_a_loss_that_shifts,
     stored_shifted,
 )
 from fallline.syntax import Module
@@ -113,6 +114,11 @@ for ids in torch.utils.data.DataLoader(torch.randint(100, (64, 33)), batch_size=
 
         for statement in (*handed_over_shifted(module), *stored_shifted(module)):
             yield self.finding(module.location(statement), self.says({"shift": "twice"}))
+        for place in shifted_for_a_loss_that_shifts(module):
+            yield self.finding(
+                module.location(place),
+                "The labels are shifted here and again by `self.loss_function`, which shifts them for this kind of model. Pass the labels as they are, or what is already shifted as `shift_labels`",
+            )
         for statement in masked_one_too_far(module):
             yield self.finding(
                 module.location(statement),

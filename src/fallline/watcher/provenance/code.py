@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import sys
@@ -64,9 +65,12 @@ def _imported(root: Path, main: Path) -> list[Path]:
     inside = str(root) + os.sep
     ours = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
     found = set()
+    folder = functools.cache(os.path.realpath)  # thousands of modules lie in few folders
     for module in list(sys.modules.values()):
         file = getattr(module, "__dict__", {}).get("__file__")  # a lazy module must stay asleep
         if not isinstance(file, str) or not file.endswith(".py"):
+            continue
+        if not (folder(os.path.dirname(file)) + os.sep).startswith(inside):
             continue
         real = os.path.realpath(file)
         if real.startswith(inside) and not real.startswith(ours):

@@ -1,0 +1,102 @@
+"""State that is loaded and goes nowhere: into a copy of a state dict, or into the name that the model had."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from fallline.flow.checkpoints import called_functions, loads, role_of_key, saves, state_of
+from fallline.syntax import Module
+from fallline.syntax.nodes import below
+
+__all__ = ["not_handed_over", "replaced_by_its_state", "updated_in_a_copy"]
+
+_LOADS = re.compile(r"load|resum|restor", re.IGNORECASE)
+
+
+def updated_in_a_copy(module: Module) -> Iterator[ast.Call]:
+    """`model.state_dict().update(loaded)` as a statement: the dict is thrown away, the model is as it was."""
+    for call in module.method_calls("update"):
+        match call, module.parent(call):
+            case (
+                ast.Call(ast.Attribute(ast.Call(ast.Attribute(attr="state_dict"), [])), [_, *_]),
+                ast.Expr(),
+            ):
+                yield call
+
+
+def replaced_by_its_state(module: Module) -> Iterator[tuple[ast.Assign, str]]:
+    """`self.model = data["model"]`, where `self.model.state_dict()` was saved under that key."""
+    states = {
+        (key, owner)
+        for saved in saves(module)
+        for key, value in saved.entries.items()
+        if (owner := state_of(value)) is not None
+    }
+    for loaded in loads(module) if states else ():
+        for key, node in loaded.keys.items():
+            match module.parent(node):
+                case ast.Assign([ast.Attribute(attr=name) | ast.Name(name)]) as statement:
+                    if (key, name) in states:
+                        yield statement, name
+
+
+def not_handed_over(module: Module) -> Iterator[tuple[ast.Call, str]]:
+    """`resume(path, model, optimizer)` of a function that would restore the scheduler too, where there is one."""
+    for call, function, _ in called_functions(module):
+        if not _LOADS.search(function.name) or Module.has_star(call):
+            continue
+        given = _given(call, function)
+        if not any(role_of_key(name) == "optimizer" for name in given):
+            continue
+        for name in _optional(function) - given:
+            role = role_of_key(name)
+            if role in {"scheduler", "scaler"} and name not in _read_only(function):
+                if any(_has(module, call, other, role) for other in _names(module, call)):
+                    yield call, role
+
+
+def _given(call: ast.Call, function: ast.FunctionDef) -> set[str]:
+    """The names of the parameters that a call gives a value."""
+    names = [a.arg for a in function.args.posonlyargs + function.args.args]
+    names = names[1:] if names[:1] == ["self"] and isinstance(call.func, ast.Attribute) else names
+    return set(names[: len(call.args)]) | {k.arg for k in call.keywords if k.arg is not None}
+
+
+def _optional(function: ast.FunctionDef) -> set[str]:
+    """Parameters that are None where nobody gives them."""
+    names = [a.arg for a in function.args.posonlyargs + function.args.args]
+    pairs = list(zip(reversed(names), reversed(function.args.defaults), strict=False))
+    pairs += [
+        (a.arg, d)
+        for a, d in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
+        if d is not None
+    ]
+    return {
+        n for n, default in pairs if isinstance(default, ast.Constant) and default.value is None
+    }
+
+
+def _read_only(function: ast.FunctionDef) -> set[str]:
+    """Parameters that the function never uses."""
+    used = {n.id for n in below(function, ast.Name) if isinstance(n.ctx, ast.Load)}
+    return {a.arg for a in below(function.args, ast.arg)} - used
+
+
+def _names(module: Module, call: ast.Call) -> set[str]:
+    """The names that are bound in the function that calls."""
+    scope = module.scope(call)
+    return {
+        n.id
+        for n in module.all(ast.Name)
+        if isinstance(n.ctx, ast.Store) and module.scope(n) is scope
+    }
+
+
+def _has(module: Module, call: ast.Call, name: str, role: str) -> bool:
+    """An object of this role, made by a call in the function that resumes."""
+    return role_of_key(name) == role and any(
+        isinstance(up := module.parent(b), ast.Assign) and isinstance(up.value, ast.Call)
+        for b in module.bindings(name, module.scope(call))
+    )
