@@ -258,6 +258,55 @@ class Codes(nn.Module):
         return einsum("b n h w, n d -> b d h w", one_hot, self.codebook.weight)
 """,
     ),
+    "a validation whose labels are not shifted": (
+        "FL012",
+        """\
+from torch.nn.functional import cross_entropy
+
+
+def validate(model, data):
+    ids, targets = data.next()
+    logits = model(ids)
+    return cross_entropy(logits, targets)  # here
+
+
+def train(model, optimizer, data):
+    ids, targets = data.next()
+    logits = model(ids)
+    loss = cross_entropy(logits[..., :-1, :], targets[..., 1:])
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+    ),
+    "a hook that makes zeros of NaN": (
+        "FL608",
+        """\
+import torch
+
+
+def prepare(model):
+    for parameter in model.parameters():
+        parameter.register_hook(lambda grad: torch.nan_to_num(grad))  # here
+""",
+    ),
+    "a schedule that counts micro-batches, which Accelerate does not": (
+        "FL130",
+        """\
+from accelerate import Accelerator
+from diffusers.optimization import get_scheduler
+
+
+def main(args, model, optimizer, loader):
+    accelerator = Accelerator(gradient_accumulation_steps=args.gradient_accumulation_steps)
+    scheduler = get_scheduler(
+        args.schedule,
+        optimizer=optimizer,
+        num_training_steps=args.max_train_steps * args.gradient_accumulation_steps,  # here
+    )
+    return accelerator.prepare(model, optimizer, loader, scheduler)
+""",
+    ),
     "a dropout that is written by hand": (
         "FL805",
         """\
@@ -475,6 +524,8 @@ class EmbeddingDropout(nn.Module):
 
     def forward(self, x):
         self.running = 0.9 * self.running + 0.1 * x.mean().detach()
+        self.table = self.table.to(x.device)
+        self.count = self.count + len(x)
         with torch.no_grad():
             self.lowest = torch.min(self.lowest, x.amin())
         if not self.training:
@@ -538,6 +589,22 @@ def load_if_available(path, model, optimizer=None, scheduler=None):
 def run(model, loader):
     optimizer = torch.optim.AdamW(model.parameters())
     load_if_available("last.pt", model, optimizer)
+""",
+    "a loss divided by tokens and by passes": """\
+import torch
+
+
+def train(model, batches, passes, steps):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(steps):
+        for num_passes in range(passes):
+            inputs, targets = next(batches)
+            total = model(inputs, targets, reduction="none").sum()
+            tokens = (targets >= 0).sum().clamp(min=1)
+            loss = total / (tokens * passes * num_passes)
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
 """,
     "a clip in the arm that does not scale": """\
 import torch

@@ -32,6 +32,8 @@ _RANKS = re.compile(
     r"(?i)(world_?size|dp_?size|num_(processes|gpus|ranks|replicas)|n_?gpus?)(\(\))?$|mesh\.size\("
 )
 
+_MANY = re.compile(r"(?i)accum|micro|num_passes|n_passes|per_rank|chunks|num_batches|n_batches")
+
 
 def combined(paper: Paper, a: Value, b: Value, op: ast.operator, node: ast.AST) -> Value:
     """Two values under an arithmetic operator, at least one of them a tensor."""
@@ -53,6 +55,9 @@ def combined(paper: Paper, a: Value, b: Value, op: ast.operator, node: ast.AST) 
 
 def _ratio(paper: Paper, a: Tensor, b: Tensor, node: ast.AST) -> Tensor:
     """A tensor divided by one: a sum becomes a mean."""
+    if _times_a_count(paper, node):
+        # `loss / (tokens * micro_batches)`
+        return replace(merged(a, b), divided=True, divided_at=paper.place(node), graph=a.graph)
     if a.reduction == "sum":
         if b.depth < a.depth:
             # a total of the whole window, made outside the loop over its micro-batches
@@ -63,6 +68,14 @@ def _ratio(paper: Paper, a: Tensor, b: Tensor, node: ast.AST) -> Tensor:
         ragged = "ignore_index" not in paper.text(node) or filled_up(paper)
         return replace(merged(a, b), reduction="mean", ragged=ragged, graph=a.graph)
     return merged(a, b)
+
+
+def _times_a_count(paper: Paper, node: ast.AST) -> bool:
+    """What it is divided by is a product, and one factor of it is called like a number of micro-batches."""
+    match node:
+        case ast.BinOp(right=ast.BinOp(op=ast.Mult()) as below):
+            return _MANY.search(paper.text(below)) is not None
+    return False
 
 
 def _is_mask(node: ast.AST) -> bool:

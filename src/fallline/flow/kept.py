@@ -147,7 +147,7 @@ _STATE = re.compile(
     r"hidden|state|mem|cache|(^|_)[hc]x?$|kv|past|buffer|queue|loss|penalty|history", re.IGNORECASE
 )
 _NO_GRAPH = re.compile(
-    r"detach|\.data\b|\.item\(|no_grad|argmax|\.long\(|\.int\(|bincount|one_hot|\bint\(|\bfloat\(|==|[<>]|\.size\(|\.shape|len\(|numel|numpy"
+    r"detach|\.data\b|\.item\(|no_grad|argmax|\.long\(|\.int\(|bincount|one_hot|\bint\(|\bfloat\(|==|[<>]|\.size\(|\.shape|len\(|numel|numpy|\.device|\.dtype"
 )
 
 
@@ -171,12 +171,29 @@ def _carried(module: Module, method: ast.FunctionDef) -> Iterator[ast.Assign]:
                 text = module.segment(node.value)
                 if f"self.{name}" not in text or _STATE.search(name) or _NO_GRAPH.search(text):
                     continue
-                itself = any(
-                    isinstance(n, ast.Attribute) and n.attr == name and is_name(n.value, "self")
-                    for n in ast.walk(node.value)
-                )
-                if itself and _computed(module, node, given) and not _under_no_grad(module, node):
+                if not _continues(node.value, name) or _under_no_grad(module, node):
+                    continue
+                if _computed(module, node, given):
                     yield node
+
+
+_JOINS = frozenset("max min maximum minimum cat stack add lerp".split())
+
+
+def _continues(value: ast.expr, name: str) -> bool:
+    """A sum, or the larger of two, of which `self.name` is one: not only moved to a device or given another shape."""
+    match value:
+        case ast.IfExp(body=body, orelse=orelse):
+            return _continues(body, name) or _continues(orelse, name)
+        case ast.BinOp(left, ast.Add() | ast.Sub(), right):
+            parts = [*ast.walk(left), *ast.walk(right)]
+        case ast.Call(args=args) if last_name(value) in _JOINS:
+            parts = [n for a in [value.func, *args] for n in ast.walk(a)]
+        case _:
+            return False
+    return any(
+        isinstance(n, ast.Attribute) and n.attr == name and is_name(n.value, "self") for n in parts
+    )
 
 
 def _computed(module: Module, node: ast.Assign, given: set[str]) -> bool:

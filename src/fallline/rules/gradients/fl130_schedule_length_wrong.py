@@ -36,6 +36,10 @@ _SEVERAL = re.compile(
     r"world|replica|n_?gpu|num_gpu|num_proc|nproc|device_count|rank", re.IGNORECASE
 )
 _DEEPEST = 6
+_UPDATES = re.compile(
+    r"max_train_steps|max_steps|total_updates|num_updates|update_steps", re.IGNORECASE
+)
+_WINDOW = re.compile(r"accumulation|accum_steps", re.IGNORECASE)
 
 
 class ScheduleLengthWrong(Rule):
@@ -67,6 +71,12 @@ class ScheduleLengthWrong(Rule):
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         prepared = _prepared(module)
+        for product in _times_the_window(module):
+            yield self.finding(
+                module.location(product),
+                f"Accelerate advances the schedule once per update, not once per micro-batch, so a schedule of `{module.segment(product)}` steps is too long and the run ends "
+                "near its highest rate. Leave the accumulation steps out",
+            )
         for call, length in _schedules(module):
             written = _expanded(module, length)
             if _target(module, call) in prepared:  # Accelerate's schedulers count by themselves
@@ -231,6 +241,31 @@ def _prepared(module: Module) -> dict[str, int]:
                 name = last_name(given)
                 found[name] = min(call.lineno, found.get(name, call.lineno))
     return found
+
+
+def _times_the_window(module: Module) -> Iterator[ast.BinOp]:
+    """`max_train_steps * gradient_accumulation_steps` as the length of a schedule, where Accelerate knows the window."""
+    text = module.source.text
+    if "Accelerator(" not in text or not re.search(
+        r"gradient_accumulation_(steps|plugin)\s*=", text
+    ):
+        return
+    for product in module.all(ast.BinOp):
+        if not isinstance(product.op, ast.Mult) or isinstance(module.parent(product), ast.BinOp):
+            continue
+        written = module.segment(product)
+        if _UPDATES.search(written) and _WINDOW.search(written) and _is_length(module, product):
+            yield product
+
+
+def _is_length(module: Module, product: ast.BinOp) -> bool:
+    """`num_training_steps=...`, as an argument or as a name, of a schedule that steps with every update."""
+    match module.parent(product):
+        case ast.keyword("num_training_steps", _):
+            return True
+        case ast.Assign([ast.Name("num_training_steps")]):
+            return True
+    return False
 
 
 def _target(module: Module, call: ast.Call) -> str:

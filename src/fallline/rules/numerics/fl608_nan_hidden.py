@@ -265,7 +265,18 @@ def _hidden_by_nan_to_num(module: Module, call: ast.Call) -> str | None:
             function = module.function(call)
             named = function is not None and _LOSS.search(function.name)
             return what or ("loss" if named else None)
+        case ast.Lambda() as hook if _is_hook(module, hook):
+            return "gradient"
     return what
+
+
+def _is_hook(module: Module, function: ast.Lambda) -> bool:
+    """`parameter.register_hook(lambda grad: ...)`: what it returns is the gradient from then on."""
+    up = module.parent(function)
+    return isinstance(up, ast.Call) and last_name(up) in {
+        "register_hook",
+        "register_post_accumulate_grad_hook",
+    }
 
 
 def _alike(module: Module, a: ast.expr, b: ast.expr | None) -> bool:

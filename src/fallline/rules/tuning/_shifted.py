@@ -14,6 +14,7 @@ from fallline.syntax.nodes import below, is_name
 __all__ = [
     "handed_over_shifted",
     "masked_one_too_far",
+    "shifted_elsewhere",
     "shifted_for_a_loss_that_shifts",
     "stored_shifted",
 ]
@@ -211,4 +212,43 @@ def _fed_to_the_decoder(module: Module, cls: ast.ClassDef, labels: ast.expr) -> 
         and c.args
         and last_name(c.args[0]) == last_name(labels)
         for c in below(cls, ast.Call)
+    )
+
+
+def shifted_elsewhere(module: Module) -> Iterator[ast.Call]:
+    """`loss_of(logits, targets)` in the validation of a file whose training calls `loss_of(logits, targets[..., 1:])`."""
+    calls: dict[str, list[ast.Call]] = {}
+    for call in module.all(ast.Call):
+        if len(call.args) >= 2 and _LOSS_NAME.search(last_name(call)):
+            calls.setdefault(last_name(call), []).append(call)
+    for same_loss in calls.values():
+        cut = {
+            c.args[1].value.id
+            for c in same_loss
+            if isinstance(c.args[1], ast.Subscript)
+            and isinstance(c.args[1].value, ast.Name)
+            and _cut(module, c.args[1]) is c.args[1]
+        }
+        for call in same_loss:
+            match call.args:
+                case [ast.Name() as logits, ast.Name(targets), *_] if targets in cut:
+                    if isinstance(values_of(module).origin(logits), ast.Call) and _whole(
+                        module, call
+                    ):
+                        yield call
+
+
+_LOSS_NAME = re.compile(r"cross_entropy|(^|_)loss(_fn|_function)?$", re.IGNORECASE)
+
+
+def _whole(module: Module, call: ast.Call) -> bool:
+    """Nothing is cut off the logits or the targets in this function."""
+    function = module.function(call)
+    return function is not None and not any(
+        isinstance(s, ast.Slice)
+        and (
+            (isinstance(s.lower, ast.Constant) and s.lower.value == 1)
+            or isinstance(s.upper, ast.UnaryOp)
+        )
+        for s in below(function, ast.Slice)
     )

@@ -12,6 +12,7 @@ from fallline.rules.tuning._causal import causal_calls, plain, same, slice_of
 from fallline.rules.tuning._shifted import (
     handed_over_shifted,
     masked_one_too_far,
+    shifted_elsewhere,
     shifted_for_a_loss_that_shifts,
     stored_shifted,
 )
@@ -44,6 +45,7 @@ loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatte
         b"LMHeadModel",
         b"DoubleHeads",
         b"label",
+        b"targets[",
     )
     wrong = (
         """\
@@ -114,6 +116,13 @@ for ids in torch.utils.data.DataLoader(torch.randint(100, (64, 33)), batch_size=
 
         for statement in (*handed_over_shifted(module), *stored_shifted(module)):
             yield self.finding(module.location(statement), self.says({"shift": "twice"}))
+        for call in shifted_elsewhere(module):
+            yield self.finding(
+                module.location(call),
+                "The labels are not shifted here, but another call of the same loss in this file shifts them, so the two numbers cannot be compared. "
+                "Compare `logits[:, :-1]` with `labels[:, 1:]` in both",
+                severity=Severity.WARNING,
+            )
         for place in shifted_for_a_loss_that_shifts(module):
             yield self.finding(
                 module.location(place),
