@@ -291,7 +291,8 @@ class Kept:
                 f"The rows were kept from runs at these commits: {', '.join(codes)}.",
                 "",
                 f"**{len(whole)} of {len(chosen)}** scripts were run, {sum(' yes |' in str(k['row']) for k in whole)} of them with the same bits as bare. "
-                f"**{sum(bool(k['fine']) for k in broken)} of {len(broken)}** mistakes were found on their line; {listed} are listed in public_scripts/breaks.py.",
+                f"**{sum(bool(k['fine']) for k in broken)} of {len(broken)}** mistakes were found on their line, {sum('(a note)' in str(k['row']) for k in broken)} of them as a note; "
+                f"{listed} are listed in public_scripts/breaks.py.",
                 "",
                 *good,
                 *self.table(chosen, False),

@@ -10,6 +10,7 @@ table into RESULTS.md.
 from __future__ import annotations
 
 import argparse
+import compileall
 import os
 import statistics
 import subprocess
@@ -181,6 +182,7 @@ def once(script: str, ranks: int, updates: int, watched: bool) -> tuple[float, f
             launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
             command = [*launcher, "--master-port", "29517", *command]
         environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
         done = subprocess.run(
             [sys.executable, *command], capture_output=True, text=True, env=environment, cwd=folder
         )
@@ -228,6 +230,7 @@ def main() -> int:
     parser.add_argument("--job", action="append", help="only jobs whose names hold this")
     args = parser.parse_args()
     names = [n for n in JOBS if not args.job or any(part in n for part in args.job)]
+    compileall.compile_dir(ROOT / "src", quiet=1)  # as pip does when it installs a package
     table(args.seconds, args.pairs, names)
     return 0
 

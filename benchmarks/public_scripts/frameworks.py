@@ -115,13 +115,10 @@ FRAMEWORKS = (
         "examples/gcn.py",
         ("examples/gcn.py",),
         swaps=(
-            Swap(
-                "from torch_geometric.datasets import Planetoid",
-                "from torch_geometric.datasets import FakeDataset",
-            ),
+            Swap("import Planetoid", "import FakeDataset"),
             Swap(
                 "dataset = Planetoid(path, args.dataset, transform=T.NormalizeFeatures())",
-                "dataset = FakeDataset(1, avg_num_nodes=500, num_classes=5, task='node', transform=T.Compose([T.NormalizeFeatures(), T.RandomNodeSplit()]))",
+                "dataset = FakeDataset(1, avg_num_nodes=500, num_classes=5, task='node', transform=T.RandomNodeSplit(num_val=0.2, num_test=0.2))",
             ),
         ),
     ),

@@ -114,6 +114,14 @@ def test_a_long_literal_is_evaluated_as_far_as_it_can_matter() -> None:
     assert work(literal(50_000)) == work(literal(5_000))
 
 
+def test_a_long_table_is_not_parsed_number_by_number() -> None:
+    table = "data = [\n" + "    1.5, -2,\n" * 60_000 + "]\n"
+    tree = Source.from_bytes("train.py", (table + _HEAD + _LOOP).encode()).parse()
+    assert sum(isinstance(node, ast.Constant) for node in ast.walk(tree)) < 5_000
+    lines = (table + _HEAD + _LOOP).splitlines()
+    assert tree.body[-1].end_lineno == len(lines)  # what comes after it is where it was
+
+
 def test_a_silencing_comment_is_looked_for_in_one_pass(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     wrong = _LOOP.replace("    optimizer.zero_grad()\n", "")

@@ -362,6 +362,23 @@ class Scaled(nn.Module):
         return scores / self.largest
 """,
     ),
+    "a running value of what a class elsewhere computes": (
+        "FL401",
+        """\
+import torch
+from engine import FusedAttention
+
+
+class Watched(FusedAttention):
+    def forward(self, query, key):
+        out, top = super().forward(query, key)
+        if self.largest is None:
+            self.largest = top
+        else:
+            self.largest = torch.max(self.largest, top)  # here
+        return out
+""",
+    ),
     "a test loop in a file that never leaves train mode": (
         "FL809",
         """\

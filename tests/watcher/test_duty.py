@@ -98,6 +98,34 @@ def test_at_rest_a_bad_update_is_kept_out_and_those_that_follow_are_watched(
     assert "this one was not" in found.message
 
 
+def test_ranks_at_rest_look_at_all_gradients_of_every_update(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So they decide like those that watch just then, without asking them."""
+    clock = Clock(monkeypatch, costs=0.2)
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+
+    def train(watch: Any) -> None:
+        for i in range(1200):
+            clock.update()
+            optimizer.zero_grad()
+            model(torch.ones(2, 4)).pow(2).mean().backward()
+            if i in (907, 1100):
+                assert model.bias.grad is not None
+                model.bias.grad.fill_(float("nan"))
+            optimizer.step()
+            if i == 0:
+                watch._session.recording.world = 2
+        watch._session.recording.world = 1
+
+    with fallline.watch(out=tmp_path / "run", guard="skip") as watch:
+        train(watch)
+    assert not clock.watched[907] and not clock.watched[1100]
+    assert watch._session.guard.skipped == 2
+    assert all(p.isfinite().all() for p in model.parameters())
+
+
 def test_a_rest_ends_where_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch, costs=0.2)
 

@@ -194,14 +194,25 @@ def _hasattr(paper: Paper, call: Call) -> Value:
     return Unknown(paper.text(call.node))
 
 
+_WRAPPERS = {
+    "DistributedDataParallel": "ddp",
+    "DataParallel": "dp",
+    "FullyShardedDataParallel": "fsdp1",
+}
+
+
+def _wrapper(kind: Value) -> str | None:
+    return _WRAPPERS.get(kind.name.rpartition(".")[2]) if isinstance(kind, External) else None
+
+
 def _isinstance(paper: Paper, call: Call) -> Value:
     of = paper.settled(call.args[0]) if call.args else Unknown()
     wanted = paper.settled(call.args[1]) if len(call.args) > 1 else Unknown()
-    if isinstance(of, Thing) and of.kind == "model" and isinstance(wanted, External):
-        if wanted.name.endswith("DistributedDataParallel"):
-            return Const(of.facts.get("wrapper") == "ddp")
-        if wanted.name.endswith(".DataParallel"):
-            return Const(of.facts.get("wrapper") == "dp")
+    if isinstance(of, Thing) and of.kind == "model":
+        asked = wanted.items if isinstance(wanted, Sequence) else [wanted]
+        wrappers = [_wrapper(paper.settled(kind)) for kind in asked]
+        if None not in wrappers:
+            return Const(of.facts.get("wrapper") in wrappers)
     if isinstance(of, Thing) and of.kind == "sampler" and isinstance(wanted, External):
         return Const(wanted.name.endswith("DistributedSampler"))
     if isinstance(of, Thing) and isinstance(wanted, Class) and of.cls is not None:

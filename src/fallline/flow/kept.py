@@ -154,11 +154,22 @@ _NO_GRAPH = re.compile(
 def carried_over(module: Module) -> Iterator[ast.Assign]:
     """`self.running = 0.9 * self.running + 0.1 * x.mean()` in a module's forward: each call adds its graph to all those before."""
     for cls in module.all(ast.ClassDef):
-        if not module.is_module_class(cls):
+        if not module.is_module_class(cls) and not _calls_forward_above(cls):
             continue
         for method in methods_of(cls):
             if method.name == "forward" and not _without_graph(method):
                 yield from _carried(module, method)
+
+
+def _calls_forward_above(cls: ast.ClassDef) -> bool:
+    """`super().forward(...)`: a module too, whose class is made elsewhere."""
+    return any(
+        isinstance(n, ast.Attribute)
+        and n.attr == "forward"
+        and isinstance(n.value, ast.Call)
+        and last_name(n.value) == "super"
+        for n in ast.walk(cls)
+    )
 
 
 def _carried(module: Module, method: ast.FunctionDef) -> Iterator[ast.Assign]:
@@ -198,17 +209,27 @@ def _continues(value: ast.expr, name: str) -> bool:
 
 def _computed(module: Module, node: ast.Assign, given: set[str]) -> bool:
     """Something in it is computed from what forward was given: `x.mean()`, or a name that stands for it."""
-    for name in names_in(node.value) - {"self"}:
-        if name in given and any(
-            isinstance(n, ast.Call) and name in names_in(n) for n in ast.walk(node.value)
-        ):
-            return True
-        made = [
-            up.value
-            for b in module.bindings(name, module.scope(node))
-            if isinstance(up := module.parent(b), ast.Assign)
-        ]
-        if made and not any(_NO_GRAPH.search(module.segment(v)) for v in made):
-            if any(names_in(v) & given and isinstance(v, ast.Call) for v in made):
-                return True
-    return False
+    names = names_in(node.value) - {"self"}
+    if any(isinstance(n, ast.Call) and names_in(n) & given & names for n in ast.walk(node.value)):
+        return True
+    return bool(names & (_derived(module, node, given) - given))
+
+
+def _derived(module: Module, node: ast.Assign, given: set[str]) -> set[str]:
+    """The names that stand for something computed from what forward was given, with its graph."""
+    function = module.function(node)
+    statements = [n for n in walk(function) if isinstance(n, ast.Assign)] if function else []
+    found = set(given)
+    for _ in range(3):
+        for statement in statements:
+            value = statement.value
+            if (
+                not isinstance(value, ast.Call | ast.Name | ast.BinOp)
+                or not names_in(value) & found
+            ):
+                continue
+            if not _NO_GRAPH.search(module.segment(value)):
+                found |= {
+                    n.id for t in statement.targets for n in ast.walk(t) if isinstance(n, ast.Name)
+                }
+    return found - {"self"}

@@ -43,7 +43,8 @@ def _way(machine: Machine, node: ast.If | ast.IfExp) -> tuple[bool, int]:
 def _matters(machine: Machine, branches: list[ast.stmt]) -> int:
     if acts_here(machine.module, branches) or _binds(branches):
         return 2
-    return 1 if acts(machine.module, branches) else 0
+    perhaps = any(_says(s) in _WITHOUT_SCALER for s in branches)
+    return 1 if perhaps or acts(machine.module, branches) else 0
 
 
 def _exits(statement: ast.AST) -> bool:
@@ -68,13 +69,10 @@ def _binds(body: list[ast.stmt]) -> bool:
         for name in map(_last, targets):
             if made(name) or (name.lower().endswith("loss") and _is_plain(value)):
                 return True
-        if _says(statement) in _PRECISIONS:
-            return True  # it decides whether there is a scaler
     return False
 
 
 _WITHOUT_SCALER = frozenset({"bf16", "bfloat16", "bf16-mixed"})
-_PRECISIONS = _WITHOUT_SCALER | {"fp16", "float16", "16-mixed"}
 
 
 def _says(statement: ast.stmt) -> str:

@@ -163,7 +163,21 @@ def _tree(text: str, path: str) -> ast.Module:
     with warnings.catch_warnings():
         # invalid escapes in other people's strings are not our message to give
         warnings.simplefilter("ignore")
-        return ast.parse(text, path or "<cell>", type_comments=False)
+        return ast.parse(_without_data(text), path or "<cell>", type_comments=False)
+
+
+_LARGE = 500_000
+_NUMBER = r"[-+]?[\d.][\w.]*+\s*+,\s*+"
+# more than anybody asks for of a list
+_DATA = re.compile(rf"((?:{_NUMBER}){{4096}}+)((?:{_NUMBER})++)")
+_INK = re.compile(r"\S+")
+
+
+def _without_data(text: str) -> str:
+    """The text of a large file with blanks in place of most numbers of a long table: each would cost a kilobyte."""
+    if len(text) < _LARGE:
+        return text
+    return _DATA.sub(lambda m: m[1] + _INK.sub(lambda ink: " " * len(ink[0]), m[2]), text)
 
 
 def _newer_tree(text: str, path: str) -> ast.Module | None:

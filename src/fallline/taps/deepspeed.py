@@ -18,11 +18,19 @@ from fallline.taps.frames import caller
 from fallline.taps.on_import import after_import
 from fallline.taps.optimizers import joined
 from fallline.taps.patches import Patches, Wrapped
-from fallline.taps.tap import Call, Tap, Topic, published
+from fallline.taps.tap import Call, Tap, Topic, published, silence
 
 __all__ = ["ENGINE_BACKWARD", "ENGINE_STEP", "EngineBackward", "EngineStep"]
 
 _HOME = "deepspeed.runtime.engine"
+# Its optimizers, which take a step with zero gradients when they are made, so that the states are there.
+_OPTIMIZERS = (
+    "deepspeed.runtime.fp16.fused_optimizer",
+    "deepspeed.runtime.fp16.unfused_optimizer",
+    "deepspeed.runtime.zero.stage_1_and_2",
+    "deepspeed.runtime.zero.stage3",
+)
+_PREPARES = "initialize_optimizer_states"
 
 
 @dataclass(slots=True)
@@ -31,6 +39,7 @@ class EngineBackward(Call):
 
     loss: Any
     window: int  # micro-batches by which the engine divides; 1 where it does not
+    scales: bool = False  # the engine multiplies the loss, and leaves out updates that overflow
 
 
 @dataclass(slots=True)
@@ -58,6 +67,8 @@ def _install(patches: Patches) -> None:
             return
         patches.patch(engine, "backward", _backward)
         patches.patch(engine, "_take_model_step", _step)
+        for made in _preparing():
+            patches.patch(made, _PREPARES, _prepare)
         if hasattr(module, "clip_grad_norm_"):
             tap_clip(patches, module, "clip_grad_norm_", "norm", "max_norm", listed)
 
@@ -65,12 +76,30 @@ def _install(patches: Patches) -> None:
     after_import(_HOME, install)  # the script may never import it
 
 
+def _preparing() -> list[type]:
+    modules = [sys.modules[name] for name in _OPTIMIZERS if name in sys.modules]
+    return [
+        made
+        for module in modules
+        for made in vars(module).values()
+        if isinstance(made, type) and made.__module__ == module.__name__ and _PREPARES in vars(made)
+    ]
+
+
+def _prepare(original: Wrapped) -> Wrapped:
+    def initialize_optimizer_states(*args: Any, **kwargs: Any) -> Any:
+        with silence():
+            return original(*args, **kwargs)
+
+    return initialize_optimizer_states
+
+
 def _backward(original: Wrapped) -> Wrapped:
     def backward(self: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
         if published():
             divides = args[1] if len(args) > 1 else kwargs.get("scale_wrt_gas", True)
             window = int(self.gradient_accumulation_steps()) if divides else 1
-            call = EngineBackward(caller(), loss, window)
+            call = EngineBackward(caller(), loss, window, bool(self.fp16_enabled()))
             for handler in ENGINE_BACKWARD.before:
                 handler(call)
         return original(self, loss, *args, **kwargs)

@@ -10,6 +10,7 @@ from fallline.taps.deepspeed import ENGINE_BACKWARD, ENGINE_STEP, EngineBackward
 from fallline.taps.tap import Subscription
 from fallline.watcher.fuse import Fuse
 from fallline.watcher.guard import Guard
+from fallline.watcher.origin import Origin
 from fallline.watcher.progress import Draft, Given
 
 __all__ = ["Engines"]
@@ -18,15 +19,17 @@ __all__ = ["Engines"]
 class Engines:
     """Into the draft of the update in progress: the loss as it was given, the norm over all ranks, the loss scale."""
 
-    def __init__(self, draft: Draft, guard: Guard) -> None:
+    def __init__(self, draft: Draft, guard: Guard, origin: Origin) -> None:
         self._draft = draft
         self._guard = guard
+        self._origin = origin
 
     def subscribe(self, taps: Subscription, fuse: Fuse) -> None:
         taps.before(ENGINE_BACKWARD, fuse.guarded(self._backward))
         taps.after(ENGINE_STEP, fuse.guarded(self._stepped))
 
     def _backward(self, call: EngineBackward) -> None:
+        self._origin.engine_scales = call.scales
         if isinstance(call.loss, Tensor):
             self._draft.given = Given(call.loss, call.window)
 

@@ -46,6 +46,7 @@ __all__ = ["Guard", "GuardStop"]
 WAITED = 50
 WAITED_AGAIN = 200
 LAG = 64  # updates after which a late answer is acted upon
+TOGETHER = 16  # answers about updates at rest that are sent in one copy
 # What the finding says of an update that was not watched.
 UNWATCHED = (
     "updates this short are watched now and then, and this one was not; those that follow are"
@@ -114,6 +115,7 @@ class Guard:
         # on an accelerator
         self.flag: Tensor | None = None  # whether the step in progress is kept out
         self._late: deque[_Late] = deque()
+        self._unsent: list[tuple[int, int, int, Tensor]] = []  # the same, still on the device
         self._checks = 0
         self._waits_until = WAITED  # checks
 
@@ -296,6 +298,22 @@ class Guard:
         """The answer about this update is on its way to the host."""
         self._late.append(_Late(self._checks, index, held, flag, loss))
 
+    def flagged(self, index: int, held: int, flag: Tensor) -> None:
+        """The same of an update at rest: its answer can wait for those of the next ones."""
+        if self._unsent and self._unsent[0][3].device != flag.device:
+            self.send()
+        self._unsent.append((self._checks, index, held, flag))
+        if len(self._unsent) >= TOGETHER:
+            self.send()
+
+    def send(self) -> None:
+        """What has not been sent yet."""
+        unsent, self._unsent = self._unsent, []
+        if unsent:
+            numbers = sent_numbers([flag for *_, flag in unsent])
+            for (check, index, held, _), number in zip(unsent, numbers, strict=True):
+                self._late.append(_Late(check, index, held, number, None))
+
     def _catch_up(self, index: int) -> None:
         """Before another step: read what has arrived, and what is so old that all ranks have to know it by now."""
         old = bool(self._late) and self._late[0].check <= self._checks - LAG
@@ -306,6 +324,8 @@ class Guard:
 
     def settle(self, wait: bool = False) -> None:
         """Count the answers that have arrived from the device; `wait`: all of them."""
+        if wait and self._unsent:
+            self.send()
         while self._late and (wait or self._late[0].flag.here()):
             late = self._late.popleft()
             if not late.flag:

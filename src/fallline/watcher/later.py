@@ -65,7 +65,9 @@ def sent_numbers(values: Sequence[Tensor]) -> list[Number]:
     """These scalars of one device as they are now, in one copy."""
     with torch.no_grad():
         wide = torch.float64 if any(v.dtype is torch.float64 for v in values) else torch.float32
-        packed = torch.stack([v.detach().reshape(()).to(wide) for v in values])
+        packed = torch.stack(
+            [v if v.dtype is wide and not v.dim() else v.reshape(()).to(wide) for v in values]
+        )
     sent = Sent(packed)
     return [Number(sent, i) for i in range(len(values))]
 

@@ -7,6 +7,8 @@ step the gradients are set to zero where the flag is set, by a kernel that retur
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -19,10 +21,14 @@ class Look:
     """At all gradients of one step. `flag`: 1 where any of them is not finite; `norm` of all, where the kernel measures it."""
 
     def __init__(self, gradients: list[Tensor]) -> None:
-        by_device: dict[torch.device, list[Tensor]] = {}
-        for g in gradients:
-            by_device.setdefault(g.device, []).append(g)
-        self._parts = [_Part(group) for group in by_device.values()]
+        # one list at a time, in C: on a small model the host has less time than the device
+        if len(set(map(Tensor.get_device, gradients))) == 1:
+            self._parts = [_Part(gradients)]
+        else:
+            by_device: dict[torch.device, list[Tensor]] = {}
+            for g in gradients:
+                by_device.setdefault(g.device, []).append(g)
+            self._parts = [_Part(group) for group in by_device.values()]
         first = self._parts[0]
         self.flag, self.norm = first.flag, first.norm
         if len(self._parts) > 1:
@@ -39,13 +45,14 @@ class _Part:
     """The gradients on one device."""
 
     def __init__(self, gradients: list[Tensor]) -> None:
-        self._values = [v for g in gradients if (v := values_of(g)).numel()]
-        self._table = None
+        self._values: list[Tensor] = []
+        self._table: Any = None
         self.norm: Tensor | None = None
-        if self._values and has_kernel(self._values[0]):
-            from fallline.engine.tables import table_of  # needs Triton
-
-            self._table = table_of(self._values, (0,) * len(self._values))
+        if set(map(type, gradients)) == {Tensor}:
+            self._table = _table(gradients)  # which takes their memory alone, as it is
+        if self._table is None:
+            self._values = [v for g in gradients if (v := values_of(g)).numel()]
+            self._table = _table(self._values)
         if self._table is not None:
             partial, result = self._table.measure(1.0, None, None)
             self.flag, self.norm = self._table.nonfinite(partial), result[0, 0]
@@ -59,6 +66,15 @@ class _Part:
             self._table.wipe(flag)
         else:
             wipe(self._values, flag)
+
+
+def _table(values: list[Tensor]) -> Any:
+    """For the engine's kernels; None where they cannot read these."""
+    if not values or not has_kernel(values[0]):
+        return None
+    from fallline.engine.tables import table_of  # needs Triton
+
+    return table_of(values, (0,) * len(values))
 
 
 def values_of(gradient: Tensor) -> Tensor:

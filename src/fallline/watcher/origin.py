@@ -61,6 +61,8 @@ class Origin:
         self.window_lost = False  # a loss of the update in progress was not finite
         self.guard_follows = False  # in updates that go like the last one
         self.lost = False  # the loss of the last backward was not finite: no news in its gradients
+        # a framework's engine scales losses: a gradient that overflows is how it finds its scale
+        self.engine_scales = False
         self.guarded: str | None = (
             None  # what the guard does to a bad update, where it is more than leaving it out
         )
@@ -125,7 +127,7 @@ class Origin:
 
     def after_backward(self, event: Event) -> None:
         """A look at one or two small gradients: a NaN from any operation arrives there, and the frame is still alive."""
-        scaled = isinstance(event, Backward) and event.scaled
+        scaled = self.engine_scales or (isinstance(event, Backward) and event.scaled)
         if scaled or self.lost or self._replays.enough:
             return
         for probe in self._probe():

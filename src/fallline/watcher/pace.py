@@ -20,6 +20,7 @@ RECORDED, COMPARED = 0.8e-3, 0.15e-3
 RECORDED_ON_DEVICE, COMPARED_ON_DEVICE = 1.6e-3, 0.6e-3
 STRETCH = 32  # updates in a row, at least
 FIRST_REST = 64
+FIRST_REST_ON_DEVICE = 256  # the host may be many updates ahead of the device
 MOST_REST = 8_192  # a debt that is larger than this can pay is forgotten
 MEASURED_AGAIN = 2_048  # updates, where watching costs no more than it may
 REMEMBERED = 5  # stretches
@@ -85,7 +86,8 @@ class Pace:
         if not self._rested:
             if guess <= CLEARLY * self._budget * update:
                 return MEASURED_AGAIN, 0
-            return STRETCH, FIRST_REST
+            on_device = self._clock is time.perf_counter
+            return STRETCH, FIRST_REST_ON_DEVICE if on_device else FIRST_REST
         bare = median(self._rested)
         budget = self._budget * bare
         self._may = may = max(budget - at_rest, FOR_WATCHING * budget)

@@ -25,7 +25,6 @@ from fallline.taps.tap import Call, Hook, thread
 from fallline.watcher.fuse import Fuse, GuardStop
 from fallline.watcher.guard import Guard
 from fallline.watcher.known import Known
-from fallline.watcher.later import sent_numbers
 from fallline.watcher.log import EventLog
 from fallline.watcher.pace import MOST_REST
 from fallline.watcher.progress import Progress
@@ -36,7 +35,7 @@ __all__ = ["Rest"]
 
 COUNT_SECONDS = 0.5e-6  # of an update at rest
 # Of the budget of an update: for looks at one gradient, and at all of them.
-FOR_ONE, FOR_ALL = 0.3, 0.2
+FOR_ONE, FOR_ALL = 0.2, 0.1
 TIMED = (
     16  # one of so many looks at one gradient is timed: two looks at the clock take a quarter of it
 )
@@ -133,6 +132,7 @@ class Rest:
 
     def settle(self) -> None:
         """Count the steps that were made."""
+        self._fuse.safely(self._guard.send)
         progress = self._progress
         made, progress.at_rest = progress.at_rest, {}
         for number, steps in made.items():
@@ -231,7 +231,7 @@ class Rest:
         index = self._progress.counts.get(known.name, 0) + made - 1
         held_back = guard.release(optimizer)
         if flag is not None:
-            guard.sent(index, known.held, sent_numbers([flag])[0], None)
+            guard.flagged(index, known.held, flag)
         if held_back:
             self._recording.open().update(UpdateRow(index, known.name, skipped=True))
             self._end = self._tick

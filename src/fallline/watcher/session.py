@@ -155,7 +155,7 @@ class Session:
         )  # fmt: skip
         forwards.subscribe(taps)
         self.backwards.subscribe(taps)
-        Engines(draft, guard).subscribe(
+        Engines(draft, guard, origin).subscribe(
             taps, fuse
         )  # what it adds to an update comes before its end
         self.updates.subscribe(taps)

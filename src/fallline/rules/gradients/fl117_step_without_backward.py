@@ -12,8 +12,11 @@ from fallline.events import (
     Opaque,
     Trace,
     Update,
+    Window,
     ZeroGrad,
+    habits,
     is_habit,
+    windows,
 )
 from fallline.finding import Finding, Severity
 from fallline.location import Location
@@ -37,6 +40,7 @@ class StepWithoutBackward(Rule):
     tokens = (b".step(",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:
+        yield from self._missed(trace)
         for optimizer in trace.optimizers:
             updates = trace.updates_of(optimizer)
             if optimizer in trace.by_framework:
@@ -63,9 +67,22 @@ class StepWithoutBackward(Rule):
                         "Call backward() before it, or leave the step out.",
                     )
 
+    def _missed(self, trace: Trace) -> Iterator[Finding]:
+        """A network whose output was detached, and then stepped after the backward that was to train it."""
+        mine = [w for w in windows(trace) if w.optimizer not in trace.by_framework]
+        cut = ((w, f) for w in mine if (f := _cut_off(trace, w)) is not None)
+        for window, forward in habits(cut, mine):
+            yield self.finding(
+                window.step,
+                f"The backward before this step does not reach what the optimizer holds: the output of the model at {forward.seen_from(window.step).near(window.step.at)} "
+                "was detached, so the step has no gradients to apply. Leave out the detach().",
+                severity=Severity.WARNING,
+            )
+
     def refutes(self, trace: Trace) -> Iterator[Location]:
         """Another setting computes gradients for the same step: what is missing is left out on purpose."""
-        empty = {u.step.at for u in trace.updates if _empty(u)}
+        cut = {w.step.at for w in windows(trace) if _cut_off(trace, w) is not None}
+        empty = {u.step.at for u in trace.updates if _empty(u)} | cut
         yield from {u.step.at for u in trace.updates} - empty
 
     def _never(self, trace: Trace, updates: list[Update]) -> Iterator[Finding]:
@@ -196,6 +213,26 @@ for epoch in range(2):
         optimizer.step(closure)
 """,
     )
+
+
+def _cut_off(trace: Trace, window: Window) -> Forward | None:
+    """The pass of this optimizer's model, just before the backward that it steps after, whose result has no way to that backward."""
+    held = trace.held_by(window.optimizer)
+    backward = trace.before(window.step).of(Backward).first
+    own = trace.before(window.step).of(ZeroGrad).where(lambda e: e.optimizer == window.optimizer)
+    cleared = own.first
+    if held is None or window.alive or backward is None or cleared is None:
+        return None
+    if cleared.order > backward.order or trace.between(cleared, window.step).of(GradWrite, Opaque):
+        return None
+    if backward.parameters is None or not backward.parameters.isdisjoint(held):
+        return None
+    before = trace.before(backward).of(Backward).first
+    start = before.order if before is not None else -1
+    passes = trace.before(backward).of(Forward).where(lambda f: f.order > start)
+    mine = [f for f in passes if f.parameters is not None and f.parameters <= held]
+    lost = [f for f in mine if f.grad and f.used is False and f.training is not False]
+    return lost[0] if lost and len(lost) == len(mine) else None
 
 
 def _only_steps(updates: list[Update], update: Update) -> bool:

@@ -16,6 +16,7 @@ class MemoryGrowth(Rule):
     code = "FL420"
     name = "memory-growth"
     severity = Severity.ERROR
+    yields_to = ("FL401",)  # which knows the statement that keeps them
     what = "Autograd graphs, or the bytes of live tensors, grow with every update and are never released."
     why = (
         "A loss or an output that is kept holds its whole graph: a few bytes per node at first, and the run dies out of memory hours "

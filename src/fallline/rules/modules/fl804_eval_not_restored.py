@@ -304,5 +304,13 @@ def _steps(trace: Trace, step: Step, model: str) -> bool:
     held = step.parameters or trace.held_by(step.optimizer)
     if held:
         return model in held
-    others = (other for other in trace.optimizers if other != step.optimizer)
-    return not any(model in (trace.held_by(other) or ()) for other in others)
+    others = [other for other in trace.optimizers if other != step.optimizer]
+    if any(model in (trace.held_by(other) or ()) for other in others):
+        return False
+    return not others or _stays(trace, step, model)
+
+
+def _stays(trace: Trace, step: Step, model: str) -> bool:
+    """Among several optimizers that may hold it: the model is called again before anybody sets it to train mode."""
+    later = trace.after(step).of(Mode, Forward).where(lambda e: e.model == model)
+    return isinstance(later.first, Forward)
