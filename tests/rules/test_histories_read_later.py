@@ -623,6 +623,35 @@ def train(model, batches, passes, steps):
         optimizer.step()
         optimizer.zero_grad()
 """,
+    "a running value that is detached first, and weights of losses in a log": """\
+import torch
+from engine import FusedAttention
+
+
+class Decoder(FusedAttention):
+    def clear_buffer(self):
+        self.seen = None
+
+    def forward(self, words):
+        self.seen = self.seen + self.embed(words)
+        return self.seen
+
+
+class Watched(FusedAttention):
+    def forward(self, query, key):
+        out, top = super().forward(query, key)
+        top = top.detach()
+        self.largest = torch.max(self.largest, top)
+        return out
+
+
+def step(model, batch, schedule):
+    kl_loss, recon_loss = model(batch)
+    kl_loss_weight = schedule(batch)
+    loss = kl_loss * kl_loss_weight + recon_loss
+    logs = {"loss": loss.detach(), "kl": kl_loss.detach(), "recon": recon_loss.detach(), "weight": kl_loss_weight}
+    return loss, logs
+""",
     "a clip in the arm that does not scale": """\
 import torch
 

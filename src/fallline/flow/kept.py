@@ -71,7 +71,13 @@ def _has_graph(function: ast.FunctionDef, name: str) -> bool:
     made = _definitions(function, name)
     if not made or any(_cuts(value) for value in made):
         return False
+    if _WEIGHT.search(name):
+        return False
     return "loss" in name.lower() or _reaches_loss(function, name)
+
+
+# `kl_loss_weight`: the number that a loss is weighted by, not a loss
+_WEIGHT = re.compile(r"weight|coef|scale|factor|lambda", re.IGNORECASE)
 
 
 def _definitions(function: ast.FunctionDef, name: str) -> list[ast.expr]:
@@ -158,7 +164,23 @@ def carried_over(module: Module) -> Iterator[ast.Assign]:
             continue
         for method in methods_of(cls):
             if method.name == "forward" and not _without_graph(method):
-                yield from _carried(module, method)
+                reset = _set_by_others(cls)
+                yield from (a for a in _carried(module, method) if _attribute(a) not in reset)
+
+
+def _attribute(statement: ast.Assign) -> str:
+    return last_name(statement.targets[0])
+
+
+def _set_by_others(cls: ast.ClassDef) -> set[str]:
+    """Attributes that a method beside the constructor and forward sets: `clear_buffer` empties what one sequence has filled."""
+    return {
+        n.attr
+        for method in methods_of(cls)
+        if method.name not in {"__init__", "forward"}
+        for n in walk(method)
+        if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)
+    }
 
 
 def _calls_forward_above(cls: ast.ClassDef) -> bool:
@@ -219,6 +241,14 @@ def _derived(module: Module, node: ast.Assign, given: set[str]) -> set[str]:
     """The names that stand for something computed from what forward was given, with its graph."""
     function = module.function(node)
     statements = [n for n in walk(function) if isinstance(n, ast.Assign)] if function else []
+    cut = {
+        n.id
+        for s in statements
+        if _NO_GRAPH.search(module.segment(s.value))
+        for t in s.targets
+        for n in ast.walk(t)
+        if isinstance(n, ast.Name)
+    }
     found = set(given)
     for _ in range(3):
         for statement in statements:
@@ -232,4 +262,4 @@ def _derived(module: Module, node: ast.Assign, given: set[str]) -> set[str]:
                 found |= {
                     n.id for t in statement.targets for n in ast.walk(t) if isinstance(n, ast.Name)
                 }
-    return found - {"self"}
+    return found - cut - {"self"}
