@@ -110,7 +110,7 @@ class Duty:
         self._pace.after_resting()
         self._draft.resume(time.perf_counter())
         self._pace.begin()
-        self._left = self._next
+        self._left = self._next if self._rest.complete else STRETCH
 
     def stop(self) -> None:
         """The taps publish everything again."""
