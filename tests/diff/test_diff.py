@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import sys
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import fallline
 from fallline.diff import Comparison, compare
 from fallline.runs.read import read_run
+from fallline.watcher.provenance.environment import surroundings
 
 UPDATES = 12
 
@@ -139,6 +142,19 @@ def test_the_change_is_named_first(
 def test_what_follows_from_a_cause_is_not_listed(base: Path, tmp_path: Path) -> None:
     found = against(base, tmp_path / "run", lr=0.02)
     assert [d.kind for d in found.differences] == ["learning-rate"]
+
+
+def test_a_loss_that_an_optimizer_cannot_explain_is_listed_too(base: Path, tmp_path: Path) -> None:
+    found = against(base, tmp_path / "run", lr=0.02, smoothing=0.01)
+    assert [d.kind for d in found.differences] == ["learning-rate", "numbers"]
+    assert "the loss at update 0" in found.differences[1].what
+
+
+def test_the_version_of_a_lazy_module_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    lazy = types.ModuleType("lazily")
+    lazy.__dict__["_objects"] = {"__version__": "4.45.2"}
+    monkeypatch.setitem(sys.modules, "lazily", lazy)
+    assert surroundings()["lazily (version)"] == "4.45.2"
 
 
 def test_the_same_run_twice_is_the_same_bit_for_bit(base: Path, tmp_path: Path) -> None:

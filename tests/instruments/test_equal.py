@@ -75,6 +75,8 @@ def test_a_fault_is_named(
     [
         ("classify", "right flush", ("accumulation", "remainder", "order")),
         pytest.param("classify", "right autocast", ("accumulation",), marks=LONG),
+        pytest.param("classify", "right autocast inside", ("accumulation",), marks=LONG),
+        pytest.param("blocks", "right compile", ("accumulation",), marks=LONG),
         pytest.param("classify", "right by hand", ("accumulation",), marks=LONG),
         ("language", "right", ("accumulation",)),
         pytest.param("blocks", "right checkpoint", ("features",), marks=LONG),
@@ -99,6 +101,7 @@ def test_a_right_loop_is_equal(loop: str, fault: str, only: tuple[str, ...]) -> 
         ("trained", "mean of means", 1, "tokens", "FL111", None),
         ("ranked", "by ranks twice", 2, "ranks", "FL137", 0.5),
         ("ranked", "fsdp by ranks twice", 2, "ranks", "FL137", 0.5),
+        ("sped", "zero 2, divided twice", 1, "accumulation", "FL129", 0.25),
     ],
 )
 def test_a_fault_in_a_framework_is_named(

@@ -29,6 +29,14 @@ def test_a_loss_that_is_not_divided(tolerance: float) -> None:
     assert "4.00x" in told.message and "not divided by 4" in told.message
 
 
+def test_a_factor_is_seen_where_an_engine_hides_what_each_backward_adds() -> None:
+    record, whole = update([0.25, 0.25, 0.25, 0.25])
+    for backward in record.backwards:
+        backward.added = {}
+    found = accumulated("accumulation", record, {"w": 4 * whole["w"]}, 1e-5)
+    assert (found.code, found.ratio) == ("FL129", pytest.approx(0.25))
+
+
 @pytest.mark.parametrize("tolerance", [1e-5, 1e-3])
 def test_micro_batches_that_are_lost(tolerance: float) -> None:
     record, whole = update([0.0, 0.0, 0.0, 1.0])

@@ -44,7 +44,7 @@ def engine_of(stage: int, precision: str, offload: bool) -> Any:
     if offload:
         config["zero_optimization"]["offload_optimizer"] = {"device": "cpu"}
     optimizer = torch.optim.AdamW(groups, lr=1e-2)
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 4, 0.5) if precision else None
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5) if precision else None
     return deepspeed.initialize(
         model=model, optimizer=optimizer, lr_scheduler=scheduler, config=config
     )[0]
@@ -66,10 +66,10 @@ def train(
         engine.backward(loss)  # FL129 FL118
         if fault == "clipped":
             nn.utils.clip_grad_norm_(engine.module.parameters(), 1.0)  # FL103
+        rates.append(engine.get_lr()[0])
         if fault != "never stepped":
             engine.step()
         norms.append(engine.get_global_grad_norm())
-        rates.append(engine.get_lr()[0])
     if watching is None:
         return {"losses": losses}
     dist.barrier()

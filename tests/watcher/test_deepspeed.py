@@ -18,6 +18,9 @@ def check_precision(name: str, seen: dict[str, Any]) -> None:
     """One update for each of the engine's, its norm and learning rate; what float16 leaves out is how it finds its scale."""
     assert str(seen["losses"]) == str(seen["bare"]), name
     assert seen["found"] == [] and seen["updates"] == UPDATES, (name, seen["found"])
+    recorded, of_engine = seen["rates"]
+    assert recorded == of_engine, (name, recorded, of_engine)
+    assert "fp32" in name or recorded[0] > recorded[-1], name  # the engine's scheduler
     applied = [i for i in range(UPDATES) if i not in seen["skipped"]]
     norms = [seen["norms"][i] for i in applied]
     assert norms == pytest.approx([seen["engine"][i] for i in applied]), name

@@ -12,6 +12,8 @@ from fallline.runs.series import Series
 
 __all__ = ["compare"]
 
+_OF_THE_STEP = ("learning-rate", "optimizer")
+
 
 def compare(a: Series, b: Series, repeats: list[Series] | None = None) -> Comparison:
     """What differs between two runs. `repeats`: of the first, which measure the noise."""
@@ -54,7 +56,11 @@ def _first(reasons: list[Difference], numbers: list[Difference]) -> list[Differe
         return []
     begin = min(d.update or 0 for d in [*reasons, *numbers])
     first = [d for d in reasons if (d.update or 0) == begin]
-    return first or sorted(numbers, key=lambda d: d.order)[:1]
+    parts = sorted(numbers, key=lambda d: d.order)[:1]
+    if first and all(d.kind in _OF_THE_STEP for d in first):
+        # the loss of an update is there before its step, and does not follow from these
+        first += [d for d in parts if d.update == begin and d.name == "the loss"]
+    return first or parts
 
 
 def _alone(ours: list[str], theirs: list[str]) -> list[Difference]:

@@ -51,6 +51,9 @@ class EngineStep(Call):
     norm: float | Tensor | None  # of all gradients on all ranks before clipping
     threshold: float | None
     scale: float | None  # of the loss
+    rate: (
+        float | None
+    )  # the learning rate of this update: the engine's scheduler has moved on by now
 
 
 def _install(patches: Patches) -> None:
@@ -112,7 +115,7 @@ def _step(original: Wrapped) -> Wrapped:
         with joined():
             if not published():
                 return original(self, *args, **kwargs)
-            scale = _scale(self)
+            scale, rate = _scale(self), _rate(self)
             result = original(self, *args, **kwargs)
             call = EngineStep(
                 caller(),
@@ -121,12 +124,19 @@ def _step(original: Wrapped) -> Wrapped:
                 self.get_global_grad_norm(),
                 float(self.gradient_clipping()) or None,
                 scale,
+                rate,
             )
             for handler in ENGINE_STEP.after:
                 handler(call)
         return result
 
     return _take_model_step
+
+
+def _rate(engine: Any) -> float | None:
+    groups = getattr(getattr(engine, "basic_optimizer", None), "param_groups", None)
+    rate = groups[0].get("lr") if groups else None
+    return float(rate) if isinstance(rate, int | float) else None
 
 
 def _scale(engine: Any) -> float | None:

@@ -35,7 +35,7 @@ class Engines:
 
     def _stepped(self, call: EngineStep) -> None:
         draft = self._draft
-        draft.scale = call.scale
+        draft.scale, draft.rate = call.scale, call.rate
         norm = call.norm if call.norm is None or isinstance(call.norm, Tensor) else float(call.norm)
         if norm is not None and (isinstance(norm, Tensor) or math.isfinite(norm)):
             draft.clip = (norm, call.threshold)

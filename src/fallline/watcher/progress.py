@@ -82,6 +82,9 @@ class Draft:
         self.scale: Any = (
             None  # the loss scale of its backward passes; None where they are not scaled
         )
+        self.rate: float | None = (
+            None  # its learning rate, where the optimizer's may be the next one's
+        )
         self.all_reduces = 0
         # of the samples in its batches, where a sampler drew them
         self.indices: deque[list[Any]] = deque(maxlen=MOST_BATCHES)

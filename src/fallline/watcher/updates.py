@@ -276,7 +276,7 @@ class Updates:
         if len(counts) > 1:
             counts.pop(name, None)
         counts[name] = index + 1
-        rate = learning_rate(optimizer)
+        rate = learning_rate(optimizer) if draft.rate is None else draft.rate
         last, last_rate = self._last_step
         calm = self._origin.calm and guard.norm is None
         if not skipped and not (calm and event is last and rate == last_rate):

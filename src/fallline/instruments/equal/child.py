@@ -27,6 +27,7 @@ from fallline.instruments.equal.steady import steady
 from fallline.instruments.equal.switches import turn
 from fallline.instruments.equal.targets import watch_labels
 from fallline.instruments.equal.way import Way
+from fallline.instruments.equal.zero import watch_zero
 from fallline.instruments.same.sources import pin, pin_kernels
 from fallline.instruments.script import Script, run_until
 
@@ -68,6 +69,7 @@ def run_way(way: Way, target: Script | Callable[[], object], out: str) -> int:
         pin(source, patches)
     pin_kernels("torch")
     turn(way, patches, met)
+    watch_zero(patches, way, recorder.gather)
     vary_loaders(way, patches)
     if isinstance(recorder, EvaluationRecorder):
         recorder.watch_frameworks(patches)

@@ -19,6 +19,7 @@ from fallline.instruments.equal.record import Recorder
 from fallline.taps.data import EXHAUSTED, Exhausted
 from fallline.taps.frames import shown_path, user_frames
 from fallline.taps.on_import import after_import
+from fallline.taps.optimizers import ClosureCall
 from fallline.taps.patches import Patches, Wrapped
 from fallline.taps.tap import Subscription
 
@@ -110,12 +111,20 @@ class EvaluationRecorder(Recorder):
             self.over = True
 
     def step_begins(self, optimizer: Any) -> None:
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                parameter.grad = None  # a step without gradients leaves parameters as they are
+        _clear(optimizer)
+
+    def _closure_ends(self, call: ClosureCall) -> None:
+        _clear(call.optimizer)
 
     def step_ends(self, optimizer: Any) -> None:
         self.record.stepped = True
+
+
+def _clear(optimizer: Any) -> None:
+    """A step without gradients leaves parameters as they are."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = None
 
 
 class _Tracer:

@@ -50,8 +50,9 @@ def at_once(base: Record, big: Record, k: int = 0) -> Vectors:
     looked_ahead = base.backwards[0].batches >= min(k, len(base.backwards))
     factor = _meant(ours, first.divisors, k, looked_ahead) * _of_window(base, first, k) / big.scale
     # of several optimizers, only this one's parameters
-    others = set(first.added) - set(base.reached) if base.optimizers > 1 else set()
-    return {name: values * factor for name, values in first.added.items() if name not in others}
+    whole = first.added if first.seen else big.unclipped
+    others = set(whole) - set(base.reached) if base.optimizers > 1 else set()
+    return {name: values * factor for name, values in whole.items() if name not in others}
 
 
 def _of_window(base: Record, big: Backward, k: int) -> float:
@@ -143,8 +144,10 @@ class _Cause:
         self.base, self.parting, self.what = base, parting, what
         self.k = len(base.backwards)
         parts = [b.added for b in base.backwards]
-        self.counted, _ = shares(_unscaled(base), parts)
-        self.due, self.left = shares(reference, parts)
+        self.counted, self.due, self.left = [1.0] * self.k, [1.0] * self.k, 0.0
+        if any(b.seen for b in base.backwards):
+            self.counted, _ = shares(_unscaled(base), parts)
+            self.due, self.left = shares(reference, parts)
         # weights come out of a system of equations, and are less exact than the gradients
         self.room = max(_SAME, 10 * tolerance)
         self.backward = Place(base.backwards[0].path, base.backwards[0].line)

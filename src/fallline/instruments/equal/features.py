@@ -33,7 +33,7 @@ def compare_compile(plan: Plan) -> None:
     if other is None:
         return
     # a compiled graph does not show its modules, nor what they compute in
-    plan.base.dtype, plan.base.calls = other.dtype, max(plan.base.calls, other.calls)
+    plan.base.dtype, plan.base.calls, plan.base.terms = other.dtype, other.calls, other.terms
     plan.add(judged(plan, "compile", plan.base.unclipped, other.unclipped, "torch.compile", "the model as written"))  # fmt: skip
     plan.way, plan.base = eager, other
     plan.answer.notes.append("Everything but compile was compared without torch.compile.")
@@ -115,6 +115,9 @@ def _alike_without_dropout(plan: Plan) -> bool:
 
 def _optimizer(plan: Plan) -> None:
     what, said = "optimizer kernels", "the loop does not run with the optimizer's plain loop"
+    if not plan.base.moved:
+        plan.cannot(what, "the optimizer steps copies of the parameters")
+        return
     other = plan.attempt(what, plan.without(what), said)
     if other is not None:
         place = Place(plan.base.step_path, plan.base.step_line)

@@ -19,6 +19,7 @@ from torch.utils.data._utils.fetch import _MapDatasetFetcher
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from fallline.engine import rng
+from fallline.instruments.equal.targets import unshifted
 from fallline.instruments.equal.way import Way
 from fallline.taps.patches import Patches, Wrapped
 
@@ -97,6 +98,8 @@ def _change(options: dict[str, Any], way: Way) -> None:
         _reverse(options)
     if way.pad:
         _pad(options, way.pad)
+    if way.labels:
+        _shift_back(options)
 
 
 def _by_batches(options: dict[str, Any]) -> None:
@@ -214,6 +217,12 @@ def _reverse(options: dict[str, Any]) -> None:
 def _pad(options: dict[str, Any], more: int) -> None:
     collate = options.get("collate_fn") or torch.utils.data.default_collate
     options["collate_fn"] = lambda samples: padded(collate(samples), more)
+
+
+def _shift_back(options: dict[str, Any]) -> None:
+    """Labels of a batch that are shifted already, for a model that shifts them: as the model wants them, so that they are counted so, too."""
+    collate = options.get("collate_fn") or torch.utils.data.default_collate
+    options["collate_fn"] = lambda samples: unshifted(collate(samples))
 
 
 _FILL = {"labels": -100}

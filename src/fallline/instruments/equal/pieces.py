@@ -90,7 +90,7 @@ def rounding(record: Record) -> float:
     """How far two right gradients may be apart, from the formats alone.
 
     Each operation on the way rounds to the format of the forward pass, and such errors add up like a random walk: the square root
-    of their number. The sum over all inputs is made in float32 or better. Where micro-batches pull in different directions, the sum is
+    of their number. The sums, of a matrix product and over all inputs, are made in float32 or better. Where micro-batches pull in different directions, the sum is
     shorter than its parts, and the error larger against it. Both sides have it.
     """
     coarse = ROUNDOFF.get(record.dtype, 2.0**-24)
@@ -101,7 +101,9 @@ def rounding(record: Record) -> float:
         for name, values in backward.added.items():
             total[name] = total[name] + values if name in total else values
     cancelled = max(1.0, _over(sum(lengths), _length(total))) if lengths else 1.0
-    walk = coarse * math.sqrt(max(1, record.calls)) + fine * math.sqrt(max(1, record.elements))
+    walk = coarse * math.sqrt(max(1, record.calls)) + fine * math.sqrt(
+        max(1, record.elements + record.terms)
+    )
     return 2 * min(cancelled, 1e3) * walk
 
 

@@ -43,6 +43,11 @@ class Backward:
     samples: int  # rows of the first tensor that the model got
     batches: int  # that had been read from the loader until then
 
+    @property
+    def seen(self) -> bool:
+        """Whether it has added anything that is to be seen: engines may keep gradients in buffers of their own."""
+        return any(bool(values.any()) for values in self.added.values())
+
 
 @dataclass
 class Clip:
@@ -76,6 +81,7 @@ class Record:
     dtype: str = "float32"  # the coarsest format that the forward pass computes in
     elements: int = 0  # of the inputs of the model
     calls: int = 0  # of modules in one forward pass
+    terms: int = 0  # of the sums that these make with their weights, forward and backward
     optimizer: str = ""
     optimizers: int = 1  # that the script makes
     chosen: int = 0  # which of them this update is of
@@ -122,6 +128,7 @@ class Recorder(Observer):
         self._before: Vectors = {}
         self._parameters_before: Vectors = {}
         self._samples = 0
+        self._gathered: Vectors = {}  # gradients, as an engine puts them together
         self._device = "cpu"  # of the model that was called last
         self._closed = False
         self.tokens: Tensor | None = None  # that the model got last
@@ -204,6 +211,7 @@ class Recorder(Observer):
 
     def module_begins(self, module: nn.Module) -> None:
         self.record.calls += 1
+        self.record.terms += _terms(module)
         # here and not where the model is called: Accelerate's autocast begins inside of that call
         if torch.is_autocast_enabled(self._device):
             self.met.add("autocast")
@@ -233,7 +241,9 @@ class Recorder(Observer):
         now = self._gradients()
         self.record.backwards[-1].added = difference(now, self._before)
         self._before = {}
-        if self._at_backward and not self.to_pass and self._feeds_wanted():
+        if not self._at_backward or self.to_pass or not self._feeds_wanted():
+            return
+        if self.record.backwards[-1].seen:
             self.over = True
             self._finish()
 
@@ -259,7 +269,7 @@ class Recorder(Observer):
                 self.record.clips[-1].norm = float(_whole(call.result))
 
     def _engine_stepped(self, call: EngineStep) -> None:
-        """ZeRO clips inside of its step: what reached the optimizer is clipped already."""
+        """ZeRO clips inside of its step, after its gradients were gathered."""
         record, done = self.record, len(self.record.backwards)
         if record.stepped or call.norm is None or not call.threshold:
             return
@@ -267,8 +277,12 @@ class Recorder(Observer):
         if norm <= call.threshold or any(c.backwards == done for c in record.clips):
             return
         record.clips.append(Clip(done, "norm", call.threshold, norm, record.step_path, record.step_line))  # fmt: skip
-        factor = (norm + 1e-6) / call.threshold
-        record.unclipped = {n: v * factor for n, v in record.reached.items()}
+        factor = call.threshold / (norm + 1e-6)
+        record.reached = {n: v * factor for n, v in record.unclipped.items()}
+
+    def gather(self, gradients: Vectors) -> None:
+        """What the next step's optimizer works with, before it is clipped."""
+        self._gathered = gradients
 
     # -- the step ------------------------------------------------------------------------------------------------
 
@@ -312,9 +326,9 @@ class Recorder(Observer):
                 self._reach(call.optimizer)
 
     def _reach(self, optimizer: Any) -> None:
-        held = self._names_of(optimizer)
-        record = self.record
-        record.reached = self._gradients(held, getattr(optimizer, "grad_scale", None))
+        held = set(self._gathered) or self._names_of(optimizer)
+        record, scale = self.record, getattr(optimizer, "grad_scale", None)
+        record.reached = self._gathered or self._gradients(held, scale)
         if not record.clips or record.clips[-1].backwards < len(record.backwards):
             record.unclipped = record.reached
         record.unclipped = {n: v for n, v in record.unclipped.items() if n in held}
@@ -338,7 +352,7 @@ class Recorder(Observer):
             self.to_pass -= 1
             self._begin_again()
             return
-        held = self._names_of(optimizer)
+        held = set(self._gathered) or self._names_of(optimizer)
         self.record.moved = difference(self._values(held), self._parameters_before)
         self.record.stepped = True
         self.over = True
@@ -351,6 +365,7 @@ class Recorder(Observer):
         record.indices = self._indices.get(number, [])
         record.exhausted = self._ended.get(number, 0) > 0
         record.calls //= max(1, len(record.backwards))
+        record.terms //= max(1, len(record.backwards))
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             record.processes = torch.distributed.get_world_size()
 
@@ -394,6 +409,12 @@ class Recorder(Observer):
 
     def _values(self, held: set[str]) -> Vectors:
         return {name: sampled(p) for name, p in self._named().items() if name in held}
+
+
+def _terms(module: nn.Module) -> int:
+    """How many products a linear map or a convolution adds up, on the way forward and on the way back."""
+    weights = [p for p in module.parameters(recurse=False) if p.dim() > 1 and p.numel()]
+    return sum(p.numel() // p.shape[0] + p.shape[0] for p in weights)
 
 
 def plain_name(name: str) -> str:

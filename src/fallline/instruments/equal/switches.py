@@ -47,6 +47,8 @@ def _checkpointing(patches: Patches, met: Met, off: bool) -> None:
 def _compile(patches: Patches, met: Met, off: bool) -> None:
     def make(original: Wrapped) -> Wrapped:
         def compile(model: Any = None, *args: Any, **kwargs: Any) -> Any:
+            if str(getattr(model, "__module__", "")).startswith("deepspeed."):
+                return original(model, *args, **kwargs)  # a helper of its own, not the loop's model
             met.add("compile")
             if not off:
                 return original(model, *args, **kwargs)

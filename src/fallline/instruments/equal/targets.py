@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from fallline.taps.patches import Patches, Wrapped
 
-__all__ = ["SHIFTED_TWICE", "watch_labels"]
+__all__ = ["SHIFTED_TWICE", "unshifted", "watch_labels"]
 
 SHIFTED_TWICE = "labels shifted twice"
 _IGNORED = -100
@@ -59,6 +59,18 @@ def _agree(tokens: Tensor, rows: Tensor, shift: int) -> float:
     if int(counted.sum()) < _LEAST:
         return 0.0
     return float((ours == theirs)[counted].float().mean())
+
+
+def unshifted(batch: Any) -> Any:
+    """A batch whose labels are the next tokens, with labels that are the tokens; any other as it is."""
+    if not hasattr(batch, "items") or not {"input_ids", "labels"} <= set(batch):
+        return batch
+    tokens, labels = batch["input_ids"], batch["labels"]
+    if not isinstance(tokens, Tensor) or not isinstance(labels, Tensor) or tokens.dim() != 2:
+        return batch
+    if labels.shape != tokens.shape or _agree(tokens, labels, 1) < _AGREE:
+        return batch
+    return {**batch, "labels": torch.cat([tokens[:, :1].to(labels), labels[:, :-1]], dim=1)}
 
 
 def _shifted_back(tokens: Tensor, target: Tensor) -> Tensor:
