@@ -18,6 +18,7 @@ import pytest
 from fallline.cli.commands import available
 from fallline.cli.main import main
 from fallline.report.skills import ROUTER, rendered
+from fallline.rules import rule_by_code
 
 FILES = rendered()
 HOMES = sorted({name.partition("/")[0] for name in FILES})
@@ -85,6 +86,52 @@ def test_all_skills_have_the_same_steps() -> None:
     """So following one of them follows them all."""
     wanted = steps_of(HOMES[1])
     assert all([s.commands for s in steps_of(home)] == [s.commands for s in wanted] for home in HOMES if home != ROUTER)  # fmt: skip
+
+
+# a mistake of each specialist, whose script the agent of that skill is given; the reader finds it, so nothing starts torch
+MISTAKES = {
+    "fallline-checkpointing-and-reproducibility": "FL702",
+    "fallline-custom-autograd-functions": "FL902",
+    "fallline-debugging-techniques": "FL606",
+    "fallline-distributed-training-strategies": "FL303",
+    "fallline-fine-tuning": "FL019",
+    "fallline-gradient-management": "FL101",
+    "fallline-mixed-precision-and-optimization": "FL201",
+    "fallline-module-design-patterns": "FL801",
+    "fallline-performance-profiling": "FL503",
+    "fallline-tensor-operations-and-memory": "FL401",
+}
+
+
+def test_every_skill_has_its_agent() -> None:
+    assert {ROUTER, *MISTAKES} == set(HOMES)
+
+
+@pytest.mark.parametrize("skill", MISTAKES)
+def test_an_agent_of_each_skill(
+    skill: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does what its skill says, in that order, with a script that has a mistake of that specialist, and ends with the mistake gone or named."""
+    monkeypatch.chdir(tmp_path)
+    code = MISTAKES[skill]
+    rule = rule_by_code(code)
+    assert rule is not None
+    Path("train.py").write_text(rule.wrong[0].replace(f"  # {code}", ""), encoding="utf-8")
+    said = {}
+    for step in steps_of(skill):
+        for command in step.commands:
+            if command.split()[1] != "run":  # a watched run: the router's agent does it
+                said[command] = do(command.replace("--run fallline-runs/now ", ""))
+    check = next(out for command, out in said.items() if command.startswith("fallline check"))
+    assert check[0] == 1 and code in check[1]
+    status, text = do(f"fallline rule {code}")
+    assert status == 0 and rule.name in text
+    asked = next(out for command, out in said.items() if command.startswith("fallline ask"))
+    assert asked[0] == 0 and re.search(r"FL\d{3}", asked[1])
+    assert len(re.findall(r"(?m)^\d\. ", asked[1])) <= 3
+    do("fallline check train.py --fix")
+    left = do("fallline check train.py")[1]
+    assert code not in left or not rule.fix_safety
 
 
 @pytest.mark.parametrize("skill", [ROUTER, "fallline-gradient-management"])

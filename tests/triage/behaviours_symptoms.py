@@ -55,3 +55,24 @@ def a_sampled_kl_can_be_negative() -> None:
     worse = (policy - 3 * torch.randn(50).abs()).log_softmax(-1)
     unlikely = torch.multinomial(reference.exp(), 4000, replacement=True)
     assert (worse - reference)[unlikely].mean() < 0
+
+
+def averaging_parameters_leaves_buffers() -> None:
+    from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+    norms = []
+    for use_buffers in (False, True):
+        model = nn.BatchNorm1d(2)
+        ema = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.5), use_buffers=use_buffers)
+        for _ in range(20):
+            model(torch.randn(8, 2) + 5)
+            ema.update_parameters(model)
+        norms.append(float(ema.module.running_mean.norm()))
+    # without `use_buffers` the statistics are copied once, at the first update, and copied by hand never
+    assert norms[1] > 3
+    plain = nn.BatchNorm1d(2)
+    copied = nn.BatchNorm1d(2)
+    plain(torch.randn(64, 2) + 5)
+    for kept, new in zip(copied.parameters(), plain.parameters(), strict=True):
+        kept.data.mul_(0.9).add_(new.data, alpha=0.1)
+    assert not torch.equal(copied.running_mean, plain.running_mean)  # type: ignore[arg-type]

@@ -47,10 +47,16 @@ BEHAVIOURS = {
 }
 LONG = {"deepspeed_has_its_own_norm"}  # need what only `make test-long` installs
 CODE = [
-    pytest.param(claim, action, id=f"{claim.id}-{n}")
+    # what copies between a device and the host runs where there is one (`make test-gpu`); Lightning's in test_framework_snippets.py
+    pytest.param(
+        claim,
+        action,
+        id=f"{claim.id}-{n}",
+        marks=pytest.mark.gpu if "gpu" in action.proof else (),
+    )
     for claim in CLAIMS
     for n, action in enumerate(claim.actions, 1)
-    if action.code and "bash" not in action.proof
+    if action.code and not {"bash", "lightning"} & action.proof.keys()
 ]
 SHELL = sorted({a.code for c in CLAIMS for a in c.actions if "bash" in a.proof})
 
@@ -104,9 +110,9 @@ def test_a_snippet_runs_and_keeps_its_promise(
     claim: Claim, action: Action, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ast.parse(textwrap.dedent(action.code))
-    if "gpu" in action.proof:
-        pytest.skip("needs a GPU")
-    if "lightning" in action.proof or "ranks" in action.proof:
+    if "gpu" in action.proof and not torch.cuda.is_available():
+        pytest.skip("copies from a CUDA device")
+    if "ranks" in action.proof:
         monkeypatch.setenv("LOCAL_RANK", "0")  # only here: accelerate reads it too
         run_elsewhere(action)
         return
@@ -144,9 +150,6 @@ def run_elsewhere(action: Action) -> None:
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
     from torch.nn.parallel import DistributedDataParallel
     from torch.utils.data import DataLoader, DistributedSampler
-
-    if "lightning" in action.proof:
-        return
 
     def body() -> None:
         names: dict[str, Any] = {**world(), "dist": dist, "os": os, "Net": type(world()["model"])}

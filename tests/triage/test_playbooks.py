@@ -13,6 +13,7 @@ from fallline.proof.record import recorded
 from fallline.rules import all_rules, rule_by_code
 from fallline.specialists import SPECIALISTS
 from fallline.triage import playbook
+from fallline.triage.claim import claims
 from fallline.triage.evaluate import refuted
 from fallline.triage.playbook import Case, cases_of, facts, playbooks
 from fallline.verdict.reading import read_text
@@ -62,7 +63,7 @@ def test_a_fact_is_measured_or_says_what_was_read(name: str) -> None:
 
 
 def test_every_fact_is_used() -> None:
-    """A fact that no statement, no rule and no refuted claim rests on was measured for nobody."""
+    """A fact that no statement, no claim, no rule and no refuted claim rests on was measured for nobody."""
     stated = {
         n
         for c in CASES
@@ -71,6 +72,7 @@ def test_every_fact_is_used() -> None:
     }
     stated |= {name for c in CASES for _, _, backs in c.tree for name in backs}
     stated |= {claim.fact for claim in refuted()} | {n for rule in all_rules() for n in rule.facts}
+    stated |= {name for claim in claims() for name in claim.backs}
     assert facts().keys() <= stated
 
 

@@ -26,7 +26,7 @@ _HEARD = 0.14  # a question that holds a claim's words must also sound a little 
 _ALONE = 0.42  # how much a question must sound like a claim without the words it asks for
 _ALMOST = 0.5  # and without one group of them
 _ENOUGH = 0.62  # the least that answers
-_SECOND = 0.8  # a second claim is worth as much of the first's score
+_SECOND = 0.88  # a second claim is worth as much of the first's score
 _FORM = frozenset(
     "a an the is are was were be been do does did i my me we our you your it its this that these those to of in on at for from and or but if so as by "
     "with have has had can could should would will may must not no how what why where when which who there here then than just please pls hi help "

@@ -21,9 +21,11 @@ from fallline.triage.words import foreign, other_framework, scope, spelled, toke
 __all__ = ["Reply", "compose"]
 
 _MOST = 3
+_ASKED = 1.4  # words this much like a claim ask for it, whatever else the code shows
 _KNOWN = 1.5  # a question this much like one of ours is ours, whatever its other words are
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`])")
 _FENCE = re.compile(r"```(?:python)?\n(.*?)```", re.S)
+_READ = re.compile(r"\{(\w+)\}")
 NOT_OURS = (
     "This does not look like a question about PyTorch training, and fallline knows nothing else."
 )
@@ -91,6 +93,11 @@ def compose(
         near = scope(question.text) > 0.0
         return Reply(f"{NOT_OURS} {PERHAPS_OURS}" if near else NOT_OURS, ours=False)
     if evidence.serious and not told:
+        asked = _asked_of_else(question, evidence, words, raw, specialists, shape)
+        if asked is not None and not run:
+            reply = _from_claims([asked], shape, fit, run)
+            reply.actions = [*reply.actions[: _MOST - 1], _other(evidence.serious[0])]
+            return reply
         return _from_findings(question, evidence, shape, chosen, beside, fit, run)
     if chosen and chosen[0].seen:
         return _from_claims(chosen[:1], shape, fit, run)
@@ -112,6 +119,25 @@ def compose(
     return _from_case(cases, shape, text)
 
 
+def _asked_of_else(
+    question: Question,
+    evidence: Gathered,
+    words: list[str],
+    raw: str,
+    specialists: Sequence[str],
+    shape: Shape,
+) -> Chosen | None:
+    """The claim that the words ask for, where what was found in the code is no error and about something else."""
+    worst = evidence.serious[0]
+    if worst.severity == "error" or shape.mine or not question.prose.strip():
+        return None
+    best = choose(raw, question.prose, words, (), specialists)
+    if not best or not best[0].whole or best[0].score < _ASKED:
+        return None
+    about = {code for c in best for code in (*c.claim.rules, *c.claim.backs)}
+    return best[0] if worst.code not in about else None
+
+
 @dataclass(frozen=True, slots=True)
 class _Fit:
     """What the question says, for actions that it rules out or already names as done."""
@@ -124,7 +150,20 @@ class _Fit:
 
 
 def _filled(text: str, read: dict[str, str]) -> str:
-    return re.sub(r"\{(\w+)\}", lambda m: read.get(m[1], "the value"), text)
+    """The text with what was read from a message; a clause about something that was not pasted goes."""
+    if any(name not in read for name in _READ.findall(text)):
+        text = _without_unread(text, read)
+    return _READ.sub(lambda m: read.get(m[1], "the value"), text)
+
+
+def _without_unread(text: str, read: dict[str, str]) -> str:
+    sentences = [s.split("; ") for s in _SENTENCE.split(text)]
+    kept = [
+        "; ".join(c for c in clauses if all(name in read for name in _READ.findall(c)))
+        for clauses in sentences
+    ]
+    shortened = " ".join(s if s.endswith((".", "!", "?", ":")) else f"{s}." for s in kept if s)
+    return shortened or text
 
 
 def _from_claims(chosen: list[Chosen], shape: Shape, fit: _Fit, run: str) -> Reply:

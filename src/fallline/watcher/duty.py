@@ -26,6 +26,7 @@ from fallline.watcher.window import Window
 __all__ = ["Duty"]
 
 ALLOWANCE = 0.12  # seconds, before the budget counts
+AROUND = 8  # updates that are watched for one that somebody has to see
 
 
 class Duty:
@@ -80,11 +81,11 @@ class Duty:
         if left is not None:
             if rest and left < STRETCH and left != self._awaited:  # it comes first
                 self._awaited = left
-                self._left = max(left, 0) + STRETCH
+                self._left = max(left, 0) + AROUND
                 pace.forget_last()
                 return
-            if left >= STRETCH:  # else its optimizer has come to an end
-                rest = min(rest, left - 1)
+            if STRETCH <= left <= rest:  # else its optimizer has come to an end
+                rest, watched = left - 1, AROUND
         if rest:
             self._begin_rest(call, optimizer, watched, rest)
         else:
@@ -109,7 +110,7 @@ class Duty:
         self._pace.after_resting()
         self._draft.resume(time.perf_counter())
         self._pace.begin()
-        self._left = self._next
+        self._left = self._next if self._rest.complete else STRETCH
 
     def stop(self) -> None:
         """The taps publish everything again."""

@@ -68,6 +68,7 @@ class Rest:
         self._site: tuple[int, CodeType, int] | None = None
         # steps since the rest began, the one it ends behind, and those of the next looks
         self._tick = self._end = self._next_one = self._next_all = 0
+        self._planned = 0  # the one it was to end behind
         self._granted = 1  # steps that are only counted, and the one behind them
         # by id of the optimizer: a small parameter, and whether it is read as a list
         self._probes: dict[int, tuple[Tensor | None, bool]] = {}
@@ -82,7 +83,7 @@ class Rest:
         frame = call.frame
         self._site = (id(optimizer), frame.f_code, frame.f_lasti)
         self._over = over
-        self._tick, self._end = 0, left
+        self._tick, self._end, self._planned = 0, left, left
         self._ration(optimizer, budget)
         self._progress.at_rest = dict.fromkeys(self._known, 0)
         self.before = self._counter(self._progress.at_rest)
@@ -129,6 +130,11 @@ class Rest:
     def seconds(self) -> float:
         """Of ours, in an update that is not watched."""
         return COUNT_SECONDS + self._probed / self._one + self._looked / self._all
+
+    @property
+    def complete(self) -> bool:
+        """It has lasted as long as it was to: nothing has happened meanwhile."""
+        return self._tick >= self._planned
 
     def settle(self) -> None:
         """Count the steps that were made."""

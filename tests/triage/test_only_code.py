@@ -1,0 +1,61 @@
+"""Questions that are nothing but code: a fragment without its loop is read as the inside of one, and what is clean gets no lecture."""
+
+from __future__ import annotations
+
+import pytest
+
+from fallline.triage.answer import answer
+from fallline.triage.evidence import gather
+from fallline.triage.pasted import in_a_loop, unfenced
+
+CLIPS_SCALED = """\
+scaler.scale(loss).backward()
+torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
+scaler.step(optimizer)
+scaler.update()
+optimizer.zero_grad()"""
+FREEZES_NOTHING = "self.model.head.requires_grad = False"
+EVERY_K = """\
+scaler.scale(loss).backward()
+if ni % accumulate == 0:
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()"""
+CLEAN = """\
+optimizer.zero_grad()
+loss = loss_fn(model(x), y)
+loss.backward()
+optimizer.step()"""
+
+
+def said(question: str) -> str:
+    return answer(question, gather(question)).reply.answer
+
+
+@pytest.mark.parametrize(
+    ("code", "idea"),
+    [(CLIPS_SCALED, "FL201"), (FREEZES_NOTHING, "requires_grad_(False)"), (EVERY_K, "divided")],
+)
+def test_a_mistake_in_a_fragment_is_named(code: str, idea: str) -> None:
+    assert idea in said(code)
+
+
+def test_lines_are_those_of_the_fragment() -> None:
+    assert said(CLIPS_SCALED).startswith("Line 2:")
+    changed = gather(CLIPS_SCALED).corrected
+    assert changed is not None and changed.startswith("scaler.scale(loss).backward()\nscaler.unscale_")  # fmt: skip
+
+
+def test_clean_code_gets_no_lecture() -> None:
+    assert "nothing wrong was found" in said(CLEAN)
+
+
+@pytest.mark.parametrize("prose", ["loss = nan", "help", "num_workers", "model.eval", "e.g. this"])
+def test_words_that_parse_are_no_code(prose: str) -> None:
+    assert unfenced(prose) == ""
+
+
+def test_only_the_inside_of_a_loop_is_put_into_one() -> None:
+    assert in_a_loop(EVERY_K) == "for ni, batch in enumerate(loader):"
+    assert in_a_loop(f"for x in loader:\n    {CLEAN.splitlines()[2]}") == ""
+    assert in_a_loop("model = Net()") == ""
