@@ -11,7 +11,14 @@ from fallline.triage.arithmetic import reckoned
 from fallline.triage.choose import Chosen, choose
 from fallline.triage.claim import Action, Claim
 from fallline.triage.evidence import Gathered
-from fallline.triage.judge import answers, asked_first, clean, nothing_about, only_code_tells
+from fallline.triage.judge import (
+    answers,
+    asked_first,
+    clean,
+    nothing_about,
+    only_code_tells,
+    same_topic,
+)
 from fallline.triage.playbook import Case
 from fallline.triage.recognise import LONGEST, Question
 from fallline.triage.seen import seen_in_code
@@ -129,7 +136,7 @@ def _asked_of_else(
 ) -> Chosen | None:
     """The claim that the words ask for, where what was found in the code is no error and about something else."""
     worst = evidence.serious[0]
-    if worst.severity == "error" or shape.mine or not question.prose.strip():
+    if worst.severity == "error" or shape.mine or same_topic(question.prose, worst):
         return None
     best = choose(raw, question.prose, words, (), specialists)
     if not best or not best[0].whole or best[0].score < _ASKED:
