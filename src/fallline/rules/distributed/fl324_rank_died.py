@@ -59,12 +59,16 @@ dist.destroy_process_group()
             else "ended without a word, so it was killed from outside (out of memory?)"
         )
         after = f" {_others(others)}"
+        # What a killed rank wrote last may be some seconds old
+        updates = max([first.updates, *(_updates(t) for t in run.of_rank(first.rank))])
+        least = "" if first.ended else "at least "
+        when = f", after {least}{updates} updates" if updates or first.ended else ""
         yield self.finding(
             first.at or self._place(run, first.rank),
-            f"Rank {first.rank} {how}, after {first.updates} updates.{after}",
+            f"Rank {first.rank} {how}{when}.{after}",
             rank=first.rank,
             status=first.ended,
-            updates=first.updates,
+            updates=updates,
             written=first.written,
         )
 
@@ -89,6 +93,10 @@ dist.destroy_process_group()
     def _place(run: Any, rank: int) -> Location:
         track = next((t for t in (*run.of_rank(rank), *run.tracks) if t.rows), None)
         return track.loss_at if track is not None else Location("", 1)
+
+
+def _updates(track: Any) -> int:
+    return int(track.totals.get("updates", len(track.rows)))
 
 
 def _well(status: str) -> bool:
