@@ -11,7 +11,7 @@ from fallline.triage.playbook import Statement
 from fallline.triage.shape import Shape
 from fallline.triage.words import root, tokens
 
-__all__ = ["answers", "asked_first", "clean", "nothing_about", "only_code_tells", "same_topic"]
+__all__ = ["answers", "asked_first", "clean", "nothing_about", "only_code_tells"]
 
 # what people ask about: a word of the question, what to call it, and what its code holds
 _TOPICS = (
@@ -54,11 +54,6 @@ def asked_first(prose: str, found: Sequence[Finding], shape: Shape) -> tuple[lis
     near = {id(f): _near(f, keys) for f in found}
     about = any(near.values()) or not _topics(prose)
     return sorted(found, key=lambda f: -near[id(f)]), about
-
-
-def same_topic(prose: str, finding: Finding) -> bool:
-    """Whether a question and a finding speak of the same part of a loop: clipping, accumulation, the scaler."""
-    return bool(set(_topics(prose)) & set(_topics(finding.message)))
 
 
 def _near(finding: Finding, keys: set[str]) -> int:
