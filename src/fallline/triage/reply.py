@@ -11,7 +11,13 @@ from fallline.triage.arithmetic import reckoned
 from fallline.triage.choose import Chosen, choose
 from fallline.triage.claim import Action, Claim
 from fallline.triage.evidence import Gathered
-from fallline.triage.judge import answers, asked_first, clean, nothing_about, only_code_tells
+from fallline.triage.judge import (
+    answers,
+    asked_first,
+    clean,
+    nothing_about,
+    only_code_tells,
+)
 from fallline.triage.playbook import Case
 from fallline.triage.recognise import LONGEST, Question
 from fallline.triage.seen import seen_in_code
@@ -21,7 +27,6 @@ from fallline.triage.words import foreign, other_framework, scope, spelled, toke
 __all__ = ["Reply", "compose"]
 
 _MOST = 3
-_ASKED = 1.4  # words this much like a claim ask for it, whatever else the code shows
 _KNOWN = 1.5  # a question this much like one of ours is ours, whatever its other words are
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`])")
 _FENCE = re.compile(r"```(?:python)?\n(.*?)```", re.S)
@@ -93,11 +98,6 @@ def compose(
         near = scope(question.text) > 0.0
         return Reply(f"{NOT_OURS} {PERHAPS_OURS}" if near else NOT_OURS, ours=False)
     if evidence.serious and not told:
-        asked = _asked_of_else(question, evidence, words, raw, specialists, shape)
-        if asked is not None and not run:
-            reply = _from_claims([asked], shape, fit, run)
-            reply.actions = [*reply.actions[: _MOST - 1], _other(evidence.serious[0])]
-            return reply
         return _from_findings(question, evidence, shape, chosen, beside, fit, run)
     if chosen and chosen[0].seen:
         return _from_claims(chosen[:1], shape, fit, run)
@@ -117,25 +117,6 @@ def compose(
     if not cases and not evidence.findings:
         return Reply(ASK_BACK, None, [SHOW], ASK_BACK)
     return _from_case(cases, shape, text)
-
-
-def _asked_of_else(
-    question: Question,
-    evidence: Gathered,
-    words: list[str],
-    raw: str,
-    specialists: Sequence[str],
-    shape: Shape,
-) -> Chosen | None:
-    """The claim that the words ask for, where what was found in the code is no error and about something else."""
-    worst = evidence.serious[0]
-    if worst.severity == "error" or shape.mine or not question.prose.strip():
-        return None
-    best = choose(raw, question.prose, words, (), specialists)
-    if not best or not best[0].whole or best[0].score < _ASKED:
-        return None
-    about = {code for c in best for code in (*c.claim.rules, *c.claim.backs)}
-    return best[0] if worst.code not in about else None
 
 
 @dataclass(frozen=True, slots=True)
