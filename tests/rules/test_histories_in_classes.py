@@ -294,6 +294,27 @@ def loss(logprobs, old_logprobs, advantages, values, returns):
     return pg_loss + vf_loss, stats
 """,
     ),
+    "a step that has had its backward hands out the graph": (
+        "FL401",
+        """\
+import torch
+
+
+def update(model, optimizer, x, y):
+    optimizer.zero_grad()
+    error = model(x) - y
+    loss = error.pow(2).mean()
+    loss.backward()
+    optimizer.step()
+    stats = {
+        "loss": loss,  # here
+        "error": error.detach(),
+        "largest": error.max().detach(),
+        "smallest": error.min().detach(),
+    }
+    return stats
+""",
+    ),
     "a training step that keeps what it returns": (
         "FL401",
         """\

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from typing import TypeAlias
 
 from fallline.flow.calls import last_name, names_in
 from fallline.syntax import Module
-from fallline.syntax.nodes import is_name, methods_of, walk
+from fallline.syntax.nodes import below, is_name, methods_of, walk
 
 __all__ = ["appended_in_training_step", "carried_over", "not_detached_like_the_others"]
 
@@ -21,7 +22,9 @@ def not_detached_like_the_others(module: Module) -> Iterator[ast.expr]:
     for function in module.all(ast.FunctionDef):
         if "detach()" not in module.segment(function) or _without_graph(function):
             continue
-        for entries in _dicts(function):
+        for holder, entries in _dicts(function):
+            if _for_the_caller(module, function, holder):
+                continue
             detached = [v for v in entries if _detached(v)]
             for value in entries:
                 name = _plain_name(value)
@@ -31,10 +34,13 @@ def not_detached_like_the_others(module: Module) -> Iterator[ast.expr]:
                     yield value
 
 
-def _dicts(function: ast.FunctionDef) -> list[list[ast.expr]]:
-    """The values that go into each dict of a function, by display, by `dict(...)` or by key."""
+Holder: TypeAlias = str | ast.Dict | ast.Call
+
+
+def _dicts(function: ast.FunctionDef) -> list[tuple[Holder, list[ast.expr]]]:
+    """The dicts of a function, by name or as they are written, and the values that go in: by display, by `dict(...)` or by key."""
     by_name: dict[str, list[ast.expr]] = {}
-    found: list[list[ast.expr]] = []
+    found: list[tuple[Holder, list[ast.expr]]] = []
     for node in walk(function):
         match node:
             case ast.Assign(
@@ -42,10 +48,27 @@ def _dicts(function: ast.FunctionDef) -> list[list[ast.expr]]:
             ):
                 by_name.setdefault(name, []).append(value)
             case ast.Dict(values=values):
-                found.append(values)
+                found.append((node, values))
             case ast.Call(ast.Name("dict"), [], keywords):
-                found.append([k.value for k in keywords])
-    return [*found, *by_name.values()]
+                found.append((node, [k.value for k in keywords]))
+    return [*found, *by_name.items()]
+
+
+def _for_the_caller(module: Module, function: ast.FunctionDef, holder: Holder) -> bool:
+    """The dict is all that the function gives: a training step's result, whose loss the caller walks, and no log beside it."""
+    nodes = list(walk(function))
+    if any(isinstance(n, ast.Call) and "backward" in last_name(n) for n in nodes):
+        return False
+    name = holder
+    if not isinstance(holder, str):
+        match module.parent(holder):
+            case ast.Assign([ast.Name(called)]) | ast.AnnAssign(ast.Name(called)):
+                name = called
+    given = {a.arg for a in below(function.args, ast.arg)}
+    results = [n.value for n in nodes if isinstance(n, ast.Return) and n.value is not None]
+    if not results:
+        return name in given
+    return all(r is holder or (isinstance(r, ast.Name) and r.id == name) for r in results)
 
 
 def _detached(value: ast.expr) -> bool:

@@ -10,6 +10,7 @@ from fallline.api.arithmetic import merged
 from fallline.api.torch.model import shaped
 from fallline.api.values import (
     NONE,
+    Class,
     Function,
     Mapping,
     Sequence,
@@ -17,6 +18,7 @@ from fallline.api.values import (
     Thing,
     Unknown,
     Value,
+    kind_by_name,
     replace,
 )
 from fallline.events import SamplerEpoch
@@ -172,6 +174,7 @@ def _passed_over(machine: Machine, function: Function, given: list[Value]) -> bo
             sum(isinstance(n, ast.stmt) for n in walk(node)) > _LARGE
             and not makes(function.module, [node])
             and not acts(function.module, [node])
+            and not _makes_a_schedule(machine, function)
         )
     if not large:
         return False
@@ -181,6 +184,17 @@ def _passed_over(machine: Machine, function: Function, given: list[Value]) -> bo
         isinstance(value, Function) or (isinstance(value, Thing) and value.kind in _PROTOCOL)
         for value in map(machine.settled, held)
     )
+
+
+def _makes_a_schedule(machine: Machine, function: Function) -> bool:
+    """It calls an object of the project a scheduler: what the class does decides, not that name."""
+    for node in walk(function.node):
+        match node:
+            case ast.Assign([ast.Name(name)], ast.Call(ast.Name(maker))):
+                if kind_by_name(name) == "scheduler":
+                    if isinstance(machine.global_name(function.module, maker), Class):
+                        return True
+    return False
 
 
 _PROTOCOL = frozenset(

@@ -300,12 +300,14 @@ for epoch in range(10):
                 continue
             fleeting = _made_for_one_epoch(module, one)
             part = _name(one)
+            continued = _CONTINUES.search(module.source.text)
+            matters = continued and (fleeting or not _only_a_scale([part]))
             yield self.finding(
                 module.location(fleeting or concerned[0].call),
                 f"{part[0].upper()}{part[1:]} is created again in every epoch and is in no checkpoint, so its state is lost each time. Make it once, and save its state."
                 if fleeting
                 else f"This checkpoint is meant for resuming but leaves out {part}, so a resumed run continues differently. Save its state too.",
-                severity=None if _CONTINUES.search(module.source.text) else Severity.INFO,
+                severity=None if matters else Severity.INFO,
                 missing=[part],
             )
 
@@ -375,13 +377,17 @@ def _for_resuming(module: Module, saved: Saved, roles: set[str]) -> bool:
 
 def _matters(module: Module, saved: Saved, used: list[Used], missing: list[str]) -> bool:
     """Somebody goes on from this file, and what it lacks is not only a loss scale, which is found again in a few updates."""
-    if missing in ([_NAMES["scaler"]], [_OF_APEX]):
+    if _only_a_scale(missing):
         return False
     if _resumed(module, saved):
         return True
     if "optimizer" not in saved.roles() or _only_evaluated(module, saved):
         return False
     return not _at_the_end(module, saved, used) and _restores(module)
+
+
+def _only_a_scale(missing: list[str]) -> bool:
+    return missing in ([_NAMES["scaler"]], [_OF_APEX])
 
 
 def _restores(module: Module) -> bool:
