@@ -75,14 +75,9 @@ MISTAKES = [
         "FL602",
         "m = nn.Linear(4, 1)\ndef f_loss(v, t):\n    return (t / (v + 1e-8)).mean()\nloss = f_loss(m(x), 1)\n",
     ),
-    ("FL602", "loss = z.sum() / (y != -100).sum()\nloss.backward()\n"),
     (
         "FL603",
         "def loss_fn(pred, target):\n    d = pred - target\n    return torch.sqrt(torch.clamp(d ** 2, min=0)).mean()\n",
-    ),
-    (
-        "FL603",
-        "criterion = nn.MSELoss()\nloss = torch.sqrt(criterion(net(x), z))\nloss.backward()\n",
     ),
     (
         "FL603",
@@ -158,6 +153,12 @@ MISTAKES = [
 
 # Only a name says what the value is, or nothing shows that a gradient flows: told, but as a note.
 GUESSES = [
+    (
+        "FL603",
+        "criterion = nn.MSELoss()\nloss = torch.sqrt(criterion(net(x), z))\nloss.backward()\n",
+    ),
+    ("FL602", "loss = z.sum() / (y != -100).sum()\nloss.backward()\n"),
+    ("FL603", "loss = F.mse_loss(z, x) ** 0.5\nloss.backward()\n"),
     ("FL603", "loss = ((x - z) ** 2).sum().sqrt()\nloss.backward()\n"),
     ("FL602", "a = (z - z.mean()) / z.std()\npg_loss = -(x * a).mean()\npg_loss.backward()\n"),
     (
@@ -224,7 +225,7 @@ def test_a_mistake_is_seen_in_every_shape(code: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(("code", "text"), GUESSES)
-def test_what_only_a_name_says_is_a_note(code: str, text: str) -> None:
+def test_what_is_unlikely_or_only_a_name_says_is_a_note(code: str, text: str) -> None:
     assert numerics(text) == []
     assert code in {f.code for f in read_text(HEAD + text)}
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["entry", "main"]
 
+_READERS = frozenset({"ask", "check", "lsp", "mcp"})  # of code that must never run
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit status of one command line."""
@@ -50,6 +52,10 @@ def _handed_over(arguments: list[str]) -> int:
     if name not in available():
         print(f"fallline: {printable(_unknown(arguments))}", file=sys.stderr)
         return 2
+    if name in _READERS:
+        os.environ["PYTHONSAFEPATH"] = (
+            "1"  # their workers import nothing from the folder that is read
+        )
     command = import_module(f"fallline.cli.{name}")
     parser = _Parser(
         prog=f"fallline {name}",

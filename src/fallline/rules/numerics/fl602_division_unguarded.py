@@ -24,9 +24,6 @@ _NOT_SAID = frozenset(
 )
 
 
-_LABELS = re.compile(
-    r"(?i)gt|ground|target|label|truth|ignore|pad|positive|\bpos\b|pos_|num_pos|valid|_t\b"
-)
 _PREDICTED = re.compile(r"(?i)thresh|prob|score|logit|pred|confid|margin|entropy|hard")
 
 
@@ -266,12 +263,7 @@ Contrast()(torch.randn(4, 2, requires_grad=True), torch.randn(4, 2)).backward()
             yield self.finding(
                 module.location(division),
                 _message(below, found),
-                severity=Severity.INFO
-                if _unlikely(below, found)
-                or _of_many(found)
-                or _of_labels(found)
-                or _of_weights(found)
-                else None,
+                severity=None if _likely(below, found) else Severity.INFO,
             )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
@@ -402,28 +394,19 @@ def _divisions(module: Module) -> Iterator[tuple[ast.expr, ast.expr]]:
             yield call, below
 
 
-def _unlikely(below: ast.expr, found: Range) -> bool:
-    """Only a name says so; or zero lies between other values, and no epsilon shows that someone met it."""
+def _likely(below: ast.expr, found: Range) -> bool:
+    """Somebody has met the zero (a branch, a bound elsewhere, an epsilon), or what the model predicts chooses what is counted.
+
+    Otherwise a whole batch would have to be empty or all equal: true, and seldom what happens.
+    """
+    if found is DEAD_BRANCH or found.source.startswith(("`", "a difference inside atan")):
+        return True
+    if found.guessed:
+        return False
     match below:
         case ast.BinOp(op=ast.Add()):
-            return found.guessed
-    return found is not DEAD_BRANCH and (found.guessed or found.low < 0 < found.high)
-
-
-def _of_labels(found: Range) -> bool:
-    """A count of labelled, positive or unpadded entries: a batch without any is rare, and often cannot be built."""
-    labels = _LABELS.search(found.source) is not None and not _PREDICTED.search(found.source)
-    return found.source.startswith("the mask") and labels
-
-
-def _of_weights(found: Range) -> bool:
-    """`weights / weights.sum()`: a sum of what squashes to 0 at worst is 0 only if all of it is."""
-    return found.source in {"tanh", "rand", "cosine_similarity"}
-
-
-def _of_many(found: Range) -> bool:
-    """A spread of many values is 0 only where they are all equal, which no trained feature or advantage is for long."""
-    return found.source in {"std", "var"}
+            return found.low < 0
+    return found.source.startswith("the mask") and _PREDICTED.search(found.source) is not None
 
 
 def _message(below: ast.expr, found: Range) -> str:

@@ -14,7 +14,6 @@ from fallline.flow.calls import (
     operand,
     operations,
     receiver,
-    same,
     squared_base,
 )
 from fallline.flow.gradients import begins_random, takes_no_gradient
@@ -27,6 +26,9 @@ from fallline.syntax import Editor, Module
 
 _HALVES = frozenset({0.5, -0.5})
 _SUMS = frozenset({"sum", "mean"})
+_MEAN_LOSSES = frozenset(
+    {"mse_loss", "mseloss", "l1_loss", "l1loss", "smooth_l1_loss", "huber_loss"}
+)
 _KEEPS = frozenset({"view", "reshape", "squeeze", "unsqueeze", "float", "clamp", "clip", "relu"})
 _GIVEN = re.compile(r"(^|_)(gt|targets?|labels?|true)($|_)")
 _NOT_SAID = frozenset({"rand", "rand_like", "randn", "zeros", "target", "difference", "normalize"})
@@ -283,7 +285,7 @@ Diffusion()(torch.randn(2, 4), torch.tensor([0, 9])).sum().backward()
             unsure = found is not DEAD_BRANCH and (
                 found.guessed
                 or found.low < 0
-                or found.source == "sigmoid"
+                or found.source in {"sigmoid", *_MEAN_LOSSES}
                 or _only_in_theory(module, root, of)
             )
             yield self.finding(
@@ -375,37 +377,55 @@ def _seen_to_learn(module: Module, node: ast.expr) -> bool:
 
 
 def _only_in_theory(module: Module, root: ast.expr, of: ast.expr) -> bool:
-    """The length of a whole vector that nothing drives to zero, unlike a difference: an embedding, a direction."""
+    """Many numbers are summed up, and all of them would have to be 0: a length, a spread, the mean error of a batch.
+
+    Not so where each is compared with each, itself included, or where a factor such as a mask makes all of them 0.
+    """
     if last_name(root) == "rsqrt":
         return False  # at zero even the value is infinite
-    here, summed = values_of(module).origin(of), False
-    while isinstance(here, ast.Call) and last_name(here) in _SUMS | _KEEPS:
-        inner = receiver(module, here)
-        if inner is None:
-            return False
-        summed = summed or last_name(here) in _SUMS
-        here = values_of(module).origin(inner)
-    base = squared_base(module, here)
-    if not summed or base is None:
+    if not _summed(module, of):
         return False
-    match values_of(module).origin(base):
+    base = _squared(module, of)
+    match values_of(module).origin(base) if base is not None else None:
         case ast.BinOp(left, ast.Sub(), right):
-            # a spread is 0 only where all are equal, a distance of two outputs only where they are the same:
-            # in a loss over pairs, or of everything with everything, they are
-            spread = _is_mean_of(module, right, left) or _over_everything(module, of)
-            if spread or begins_random(module, left) or begins_random(module, right):
-                return True
-            return not (_over_pairs(module, root) or _broadcasts(left, right))
+            return begins_random(module, left) or not _broadcasts(left, right)
         case ast.BinOp(op=ast.Mult()):
             return False
     return True
 
 
-def _over_pairs(module: Module, root: ast.expr) -> bool:
-    """By the name of the function, the class or the variable: contrastive, triplet, siamese, pairwise, Euclidean."""
-    cls, function = module.class_(root), module.function(root)
-    named = f"{getattr(cls, 'name', '')} {getattr(function, 'name', '')} {module.segment(module.statement(root))}"
-    return re.search(r"(?i)contrast|triplet|siam|pair|euclid|margin|dist|rmse", named) is not None
+def _summed(module: Module, node: ast.expr) -> bool:
+    """A sum or a mean, or what is computed of sums, means and settings alone."""
+    match values_of(module).origin(node):
+        case ast.Call() as call if last_name(call) in _KEEPS and (inner := receiver(module, call)):
+            return _summed(module, inner)
+        case ast.Call() as call:
+            whole = (
+                last_name(call) in _MEAN_LOSSES and module.argument(call, None, "reduction") is None
+            )
+            return whole or last_name(call) in _SUMS
+        case ast.BinOp(left, _, right):
+            sides = [n for n in (left, right) if not _is_setting(module, n)]
+            return bool(sides) and all(_summed(module, side) for side in sides)
+    return False
+
+
+def _is_setting(module: Module, node: ast.expr) -> bool:
+    """A number, or what the constructor was given: `self.lambd`."""
+    made = values_of(module).origin(node)
+    given = isinstance(node, ast.Attribute) and isinstance(made, ast.Attribute | ast.arg)
+    return given or module.number(node) is not None
+
+
+def _squared(module: Module, of: ast.expr) -> ast.expr | None:
+    """`x` in `(x ** 2).sum(-1)`."""
+    here = values_of(module).origin(of)
+    while isinstance(here, ast.Call) and last_name(here) in _SUMS | _KEEPS:
+        inner = receiver(module, here)
+        if inner is None:
+            return None
+        here = values_of(module).origin(inner)
+    return squared_base(module, here) if isinstance(here, ast.expr) else None
 
 
 def _broadcasts(*sides: ast.expr) -> bool:
@@ -418,24 +438,6 @@ def _broadcasts(*sides: ast.expr) -> bool:
                 if any(isinstance(e, ast.Constant) and e.value is None for e in elts):
                     return True
     return False
-
-
-def _over_everything(module: Module, of: ast.expr) -> bool:
-    """`torch.sum(...)` without a dimension."""
-    made = values_of(module).origin(of)
-    if not isinstance(made, ast.Call) or last_name(made) not in _SUMS:
-        return False
-    return operand(module, made, "dim") is None and not any(
-        k.arg in {"dim", "axis"} for k in made.keywords
-    )
-
-
-def _is_mean_of(module: Module, node: ast.expr, of: ast.expr) -> bool:
-    """`x.mean(...)` of the same `x`."""
-    made = values_of(module).origin(node)
-    is_mean = isinstance(made, ast.Call) and last_name(made) == "mean"
-    taken = receiver(module, made) if isinstance(made, ast.Call) and is_mean else None
-    return taken is not None and same(taken, of)
 
 
 def _only_targets(of: ast.expr) -> bool:
