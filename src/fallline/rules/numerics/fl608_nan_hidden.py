@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from fallline.finding import Finding, Severity
 from fallline.flow.calls import last_name, operations, receiver, same
 from fallline.flow.losses import differentiated
+from fallline.flow.values import values_of
 from fallline.rule import Rule
 from fallline.syntax import Module
 
@@ -190,6 +191,7 @@ except ImportError:
                 module.location(at),
                 f"{how}, so the run looks healthy while the model is broken or learns nothing. "
                 f"Log the {what} and skip the update: `if not torch.isfinite(...)`",
+                severity=Severity.INFO if _where_nothing_is_selected(module, at) else None,
             )
         for handler in _swallowing(module):
             yield self.finding(
@@ -268,6 +270,33 @@ def _hidden_by_nan_to_num(module: Module, call: ast.Call) -> str | None:
         case ast.Lambda() as hook if _is_hook(module, hook):
             return "gradient"
     return what
+
+
+def _where_nothing_is_selected(module: Module, node: ast.AST) -> bool:
+    """`nan_to_num(loss(pred[mask], target[mask]))`, also by a function around it: a mean over nothing is NaN, and that is known."""
+    match node:
+        case ast.Call(ast.Attribute(attr="nan_to_num"), [ast.Call(args=[_, *_] as given) as loss]):
+            pass
+        case _:
+            return False
+    if any(k.arg == "reduction" and module.constant(k.value) == "none" for k in loss.keywords):
+        return False
+    return all(_selected(module, value) for value in given)
+
+
+def _selected(module: Module, value: ast.expr) -> bool:
+    """`pred[mask]`, or an argument that is one wherever this file passes it."""
+    match value:
+        case ast.Subscript(slice=mask):
+            return isinstance(module.value(mask), ast.Compare)
+        case ast.Name(name):
+            match module.bindings(name, module.function(value)):
+                case [ast.arg() as argument]:
+                    passed = values_of(module).passed(argument)
+                    return bool(passed) and all(
+                        isinstance(p, ast.Subscript) and _selected(module, p) for p in passed
+                    )
+    return False
 
 
 def _is_hook(module: Module, function: ast.Lambda) -> bool:
