@@ -341,6 +341,126 @@ class Block(nn.Module):
         return self.layer(x)
 """,
     ),
+    "a copy of the sampler that a helper chooses": (
+        "FL303",
+        """\
+import math
+
+import torch
+from torch import distributed as dist
+from torch.utils.data import DataLoader
+from torch.utils.data.sampler import RandomSampler, Sampler
+
+
+class DistributedSampler(Sampler):
+    def __init__(self, dataset, shuffle=True):
+        self.dataset, self.shuffle, self.epoch = dataset, shuffle, 0
+        self.world, self.rank = dist.get_world_size(), dist.get_rank()
+
+    def __iter__(self):
+        order = list(range(len(self.dataset)))
+        if self.shuffle:
+            generator = torch.Generator()
+            generator.manual_seed(self.epoch)
+            order = torch.randperm(len(self.dataset), generator=generator).tolist()
+        return iter(order[self.rank :: self.world])
+
+    def __len__(self):
+        return math.ceil(len(self.dataset) / self.world)
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+
+def make_sampler(dataset, shuffle, distributed):
+    if distributed:
+        return DistributedSampler(dataset, shuffle=shuffle)  # here
+    return RandomSampler(dataset)
+
+
+def train(model, optimizer, loader):
+    model.train()
+    for x, y in loader:
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+
+def main(args, dataset, model):
+    model = torch.nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(dataset, batch_size=8, sampler=make_sampler(dataset, True, args.distributed))
+    for epoch in range(args.epochs):
+        train(model, optimizer, loader)
+""",
+    ),
+    "log-probabilities that were collected under no_grad": (
+        "FL022",
+        """\
+import torch
+from torch.distributions import Categorical
+
+
+def rollout(policy, env, length):
+    rewards, logps, states = [], [], []
+    state = env.reset()
+    for _ in range(length):
+        with torch.no_grad():
+            chances = Categorical(logits=policy(state))
+            action = chances.sample()
+            logp = chances.log_prob(action)
+        states.append(state)
+        state, reward = env.step(action)
+        rewards.append(reward)
+        logps.append(logp.unsqueeze(0))
+    return torch.tensor(rewards), torch.cat(logps), torch.stack(states)
+
+
+def policy_loss(critic, rewards, logprobs, states):
+    advantages = rewards - critic(states).squeeze(-1)
+    norm_adv = (advantages - advantages.mean()).detach()
+    actor_loss = (-norm_adv * logprobs).mean()  # here
+    return actor_loss + advantages.pow(2).mean()
+
+
+def train(policy, critic, env, optimizer):
+    for step in range(1000):
+        rewards, logprobs, states = rollout(policy, env, 200)
+        optimizer.zero_grad()
+        policy_loss(critic, rewards, logprobs, states).backward()
+        optimizer.step()
+""",
+    ),
+    "a resume that forgets the best so far": (
+        "FL702",
+        """\
+import torch
+
+
+def main(args, model, loader, evaluate):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    start = 0
+    if args.resume:
+        checkpoint = torch.load(args.resume)  # here
+        start = checkpoint["epoch"]
+        model.load_state_dict(checkpoint["model"])
+        optimizer.load_state_dict(checkpoint["optimizer"])
+    best_acc = 0.0
+    for epoch in range(start, args.epochs):
+        model.train()
+        for x, y in loader:
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        accuracy = evaluate(model)
+        is_best = accuracy > best_acc
+        best_acc = max(accuracy, best_acc)
+        state = {"epoch": epoch + 1, "model": model.state_dict(), "optimizer": optimizer.state_dict(), "best_acc": best_acc}
+        torch.save(state, "last.pt")
+        if is_best:
+            torch.save(model.state_dict(), "best.pt")
+""",
+    ),
     "a running value that keeps every graph": (
         "FL401",
         """\

@@ -6,11 +6,19 @@ import ast
 import re
 from collections.abc import Iterator
 
-from fallline.flow.checkpoints import called_functions, loads, role_of_key, saves, state_of
+from fallline.flow.checkpoints import (
+    Loaded,
+    Saved,
+    called_functions,
+    loads,
+    role_of_key,
+    saves,
+    state_of,
+)
 from fallline.syntax import Module
 from fallline.syntax.nodes import below
 
-__all__ = ["not_handed_over", "replaced_by_its_state", "updated_in_a_copy"]
+__all__ = ["forgotten_records", "not_handed_over", "replaced_by_its_state", "updated_in_a_copy"]
 
 _LOADS = re.compile(r"load|resum|restor", re.IGNORECASE)
 
@@ -55,6 +63,37 @@ def not_handed_over(module: Module) -> Iterator[tuple[ast.Call, str]]:
             if role in {"scheduler", "scaler"} and name not in _read_only(function):
                 if any(_has(module, call, other, role) for other in _names(module, call)):
                     yield call, role
+
+
+def forgotten_records(loaded: Loaded, saved: Saved) -> list[str]:
+    """`best_acc = 0.0`, where the checkpoint holds the best so far and the next epochs are compared with it."""
+    module, scope = loaded.module, loaded.module.scope(loaded.call)
+    if saved.module is not module or module.scope(saved.call) is not scope:
+        return []
+    return [
+        key
+        for key, value in saved.entries.items()
+        if key.startswith("best") and key not in loaded.keys
+        if isinstance(value, ast.Name) and _begins_anew(module, value)
+    ]
+
+
+def _begins_anew(module: Module, name: ast.Name) -> bool:
+    """Outside the loop it only gets a number, and in the loop something is compared with it."""
+    scope = module.scope(name)
+    bound = module.bindings(name.id, scope)
+    outside = [module.parent(b) for b in bound if not module.in_loop(b)]
+    numbers = [
+        a for a in outside if isinstance(a, ast.Assign) and module.number(a.value) is not None
+    ]
+    if not numbers or len(numbers) < len(outside):
+        return False
+    return any(
+        isinstance(n, ast.Name) and n.id == name.id and module.in_loop(n)
+        for test in module.all(ast.Compare)
+        if module.scope(test) is scope
+        for n in (test.left, *test.comparators)
+    )
 
 
 def _given(call: ast.Call, function: ast.FunctionDef) -> set[str]:

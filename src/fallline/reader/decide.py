@@ -37,6 +37,8 @@ def _way(machine: Machine, node: ast.If | ast.IfExp) -> tuple[bool, int]:
             usual = not guard or (bool(orelse) and not isinstance(body[-1], ast.Raise))
             if any(_says(s) in _WITHOUT_SCALER for s in body):
                 usual = False  # float16 first: that is the one with a scaler
+            if any(map(_gives_sampler, body)):
+                usual = True  # several ranks first: not a guard, though it returns
             return usual, _matters(machine, [*body, *orelse])
 
 
@@ -64,11 +66,21 @@ def _binds(body: list[ast.stmt]) -> bool:
                 pass
             case ast.AugAssign(target=target, value=value):
                 targets = [target]
+            case _ if _gives_sampler(statement):
+                return True
             case _:
                 continue
         for name in map(_last, targets):
             if made(name) or (name.lower().endswith("loss") and _is_plain(value)):
                 return True
+    return False
+
+
+def _gives_sampler(statement: ast.stmt) -> bool:
+    """`return DistributedSampler(dataset, shuffle=shuffle)` of a helper that chooses one."""
+    match statement:
+        case ast.Return(ast.Call(maker)):
+            return _last(maker).endswith("DistributedSampler")
     return False
 
 

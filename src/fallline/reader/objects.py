@@ -19,6 +19,7 @@ from fallline.api.values import (
 )
 from fallline.flow.modes import class_has_mode
 from fallline.flow.modules import learns
+from fallline.flow.samplers import is_distributed_sampler
 from fallline.reader.machine import Machine
 from fallline.syntax import Module
 from fallline.syntax.classes import find_method
@@ -110,6 +111,8 @@ def construct(
     machine: Machine, cls: Class, args: list[Value], kwargs: dict[str, Value], node: ast.AST
 ) -> Value:
     """An instance of a class of the project, its `__init__` run."""
+    if is_distributed_sampler(cls.module, cls.node):
+        return _sampler(machine, cls, args, kwargs, node)
     bases = cls.module.bases(cls.node)
     kind = "object"
     if cls.module.is_module_class(cls.node):
@@ -164,6 +167,20 @@ def construct(
             same = _recipe(machine, cls, args, kwargs, node)
         machine.parts[same] = thing
     return thing
+
+
+def _sampler(
+    machine: Machine, cls: Class, args: list[Value], kwargs: dict[str, Value], node: ast.AST
+) -> Thing:
+    """A project's own copy of torch's DistributedSampler is treated as that one."""
+    method = find_method(cls.module, cls.node, "__init__")
+    spec = method[1].args if method is not None else ast.arguments([], [], None, [], [], None, [])
+    defaults = dict(zip(reversed(spec.args), reversed(spec.defaults), strict=False))
+    usual = {a.arg: cls.module.constant(value) for a, value in defaults.items()}
+    given = {**dict(zip([a.arg for a in spec.args[1:]], args, strict=False)), **kwargs}
+    value = machine.settled(given.get("shuffle", Const(usual.get("shuffle", True))))
+    on = bool(value.value) if isinstance(value, Const) else None
+    return machine.make("sampler", node, type="DistributedSampler", shuffle=on)
 
 
 def _recipe(

@@ -18,7 +18,12 @@ from fallline.flow.checkpoints import (
     uses,
 )
 from fallline.flow.handed import handed_saves, left_unrestored
-from fallline.flow.restores import not_handed_over, replaced_by_its_state, updated_in_a_copy
+from fallline.flow.restores import (
+    forgotten_records,
+    not_handed_over,
+    replaced_by_its_state,
+    updated_in_a_copy,
+)
 from fallline.rule import Rule
 from fallline.syntax import Module
 
@@ -280,6 +285,16 @@ def train(model, optimizer, loader, epochs, resume, weights):
                     related={"save": saved.module.location(saved.call)},
                     saved=sorted(saved.entries),
                     restored=sorted(loaded.keys),
+                )
+
+            best = [] if lost else forgotten_records(loaded, saved)
+            if best:
+                yield self.finding(
+                    loaded.module.location(loaded.call),
+                    f"This resume does not restore {', '.join(map(repr, best))}, which the checkpoint holds, so the first epoch after it counts as the best "
+                    "and replaces a better model. Load it too.",
+                    severity=Severity.WARNING,
+                    related={"save": saved.module.location(saved.call)},
                 )
 
     def _check_lost(self, module: Module) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from fallline.finding import Finding, Severity
 from fallline.flow.calls import last_name
+from fallline.flow.rollouts import collected_without_graph
 from fallline.rules._observed import Observed
 from fallline.syntax import Module
 
@@ -30,7 +31,7 @@ new = policy(ids).logits.log_softmax(-1).gather(-1, actions)
 ratio = (new - old.detach()).exp()
 ```"""
 
-    tokens = (b"log_prob",)
+    tokens = (b"log_prob", b"logp")
     wrong = (
         """\
 import torch
@@ -90,6 +91,12 @@ for _ in range(8):
                     "The log-probabilities are detached where they meet the advantage, so the policy gets no gradient from this loss and never changes. "
                     "Detach the advantage, not the log-probabilities",
                 )
+            elif any(_collected(module, a) and _weight(b) for a, b in sides):
+                yield self.finding(
+                    module.location(module.statement(product)),
+                    "These log-probabilities were computed under no_grad when the batch was collected, so the policy gets no gradient from this loss and never changes. "
+                    "Compute them again here, from the states and the actions",
+                )
 
     def says(self, entry: dict[str, Any]) -> str:
         return (
@@ -109,6 +116,23 @@ def _constant(module: Module, node: ast.expr) -> bool:
             source = module.value(inner)
             return isinstance(source, ast.Call) and last_name(source) == "log_prob"
     return False
+
+
+_LOG_PROBABILITY = re.compile(r"^(\w+_)?log_?p(rob)?s?$", re.IGNORECASE)
+_WEIGHT = re.compile(r"(^|_)(adv\w*|returns?|rewards?|gae)($|_)", re.IGNORECASE)
+
+
+def _collected(module: Module, node: ast.expr) -> bool:
+    """`logprobs`, handed to a loss by those who collected it with the batch. Not the old ones, which have no gradient on purpose."""
+    if not isinstance(node, ast.Name) or not _LOG_PROBABILITY.match(node.id):
+        return False
+    return not node.id.startswith(("old", "ref")) and collected_without_graph(module, node)
+
+
+def _weight(node: ast.expr) -> bool:
+    """`-norm_adv`, `returns`."""
+    inner = node.operand if isinstance(node, ast.UnaryOp) else node
+    return isinstance(inner, ast.Name) and _WEIGHT.search(inner.id) is not None
 
 
 def _advantage(node: ast.expr) -> bool:
