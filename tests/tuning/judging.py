@@ -1,15 +1,21 @@
-"""Runs scripts of this folder through `measure data`, each in a process of its own that is forked from one with everything imported."""
+"""Runs scripts of this folder through `measure data`, each in a process of its own that is forked from one with everything imported.
+
+That one is started for this alone (`python judging.py`), so that nothing of the tests before is in it. It reads one request a line
+and writes one answer a line.
+"""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import hashlib
 import io
 import json
 import os
 import runpy
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -43,8 +49,14 @@ def expected(script: Path) -> tuple[str, list[int]]:
     return lines[0][2:7], [n for n, line in enumerate(lines, 1) if line.endswith("# HERE")]
 
 
-def warm() -> None:
-    """Import once what every script imports."""
+@functools.cache
+def warm() -> subprocess.Popen[str]:
+    """The process that has imported what every script imports."""
+    command = [sys.executable, str(Path(__file__).resolve())]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def _import_all() -> None:
     sys.path.insert(0, str(HERE))
     import datasets
     import peft
@@ -59,10 +71,20 @@ def warm() -> None:
     assert peft and tiny and transformers
 
 
+def _asked(**request: str) -> dict[str, Any]:
+    """What a child of that process answers."""
+    process = warm()
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write(json.dumps(request) + "\n")
+    process.stdin.flush()
+    answer: dict[str, Any] = json.loads(process.stdout.readline())
+    return answer
+
+
 def judge(script: Path, *, watched: bool = False) -> Judged:
     """In a child process: nothing is left of one script when the next begins. `watched`: under `run`, to the script's own end."""
     begun = time.monotonic()
-    said = _answer(lambda: _watched(script) if watched else _in_child(script))
+    said = _asked(script=str(script), how="watched" if watched else "measured")
     return Judged(
         script.stem,
         said.get("findings", []),
@@ -74,17 +96,17 @@ def judge(script: Path, *, watched: bool = False) -> Judged:
 
 def bits(script: Path, how: str) -> list[str]:
     """What the script has computed after each update: parameters and random state. `how`: alone, measured or watched."""
-    ways = {"alone": _alone, "measured": _in_child, "watched": _watched}
+    steps: list[str] = _asked(script=str(script), how=how, bits="yes")["steps"]
+    return steps
 
-    def followed() -> dict[str, Any]:
-        steps: list[str] = []
-        optimizer.register_optimizer_step_post_hook(lambda o, *_: steps.append(_state(o)))
-        ways[how](script)
-        return {"steps": steps}
 
+def _followed(script: Path, work: Callable[[Path], Any]) -> dict[str, Any]:
     from torch.optim import optimizer
 
-    return _answer(followed)["steps"]
+    steps: list[str] = []
+    optimizer.register_optimizer_step_post_hook(lambda o, *_: steps.append(_state(o)))
+    work(script)
+    return {"steps": steps}
 
 
 def _state(optimizer: Any) -> str:
@@ -147,3 +169,22 @@ def _watched(script: Path) -> dict[str, Any]:
         return {"error": f"{type(error).__name__}: {error}\n{traceback.format_exc()}"}
     finally:
         shutil.rmtree(out.parent)
+
+
+def _serve() -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what scripts print
+    _import_all()
+    ways = {"alone": _alone, "measured": _in_child, "watched": _watched}
+    for line in sys.stdin:
+        request = json.loads(line)
+        script, work = Path(request["script"]), ways[request["how"]]
+        if "bits" in request:
+            said = _answer(lambda script=script, work=work: _followed(script, work))  # type: ignore[misc]
+        else:
+            said = _answer(lambda script=script, work=work: work(script))  # type: ignore[misc]
+        print(json.dumps(said), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    _serve()
