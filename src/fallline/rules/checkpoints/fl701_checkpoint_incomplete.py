@@ -356,21 +356,15 @@ def _for_resuming(module: Module, saved: Saved, roles: set[str]) -> bool:
     for key, value in saved.entries.items():
         if saved.role(key, value) == "optimizer" and isinstance(value, ast.Constant):
             return False  # "optimizer": None is how an export says that it is one
-        if any(
-            isinstance(n, ast.Subscript)
-            and isinstance(n.slice, ast.Constant)
-            and isinstance(n.slice.value, str)
-            for n in ast.walk(value)
-        ):
-            return False  # copied from another checkpoint: a converter
+        for node in ast.walk(value):
+            match node:
+                case ast.Subscript(slice=ast.Constant(str())):
+                    return False  # copied from another checkpoint: a converter
     if roles & {"optimizer", "counter"}:
         return True
-    for loaded in loads(module):
-        keys = loaded.restored()
-        if keys.keys() & saved.entries.keys() and {role_of_key(k) for k in keys} & {
-            "optimizer",
-            "counter",
-        }:
+    for keys in (loaded.restored() for loaded in loads(module)):
+        resumed = {role_of_key(k) for k in keys} & {"optimizer", "counter"}
+        if resumed and keys.keys() & saved.entries.keys():
             return True
     return False
 
