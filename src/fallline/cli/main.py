@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["entry", "main"]
 
-_READERS = frozenset({"ask", "check", "lsp", "mcp"})  # of code that must never run
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit status of one command line."""
@@ -52,10 +50,6 @@ def _handed_over(arguments: list[str]) -> int:
     if name not in available():
         print(f"fallline: {printable(_unknown(arguments))}", file=sys.stderr)
         return 2
-    if name in _READERS:
-        os.environ["PYTHONSAFEPATH"] = (
-            "1"  # their workers import nothing from the folder that is read
-        )
     command = import_module(f"fallline.cli.{name}")
     parser = _Parser(
         prog=f"fallline {name}",
@@ -118,10 +112,6 @@ def _unknown(arguments: list[str]) -> str:
 def entry() -> None:
     """The program. `check` leaves at once: taking its trees down one by one takes a third as long as reading them."""
     open_closed()
-    if sys.argv[1:2] and sys.argv[1] in _READERS:
-        os.environ["PYTHONSAFEPATH"] = (
-            "1"  # their workers import nothing from the folder that is read
-        )
     status = main()
     if sys.argv[1:2] == ["check"]:
         sys.stderr.flush()

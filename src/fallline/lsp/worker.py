@@ -14,6 +14,7 @@ from fallline.errors import FalllineError
 from fallline.finding import Finding
 from fallline.limits import MEMORY, die_with_parent, limit_memory
 from fallline.lsp.project import Change, Project, Target
+from fallline.verdict.apart import apart
 
 __all__ = ["Worker", "WorkerError"]
 
@@ -89,7 +90,8 @@ class Worker:
             context = multiprocessing.get_context("spawn")
             ours, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(theirs,), daemon=True)
-            process.start()
+            with apart():
+                process.start()
             theirs.close()
             self._connection, self._process = ours, process
             if self._stopped:  # while it was being started

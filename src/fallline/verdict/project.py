@@ -24,6 +24,7 @@ from fallline.rule import Rule
 from fallline.rules import all_rules, rule_by_code
 from fallline.syntax import Project, UnreadableError
 from fallline.verdict import together
+from fallline.verdict.apart import apart
 from fallline.verdict.reading import (
     SECONDS_PER_FILE,
     Reading,
@@ -83,9 +84,8 @@ def read_paths(
         with _no_collection():
             return _finish(gathered(map(worker.read, left)), worker.deferred)
     codes = tuple(rule.code for rule in worker.rules)
-    with ProcessPoolExecutor(
-        jobs, initializer=_start, initargs=(tuple(roots), codes, callers)
-    ) as pool:
+    given_to_each = (tuple(roots), codes, callers)
+    with apart(), ProcessPoolExecutor(jobs, None, _start, given_to_each) as pool:
         size = max(1, min(16, len(left) // (jobs * 4)))
         fresh = pool.map(_read, left, chunksize=size)
         return _finish(gathered(fresh), lambda *task: pool.submit(_deferred, *task).result())
