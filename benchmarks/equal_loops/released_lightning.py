@@ -1,6 +1,7 @@
 """A LightningModule and nothing else: what Lightning's release makes of an accumulation.
 
-PYTHONPATH=/tmp/old-lightning fallline equal benchmarks/equal_loops/released_lightning.py [validation]
+pip install --no-deps --target /tmp/old pytorch-lightning==2.0.9 lightning-fabric==2.0.9 "setuptools<70"
+PYTHONPATH=/tmp/old fallline equal benchmarks/equal_loops/released_lightning.py [validation]
 
 Lightning 2.0 loses micro-batches in two ways, both repaired in 2.1: a `training_step` without `batch_idx` clears the gradients before every
 micro-batch (#18619), and a validation in the middle of an accumulation clears what was accumulated (#18710).
@@ -10,10 +11,14 @@ from __future__ import annotations
 
 import sys
 
-import lightning.pytorch as pl
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
+
+try:  # an old release on the path
+    import pytorch_lightning as pl
+except ImportError:
+    import lightning.pytorch as pl
 
 
 class Classifier(pl.LightningModule):
