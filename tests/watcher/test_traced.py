@@ -63,7 +63,7 @@ def test_a_rest_compiles_nothing_again(seen: list[Any]) -> None:
             return functional.cross_entropy(self.inner(rows), classes)
 
     torch._dynamo.reset()
-    model = torch.compile(Net(), backend="eager")
+    model = torch.compile(Net(), backend="aot_eager")
     given = torch.zeros(4, 8), torch.zeros(4, dtype=torch.long)
     with torch._dynamo.config.patch(error_on_recompile=True):
         model(*given)

@@ -134,8 +134,8 @@ class Session:
         hardware = Hardware(options.check_hardware, origin, progress, recording)
 
         def awaits() -> int | None:
-            """In how many updates one comes that somebody has to see."""
-            awaited = (self.trail.awaits(), hardware.awaits(), measures.awaits(progress.counts))
+            """In how many steps one comes that somebody has to see."""
+            awaited = (self.trail.awaits(), hardware.awaits(), measures.awaits(progress))
             return min((n for n in awaited if n is not None), default=None)
 
         known: dict[int, Known] = {}
