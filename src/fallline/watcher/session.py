@@ -232,7 +232,7 @@ class Session:
         safely(self.trail.finish)
         if self.recorder is not None:
             guard = {
-                "mode": self.guard.asked,
+                "mode": self.options.guard,
                 "skipped": self.guard.skipped,
                 "aside": self.guard.aside,
             }
