@@ -103,9 +103,9 @@ class Judged(NamedTuple):
     flips: float = 0.0  # what it may jump by once the runs are not the same bit for bit
 
 
-def judge(found: Mapping[int, float], format: str, bound: Bound | None = None) -> Noise:
-    """The first gap of one curve that is a jump."""
-    return judge_together([Judged(found, bound)], format)[0]
+def judge(found: Mapping[int, float], format: str, bound: Bound | None = None, room: float = 1.0) -> Noise:  # fmt: skip
+    """The first gap of one curve that is a jump. `room`: how many times more the quantity rounds than a loss does."""
+    return judge_together([Judged(found, bound, room)], format)[0]
 
 
 def judge_together(curves: list[Judged], format: str) -> list[Noise]:
@@ -150,9 +150,9 @@ class _Drift:
         if not self.count or not math.isfinite(self.highest):
             return self.highest
         apart = self.highest / self.first
-        growth = apart ** (1 / max(1, self.last - self.begun))
-        unseen = growth ** max(0, update - self.last - 1) if self.last > self.begun else 1.0
-        return (_JUMP + _JUMP_FIRST / self.count) * apart**_WILD * unseen * self.highest
+        passed, unseen = self.last - self.begun, max(0, update - self.last - 1)
+        grown = math.pow(apart, unseen / passed) if passed else 1.0
+        return (_JUMP + _JUMP_FIRST / self.count) * math.pow(apart, _WILD) * grown * self.highest
 
 
 def _note(noise: Noise, update: int, gap: float, allowed: float) -> None:
