@@ -97,7 +97,9 @@ def _len(paper: Paper, call: Call) -> Value:
     if isinstance(value, Unknown) and paper.as_kind(value, "loader") is not None:
         assert value.became is not None
         return Const(paper.batches(value.became), batches=True)
-    return Unknown(paper.text(call.node))
+    size = Unknown(paper.text(call.node))
+    size.outputs = isinstance(value, Tensor) and bool(value.forwards)
+    return size
 
 
 def _iter(paper: Paper, call: Call, name: str) -> Value:
