@@ -137,21 +137,19 @@ def _method(machine: Machine, receiver: Value, name: str, node: ast.Call) -> Val
         call = _arguments(machine, node)
         known = call_unknown(machine, receiver, name, call)
         if known is not None:
-            _was_a_loss(machine, receiver, name, node)
+            _was_a_loss(machine, receiver, node)
             return known
         return _unknown(machine, receiver.part(name), call)
     return call_method(machine, receiver, name, _arguments(machine, node))
 
 
-def _was_a_loss(machine: Machine, receiver: Unknown, name: str, node: ast.Call) -> None:
+def _was_a_loss(machine: Machine, receiver: Unknown, node: ast.Call) -> None:
     """After `loss.backward()` it is known what `loss` was: a tensor with a graph, or this would raise."""
     match node.func:
         case ast.Attribute(ast.Name(held), "backward") if machine.events and not machine.aside:
-            if receiver.became is not None or node.args:
-                return
-            # the forward pass was not seen: its backward stands for the iteration that it was in
-            seen = frozenset({len(machine.events) - 1})
-            machine.assign(held, Tensor(True, forwards=seen, divided=None))
+            if receiver.became is None and not node.args:
+                seen = frozenset({len(machine.events) - 1})
+                machine.assign(held, Tensor(True, forwards=seen, divided=None))
 
 
 def _perhaps_stepped(
