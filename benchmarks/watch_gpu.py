@@ -236,8 +236,8 @@ def recorded(run_folder: Path, step: float) -> str:
     from fallline.runs.read import read_run
 
     rows = read_run(run_folder).tracks[0].rows
-    times = [row.time for row in rows if row.index >= rows[-1].index - 100]
-    between = (times[-1] - times[0]) / (len(times) - 1)
+    first, last = next(r for r in rows if r.index >= rows[-1].index - 100), rows[-1]
+    between = (last.time - first.time) / (last.index - first.index)  # not every update has a row
     return f"{1e3 * between:.2f} ms between updates as recorded, {1e3 * step:.2f} by the loop's clock ({between / step:.3f})"
 
 

@@ -30,7 +30,7 @@ updates = int(sys.argv[1])
 TAIL = """
     if number == 0:
         started, before = time.process_time(), time.perf_counter()
-print("COST", started, time.process_time() - started, time.perf_counter() - before)
+print(f"COST {started} {time.process_time() - started} {time.perf_counter() - before}\\n", end="", flush=True)
 """
 
 # A replay buffer, a target network, an acting pass between the updates.
@@ -179,8 +179,14 @@ def once(script: str, ranks: int, updates: int, watched: bool) -> tuple[float, f
         if watched:
             command = ["-m", "fallline", "run", "--out", str(Path(folder) / "run"), *command]
         if ranks > 1:
-            launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
-            command = [*launcher, "--master-port", "29517", *command]
+            launcher = [
+                "-m",
+                "torch.distributed.run",
+                "--standalone",
+                "--nproc-per-node",
+                str(ranks),
+            ]
+            command = [*launcher, *command]
         environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         done = subprocess.run(

@@ -19,6 +19,7 @@ _SAYS_NETWORK = re.compile(
     r"net|model|critic|actor|policy|agent|(^|_)(q|qf|v|vf)\d?(_|$)|value|encoder", re.IGNORECASE
 )
 _CUTS = frozenset("detach item numpy tolist argmax max_indices long int bool".split())
+_PICKS = frozenset({"max", "min", "topk", "sort"})
 _FILLED = frozenset({"zeros", "empty", "zeros_like", "empty_like", "ones", "full"})
 _ENOUGH = 10
 
@@ -48,6 +49,8 @@ def graph_of(
             return first(part[0]) if part[1] == 0 else None  # of `values, indices = x.max(1)`
         case ast.BinOp(left, _, right):
             return first(left, right)
+        case ast.Subscript(ast.Call() as picked, ast.Constant(1)) if last_name(picked) in _PICKS:
+            return None  # `logits.max(1)[1]`: indices
         case ast.UnaryOp(operand=inner) | ast.Subscript(value=inner):
             return first(inner)
         case ast.Attribute(inner, "values"):

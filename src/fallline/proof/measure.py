@@ -23,7 +23,7 @@ from fallline.proof.record import Outcome, recorded
 from fallline.proof.seeds import move_seeds, seed_everything
 from fallline.rules import rule_by_code
 
-__all__ = ["LIMIT", "measure"]
+__all__ = ["LIMIT", "measure", "outcome"]
 
 LIMIT = 120.0  # seconds for one experiment; the slowest takes a few
 _GRACE = 5.0  # seconds to clean up in, once it has answered
@@ -59,12 +59,12 @@ def measure(
             while waiting or running:
                 while waiting and len(running) < jobs:
                     running.append(_start(waiting.pop(0), Path(folder), limit, seeds_by))
-                for one, outcome in _finished(running):
-                    one.process.join(_GRACE if outcome.problem == "" else 0)
+                for one, came in _finished(running):
+                    one.process.join(_GRACE if came.problem == "" else 0)
                     _end(one)
                     running.remove(one)
-                    found[outcome.of] = outcome
-                    done(outcome)
+                    found[came.of] = came
+                    done(came)
         finally:
             for one in running:
                 _end(one)
@@ -142,10 +142,11 @@ def _experiment(name: str, module: str, answers: Connection, output: str, seeds_
     os.dup2(log, 1)
     os.dup2(log, 2)
     move_seeds(seeds_by)
-    answers.send(_outcome(name, module))
+    answers.send(outcome(name, module))
 
 
-def _outcome(name: str, module: str) -> Outcome:
+def outcome(name: str, module: str) -> Outcome:
+    """What came of one experiment, measured in this process."""
     import torch
 
     try:

@@ -55,6 +55,7 @@ from fallline.watcher.routine import Routine
 from fallline.watcher.running_statistics import RunningStatistics
 from fallline.watcher.scalers import Scalers
 from fallline.watcher.schedulers import Schedulers
+from fallline.watcher.shard_factors import ShardFactors
 from fallline.watcher.spikes import Spikes
 from fallline.watcher.steps import Steps
 from fallline.watcher.trail import Trail
@@ -106,7 +107,7 @@ class Session:
         self.hand_updates = hand_updates = HandUpdates(recording.open, progress, draft, fuse.safely)
         self.collectives = collectives = Collectives(recording.open, fuse)
         recording.heartbeat = Heartbeat(
-            progress, collectives, observed, lambda: self.judge.findings
+            progress, collectives, observed, lambda: self.judge.findings, recording.took
         )
         reach = Reach(emitter, objects, window, owners, LossGraph(objects, progress, observed))
         spikes = Spikes(objects, origin, progress, draft, recording)
@@ -173,6 +174,7 @@ class Session:
             Modes(emitter, routine, objects, progress, log),
             waits,
             collectives,
+            ShardFactors(objects, progress, draft, by_hand, recording),
         ):
             part.subscribe(taps, fuse)
 
@@ -230,7 +232,7 @@ class Session:
         safely(self.trail.finish)
         if self.recorder is not None:
             guard = {
-                "mode": self.guard.asked,
+                "mode": self.options.guard,
                 "skipped": self.guard.skipped,
                 "aside": self.guard.aside,
             }

@@ -11,7 +11,7 @@ from fallline.finding import Finding, Severity
 from fallline.flow.calls import last_name, of_self
 from fallline.rules._observed import Observed
 from fallline.syntax import Module
-from fallline.syntax.nodes import walk
+from fallline.syntax.nodes import below, walk
 
 __all__ = ["StatisticsInEvaluation"]
 
@@ -90,7 +90,7 @@ Update statistics only under `if self.training:`, and copy buffers with the para
             if not module.is_module_class(cls):
                 continue
             buffers = set(_buffers(module, cls))
-            asked = [n for n in walk(cls) if isinstance(n, ast.Attribute) and n.attr == "training"]
+            asked = [n for n in below(cls, ast.Attribute) if n.attr == "training"]
             for method in cls.body if buffers else ():
                 if isinstance(method, ast.FunctionDef) and method.name == "forward":
                     place = next((n for n in walk(method) if _moves(n, buffers)), None)
@@ -238,7 +238,7 @@ def _called_beside(module: Module, parameters: ast.Call) -> bool:
         return False
     if re.search(rf"self\.{name}\.eval\(", module.source.text):
         return False
-    return any(isinstance(n, ast.Call) and of_self(n.func) == name for n in walk(cls))
+    return any(of_self(n.func) == name for n in below(cls, ast.Call))
 
 
 def _asks_mode(module: Module, call: ast.Call) -> bool:
@@ -270,7 +270,7 @@ def _moves(node: ast.AST, buffers: set[str]) -> bool:
             return of_self(target) in buffers
         case ast.Assign([target], value) if of_self(target) in buffers:
             # `self.running_mean = self.running_mean.half()` is a cast
-            mixed = any(isinstance(n, ast.BinOp) for n in ast.walk(value))
+            mixed = bool(below(value, ast.BinOp))
             return mixed and any(of_self(n) == of_self(target) for n in ast.walk(value))
     return False
 
@@ -287,11 +287,7 @@ def _too_late(method: ast.FunctionDef, place: ast.AST, asked: ast.Attribute) -> 
 def _uses(method: ast.FunctionDef, buffers: set[str]) -> bool:
     """The output depends on a statistic: it is read outside the statements that move it."""
     moving = {n for s in walk(method) if _moves(s, buffers) for n in ast.walk(s)}
-    return any(
-        of_self(n) in buffers
-        for n in walk(method)
-        if isinstance(n, ast.Attribute) and n not in moving
-    )
+    return any(of_self(n) in buffers for n in below(method, ast.Attribute) if n not in moving)
 
 
 def _chosen(method: ast.FunctionDef) -> bool:

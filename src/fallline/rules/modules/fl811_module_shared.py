@@ -208,5 +208,5 @@ def _built_apart(module: Module, choice: ast.If, shared: ast.stmt) -> bool:
         for statement in other:
             match statement, shared:
                 case ast.Assign([there], made), ast.Assign([here]) if same(there, here):
-                    return any(isinstance(n, ast.ListComp) for n in ast.walk(made))
+                    return bool(below(made, ast.ListComp))
     return False
