@@ -41,24 +41,6 @@ loss = (per_token * mask).sum() / mask.sum()
     wrong = (
         """\
 import torch
-from torch import nn
-from transformers import AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained("gpt2")
-tokenizer.pad_token = tokenizer.eos_token
-model = nn.Sequential(nn.Embedding(50257, 8), nn.Linear(8, 50257))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-criterion = nn.CrossEntropyLoss()
-for text in (["a", "a longer text"], ["one more", "two"]):
-    tokens = tokenizer(text, padding=True, return_tensors="pt")["input_ids"]
-    logits = model(tokens[:, :-1])
-    loss = criterion(logits.flatten(0, 1), tokens[:, 1:].flatten())  # FL016
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-""",
-        """\
-import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 tokenizer = AutoTokenizer.from_pretrained("gpt2")
@@ -81,6 +63,24 @@ data = [(torch.randn(8), 1, float(i % 2)) for i in range(32)]
 for inputs, targets, mask in torch.utils.data.DataLoader(data, batch_size=8):
     per_token = F.cross_entropy(model(inputs), targets, reduction="none")
     loss = (per_token * mask).mean()  # FL016
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+        """\
+import torch
+from torch import nn
+from transformers import AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("gpt2")
+tokenizer.pad_token = tokenizer.eos_token
+model = nn.Sequential(nn.Embedding(50257, 8), nn.Linear(8, 50257))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+criterion = nn.CrossEntropyLoss()
+for text in (["a", "a longer text"], ["one more", "two"]):
+    tokens = tokenizer(text, padding=True, return_tensors="pt")["input_ids"]
+    logits = model(tokens[:, :-1])
+    loss = criterion(logits.flatten(0, 1), tokens[:, 1:].flatten())  # FL016
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
