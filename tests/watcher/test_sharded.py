@@ -10,7 +10,13 @@ import pytest
 from tests.watcher.test_named_ranks import marked
 
 from fallline.conclude import findings_of
+from fallline.report.html import page
+from fallline.report.run import summary
+from fallline.runs.read import read_run
 from fallline.runs.series import Rank, Series
+from fallline.runs.store import Store
+from fallline.runs.update import UpdateRow
+from fallline.show.terminal import Paint
 from gloo import run_workers
 
 WORKER = Path(__file__).with_name("sharded_worker.py")
@@ -139,6 +145,20 @@ def test_what_several_ranks_hold_alike_counts_once_in_the_norm() -> None:
         "copies": [0],
         "plain": [0],
     }
+
+
+def test_shards_of_some_ranks_are_not_called_the_norm(tmp_path: Path) -> None:
+    """Two of four ranks are here: their files lie on two machines."""
+    for rank in (0, 1):
+        store = Store.create(tmp_path, rank)
+        store.meta("world", 4)
+        store.meta("optimizer#1", {"type": "SGD", "sharded": True})
+        store.updates([UpdateRow(i, loss=1.0, grad_norm=3.0, time=1.0 + i) for i in range(5)])
+        store.close()
+    series = read_run(tmp_path)
+    said = summary(series, [], Paint(False))
+    assert "2 of 4 ranks" in said and "median 3, of rank 0's shards alone" in said
+    assert "Gradient norm of rank 0&#x27;s shards" in page(series, [])
 
 
 def checked(rank: int, weights: list[str]) -> Rank:
