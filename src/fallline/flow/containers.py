@@ -215,7 +215,13 @@ def _registered(kept: Kept) -> bool:
         or _of_registered(kept)
         or _asked_for_parameters(kept)
         or _only_chosen_from(kept)
+        or _deleted(kept)
     )
+
+
+def _deleted(kept: Kept) -> bool:
+    """`del self.x_proj`, when its weights have become one Parameter: the layers were only there to initialise it."""
+    return any(isinstance(node.ctx, ast.Del) for node, _ in kept.uses())
 
 
 def _asked_for_parameters(kept: Kept) -> bool:

@@ -24,6 +24,7 @@ from fallline.flow.restores import (
     replaced_by_its_state,
     updated_in_a_copy,
 )
+from fallline.flow.unused import never_given
 from fallline.rule import Rule
 from fallline.syntax import Module
 
@@ -267,6 +268,7 @@ def train(model, optimizer, loader, epochs, resume, weights):
                 if (role := saved.role(k, v)) in _STATE
                 and role not in alone
                 and k not in loaded.keys
+                and not (isinstance(v, ast.Constant) and v.value is None)
             ]
             # a seed says how the run began, not where it is
             lost = [
@@ -390,7 +392,11 @@ def _resumes(module: Module, loaded: Loaded) -> bool:
 def _only_counts(saved: Saved, lost: list[str]) -> bool:
     """What is lost says how far the run was, and no schedule that is computed from it is restored either."""
     counters = all(saved.role(key, saved.entries[key]) == "counter" for key in lost)
-    return counters and "sched" not in saved.module.source.text
+    home = saved.module
+    stepped = [c.func.value for c in home.method_calls("step") if isinstance(c.func, ast.Attribute)]
+    stepped = [of for of in stepped if "sched" in home.segment(of).lower()]
+    idle = bool(stepped) and all(never_given(home, of) for of in stepped)
+    return counters and (idle or "sched" not in home.source.text)
 
 
 def _evaluates(loaded: Loaded) -> bool:

@@ -7,8 +7,10 @@ import re
 from collections.abc import Iterator
 
 from fallline.finding import Edit, Finding, Fix, Severity
+from fallline.flow.calls import of_self, returned
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
+from fallline.syntax.nodes import methods_of, walk
 
 _FACTORIES = frozenset(
     f"torch.{f}"
@@ -290,7 +292,7 @@ def _cared_for(module: Module, statement: ast.stmt, name: str) -> bool:
         match node:
             case ast.FunctionDef("parameters" | "named_parameters"):
                 return True
-    if _handled_by_name(module, cls, name):
+    if _handled_by_name(module, cls, name) or _given_out(module, cls, name):
         return True
     for call in module.all(ast.Call):
         if "optim" in (module.resolve(call.func) or _written(module, call.func)):
@@ -298,6 +300,20 @@ def _cared_for(module: Module, statement: ast.stmt, name: str) -> bool:
             parts = (n for a in given for n in ast.walk(a))
             if any(isinstance(n, ast.Attribute) and n.attr == name for n in parts):
                 return True
+    return False
+
+
+def _given_out(module: Module, cls: ast.ClassDef, name: str) -> bool:
+    """`self._arch_parameters = [self.alphas]`, which a method returns: somebody else trains it, as DARTS does."""
+    for node in walk(cls):
+        if isinstance(node, ast.List | ast.Tuple) and any(of_self(e) == name for e in node.elts):
+            match module.parent(node):
+                case ast.Return():
+                    return True
+                case ast.Assign([ast.Attribute(ast.Name("self"), held)]):
+                    return any(
+                        of_self(r) == held for m in methods_of(cls) for r in returned(module, m)
+                    )
     return False
 
 
