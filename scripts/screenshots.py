@@ -10,7 +10,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
+
+from fallline.rules import rule_by_code
+from fallline.runs.rank import read_ranks
+from fallline.runs.stall import stall_of
 
 HERE = Path(__file__).resolve().parent
 IMAGES = HERE.parent / "docs" / "images"
@@ -180,6 +185,33 @@ def make_data(folder: Path) -> Path:
     return folder / "looked" / "data.html"
 
 
+def make_ranks(folder: Path, code: str) -> Path:
+    """The page of a rule's own wrong example on eight ranks. Those that hang are ended once everybody could see it."""
+    (folder / f"{code}.py").write_text(
+        rule_by_code(code).wrong[0].replace("range(60)", "range(120)")
+    )
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29517", "WORLD_SIZE": "8"}
+    command = [sys.executable, "-m", "fallline", "run", "--out", f"run-{code}", f"{code}.py"]
+    environment = {**os.environ, **shared, "OMP_NUM_THREADS": "1"}
+    ranks = [
+        subprocess.Popen(command, cwd=folder, env={**environment, "RANK": str(rank)})
+        for rank in range(8)
+    ]
+    run = folder / f"run-{code}"
+    try:
+        while any(rank.poll() is None for rank in ranks):
+            states = read_ranks([run]).values()
+            if len(states) == 8 and stall_of({s.rank: s for s in states}) is not None:
+                break
+            time.sleep(1)
+    finally:
+        for rank in ranks:
+            rank.kill()
+    command = [sys.executable, "-m", "fallline", "report", run.name, "--html", "page.html"]
+    subprocess.run(command, cwd=folder)
+    return folder / "page.html"
+
+
 def main() -> int:
     chromium = browser()
     if chromium is None:
@@ -200,6 +232,11 @@ def main() -> int:
         for name, dark in (("data-light", False), ("data-dark", True)):
             shoot(chromium, page, IMAGES / f"{name}.png", 1180, 1500, dark)
             print((IMAGES / f"{name}.png").relative_to(HERE.parent))
+        for name, code in (("ranks-straggler", "FL321"), ("ranks-hang", "FL323")):
+            page = make_ranks(Path(folder), code)
+            for shade, dark in (("light", False), ("dark", True)):
+                shoot(chromium, page, IMAGES / f"{name}-{shade}.png", 1180, 2650, dark)
+                print((IMAGES / f"{name}-{shade}.png").relative_to(HERE.parent))
     return 0
 
 

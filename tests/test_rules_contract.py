@@ -9,7 +9,7 @@ import pytest
 
 from fallline.finding import Severity
 from fallline.rule import Rule
-from fallline.rules import all_rules, rule_by_code, rule_names
+from fallline.rules import all_rules, event_rules, rule_by_code, rule_names
 from fallline.syntax.edits import apply
 from fallline.verdict.reading import read_text
 
@@ -34,6 +34,10 @@ def expected_lines(rule: Rule, text: str) -> list[int]:
 
 def test_files_are_named_after_the_rules_in_them() -> None:
     assert rule_names() == {rule.code: rule.name for rule in RULES}
+
+
+def test_rules_over_events_are_known_from_their_files() -> None:
+    assert event_rules() == tuple(rule for rule in RULES if rule._defines("check"))
 
 
 @each_rule

@@ -20,13 +20,12 @@ from rank_reference import (
     counting,
     model_of,
     reference,
-    refused,
 )
+from save_stories import saving, sharded_saves
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import fallline
-from fallline.engine import agree
 from fallline.errors import EngineError
 
 torch.set_num_threads(1)
@@ -235,49 +234,6 @@ def checkpoint(rank: int, world: int, folder: Path) -> None:
     assert len(list((folder / "stopped").iterdir())) == 2
 
 
-def saving(rank: int, world: int, folder: Path) -> None:
-    """All ranks hear of what goes wrong on one: saves by rank 0 alone, folders of one node, a full disk, in the background too."""
-    import resource
-
-    ddp = DistributedDataParallel(nn.Linear(400, 300))
-    stepper = fallline.Stepper(ddp, torch.optim.SGD(ddp.parameters(), lr=0.1))
-    # Under `if rank == 0`, that rank is told before torch gives up.
-    if rank == 0:
-        patience, agree._PATIENCE = agree._PATIENCE, 2.0
-        refused(
-            "by 1 of 2 ranks", lambda: fallline.save_checkpoint(folder / "alone", stepper=stepper)
-        )
-        agree._PATIENCE = patience
-    dist.barrier()
-    # A disk that is full on the rank that writes; and the save after it works.
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    for wait in (True, False):
-        where = folder / f"full-{wait}"
-        if rank == 0:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
-        if wait:
-            refused(
-                "rank 0: cannot write",
-                lambda where=where: fallline.save_checkpoint(where, stepper=stepper),
-            )
-        else:
-            fallline.save_checkpoint(where, stepper=stepper, wait=False)
-            refused("rank 0: the checkpoint", fallline.wait_for_checkpoint)
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        dist.barrier()
-        assert not list(where.iterdir())
-        path = fallline.save_checkpoint(where, stepper=stepper, wait=wait)
-        fallline.wait_for_checkpoint()
-        dist.barrier()
-        assert path.exists()
-    # A folder that only rank 0 sees.
-    mine = folder / ("full-True" if rank == 0 else "nowhere")
-    refused(
-        "rank 0 sees step-00000000.pt; rank 1 sees no checkpoint",
-        lambda: fallline.load_checkpoint(mine, stepper=stepper),
-    )
-
-
 def resume(rank: int, world: int, folder: Path) -> None:
     """verify_resume with every rank, and what a rank forgets is everybody's."""
     assert fallline.verify_resume(train, steps=5, stop=2)
@@ -423,49 +379,6 @@ def fsdp(rank: int, world: int, folder: Path) -> None:
     dist.barrier()
     assert [p.name for p in (folder / "stopped").iterdir()] == ["step-00000004"]
     sharded_saves(rank, world, folder, run)
-
-
-def sharded_saves(rank, world, folder, run) -> None:
-    """In the background, on a full disk, damaged, or of another model: the same on all ranks, and nothing half visible."""
-    import resource
-
-    stepper = run(folder / "background", 2)
-    wanted = [p.to_local().clone() for p in stepper.models[0].parameters()]
-    path = fallline.save_checkpoint(folder / "later", stepper=stepper, wait=False)
-    with stepper.micro_batch(last=True) as micro:
-        micro.backward(stepper.models[0](torch.ones(2, 3, dtype=torch.float64)).sum())
-    assert fallline.wait_for_checkpoint() == path
-    assert not torch.equal(wanted[0], next(stepper.models[0].parameters()).to_local())
-    fallline.load_checkpoint(folder / "later", stepper=stepper)
-    for want, parameter in zip(wanted, stepper.models[0].parameters(), strict=True):
-        assert torch.equal(want, parameter.to_local())
-    # The disk of one rank is full.
-    from torch.distributed.fsdp import fully_shard
-
-    big = fully_shard(nn.Linear(400, 300))
-    optimizer = torch.optim.SGD(big.parameters(), lr=0.1)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    for wait in (True, False):
-        if rank == world - 1:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
-
-        def attempt(wait=wait):
-            parts = {"model": big, "optimizer": optimizer}
-            fallline.save_checkpoint(folder / "full", **parts, step=1, wait=wait)
-            fallline.wait_for_checkpoint()
-
-        refused("cannot write", attempt)
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        dist.barrier()
-        assert not list((folder / "full").iterdir())
-    # A flipped bit in one rank's part.
-    part = path / f"__{world - 1}_0.distcp"
-    if rank == 0:
-        content = bytearray(part.read_bytes())
-        content[len(content) // 2] ^= 4
-        part.write_bytes(content)
-    dist.barrier()
-    refused("is damaged", lambda: fallline.load_checkpoint(path, stepper=stepper))
 
 
 STORIES = {

@@ -10,6 +10,7 @@ import pytest
 
 from fallline.finding import Finding, Severity
 from fallline.location import Location
+from fallline.runs.rank import RankState, Spent, write_rank
 from fallline.runs.samples import COLUMNS, Layout, ParameterInfo, Sample
 from fallline.runs.update import UpdateRow
 from fallline.watcher.recorder import Recorder
@@ -81,7 +82,22 @@ def make_run(folder: Path, updates: int = 200, ranks: int = 1, script: str = "tr
                 )
             )
         recorder.close("finished")
+        if ranks > 1:
+            write_rank(folder, state_of(rank, ranks, updates, script))
     return folder
+
+
+def state_of(rank: int, ranks: int, updates: int, script: str) -> RankState:
+    """Each rank is a little slower than the one before, and the last one is late."""
+    seconds = {"forward": 0.01 + 0.001 * rank + 0.02 * (rank == ranks - 1), "backward": 0.02}
+    return RankState(
+        rank,
+        ranks,
+        updates=updates,
+        ended="finished",
+        seconds=seconds | {"wait": 0.02 - 0.002 * rank},
+        lines=[Spent(Location(script, 4, function="features"), seconds["forward"] / 0.05)],
+    )
 
 
 @pytest.fixture(scope="session")

@@ -84,6 +84,13 @@ def test_everything_is_there(html: str) -> None:
     assert "prefers-color-scheme:dark" in html
 
 
+def test_only_a_rank_that_a_finding_calls_slow_is_marked(run: Series, html: str) -> None:
+    found = findings_of(run)
+    (slow,) = [f for f in found if f.code == "FL321"]
+    assert slow.evidence["late"] == [2] and html.count('class="slow"') == 1
+    assert 'class="slow"' not in page(run, [f for f in found if f.code != "FL321"])
+
+
 def test_what_users_wrote_is_text_and_not_markup(html: str) -> None:
     assert "clipped &lt;b&gt;late&lt;/b&gt;" in html and "<b>late" not in html
     assert "&lt;script&gt;" in html and "layers.0.&lt;weight&gt;" in html

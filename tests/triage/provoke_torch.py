@@ -488,3 +488,17 @@ def scaler_no_cuda() -> None:
 
 def autocast_no_cuda() -> None:
     torch.autocast("cuda")
+
+
+# --- checkpoints and optimizers that are not what they seem -----------------------------------------------------------------------------
+def whole_checkpoint_loaded() -> None:
+    Lin(2, 2).load_state_dict({"epoch": 3, "model": Lin(2, 2).state_dict()})
+
+
+def plain_file_into_compiled() -> None:
+    torch.compile(Lin(2, 2), backend="eager").load_state_dict(Lin(2, 2).state_dict())  # type: ignore[attr-defined]
+
+
+def optimizer_is_none() -> None:
+    optimizer: Any = None
+    optimizer.param_groups  # noqa: B018

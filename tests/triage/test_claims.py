@@ -16,6 +16,7 @@ import pytest
 import torch
 from tests.triage import (
     behaviours,
+    behaviours_asked,
     behaviours_basics,
     behaviours_ranks,
     behaviours_symptoms,
@@ -35,6 +36,7 @@ BEHAVIOURS = {
     name: function
     for home in (
         behaviours,
+        behaviours_asked,
         behaviours_basics,
         behaviours_ranks,
         behaviours_symptoms,
@@ -45,7 +47,10 @@ BEHAVIOURS = {
     and function.__module__ == home.__name__
     and not name.startswith("_")
 }
-LONG = {"deepspeed_has_its_own_norm"}  # need what only `make test-long` installs
+LONG = {
+    "deepspeed_has_its_own_norm",
+    "the_trainer_logs_nan_as_zero",
+}  # need what only `make test-long` installs
 CODE = [
     # what copies between a device and the host runs where there is one (`make test-gpu`); Lightning's in test_framework_snippets.py
     pytest.param(

@@ -19,7 +19,7 @@ from fallline.finding import Finding
 from fallline.location import Location
 from fallline.rules import rule_by_code
 from fallline.runs.attempts import attempt_lines, earlier_attempts
-from fallline.runs.rank import RankState, read_rank, read_ranks, write_rank
+from fallline.runs.rank import RankState, Spent, read_rank, read_ranks, write_rank
 from fallline.runs.read import read_run
 from fallline.runs.series import Series
 from fallline.runs.stall import stall_text
@@ -243,6 +243,25 @@ def test_the_slowest_of_a_thousand_is_named() -> None:
     assert slow.code == "FL321" and slow.evidence["rank"] == 617 and slow.evidence["part"] == "data"
 
 
+def test_the_line_where_the_time_goes_is_named_and_other_late_ranks_too() -> None:
+    def rank(number: int, late: float, *lines: Spent) -> RankState:
+        seconds = {"forward": 0.1 + late, "backward": 0.3 - late, "other": 0.1, "wait": 0.2 - late}
+        return state(number, last_update=999.0, seconds=seconds, lines=list(lines))
+
+    crop, loss = Location("data.py", 7, function="crop"), Location("train.py", 9)
+    usual = Spent(loss, 0.7), Spent(crop, 0.01)
+    ranks = [rank(n, 0.0, *usual) for n in (0, 2, 3)]
+    (slow,) = findings_of(series(*ranks, rank(1, 0.2, Spent(loss, 0.5), Spent(crop, 0.3))), {})
+    assert slow.at == crop and "most of it at data.py:7 in crop()" in slow.message
+    assert slow.evidence["late"] == [1] and "as well" not in slow.message
+    # looks that show nothing, or none at all: the line of the loop
+    (slow,) = findings_of(series(*ranks, rank(1, 0.2, *usual)), {})
+    assert slow.evidence["rank"] == 1 and slow.at != crop and "most of it" not in slow.message
+    many = [rank(n, 0.0) for n in range(6)]
+    (slow,) = findings_of(series(*many, rank(6, 0.2), rank(7, 0.15)), {})
+    assert slow.evidence["late"] == [6, 7] and "(rank 7 is slow as well)" in slow.message
+
+
 def test_everybody_raises_the_same_is_no_dead_rank() -> None:
     raised = [state(r, ended="raised ValueError: bad option") for r in range(4)]
     assert findings_of(series(*raised), {}) == []
@@ -269,7 +288,11 @@ def test_attempts_of_one_launch_find_each_other(tmp_path: Path) -> None:
 
 def test_a_state_is_read_as_it_was_written(tmp_path: Path) -> None:
     written = state(
-        3, doing="all_reduce", at=Location("train.py", 4, function="f"), prints={8: "ab"}
+        3,
+        doing="all_reduce",
+        at=Location("train.py", 4, function="f"),
+        prints={8: "ab"},
+        lines=[Spent(Location("train.py", 5), 0.5)],
     )
     write_rank(tmp_path, written)
     assert read_ranks([tmp_path]) == {3: written}
@@ -286,6 +309,7 @@ def test_a_state_is_read_as_it_was_written(tmp_path: Path) -> None:
         b'{"rank": 1, "at": {"path": 3}}',
         b'{"rank": 1, "met": [1]}',
         b'{"rank": 1, "written": 1e400}',
+        b'{"rank": 1, "lines": [{"at": {"path": "a", "line": 1}, "share": "x"}]}',
         b"[" * 5000,
         b'{"rank": 1, "host": "' + b"x" * 300_000 + b'"}',
     ],

@@ -18,6 +18,7 @@ from fallline.api.values import (
     Thing,
     Value,
     replace,
+    truth_of,
 )
 from fallline.events import (
     Anomaly,
@@ -101,8 +102,8 @@ def backward(
         no_sync=in_no_sync if wrapped or in_no_sync else None,
         sync=(not any(f.no_sync for f in wrapped)) if wrapped else None,
         wrapper=wrapped[-1].wrapper if wrapped else None,
-        retain_graph=bool(keep.value) if isinstance(keep, Const) and keep.value else None,
-        create_graph=bool(create.value) if isinstance(create, Const) and create.value else None,
+        retain_graph=truth_of(keep) or None,
+        create_graph=truth_of(create) or None,
         half_parameters=any(t.facts.get("half") for t in paper.things.values() if t.id in models)
         or None,
         site=paper.site(call.node),
@@ -267,13 +268,13 @@ def sync(paper: Paper, tensor: Tensor, what: str, node: ast.AST) -> None:
 
 def assign(paper: Paper, sets: frozenset[str], value: Value, node: ast.AST) -> None:
     """`p.grad = None` clears; anything else is a gradient made by hand."""
-    if isinstance(value, Const) and value.value is None:
-        paper.emit(ZeroGrad(paper.place(node), parameters=sets or None))
-        return
-    if isinstance(value, Tensor) and value.grad_of is not None and value.divided:
-        paper.emit(GradWrite(paper.place(node), op="div", parameters=sets or None))
-        return
-    paper.emit(GradWrite(paper.place(node), op="assign", parameters=sets or None))
+    match value:
+        case Const(None):
+            paper.emit(ZeroGrad(paper.place(node), parameters=sets or None))
+        case Tensor(divided=True) if value.grad_of is not None:
+            paper.emit(GradWrite(paper.place(node), op="div", parameters=sets or None))
+        case _:
+            paper.emit(GradWrite(paper.place(node), op="assign", parameters=sets or None))
 
 
 def write(paper: Paper, sets: frozenset[str], op: Op, node: ast.AST) -> None:

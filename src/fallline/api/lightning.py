@@ -19,6 +19,7 @@ from fallline.api.values import (
     Thing,
     Unknown,
     Value,
+    truth_of,
 )
 from fallline.events import ZeroGrad
 from fallline.syntax import Module
@@ -38,8 +39,7 @@ def _fit(paper: Paper, module: Module, cls: ast.ClassDef) -> None:
     if step is None:
         return
     _configured(paper, module, cls, me)
-    automatic = me.attrs.get("automatic_optimization")
-    manual = isinstance(automatic, Const) and not automatic.value
+    manual = truth_of(me.attrs.get("automatic_optimization")) is False
     loader = paper.make("loader", None)
     optimizer = next(
         (t for t in paper.things.values() if t.kind == "optimizer"), None

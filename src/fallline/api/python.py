@@ -46,8 +46,11 @@ def _range(paper: Paper, call: Call) -> Value:
 
 
 def _enumerate(paper: Paper, call: Call) -> Value:
-    start = call.arg(1, "start")
-    first = start.value if isinstance(start, Const) and isinstance(start.value, int) else 0
+    match call.arg(1, "start"):
+        case Const(int(first)):
+            pass
+        case _:
+            first = 0
     return _iterator(paper, call, "enumerate", call.args[:1] or [Unknown()], start=first)
 
 
@@ -57,8 +60,9 @@ def _zip(paper: Paper, call: Call) -> Value:
 
 def _cycle(paper: Paper, call: Call) -> Value:
     value = paper.settled(call.args[0]) if call.args else Unknown()
-    if isinstance(value, Sequence) or (isinstance(value, Thing) and value.kind == "iterator"):
-        return _iterator(paper, call, "cycle", [value])
+    match value:
+        case Sequence() | Thing("iterator"):
+            return _iterator(paper, call, "cycle", [value])
     return paper.make("loader", call.node, endless=True)
 
 
@@ -90,41 +94,39 @@ def _gives_batches(value: Thing) -> bool:
 
 def _len(paper: Paper, call: Call) -> Value:
     value = paper.settled(call.args[0]) if call.args else Unknown()
-    if isinstance(value, Sequence) and not value.open:
-        return Const(len(value.items))
-    if isinstance(value, Thing) and _gives_batches(value):
-        return Const(paper.batches(value), batches=True)
-    if isinstance(value, Unknown) and paper.as_kind(value, "loader") is not None:
-        assert value.became is not None
-        return Const(paper.batches(value.became), batches=True)
+    match value:
+        case Sequence(open=False):
+            return Const(len(value.items))
+        case Thing() if _gives_batches(value):
+            return Const(paper.batches(value), batches=True)
+        case Unknown() if (loader := paper.as_kind(value, "loader")) is not None:
+            return Const(paper.batches(loader), batches=True)
     return Unknown(paper.text(call.node))
 
 
 def _iter(paper: Paper, call: Call, name: str) -> Value:
     """`iter(loader)`: a pass begins. Who goes over the loader itself begins it there."""
     value = _through(paper, call, name)
-    if isinstance(value, Thing) and value.kind == "loader" and value.facts.get("sampler"):
-        paper.emit(Epoch(paper.place(call.node), loader=value.id))
+    match value:
+        case Thing("loader", loader) if value.facts.get("sampler"):
+            paper.emit(Epoch(paper.place(call.node), loader=loader))
     return value
 
 
 def _next(paper: Paper, call: Call) -> Value:
     value = paper.settled(call.args[0]) if call.args else Unknown()
-    if isinstance(value, Params):
-        return Param(value.sets)
-    if isinstance(value, Sequence):
-        return value.items[0] if value.items else Unknown()
-    if isinstance(value, Unknown) and paper.as_kind(value, "loader") is not None:
-        value = paper.settled(value)
-    if isinstance(value, Thing) and value.kind in {"loader", "dataset"}:
-        paper.emit(Batch(paper.place(call.node), loader=value.id, endless=True))
-        return Tensor(False)
-    if isinstance(value, Thing) and value.kind == "iterator":
-        return (
-            Sequence([Const(0, True), Tensor(False)])
-            if value.facts["wrap"] == "enumerate"
-            else Tensor(False)
-        )
+    match paper.as_kind(value, "loader") or value:
+        case Params(sets):
+            return Param(sets)
+        case Sequence(items):
+            return items[0] if items else Unknown()
+        case Thing("loader" | "dataset", loader):
+            paper.emit(Batch(paper.place(call.node), loader=loader, endless=True))
+            return Tensor(False)
+        case Thing("iterator", facts={"wrap": "enumerate"}):
+            return Sequence([Const(0, True), Tensor(False)])
+        case Thing("iterator"):
+            return Tensor(False)
     return Unknown("batch")
 
 
@@ -169,28 +171,29 @@ def _print(paper: Paper, call: Call) -> Value:
 
 def _getattr(paper: Paper, call: Call) -> Value:
     name = call.args[1] if len(call.args) > 1 else None
-    if isinstance(name, Const) and isinstance(name.value, str):
-        return paper.attribute(call.args[0], name.value, call.node)
+    match name:
+        case Const(str(written)):
+            return paper.attribute(call.args[0], written, call.node)
     return Unknown()
 
 
 def _setattr(paper: Paper, call: Call) -> Value:
-    of = paper.settled(call.args[0]) if call.args else None
-    if isinstance(of, Thing) and len(call.args) > 2 and isinstance(call.args[1], Const):
-        of.attrs[str(call.args[1].value)] = call.args[2]
+    match call.args:
+        case [of, Const(name), value, *_]:
+            owner = paper.settled(of)
+            if isinstance(owner, Thing):
+                owner.attrs[str(name)] = value
     return NONE
 
 
 def _hasattr(paper: Paper, call: Call) -> Value:
-    of = paper.settled(call.args[0]) if call.args else Unknown()
-    name = call.args[1] if len(call.args) > 1 else None
-    if isinstance(of, Thing) and isinstance(name, Const):
-        if name.value in of.attrs:
+    match [paper.settled(value) for value in call.args[:1]], call.args[1:]:
+        case [Thing(attrs=attrs)], [Const(name), *_] if name in attrs:
             return Const(True)
-        if name.value == "module":
-            return Const(of.facts.get("wrapper") is not None)
-        if name.value == "no_sync":
-            return Const(of.facts.get("wrapper") == "ddp")
+        case [Thing(facts=facts)], [Const("module"), *_]:
+            return Const(facts.get("wrapper") is not None)
+        case [Thing(facts=facts)], [Const("no_sync"), *_]:
+            return Const(facts.get("wrapper") == "ddp")
     return Unknown(paper.text(call.node))
 
 
@@ -208,21 +211,17 @@ def _wrapper(kind: Value) -> str | None:
 def _isinstance(paper: Paper, call: Call) -> Value:
     of = paper.settled(call.args[0]) if call.args else Unknown()
     wanted = paper.settled(call.args[1]) if len(call.args) > 1 else Unknown()
-    if isinstance(of, Thing) and of.kind == "model":
-        asked = wanted.items if isinstance(wanted, Sequence) else [wanted]
-        wrappers = [_wrapper(paper.settled(kind)) for kind in asked]
-        if None not in wrappers:
-            return Const(of.facts.get("wrapper") in wrappers)
-    if isinstance(of, Thing) and of.kind == "sampler" and isinstance(wanted, External):
-        return Const(wanted.name.endswith("DistributedSampler"))
-    if isinstance(of, Thing) and isinstance(wanted, Class) and of.cls is not None:
-        return Const(of.cls[1] is wanted.node)
-    if (
-        isinstance(wanted, External)
-        and wanted.name in {"builtins.list", "builtins.tuple", "builtins.dict"}
-        and isinstance(of, Thing | Tensor)
-    ):
-        return Const(False)
+    asked = wanted.items if isinstance(wanted, Sequence) else [wanted]
+    wrappers = [_wrapper(paper.settled(kind)) for kind in asked]
+    match of, wanted:
+        case Thing("model", facts=facts), _ if None not in wrappers:
+            return Const(facts.get("wrapper") in wrappers)
+        case Thing("sampler"), External(name):
+            return Const(name.endswith("DistributedSampler"))
+        case Thing(cls=(_, made)), Class(node):
+            return Const(made is node)
+        case ((Thing() | Tensor()), External("builtins.list" | "builtins.tuple" | "builtins.dict")):
+            return Const(False)
     return Unknown(paper.text(call.node))
 
 

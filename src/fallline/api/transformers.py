@@ -9,7 +9,7 @@ from fallline.api.framework import call_at, framework_backward
 from fallline.api.library import Driver, Library
 from fallline.api.paper import Paper
 from fallline.api.torch.optimizer import emit_step
-from fallline.api.values import Const, Sequence, Tensor, Thing, Unknown, Value
+from fallline.api.values import Sequence, Tensor, Thing, Unknown, Value, truth_of
 from fallline.events import Strength, ZeroGrad
 from fallline.syntax import Module
 from fallline.syntax.classes import base_classes, find_method
@@ -103,8 +103,7 @@ def _compute_loss(paper: Paper, me: Thing, call: Call) -> Value:
     model = paper.settled(call.arg(0, "model") or Unknown())
     sets = model.sets if isinstance(model, Thing) else frozenset[str]()
     loss = Tensor(True, sets, reduction="mean")
-    wanted = call.kwargs.get("return_outputs")
-    if isinstance(wanted, Const) and wanted.value:
+    if truth_of(call.kwargs.get("return_outputs")):
         return Sequence([loss, Tensor(True)])
     return loss
 

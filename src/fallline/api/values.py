@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -32,7 +32,9 @@ __all__ = [
     "Unknown",
     "Value",
     "kind_by_name",
+    "of_kind",
     "replace",
+    "truth_of",
 ]
 
 
@@ -60,6 +62,13 @@ class Const(Value):
 
 
 NONE = Const(None)
+
+
+def truth_of(value: Value | None) -> bool | None:
+    """Whether a flag is on; None where it is not given, or not known."""
+    return bool(value.value) if isinstance(value, Const) else None
+
+
 _LONGEST_HINT = 500  # `node = node.next`, again and again
 
 
@@ -118,6 +127,11 @@ class Thing(Value):
     def enabled(self) -> bool:
         """Of a scaler: it was not turned off."""
         return self.facts.get("enabled") is not False
+
+
+def of_kind(values: Iterable[Value | None], kind: str) -> list[Thing]:
+    """The training objects of this kind among some values."""
+    return [v for v in values if isinstance(v, Thing) and v.kind == kind]
 
 
 @dataclass(slots=True, eq=False)

@@ -17,6 +17,7 @@ from fallline.engine.agree import gather, meet, rank, together, world_size
 from fallline.engine.parts import Parts, check_model
 from fallline.engine.plain import plain
 from fallline.engine.saving import SAVER
+from fallline.engine.shared_folder import check_shared
 from fallline.engine.stepper import Stepper
 from fallline.engine.storage import (
     NAME,
@@ -83,8 +84,11 @@ def save_checkpoint(
         "about": parts.describe(),
         "extra": plain(dict(extra or {}), "extra"),
     }
+    path = Path(folder) / f"step-{step:08d}{'' if parts.sharded else '.pt'}"
+    check_shared(path, by_all=parts.sharded)
     save = _save_sharded if parts.sharded else _save_whole
-    return save(Path(folder), parts, about, keep_last, wait)
+    save(path, parts, about, keep_last, wait)
+    return path
 
 
 def wait_for_checkpoint() -> Path | None:
@@ -97,15 +101,14 @@ def wait_for_checkpoint() -> Path | None:
 
 
 def _save_whole(
-    folder: Path, parts: Parts, about: dict[str, Any], keep_last: int | None, wait: bool
-) -> Path:
-    path = folder / f"step-{about['step']:08d}.pt"
+    path: Path, parts: Parts, about: dict[str, Any], keep_last: int | None, wait: bool
+) -> None:
     ranks = gather(plain(parts.rank_state(), ""))
 
     def write(state: dict[str, Any]) -> None:
         with publish(path) as temporary:
             write_through(temporary, state)
-        _keep(folder, keep_last, path)
+        _keep(path, keep_last)
 
     def on_main() -> None:
         if rank() != 0:
@@ -117,15 +120,13 @@ def _save_whole(
             _start(path, parts, state, write)
 
     together(on_main)
-    return path
 
 
 def _save_sharded(
-    folder: Path, parts: Parts, about: dict[str, Any], keep_last: int | None, wait: bool
-) -> Path:
+    path: Path, parts: Parts, about: dict[str, Any], keep_last: int | None, wait: bool
+) -> None:
     from fallline.engine.sharded import save_sharded, tensors_of
 
-    path = folder / f"step-{about['step']:08d}"
     group = None if wait else SAVER.group()
     state = {
         "tensors": tensors_of(parts.models, parts.optimizers),
@@ -136,13 +137,12 @@ def _save_sharded(
     def write(state: dict[str, Any]) -> None:
         save_sharded(path, state["tensors"], state["shared"], state["mine"], group)
         if rank() == 0:
-            _keep(folder, keep_last, path)
+            _keep(path, keep_last)
 
     if wait:
         write(state)
     else:
         _start(path, parts, state, write)
-    return path
 
 
 def _start(path: Path, parts: Parts, state: dict[str, Any], write: Any) -> None:
@@ -151,9 +151,9 @@ def _start(path: Path, parts: Parts, state: dict[str, Any], write: Any) -> None:
         SAVER.wait_for_copy()  # nobody else knows when the optimizer will step
 
 
-def _keep(folder: Path, keep_last: int | None, newest: Path) -> None:
+def _keep(newest: Path, keep_last: int | None) -> None:
     if keep_last is not None:
-        for old in checkpoints(folder)[:-keep_last]:
+        for old in checkpoints(newest.parent)[:-keep_last]:
             if old != newest:
                 remove(old)
 

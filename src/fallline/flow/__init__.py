@@ -6,6 +6,7 @@
     ranges      can this be zero, or negative?            `range_of`
     losses      is this part of a loss? is it tested?     `in_loss`, `differentiated`, `guarded`, `unguarded`
     gradients   can this require a gradient?              `takes_no_gradient`
+    recording   does autograd record here?                `under_no_grad`, `turns_off`
     softmax     is this a softmax, however written?       `logits_of`, `peeled`, `weighed`
     modules     is this an nn.Module? does it learn?      `is_module`, `construction`, `has_state`, `learns`
     modes       does it behave differently in eval mode?  `class_has_mode`

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from fallline.syntax import Module
 from fallline.syntax.nodes import below
 
 __all__ = [
+    "chained_on",
     "last_name",
     "names_in",
     "of_self",
@@ -31,6 +32,16 @@ def last_name(node: ast.AST) -> str:
         ):
             return name
     return ""
+
+
+def chained_on(node: ast.expr, methods: Container[str] | None = None) -> ast.expr:
+    """`x` of `x.cpu().mean()`: what a chain of method calls begins with; with `methods`, of these alone."""
+    while True:
+        match node:
+            case ast.Call(ast.Attribute(inner, method)) if methods is None or method in methods:
+                node = inner
+            case _:
+                return node
 
 
 def of_self(node: ast.AST | None) -> str | None:

@@ -54,8 +54,8 @@ class Kept:
 
     def uses(self) -> Iterator[tuple[ast.Attribute, ast.AST | None]]:
         """Where the class writes `self.<name>`, and what is around it."""
-        for node in walk(self.cls):
-            if isinstance(node, ast.Attribute) and of_self(node) == self.name:
+        for node in below(self.cls, ast.Attribute):
+            if of_self(node) == self.name:
                 yield node, self.module.parent(node)
 
 
@@ -278,7 +278,7 @@ def _by_hand(cls: ast.ClassDef) -> bool:
 
 def _wrapped(kept: Kept) -> bool:
     """The attribute, or the local list behind it, goes into ModuleList, Sequential or another call that may register it."""
-    for call in (n for n in walk(kept.cls) if isinstance(n, ast.Call)):
+    for call in (n for n in below(kept.cls, ast.Call)):
         match call.func:
             case ast.Name(name) if name in _LOOKS and kept.module.resolve(call.func) is None:
                 continue
@@ -299,8 +299,8 @@ def _looks(kept: Kept, call: ast.Call) -> bool:
         function = found[1] if found is not None else None
     if not isinstance(function, ast.FunctionDef):
         return False
-    calls = {last_name(n) for n in walk(function) if isinstance(n, ast.Call)}
-    returns = any(isinstance(n, ast.Return) and n.value is not None for n in walk(function))
+    calls = {last_name(n) for n in below(function, ast.Call)}
+    returns = any(n.value is not None for n in below(function, ast.Return))
     return not returns and calls.isdisjoint(_REGISTRARS | _CONTAINERS)
 
 
@@ -318,10 +318,10 @@ def _handed_on(kept: Kept) -> bool:
     """`for layer in layers: sequence.append(layer)`: each layer of the local list goes on to where it may be registered."""
     if not isinstance(kept.value, ast.Name):
         return False
-    for loop in (n for n in walk(kept.cls) if isinstance(n, ast.For)):
+    for loop in (n for n in below(kept.cls, ast.For)):
         if kept.value.id in names_in(loop.iter):
             each = names_in(loop.target)
-            calls = (n for n in walk(loop) if isinstance(n, ast.Call))
+            calls = (n for n in below(loop, ast.Call))
             if any(isinstance(a, ast.Name) and a.id in each for c in calls for a in c.args):
                 return True
     return False

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from fallline.flow.calls import last_name, names_in
 from fallline.syntax import Module
-from fallline.syntax.nodes import methods_of
+from fallline.syntax.nodes import below, methods_of
 
 __all__ = ["added_undivided", "divided_again", "items_ignored"]
 
@@ -30,8 +30,8 @@ def added_undivided(module: Module) -> Iterator[ast.stmt]:
             continue
         divided = {
             ast.unparse(t)
-            for s in ast.walk(function)
-            if isinstance(s, ast.Assign) and _divides_by_items(s.value)
+            for s in below(function, ast.Assign)
+            if _divides_by_items(s.value)
             for t in s.targets
         }
         for statement in ast.walk(function):
@@ -65,8 +65,7 @@ def _own_loss(method: ast.FunctionDef) -> bool:
 
 def _divides_by_items(value: ast.expr) -> bool:
     return any(
-        isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div) and _ITEMS in names_in(n.right)
-        for n in ast.walk(value)
+        isinstance(n.op, ast.Div) and _ITEMS in names_in(n.right) for n in below(value, ast.BinOp)
     )
 
 

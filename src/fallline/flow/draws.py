@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from fallline.flow.calls import last_name
+from fallline.flow.calls import chained_on, last_name
 from fallline.syntax import Module
 from fallline.syntax.nodes import methods_of, walk
 
@@ -50,8 +50,5 @@ def _draws(module: Module, cls: ast.ClassDef, method: ast.FunctionDef) -> Iterat
 
 def _is_draw(node: ast.expr) -> bool:
     """`torch.rand(1)`, `torch.rand(()).item()`, `random.random()`."""
-    while isinstance(node, ast.Call) and last_name(node) in {"item", "to", "cuda"}:
-        if not isinstance(node.func, ast.Attribute):
-            return False
-        node = node.func.value
-    return isinstance(node, ast.Call) and last_name(node) in _DRAWS
+    drawn = chained_on(node, {"item", "to", "cuda"})
+    return isinstance(drawn, ast.Call) and last_name(drawn) in _DRAWS

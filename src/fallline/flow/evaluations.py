@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from fallline.flow.calls import last_name
 from fallline.flow.modes import class_has_mode
 from fallline.flow.modules import module_class
+from fallline.flow.recording import turns_off
 from fallline.flow.values import values_of
 from fallline.syntax import Module
 from fallline.syntax.nodes import below
@@ -26,7 +27,6 @@ _EVALUATES = re.compile(
 )
 _TRAINING = re.compile(r"train|monte|mc_|uncertain|ensemble|calibrat", re.I)
 _MODEL = re.compile(r"(^|_)(model|net|network|classifier)$")
-_NO_GRAD = frozenset({"no_grad", "inference_mode"})
 
 
 def never_in_eval_mode(module: Module) -> Iterator[tuple[ast.For, bool]]:
@@ -51,8 +51,7 @@ def _evaluated(module: Module, loop: ast.For) -> ast.expr | None:
     named = function.name if function is not None else ""
     over = [
         n.id if isinstance(n, ast.Name) else n.attr
-        for n in ast.walk(loop.iter)
-        if isinstance(n, ast.Name | ast.Attribute)
+        for n in below(loop.iter, ast.Name, ast.Attribute)
     ]
     by_data = any(_EVALUATES.search(n) and not _TRAINING.search(n) for n in over)
     by_name = _EVALUATES.search(named) and not _TRAINING.search(named)
@@ -70,16 +69,7 @@ def _called(call: ast.Call) -> str:
 
 
 def _without_gradient(module: Module, node: ast.AST) -> bool:
-    for up in (node, *module.parents(node)):
-        match up:
-            case ast.With(items) if any(last_name(i.context_expr) in _NO_GRAD for i in items):
-                return True
-            case ast.FunctionDef(decorator_list=marks):
-                if any(last_name(m) in _NO_GRAD for m in marks):
-                    return True
-    return any(
-        last_name(i.context_expr) in _NO_GRAD for w in below(node, ast.With) for i in w.items
-    )
+    return any(map(turns_off, (node, *module.parents(node), *below(node, ast.With))))
 
 
 def _is_run_here(module: Module, loop: ast.For) -> bool:

@@ -9,6 +9,7 @@ import ast
 import re
 
 from fallline.flow.calls import last_name, names_in, of_self
+from fallline.flow.recording import under_no_grad
 from fallline.flow.values import values_of
 from fallline.syntax import Module
 
@@ -21,7 +22,6 @@ _FRESH = frozenset(
 )
 # In examples these stand for data, or for a model's output.
 _STANDS_IN = frozenset("rand randn randint normal tensor as_tensor load from_numpy".split())
-_OFF = frozenset({"no_grad", "inference_mode"})
 _TOLD = frozenset({"shape", "device", "dtype", "ndim", "grad", "data"})
 
 
@@ -116,23 +116,12 @@ def _binding(module: Module, binding: ast.AST, seen: frozenset[str]) -> bool:
     if isinstance(binding, ast.arg):
         passed = values_of(module).passed(binding)
         return bool(passed) and all(_detached(p) for p in passed)
-    if _under_no_grad(module, binding):
+    if under_no_grad(module, binding):
         return True
     up = module.parent(binding)
     match module.parent(up) if isinstance(up, ast.Tuple) else up:
         case ast.Assign(value=value) | ast.AnnAssign(value=value) | ast.AugAssign(value=value):
             return takes_no_gradient(module, value, seen)
-    return False
-
-
-def _under_no_grad(module: Module, binding: ast.AST) -> bool:
-    for up in module.parents(binding):
-        match up:
-            case ast.With(items=items):
-                if any(last_name(i.context_expr) in _OFF for i in items):
-                    return True
-            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
-                return False
     return False
 
 

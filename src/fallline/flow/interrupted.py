@@ -10,7 +10,7 @@ from fallline.flow.calls import last_name
 from fallline.flow.makers import called_function
 from fallline.flow.ranks import called_functions
 from fallline.syntax import Module
-from fallline.syntax.nodes import is_name, walk
+from fallline.syntax.nodes import below, is_name, walk
 
 Def: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -30,7 +30,7 @@ def evaluations_left_on(module: Module) -> Iterator[tuple[Module, ast.Call, ast.
         ):
             if loop.lineno < start.lineno or not _trains(loop, model) or _sets_mode(loop, model):
                 continue
-            for call in (c for c in walk(loop) if isinstance(c, ast.Call)):
+            for call in (c for c in below(loop, ast.Call)):
                 place = _given(call, model)
                 if place is None or not _now_and_then(module, call, loop):
                     continue
@@ -60,11 +60,8 @@ def _trains(loop: ast.AST, model: str) -> bool:
 
 def _sets_mode(loop: ast.AST, model: str) -> bool:
     return any(
-        isinstance(n, ast.Attribute)
-        and n.attr == "train"
-        and isinstance(n.value, ast.Name)
-        and n.value.id == model
-        for n in walk(loop)
+        n.attr == "train" and isinstance(n.value, ast.Name) and n.value.id == model
+        for n in below(loop, ast.Attribute)
     )
 
 

@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from fallline.flow.calls import last_name, names_in
+from fallline.flow.calls import chained_on, last_name, names_in
+from fallline.flow.recording import turns_off, under_no_grad
 from fallline.syntax import Module
 from fallline.syntax.nodes import below, is_name, methods_of, walk
 
@@ -20,7 +21,7 @@ _LIKE_THE_OTHERS = 3  # values of one dict that are detached, so that one that i
 def not_detached_like_the_others(module: Module) -> Iterator[ast.expr]:
     """`stats["nll"] = nll_loss.mean()` among entries that are all `.detach()`ed, in a function that computes the loss."""
     for function in module.all(ast.FunctionDef):
-        if "detach()" not in module.segment(function) or _without_graph(function):
+        if "detach()" not in module.segment(function) or turns_off(function):
             continue
         for holder, entries in _dicts(function):
             if _for_the_caller(module, function, holder):
@@ -30,7 +31,7 @@ def not_detached_like_the_others(module: Module) -> Iterator[ast.expr]:
                 name = _plain_name(value)
                 if name is None or _detached(value) or len(detached) < _LIKE_THE_OTHERS:
                     continue
-                if _has_graph(function, name) and not _under_no_grad(module, value):
+                if _has_graph(function, name) and not under_no_grad(module, value):
                     yield value
 
 
@@ -72,21 +73,13 @@ def _for_the_caller(module: Module, function: ast.FunctionDef, holder: Holder) -
 
 
 def _detached(value: ast.expr) -> bool:
-    return any(
-        isinstance(n, ast.Call) and last_name(n) in {"detach", "item", "tolist"}
-        for n in ast.walk(value)
-    )
+    return any(last_name(n) in {"detach", "item", "tolist"} for n in below(value, ast.Call))
 
 
 def _plain_name(value: ast.expr) -> str | None:
     """`x` in `x.cpu().mean()`."""
-    while (
-        isinstance(value, ast.Call)
-        and isinstance(value.func, ast.Attribute)
-        and last_name(value) in _SAME_GRAPH
-    ):
-        value = value.func.value
-    return value.id if isinstance(value, ast.Name) else None
+    begins = chained_on(value, _SAME_GRAPH)
+    return begins.id if isinstance(begins, ast.Name) else None
 
 
 def _has_graph(function: ast.FunctionDef, name: str) -> bool:
@@ -106,9 +99,8 @@ _WEIGHT = re.compile(r"weight|coef|scale|factor|lambda", re.IGNORECASE)
 def _definitions(function: ast.FunctionDef, name: str) -> list[ast.expr]:
     return [
         s.value
-        for s in walk(function)
-        if isinstance(s, ast.Assign)
-        and any(name in names_in(t) for t in s.targets if not isinstance(t, ast.Subscript))
+        for s in below(function, ast.Assign)
+        if any(name in names_in(t) for t in s.targets if not isinstance(t, ast.Subscript))
     ]
 
 
@@ -139,18 +131,6 @@ def _reaches_loss(function: ast.FunctionDef, name: str, depth: int = 3) -> bool:
     return False
 
 
-def _without_graph(function: ast.FunctionDef) -> bool:
-    return any(last_name(d) in {"no_grad", "inference_mode"} for d in function.decorator_list)
-
-
-def _under_no_grad(module: Module, node: ast.AST) -> bool:
-    return any(
-        isinstance(up, ast.With)
-        and any(last_name(i.context_expr) in {"no_grad", "inference_mode"} for i in up.items)
-        for up in module.parents(node)
-    )
-
-
 def appended_in_training_step(module: Module) -> Iterator[ast.Call]:
     """`self.outputs.append(loss)` in Lightning's `training_step`, which returns the same loss for the backward."""
     for cls in module.all(ast.ClassDef):
@@ -159,9 +139,7 @@ def appended_in_training_step(module: Module) -> Iterator[ast.Call]:
             continue
         for method in steps:
             returned = {
-                n.value.id
-                for n in walk(method)
-                if isinstance(n, ast.Return) and isinstance(n.value, ast.Name)
+                r.value.id for r in below(method, ast.Return) if isinstance(r.value, ast.Name)
             }
             for node in walk(method):
                 match node:
@@ -186,7 +164,7 @@ def carried_over(module: Module) -> Iterator[ast.Assign]:
         if not module.is_module_class(cls) and not _calls_forward_above(cls):
             continue
         for method in methods_of(cls):
-            if method.name == "forward" and not _without_graph(method):
+            if method.name == "forward" and not turns_off(method):
                 reset = _set_by_others(cls)
                 yield from (a for a in _carried(module, method) if _attribute(a) not in reset)
 
@@ -201,19 +179,16 @@ def _set_by_others(cls: ast.ClassDef) -> set[str]:
         n.attr
         for method in methods_of(cls)
         if method.name not in {"__init__", "forward"}
-        for n in walk(method)
-        if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)
+        for n in below(method, ast.Attribute)
+        if isinstance(n.ctx, ast.Store)
     }
 
 
 def _calls_forward_above(cls: ast.ClassDef) -> bool:
     """`super().forward(...)`: a module too, whose class is made elsewhere."""
     return any(
-        isinstance(n, ast.Attribute)
-        and n.attr == "forward"
-        and isinstance(n.value, ast.Call)
-        and last_name(n.value) == "super"
-        for n in ast.walk(cls)
+        n.attr == "forward" and last_name(n.value) == "super" and not is_name(n.value, "super")
+        for n in below(cls, ast.Attribute)
     )
 
 
@@ -227,7 +202,7 @@ def _carried(module: Module, method: ast.FunctionDef) -> Iterator[ast.Assign]:
                 text = module.segment(node.value)
                 if f"self.{name}" not in text or _STATE.search(name) or _NO_GRAPH.search(text):
                     continue
-                if not _continues(node.value, name) or _under_no_grad(module, node):
+                if not _continues(node.value, name) or under_no_grad(module, node):
                     continue
                 if _computed(module, node, given):
                     yield node
@@ -255,7 +230,7 @@ def _continues(value: ast.expr, name: str) -> bool:
 def _computed(module: Module, node: ast.Assign, given: set[str]) -> bool:
     """Something in it is computed from what forward was given: `x.mean()`, or a name that stands for it."""
     names = names_in(node.value) - {"self"}
-    if any(isinstance(n, ast.Call) and names_in(n) & given & names for n in ast.walk(node.value)):
+    if any(names_in(n) & given & names for n in below(node.value, ast.Call)):
         return True
     return bool(names & (_derived(module, node, given) - given))
 
@@ -263,14 +238,12 @@ def _computed(module: Module, node: ast.Assign, given: set[str]) -> bool:
 def _derived(module: Module, node: ast.Assign, given: set[str]) -> set[str]:
     """The names that stand for something computed from what forward was given, with its graph."""
     function = module.function(node)
-    statements = [n for n in walk(function) if isinstance(n, ast.Assign)] if function else []
+    statements = [n for n in below(function, ast.Assign)] if function else []
     cut = {
-        n.id
+        name
         for s in statements
         if _NO_GRAPH.search(module.segment(s.value))
-        for t in s.targets
-        for n in ast.walk(t)
-        if isinstance(n, ast.Name)
+        for name in names_in(*s.targets)
     }
     found = set(given)
     for _ in range(3):
@@ -282,7 +255,5 @@ def _derived(module: Module, node: ast.Assign, given: set[str]) -> set[str]:
             ):
                 continue
             if not _NO_GRAPH.search(module.segment(value)):
-                found |= {
-                    n.id for t in statement.targets for n in ast.walk(t) if isinstance(n, ast.Name)
-                }
+                found |= names_in(*statement.targets)
     return found - cut - {"self"}

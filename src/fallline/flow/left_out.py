@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fallline.flow.calls import last_name, of_self
+from fallline.flow.calls import of_self
 from fallline.flow.modules import has_state
+from fallline.flow.recording import under_no_grad
 from fallline.syntax import Module
 from fallline.syntax.nodes import below, methods_of
 
@@ -123,12 +124,4 @@ def _trains(module: Module, cls: ast.ClassDef, part: str) -> bool:
     lines = "\n".join(
         ast.unparse(s) for s in below(cls, ast.Expr, ast.For) if f"self.{part}" in ast.unparse(s)
     )
-    return any(not _without_gradient(module, c) for c in calls) and not _FROZEN.search(lines)
-
-
-def _without_gradient(module: Module, node: ast.AST) -> bool:
-    return any(
-        isinstance(up, ast.With)
-        and any(last_name(i.context_expr) in {"no_grad", "inference_mode"} for i in up.items)
-        for up in module.parents(node)
-    )
+    return any(not under_no_grad(module, c) for c in calls) and not _FROZEN.search(lines)

@@ -86,5 +86,5 @@ def _holds_what_it_is_given(cls: ast.ClassDef) -> bool:
         match node:
             case ast.Assign(targets, ast.Name(name)) if name in given:
                 kept |= {t.attr for t in targets if isinstance(t, ast.Attribute)}
-    called = (n.func for n in walk(cls) if isinstance(n, ast.Call))
+    called = (n.func for n in below(cls, ast.Call))
     return any(isinstance(f, ast.Attribute) and f.attr in kept for f in called)

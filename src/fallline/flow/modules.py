@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from fallline.flow.calls import last_name, returned, same
 from fallline.syntax import Module
-from fallline.syntax.nodes import walk
+from fallline.syntax.nodes import below
 
 __all__ = [
     "annotates_module",
@@ -198,8 +198,7 @@ def learns(home: Module, cls: ast.ClassDef) -> bool:
         _is_parameter(home, call)
         or last_name(call) == "register_parameter"
         or has_state(home, call)
-        for call in walk(cls)
-        if isinstance(call, ast.Call)
+        for call in below(cls, ast.Call)
     )
 
 
@@ -221,7 +220,7 @@ def _known_states(home: Module) -> dict[int, bool]:
 
 
 def _search_state(home: Module, cls: ast.ClassDef, depth: int) -> bool:
-    for call in (n for n in walk(cls) if isinstance(n, ast.Call)):
+    for call in (n for n in below(cls, ast.Call)):
         if _is_parameter(home, call) or last_name(call) in _REGISTERS:
             return True
         if has_state(home, call, depth):

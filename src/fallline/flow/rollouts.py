@@ -5,14 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from fallline.flow.calls import last_name
+from fallline.flow.recording import under_no_grad
 from fallline.flow.values import values_of
 from fallline.syntax import Module
-from fallline.syntax.nodes import walk
+from fallline.syntax.nodes import below
 
 __all__ = ["collected_without_graph"]
 
-_OFF = frozenset({"no_grad", "inference_mode"})
 _JOINS = frozenset({"torch.stack", "torch.cat", "torch.concat"})
 _HANDS_ON = frozenset("cpu cuda to float unsqueeze squeeze view reshape flatten".split())
 _DEEPEST = 16
@@ -45,7 +44,7 @@ def _from_rollout(module: Module, value: ast.expr) -> bool:
             function, place = module.functions.get(called), names.index(bound)
         case _:
             return False
-    results = [n.value for n in walk(function) if isinstance(n, ast.Return)] if function else []
+    results = [n.value for n in below(function, ast.Return)] if function else []
     return bool(results) and all(
         isinstance(r, ast.Tuple)
         and len(r.elts) > place
@@ -62,7 +61,7 @@ def _without_graph(module: Module, node: ast.expr, depth: int) -> bool:
         case ast.Name():
             made = list(_made_of(module, node))
             return bool(made) and all(
-                _under_no_grad(module, m) or _without_graph(module, m, depth - 1) for m in made
+                under_no_grad(module, m) or _without_graph(module, m, depth - 1) for m in made
             )
         case ast.Call(ast.Attribute(inner, method)) if method in _HANDS_ON:
             return _without_graph(module, inner, depth - 1)
@@ -100,14 +99,3 @@ def _value(module: Module, bound: ast.AST) -> ast.expr | None:
         case ast.Tuple(), ast.Assign(value=value):
             return value
     return None
-
-
-def _under_no_grad(module: Module, node: ast.AST) -> bool:
-    for up in module.parents(node):
-        match up:
-            case ast.With(items=items):
-                if any(last_name(i.context_expr) in _OFF for i in items):
-                    return True
-            case ast.FunctionDef(decorator_list=above) | ast.AsyncFunctionDef(decorator_list=above):
-                return any(last_name(d) in _OFF for d in above)
-    return False

@@ -7,7 +7,7 @@ import ast
 from fallline.flow.calls import last_name
 from fallline.syntax import Module
 from fallline.syntax.classes import find_method
-from fallline.syntax.nodes import is_name, methods_of, walk
+from fallline.syntax.nodes import below, is_name, methods_of, walk
 
 __all__ = ["is_distributed_sampler"]
 
@@ -34,11 +34,11 @@ def _is_one(module: Module, cls: ast.ClassDef) -> bool:
 
 
 def _names(cls: ast.ClassDef, name: str) -> bool:
-    return any(isinstance(n, ast.Attribute) and n.attr == name for n in walk(cls))
+    return any(n.attr == name for n in below(cls, ast.Attribute))
 
 
 def _seeds_by_epoch(order: ast.AST) -> bool:
-    calls = [n for n in walk(order) if isinstance(n, ast.Call) and last_name(n) in _SEEDS]
+    calls = [n for n in below(order, ast.Call) if last_name(n) in _SEEDS]
     return any(_is_epoch(n) for call in calls for a in call.args for n in walk(a))
 
 
@@ -48,8 +48,7 @@ def _moves_on_by_itself(cls: ast.ClassDef) -> bool:
         _is_epoch(n) and isinstance(n.ctx, ast.Store)
         for method in methods_of(cls)
         if method.name not in _MAY_SET
-        for n in walk(method)
-        if isinstance(n, ast.Attribute)
+        for n in below(method, ast.Attribute)
     )
 
 

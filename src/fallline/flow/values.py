@@ -295,7 +295,7 @@ class Values:
         """Whether the names in `call` still have at `place` the values they had where the call is written."""
         if call is place or any(up is place for up in self.module.parents(call)):
             return True
-        if any(isinstance(n, ast.Call) and n is not call for n in ast.walk(call)):
+        if any(n is not call for n in below(call, ast.Call)):
             return False  # a model would run twice
         scope = self.module.scope(place)
         if self.module.scope(call) is not scope:

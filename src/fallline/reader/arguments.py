@@ -5,13 +5,15 @@ from __future__ import annotations
 import ast
 import re
 
-from fallline.api.values import Class, Thing, Unknown, Value, kind_by_name
+from fallline.api.values import Class, Thing, Unknown, Value, kind_by_name, of_kind
 from fallline.reader.machine import Machine
 from fallline.reader.objects import construct
 from fallline.syntax import Module
 from fallline.syntax.classes import find_method
 
 __all__ = ["given", "instance", "pair_up"]
+
+_HANDED_OVER = frozenset({"optimizer", "loader", "criterion"})
 
 
 def given(machine: Machine, node: ast.FunctionDef | ast.AsyncFunctionDef) -> dict[str, Value]:
@@ -25,30 +27,19 @@ def given(machine: Machine, node: ast.FunctionDef | ast.AsyncFunctionDef) -> dic
         *zip(spec.kwonlyargs, spec.kw_defaults, strict=True),
     ]:
         name = argument.arg
-        value: Value = Unknown(name)
         kind = kind_by_name(name)
-        if (
-            default is not None
-            and isinstance(default, ast.Constant)
-            and isinstance(default.value, int)
-            and not isinstance(default.value, bool)
-        ):
-            # a count with a default is still the caller's to choose
-            value = Unknown(name)
-        elif (
-            default is not None
-            and isinstance(default, ast.Constant)
-            and isinstance(default.value, str)
-        ):
-            value = Unknown(name)
-        elif kind == "model" and default is None:
-            machine.become(value, "model")  # type: ignore[arg-type]
-        elif kind in {"optimizer", "loader", "criterion"} and default is None and name != "data":
-            machine.become(value, kind)  # type: ignore[arg-type]
-        elif default is not None and not isinstance(default, ast.Constant):
-            value = machine.evaluate(default)
-            if isinstance(value, Unknown) and not value.hint:
-                value.hint = name
+        value: Value
+        match default:
+            case None:
+                value = unknown = Unknown(name)
+                if kind == "model" or (kind in _HANDED_OVER and name != "data"):
+                    machine.become(unknown, kind)
+            case ast.Constant():  # still the caller's to choose
+                value = Unknown(name)
+            case _:
+                value = machine.evaluate(default)
+                if isinstance(value, Unknown) and not value.hint:
+                    value.hint = name
         found[name] = value
     pair_up(machine, found)
     return found
@@ -57,8 +48,8 @@ def given(machine: Machine, node: ast.FunctionDef | ast.AsyncFunctionDef) -> dic
 def pair_up(machine: Machine, given: dict[str, Value]) -> None:
     """One model and one optimizer handed over together belong together."""
     known = {name: machine.settled(value) for name, value in given.items()}
-    models = {n: t for n, t in known.items() if isinstance(t, Thing) and t.kind == "model"}
-    optimizers = {n: t for n, t in known.items() if isinstance(t, Thing) and t.kind == "optimizer"}
+    models = {n: t for n, value in known.items() for t in of_kind([value], "model")}
+    optimizers = {n: t for n, value in known.items() for t in of_kind([value], "optimizer")}
     if any("parameters" in o.facts for o in optimizers.values()):
         return
     if len(models) == 1 and len(optimizers) == 1:

@@ -14,7 +14,9 @@ from fallline.api.values import (
     Thing,
     Unknown,
     Value,
+    of_kind,
     replace,
+    truth_of,
 )
 from fallline.events import Replace
 from fallline.reader.machine import Machine
@@ -114,7 +116,7 @@ def _freeze(machine: Machine, sets: frozenset[str], value: Value, node: ast.AST)
             return
     for thing in machine.things.values():
         if thing.kind == "model" and thing.sets and thing.sets <= sets:
-            thing.facts["frozen"] = isinstance(value, Const) and not value.value
+            thing.facts["frozen"] = truth_of(value) is False
 
 
 def _keep_attribute(machine: Machine, of: Thing, name: str, value: Value, node: ast.AST) -> None:
@@ -130,11 +132,9 @@ def _keep_attribute(machine: Machine, of: Thing, name: str, value: Value, node: 
 
 def _toggle_sync(machine: Machine, model: Thing, value: Value, target: ast.Attribute) -> None:
     model.facts["wrapper"] = model.facts.get("wrapper", "ddp")
-    synced = (
-        bool(value.value)
-        if isinstance(value, Const)
-        else machine.switch(machine.text(target), True, 0)
-    )
+    synced = truth_of(value)
+    if synced is None:
+        synced = machine.switch(machine.text(target), True, 0)
     if synced:
         machine.around.unsynced = [m for m in machine.around.unsynced if m != model.id]
     elif model.id not in machine.around.unsynced:
@@ -172,22 +172,25 @@ def _set_item(machine: Machine, target: ast.Subscript, value: Value, node: ast.A
     of = machine.settled(machine.evaluate(target.value))
     machine.name_tensor(value)
     gradients.taken(machine, machine.settled(value), node)
-    if isinstance(of, Mapping):
-        key = machine.evaluate(target.slice)
-        if isinstance(key, Const):
-            try:
-                of.items[key.value] = value
-            except TypeError:
-                return
-        if isinstance(value, Tensor):
-            # under another key each time nothing is overwritten
-            grows = isinstance(key, Const) and key.varying
-            gradients.keep(machine, of, value, "append" if grows else "assign", node)
-    elif isinstance(of, Thing) and of.kind == "model":
-        new = machine.settled(value)
-        if isinstance(new, Thing) and new.kind == "model":
-            _new_part(machine, of, new, node)
-    elif isinstance(of, Sequence) and isinstance(value, Tensor):
-        gradients.keep(machine, of, value, "assign", node)
-    elif isinstance(of, Tensor) and isinstance(value, Tensor):
-        gradients.into(machine, of, value, "append", node)
+    match of, value:
+        case Mapping(), _:
+            _set_key(machine, of, machine.evaluate(target.slice), value, node)
+        case Thing("model"), _:
+            for part in of_kind([machine.settled(value)], "model"):
+                _new_part(machine, of, part, node)
+        case Sequence(), Tensor():
+            gradients.keep(machine, of, value, "assign", node)
+        case Tensor(), Tensor():
+            gradients.into(machine, of, value, "append", node)
+
+
+def _set_key(machine: Machine, of: Mapping, key: Value, value: Value, node: ast.AST) -> None:
+    grows = False  # under another key each time nothing is overwritten
+    if isinstance(key, Const):
+        grows = key.varying
+        try:
+            of.items[key.value] = value
+        except TypeError:
+            return
+    if isinstance(value, Tensor):
+        gradients.keep(machine, of, value, "append" if grows else "assign", node)

@@ -31,7 +31,7 @@ from fallline.reader.methods import call_method, call_unknown
 from fallline.reader.objects import construct, thing_attribute
 from fallline.reader.opaque import computed, derived, holds_protocol, maybe_opaque
 from fallline.syntax.classes import base_classes, find_method
-from fallline.syntax.nodes import walk
+from fallline.syntax.nodes import methods_called
 
 __all__ = ["call", "call_value"]
 
@@ -112,45 +112,45 @@ def _external(machine: Machine, name: str, call: Call) -> Value:
 
 def _method(machine: Machine, receiver: Value, name: str, node: ast.Call) -> Value:
     """`receiver.name(...)`."""
-    if isinstance(receiver, Thing):
-        if name == "step" and _is_an_update(receiver):
-            return call_method(machine, receiver, name, _arguments(machine, node))
-        attribute = thing_attribute(machine, receiver, name, node.func)
-        if isinstance(attribute, Bound):
-            return call_method(machine, receiver, name, _arguments(machine, node))
-        if (
-            isinstance(attribute, Unknown)
-            and attribute.became is None
-            and api.method(receiver.kind, name) is not None
-        ):
-            return call_method(machine, receiver, name, _arguments(machine, node))
-        begun = len(machine.events)
-        result = machine.call(attribute, _arguments(machine, node))
-        _perhaps_stepped(machine, receiver, name, node, begun)
-        return result
-    if isinstance(receiver, Const) and receiver.value is None and name in _UPDATES:
-        # None cannot step: somebody who is not in view puts an optimizer there
-        machine.emit(
-            Opaque(machine.place(node), what=machine.text(node.func), could=_AROUND_A_STEP)
-        )
-    if isinstance(receiver, Unknown):
-        call = _arguments(machine, node)
-        known = call_unknown(machine, receiver, name, call)
-        if known is not None:
-            return known
-        return _unknown(machine, receiver.part(name), call)
+    match receiver:
+        case Thing():
+            return _method_of_thing(machine, receiver, name, node)
+        case Unknown():
+            call = _arguments(machine, node)
+            known = call_unknown(machine, receiver, name, call)
+            return known if known is not None else _unknown(machine, receiver.part(name), call)
+        case Const(None) if name in _UPDATES:
+            # None cannot step: somebody who is not in view puts an optimizer there
+            machine.emit(
+                Opaque(machine.place(node), what=machine.text(node.func), could=_AROUND_A_STEP)
+            )
     return call_method(machine, receiver, name, _arguments(machine, node))
+
+
+def _method_of_thing(machine: Machine, receiver: Thing, name: str, node: ast.Call) -> Value:
+    if name == "step" and _is_an_update(receiver):
+        return call_method(machine, receiver, name, _arguments(machine, node))
+    attribute = thing_attribute(machine, receiver, name, node.func)
+    match attribute:
+        case Bound():
+            return call_method(machine, receiver, name, _arguments(machine, node))
+        case Unknown(became=None) if api.method(receiver.kind, name) is not None:
+            return call_method(machine, receiver, name, _arguments(machine, node))
+    begun = len(machine.events)
+    result = machine.call(attribute, _arguments(machine, node))
+    _perhaps_stepped(machine, receiver, name, node, begun)
+    return result
 
 
 def _perhaps_stepped(
     machine: Machine, receiver: Thing, name: str, node: ast.Call, begun: int
 ) -> None:
     """`step` of an object of the project that is called like an optimizer, and none of those it holds was seen to step."""
-    stepped = any(isinstance(e, Step | Opaque) for e in machine.events[begun:])
-    if name != "step" or receiver.kind != "object" or stepped:
+    if name != "step" or receiver.kind != "object":
         return
+    stepped = any(isinstance(e, Step | Opaque) for e in machine.events[begun:])
     text = machine.text(node.func.value) if isinstance(node.func, ast.Attribute) else ""
-    if kind_by_name(text) == "optimizer":
+    if kind_by_name(text) == "optimizer" and not stepped:
         machine.emit(Opaque(machine.place(node), what=f"{text}.step", could=_AROUND_A_STEP))
 
 
@@ -163,12 +163,7 @@ def _is_an_update(thing: Thing) -> bool:
     if thing.kind != "optimizer" or thing.cls is None:
         return False
     method = find_method(*thing.cls, "step")
-    return method is not None and not any(
-        isinstance(n, ast.Call)
-        and isinstance(n.func, ast.Attribute)
-        and n.func.attr in _AROUND_ANOTHER
-        for n in walk(method[1])
-    )
+    return method is not None and _AROUND_ANOTHER.isdisjoint(methods_called(method[1]))
 
 
 _AROUND_ANOTHER = frozenset({"step", "zero_grad", "backward", "unscale_"})

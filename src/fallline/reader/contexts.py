@@ -98,8 +98,7 @@ def _turns_off_grad(function: Function, target: ast.expr) -> bool:
         )
         body = found[1] if found is not None else None
     return body is not None and any(
-        isinstance(n, ast.Attribute) and n.attr in {"no_grad", "inference_mode"}
-        for n in ast.walk(body)
+        n.attr in {"no_grad", "inference_mode"} for n in below(body, ast.Attribute)
     )
 
 
@@ -110,7 +109,7 @@ def _generator_contexts(machine: Machine, function: Function) -> list[Context]:
     if isinstance(node, ast.Lambda):
         return found
     for inner in below(node, ast.With):
-        if any(isinstance(n, ast.Yield) for n in ast.walk(inner)):
+        if bool(below(inner, ast.Yield)):
             frame = Frame(
                 function.module,
                 node.name,

@@ -27,7 +27,7 @@ from fallline.reader.machine import Machine
 from fallline.reader.relevance import acts, called_names, makes, relevant
 from fallline.reader.state import Frame
 from fallline.syntax import Module
-from fallline.syntax.nodes import children, walk
+from fallline.syntax.nodes import below, children, walk
 
 __all__ = ["run_function"]
 
@@ -262,10 +262,7 @@ def _generator(machine: Machine, function: Function, given: list[Value], node: a
     assert not isinstance(body, ast.Lambda)
     if any("contextmanager" in ast.unparse(d) for d in body.decorator_list):
         return function
-    endless = any(
-        isinstance(n, ast.While) and isinstance(n.test, ast.Constant) and n.test.value
-        for n in ast.walk(body)
-    )
+    endless = any(isinstance(n.test, ast.Constant) and n.test.value for n in below(body, ast.While))
     machine.reached.add((function.module.path, _qualname(function)))
     loaders = [t for v in given if (t := machine.as_kind(v, "loader")) is not None]
     if loaders and not endless:

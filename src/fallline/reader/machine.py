@@ -19,7 +19,7 @@ from typing import Any, NoReturn, TypeVar
 
 from fallline.api.call import Call
 from fallline.api.paper import Around, Loops, Test, Updates
-from fallline.api.values import Function, Tensor, Thing, Unknown, Value, kind_by_name
+from fallline.api.values import Function, Tensor, Thing, Unknown, Value, kind_by_name, of_kind
 from fallline.events import (
     OBJECTS,
     Backward,
@@ -41,6 +41,7 @@ from fallline.reader.state import Bounds, Frame, Stop
 from fallline.reader.switches import Settings
 from fallline.syntax import Module, Project
 from fallline.syntax.classes import find_method
+from fallline.syntax.nodes import below, methods_called
 
 __all__ = ["Language", "Machine"]
 
@@ -381,13 +382,12 @@ class Machine:
         if not self.loops.nodes:
             return False
         module, loop = self.loops.nodes[-1]
-        inner = [n for n in ast.walk(loop) if isinstance(n, ast.For | ast.While) and n is not loop]
-        return not trains(module, inner) and any(
-            isinstance(n, ast.Call)
-            and isinstance(n.func, ast.Attribute)
-            and n.func.attr in {"backward", "manual_backward"}
-            for n in ast.walk(loop)
-        )
+        known = module.notes("trains batch by batch")  # asked for again in every iteration
+        if loop not in known:
+            inner = [n for n in below(loop, ast.For, ast.While) if n is not loop]
+            own = not _BACKWARDS.isdisjoint(methods_called(loop))
+            known[loop] = own and not trains(module, inner)
+        return bool(known[loop])
 
     def worth(self, matters: int) -> int:
         """How much a choice matters here: inside a model it gives the model its shape, unless the protocol is right there."""
@@ -469,11 +469,12 @@ def _parts(model: Thing) -> frozenset[str]:
         seen.add(here.id)
         found |= here.sets
         values = [v.became if isinstance(v, Unknown) else v for v in here.attrs.values()]
-        left += [v for v in values if isinstance(v, Thing) and v.kind == "model"]
+        left += of_kind(values, "model")
     return frozenset(found)
 
 
 _MOST_PARTS = 512
+_BACKWARDS = frozenset({"backward", "manual_backward"})
 
 
 def _reaches_backward(event: Event) -> bool:

@@ -16,6 +16,7 @@ from fallline.api.values import (
     Unknown,
     Value,
     kind_by_name,
+    truth_of,
 )
 from fallline.flow.modes import class_has_mode
 from fallline.flow.modules import learns
@@ -23,7 +24,7 @@ from fallline.flow.samplers import is_distributed_sampler
 from fallline.reader.machine import Machine
 from fallline.syntax import Module
 from fallline.syntax.classes import find_method
-from fallline.syntax.nodes import methods_of, walk
+from fallline.syntax.nodes import below, methods_of, walk
 
 __all__ = ["class_attribute", "construct", "thing_attribute"]
 
@@ -179,8 +180,7 @@ def _sampler(
     usual = {a.arg: cls.module.constant(value) for a, value in defaults.items()}
     given = {**dict(zip([a.arg for a in spec.args[1:]], args, strict=False)), **kwargs}
     value = machine.settled(given.get("shuffle", Const(usual.get("shuffle", True))))
-    on = bool(value.value) if isinstance(value, Const) else None
-    return machine.make("sampler", node, type="DistributedSampler", shuffle=on)
+    return machine.make("sampler", node, type="DistributedSampler", shuffle=truth_of(value))
 
 
 def _recipe(
@@ -238,11 +238,9 @@ def _layers(cls: Class) -> dict[str, bool | None]:
     known: dict[str, bool | None] | None = kept.get(cls.node)
     if known is None:
         known = kept[cls.node] = {}
-        for inner in walk(cls.node):
-            if isinstance(inner, ast.Call):
-                name = (cls.module.resolve(inner.func) or "").rpartition(".")[2]
-                if "BatchNorm" in name:
-                    known["batchnorm"] = True
+        for inner in below(cls.node, ast.Call):
+            if "BatchNorm" in (cls.module.resolve(inner.func) or "").rpartition(".")[2]:
+                known["batchnorm"] = True
         known["has_mode"] = class_has_mode(cls.module, cls.node)
     return known
 

@@ -6,7 +6,7 @@ import re
 
 from fallline.api.arithmetic import merged
 from fallline.api.call import Call
-from fallline.api.values import Function, Tensor, Thing, Unknown, Value, replace
+from fallline.api.values import Function, Tensor, Thing, Unknown, Value, of_kind, replace
 from fallline.events import Deed, Opaque
 from fallline.reader.counts import COUNTED
 from fallline.reader.machine import Machine
@@ -48,7 +48,7 @@ def maybe_opaque(machine: Machine, name: str, call: Call) -> None:
 def _perhaps_differentiated(machine: Machine, call: Call) -> None:
     """`params = update_parameters(model, inner_loss)`: given a model and what it computed, a call may take gradients."""
     values = [machine.settled(value) for value in call.values]
-    if any(isinstance(v, Thing) and v.kind == "model" for v in values):
+    if of_kind(values, "model"):
         for value in values:
             if isinstance(value, Tensor) and value.graph:
                 machine.updates.undecided |= value.forwards
@@ -105,7 +105,7 @@ def computed(machine: Machine, name: str, call: Call, of: tuple[Thing, ...] = ()
     if any(isinstance(value, Unknown) and COUNTED.search(value.hint) for value in given):
         return result  # it may divide by that count
     if not isinstance(result, Tensor):
-        models = [t for t in (*of, *given) if isinstance(t, Thing) and t.kind == "model"]
+        models = of_kind((*of, *given), "model")
         if not models:
             return result
         result = Tensor(None, frozenset[str]().union(*(model.sets for model in models)))

@@ -58,8 +58,9 @@ def joined(a: Sequence, b: Sequence, born: int) -> Sequence:
 
 def _arithmetic(machine: Machine, a: Const, b: Const, op: ast.operator) -> Value:
     left, right = a.value, b.value
-    if isinstance(op, ast.Mod) and isinstance(left, int) and isinstance(right, int) and a.varying:
-        right = machine.counts.on_paper(b)
+    match left, op, right:
+        case int(), ast.Mod(), int() if a.varying:
+            right = machine.counts.on_paper(b)
     found = computed(op, left, right)
     # `len(loader) - 1` is still a place in the data
     batches = isinstance(op, ast.Add | ast.Sub) and (a.batches or b.batches)
@@ -68,29 +69,25 @@ def _arithmetic(machine: Machine, a: Const, b: Const, op: ast.operator) -> Value
 
 def _with_unknown(machine: Machine, a: Value, b: Value, op: ast.operator, node: ast.AST) -> Value:
     """Counts that are not known take a small number, so that the window they make is executed."""
-    if isinstance(op, ast.Mod) and isinstance(a, Const) and isinstance(a.value, str):
-        return Unknown()
+    remainder = isinstance(op, ast.Mod)
+    match a:
+        case Const(str()) if remainder:
+            return Unknown()
     counts: list[Const] = []
     for value in (a, b):
-        if isinstance(value, Const) and isinstance(value.value, int | float):
-            counts.append(value)
-        elif (
-            isinstance(value, Unknown)
-            and value.hint
-            and (
-                value.hint in machine.counts.ranges
-                or COUNTED.search(value.hint)
-                or (isinstance(op, ast.Mod) and value is b)
-            )
-        ):
-            counts.append(Const(machine.counts.ranges.get(value.hint) or machine.count(value.hint)))
-    if len(counts) == 2 and (
-        isinstance(op, ast.Mod) or any(isinstance(v, Unknown) for v in (a, b))
-    ):
-        found = _arithmetic(machine, counts[0], counts[1], op)
-        # `batch_size // micro_batch_size` is no window of 0: the small number was too small
-        if not (isinstance(op, ast.FloorDiv) and isinstance(found, Const) and found.value == 0):
-            return found
+        match value:
+            case Const(int() | float()):
+                counts.append(value)
+            case Unknown(hint=hint) if hint and (
+                hint in machine.counts.ranges or COUNTED.search(hint) or (remainder and value is b)
+            ):
+                counts.append(Const(machine.counts.ranges.get(hint) or machine.count(hint)))
+    if len(counts) == 2 and (remainder or any(isinstance(v, Unknown) for v in (a, b))):
+        match op, found := _arithmetic(machine, counts[0], counts[1], op):
+            case ast.FloorDiv(), Const(0):
+                pass  # `batch_size // micro_batch_size` is no window of 0: the small number was too small
+            case _:
+                return found
     varying = any(isinstance(v, Const) and v.varying for v in (a, b))
     text = machine.text(node) if isinstance(node, ast.expr) else ""
     return Unknown(" ".join(text.split())[:100], varying=varying)

@@ -155,16 +155,14 @@ _LIKE_ZERO_GRAD = frozenset({"grad", "require_backward_grad_sync", "sync_gradien
 
 def _calls(function: ast.expr) -> list[str]:
     """The names by which a call may be known: `update`, `scaler.update`."""
-    if isinstance(function, ast.Name):
-        return [function.id]
-    if not isinstance(function, ast.Attribute):
-        return []
-    names = [function.attr]
-    if isinstance(function.value, ast.Name):
-        names.append(f"{function.value.id}.{function.attr}")
-    if function.attr == "update" and "scal" in ast.unparse(function.value).lower():
-        names.append("scaler.update")
-    return names
+    match function:
+        case ast.Name(name):
+            return [name]
+        case ast.Attribute(of, name):
+            owner = [f"{of.id}.{name}"] if isinstance(of, ast.Name) else []
+            scales = name == "update" and "scal" in ast.unparse(of).lower()
+            return [name, *owner, *(["scaler.update"] if scales else [])]
+    return []
 
 
 # Functions that look at what they are given and call none of it: `isinstance(model, Trainer)` trains nothing.

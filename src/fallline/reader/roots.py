@@ -24,7 +24,7 @@ from fallline.reader.relevance import (
     trains,
 )
 from fallline.syntax import Module
-from fallline.syntax.nodes import walk
+from fallline.syntax.nodes import below
 
 __all__ = ["Root", "roots_of"]
 
@@ -79,11 +79,10 @@ def _uncalled(
     named = {f.name: f for f in plain}
     called: dict[str, set[str]] = {name: set() for name in named}
     for function in plain:
-        for call in walk(function):
-            if isinstance(call, ast.Call):
-                for used in (call.func, *call.args):
-                    if isinstance(used, ast.Name) and used.id in called:
-                        called[used.id].add(function.name)
+        for call in below(function, ast.Call):
+            for used in (call.func, *call.args):
+                if isinstance(used, ast.Name) and used.id in called:
+                    called[used.id].add(function.name)
     ordered: dict[str, set[str]] = {}
     for first in sorted(named, key=lambda name: bool(called[name])):
         # depth first, without recursion: each name after those who call it, unless they call each other

@@ -27,6 +27,7 @@ from fallline.reader.loops import BREAK, CONTINUE, RETURN
 from fallline.reader.machine import Machine
 from fallline.reader.names import imported
 from fallline.reader.operators import combine, joined
+from fallline.syntax.nodes import below, is_name
 
 __all__ = ["STATEMENTS"]
 
@@ -53,24 +54,29 @@ def _assign(machine: Machine, node: ast.Assign) -> None:
 
 def _born(machine: Machine, target: ast.expr) -> int:
     """The iteration that last gave a name its value; an item is as old as what holds it."""
-    while isinstance(target, ast.Subscript):
-        target = target.value
-    return machine.frame.fresh.get(target.id, 0) if isinstance(target, ast.Name) else 0
+    match target:
+        case ast.Subscript(holder):
+            return _born(machine, holder)
+        case ast.Name(name):
+            return machine.frame.fresh.get(name, 0)
+    return 0
 
 
 def _adds_to_itself(node: ast.Assign) -> bool:
     """`total = total + loss`, and a running average: `self.avg = 0.9 * self.avg + 0.1 * loss`."""
-    target, added = node.targets[0], node.value
-    if not (isinstance(added, ast.BinOp) and isinstance(added.op, ast.Add)):
-        return False
-    if not isinstance(target, ast.Name | ast.Attribute | ast.Subscript):
-        return False
-    for side in (added.left, added.right):
-        scaled = isinstance(side, ast.BinOp) and isinstance(side.op, ast.Mult)
-        parts = (side.left, side.right) if isinstance(side, ast.BinOp) and scaled else (side,)
-        if any(_same_name(target, part) for part in parts):
-            return True
+    match node:
+        case ast.Assign([target, *_], ast.BinOp(left, ast.Add(), right)):
+            parts = [part for side in (left, right) for part in _scaled(side)]
+            return any(_same_name(target, part) for part in parts)
     return False
+
+
+def _scaled(side: ast.expr) -> tuple[ast.expr, ...]:
+    """The factors of a product; anything else is its own."""
+    match side:
+        case ast.BinOp(left, ast.Mult(), right):
+            return left, right
+    return (side,)
 
 
 def _same_name(one: ast.expr, other: ast.expr) -> bool:
@@ -80,11 +86,11 @@ def _same_name(one: ast.expr, other: ast.expr) -> bool:
             return ast.unparse(key) == ast.unparse(asked) and _same_name(of, held)
         case ast.Subscript(of, key), ast.Call(ast.Attribute(held, "get"), [asked, _]):
             return ast.unparse(key) == ast.unparse(asked) and _same_name(of, held)
-    while isinstance(one, ast.Attribute) and isinstance(other, ast.Attribute):
-        if one.attr != other.attr:
-            return False
-        one, other = one.value, other.value
-    return isinstance(one, ast.Name) and isinstance(other, ast.Name) and one.id == other.id
+        case ast.Attribute(of, name), ast.Attribute(held, asked_name):
+            return name == asked_name and _same_name(of, held)
+        case ast.Name(name), ast.Name(asked_name):
+            return name == asked_name
+    return False
 
 
 def _annotated(machine: Machine, node: ast.AnnAssign) -> None:
@@ -95,30 +101,27 @@ def _annotated(machine: Machine, node: ast.AnnAssign) -> None:
 def _augmented(machine: Machine, node: ast.AugAssign) -> None:
     old = machine.settled(machine.evaluate(node.target))
     value = machine.evaluate(node.value)
-    if isinstance(old, Unknown | Thing) and "def __iadd__" in machine.module.source.text:
-        return  # a meter of the program's own: what it keeps is its to say
-    if isinstance(old, Tensor) and old.grad_of is not None:
-        gradients.write(machine, old.grad_of, _operation(node.op), node)
-        return
-    if isinstance(old, Param):
-        gradients.used(machine, old.sets, node)
-        return
+    match old, value:
+        case ((Unknown() | Thing()), _) if "def __iadd__" in machine.module.source.text:
+            return  # a meter of the program's own: what it keeps is its to say
+        case Tensor(grad_of=frozenset() as sets), _:
+            gradients.write(machine, sets, _operation(node.op), node)
+            return
+        case Param(sets), _:
+            gradients.used(machine, sets, node)
+            return
+        case Sequence(), Sequence():
+            longer = joined(old, value, old.born)
+            old.items, old.open = longer.items, longer.open
+            return
     new = combine(machine, old, value, node.op, node)
-    if isinstance(old, Sequence) and isinstance(value, Sequence):
-        longer = joined(old, value, old.born)
-        old.items, old.open = longer.items, longer.open
-        return
-    if isinstance(new, Const) and machine.loops.iteration:
-        new = Const(new.value, True)
-    if isinstance(node.target, ast.Subscript) and isinstance(new, Tensor) and not _has_graph(value):
-        return  # `totals[1] += len(batch)`: the tensor keeps what it had
-    if (
-        isinstance(new, Tensor)
-        and new.graph
-        and isinstance(node.op, ast.Add)
-        and isinstance(value, Tensor)
-    ):
-        new = gradients.accumulate(machine, node, value, new, _born(machine, node.target))
+    match new, node:
+        case Const(number), _ if machine.loops.iteration:
+            new = Const(number, True)
+        case Tensor(), ast.AugAssign(ast.Subscript()) if not _has_graph(value):
+            return  # `totals[1] += len(batch)`: the tensor keeps what it had
+        case Tensor(graph=True), ast.AugAssign(op=ast.Add()) if isinstance(value, Tensor):
+            new = gradients.accumulate(machine, node, value, new, _born(machine, node.target))
     assign_to(machine, node.target, new, node)
 
 
@@ -175,7 +178,7 @@ def _try(machine: Machine, node: ast.Try) -> str | None:
 def _catches_errors(handler: ast.ExceptHandler) -> bool:
     kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
     return any(
-        kind is None or (isinstance(kind, ast.Name) and kind.id in {"RuntimeError", "Exception"})
+        kind is None or is_name(kind, "RuntimeError") or is_name(kind, "Exception")
         for kind in kinds
     )
 
@@ -186,14 +189,14 @@ def _at_the_end(machine: Machine, node: ast.Try) -> list[ast.stmt]:
     ends = [h for h in node.handlers if h.type is not None and _catches_the_end(h.type)]
     if not ends or len(node.body) > 2 or not isinstance(first, ast.Assign):
         return []
-    if any(isinstance(n, ast.Break | ast.Return | ast.Raise) for h in ends for n in ast.walk(h)):
+    if any(below(h, ast.Break, ast.Return, ast.Raise) for h in ends):
         return []
     machine.counts.tried[id(node)] = machine.counts.tried.get(id(node), 0) + 1
     return ends[0].body if machine.counts.tried[id(node)] == 2 else []
 
 
 def _catches_the_end(caught: ast.expr) -> bool:
-    return any(isinstance(n, ast.Name) and n.id == "StopIteration" for n in ast.walk(caught))
+    return any(n.id == "StopIteration" for n in below(caught, ast.Name))
 
 
 def _return(machine: Machine, node: ast.Return) -> str:
@@ -258,13 +261,14 @@ def _is_abstract(node: ast.Raise) -> bool:
 
 def _delete(machine: Machine, node: ast.Delete) -> None:
     for target in node.targets:
-        if isinstance(target, ast.Name):
-            machine.frame.names.pop(target.id, None)
-        elif isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Slice):
-            emptied = machine.settled(machine.evaluate(target.value))
-            if isinstance(emptied, Sequence):
-                emptied.items.clear()
-                emptied.born = machine.loops.iteration  # as good as new
+        match target:
+            case ast.Name(name):
+                machine.frame.names.pop(name, None)
+            case ast.Subscript(holder, ast.Slice()):
+                emptied = machine.settled(machine.evaluate(holder))
+                if isinstance(emptied, Sequence):
+                    emptied.items.clear()
+                    emptied.born = machine.loops.iteration  # as good as new
 
 
 STATEMENTS: Mapping[type, Callable[[Machine, Any], str | None]] = {

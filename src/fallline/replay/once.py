@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from fallline.replay.source import parsed
+from fallline.syntax.nodes import below
 from fallline.taps.frames import is_user_file, user_frames
 
 __all__ = ["Once", "once_only", "streams_kept"]
@@ -50,7 +51,7 @@ class Once(BaseException):
 
 def once_only(node: ast.AST, names: dict[str, Any], depth: int = 0) -> str:
     """The call in this code that cannot be made twice, in words; empty where there is none."""
-    calls = [n for n in ast.walk(node) if isinstance(n, ast.Call)]
+    calls = [n for n in below(node, ast.Call)]
     for call in sorted(calls, key=lambda c: (c.end_lineno or 0, c.end_col_offset or 0)):
         func = call.func
         if isinstance(func, ast.Attribute) and func.attr == "backward":

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fallline.replay.once import once_only
+from fallline.syntax.nodes import below, names_read
 
 __all__ = ["Region", "Spot", "region"]
 
@@ -34,6 +35,7 @@ _PURE_METHODS = frozenset(
     }
 )
 _LEAVING = (ast.Return, ast.Break, ast.Continue, ast.Raise, ast.Global, ast.Nonlocal, ast.Delete)
+_YIELDING = (ast.Yield, ast.YieldFrom, ast.Await, ast.AsyncFor, ast.AsyncWith)
 _BLOCKS = ("body", "orelse", "finalbody")
 
 Spot = tuple[
@@ -76,17 +78,11 @@ def region(
     if block is None:
         return Region(None, missing="the model call and the backward are not in one block")
     chosen = [s for s in block if _begin(s) <= last and _end(s) >= first]
-    for node in (n for s in chosen for n in ast.walk(s)):
-        if isinstance(node, ast.Yield | ast.YieldFrom | ast.Await | ast.AsyncFor | ast.AsyncWith):
-            return Region(None, missing="the code between model call and backward yields")
+    if any(below(s, *_YIELDING) for s in chosen):
+        return Region(None, missing="the code between model call and backward yields")
     slicer = _Slicer(set(calls), last, names, outside or {})
     slicer.counters = _counters(chosen, names)
-    slicer.written = Counter(
-        n.id
-        for s in chosen
-        for n in ast.walk(s)
-        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
-    )
+    slicer.written = Counter(name for s in chosen for name in _stored(s))
     if wanted:
         slicer.needed, slicer.ends_at = {wanted}, (0, 0)
     kept = slicer.block(chosen)
@@ -101,10 +97,8 @@ def region(
     targets = [
         (ast.unparse(n.value), n.attr)
         for s in kept
-        for n in ast.walk(s)
-        if isinstance(n, ast.Attribute)
-        and isinstance(n.ctx, ast.Store)
-        and not any(isinstance(c, ast.Call) for c in ast.walk(n))
+        for n in below(s, ast.Attribute)
+        if isinstance(n.ctx, ast.Store) and not below(n, ast.Call)
     ]
     return Region(code, targets)
 
@@ -170,12 +164,7 @@ class _Slicer:
             return self._compound(statement)
         ends = _holds(statement, self.ends_at)
         calls = any(_holds(statement, spot) for spot in self.calls)
-        writes = {
-            n.id
-            for n in ast.walk(statement)
-            if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
-        }
-        writes |= _attribute_roots(statement)
+        writes = {*_stored(statement), *_attribute_roots(statement)}
         if isinstance(statement, ast.FunctionDef | ast.ClassDef):
             writes = {statement.name}
         if not (ends or calls or writes & self.needed or self._in_place(statement)):
@@ -196,7 +185,8 @@ class _Slicer:
         return statement
 
     def _compound(self, statement: Any) -> ast.stmt | None:
-        if isinstance(statement, ast.For | ast.While):
+        loop = isinstance(statement, ast.For | ast.While)
+        if loop:
             inside = any(_holds(statement, spot) for spot in (*self.calls, self.last))
             if inside and not self._repeatable(statement):
                 self.refused = (
@@ -204,14 +194,14 @@ class _Slicer:
                 )
                 return None
         kept = False
-        self.loops += isinstance(statement, ast.For | ast.While)
+        self.loops += loop
         for name in reversed(_BLOCKS):
             block = getattr(statement, name, None)
             if isinstance(block, list):
                 found = self.block(block)
                 kept = kept or bool(found)
                 setattr(statement, name, found)
-        self.loops -= isinstance(statement, ast.For | ast.While)
+        self.loops -= loop
         if not kept:
             return None
         if not statement.body:
@@ -225,43 +215,37 @@ class _Slicer:
     def _repeatable(self, loop: Any) -> bool:
         if isinstance(loop, ast.While):
             return False
-        for node in ast.walk(loop.iter):
-            if isinstance(node, ast.Call):
-                func = node.func
-                if isinstance(func, ast.Name) and func.id not in _PURE_CALLS:
+        for call in below(loop.iter, ast.Call):
+            match call.func:
+                case ast.Name(name) if name not in _PURE_CALLS:
                     return False
-                if isinstance(func, ast.Attribute) and func.attr not in _PURE_METHODS:
+                case ast.Attribute(attr=name) if name not in _PURE_METHODS:
                     return False
-        names = {n.id for n in ast.walk(loop.iter) if isinstance(n, ast.Name)} - _PURE_CALLS
+        names = {n.id for n in below(loop.iter, ast.Name)} - _PURE_CALLS
         return all(_listlike(self.names.get(n)) for n in names)
 
     def _in_place(self, statement: ast.stmt) -> bool:
         """`loss.mul_(0.5)`, `hidden.register_hook(f)`: changes something that is needed."""
-        if not isinstance(statement, ast.Expr | ast.Assign) or not isinstance(
-            statement.value, ast.Call
-        ):
-            return False
-        func = statement.value.func
-        if (
-            isinstance(func, ast.Attribute)
-            and isinstance(func.value, ast.Name)
-            and func.value.id in self.needed
-        ):
-            if func.attr in ("append", "extend"):
-                return True  # losses collected in a list; the replay works on copies of lists
-            if func.attr == "register_hook":
-                return True
-            return (
-                func.attr.endswith("_") and not func.attr.startswith("_") and func.attr != "zero_"
-            )
+        match statement:
+            case (
+                ast.Expr(ast.Call(ast.Attribute(ast.Name(name), method)))
+                | ast.Assign(value=ast.Call(ast.Attribute(ast.Name(name), method)))
+            ) if name in self.needed:
+                # losses collected in a list are there as well: the replay works on copies of lists
+                in_place = method.endswith("_") and not method.startswith("_") and method != "zero_"
+                return in_place or method in {"append", "extend", "register_hook"}
         return False
 
     def _needs(self, node: ast.AST) -> None:
-        self.needed |= {
-            n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
-        }
-        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
-            self.needed.add(node.target.id)
+        self.needed |= {n.id for n in names_read(node)}
+        match node:
+            case ast.AugAssign(ast.Name(name)):
+                self.needed.add(name)
+
+
+def _stored(node: ast.AST) -> list[str]:
+    """The plain names that a piece of code assigns, once for each time."""
+    return [n.id for n in below(node, ast.Name) if isinstance(n.ctx, ast.Store)]
 
 
 def _counters(statements: list[ast.stmt], names: dict[str, Any]) -> set[str]:
@@ -275,17 +259,18 @@ def _counters(statements: list[ast.stmt], names: dict[str, Any]) -> set[str]:
         elif isinstance(node, ast.Assign | ast.AnnAssign | ast.For | ast.NamedExpr | ast.withitem):
             written |= {
                 ast.unparse(n)
-                for n in ast.walk(node)
-                if isinstance(n, ast.Name | ast.Attribute) and isinstance(n.ctx, ast.Store)
+                for n in below(node, ast.Name, ast.Attribute)
+                if isinstance(n.ctx, ast.Store)
             }
     return {name for name in found - written if isinstance(_value(name, names), int | float)}
 
 
 def _counts(node: ast.AST) -> str:
     """The name or attribute that an augmented assignment writes; empty for anything else."""
-    if not isinstance(node, ast.AugAssign) or not isinstance(node.target, ast.Name | ast.Attribute):
-        return ""
-    return ast.unparse(node.target)
+    match node:
+        case ast.AugAssign((ast.Name() | ast.Attribute()) as target):
+            return ast.unparse(target)
+    return ""
 
 
 def _value(name: str, names: dict[str, Any]) -> Any:
@@ -300,8 +285,8 @@ def _value(name: str, names: dict[str, Any]) -> Any:
 def _attribute_roots(statement: ast.stmt) -> set[str]:
     """`self.loss = ...` writes to self."""
     found = set()
-    for node in ast.walk(statement):
-        if isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store):
+    for node in below(statement, ast.Attribute, ast.Subscript):
+        if isinstance(node.ctx, ast.Store):
             here: ast.AST = node
             while isinstance(here, ast.Attribute | ast.Subscript):
                 here = here.value

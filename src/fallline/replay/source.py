@@ -12,6 +12,7 @@ from types import CodeType, FrameType
 
 from fallline.events import Event
 from fallline.location import Location
+from fallline.syntax.nodes import below
 
 __all__ = [
     "attribute_at",
@@ -46,10 +47,8 @@ def statement_at(path: str, line: int) -> ast.stmt | None:
     tree = parsed(path)
     best: ast.stmt | None = None
     if tree is not None:
-        for node in ast.walk(tree):
-            if isinstance(node, ast.stmt) and node.lineno <= line <= (
-                node.end_lineno or node.lineno
-            ):
+        for node in below(tree, ast.stmt):
+            if node.lineno <= line <= (node.end_lineno or node.lineno):
                 if best is None or (node.lineno, -(node.end_lineno or 0)) >= (
                     best.lineno,
                     -(best.end_lineno or 0),
@@ -121,10 +120,8 @@ def _loops_over(at: Location, names: tuple[str, ...]) -> bool:
     around = enclosing(statement) if statement is not None else []
     spans = [up.iter for up in around if isinstance(up, ast.For)]
     if statement is not None:
-        spans += [n.iter for n in ast.walk(statement) if isinstance(n, ast.comprehension)]
-    return any(
-        isinstance(n, ast.Attribute) and n.attr in names for span in spans for n in ast.walk(span)
-    )
+        spans += [n.iter for n in below(statement, ast.comprehension)]
+    return any(n.attr in names for span in spans for n in below(span, ast.Attribute))
 
 
 _OPERATORS: dict[str, type[ast.operator]] = {
@@ -173,11 +170,8 @@ def _attribute(code: CodeType, instruction: int, name: str) -> ast.Attribute | N
         return None
     found = [
         n
-        for n in ast.walk(tree)
-        if isinstance(n, ast.Attribute)
-        and n.attr == name
-        and n.lineno <= (end_line or line)
-        and (n.end_lineno or n.lineno) >= line
+        for n in below(tree, ast.Attribute)
+        if n.attr == name and n.lineno <= (end_line or line) and (n.end_lineno or n.lineno) >= line
     ]
     exact = [n for n in found if n.end_col_offset == end and n.end_lineno == end_line]
     best = exact or found

@@ -44,7 +44,7 @@ def page(series: Series, findings: list[Finding]) -> str:
             else f"<details><summary>{heading}</summary>{drawn}</details>"
         )
     body.append(time_breakdown(series, rank))
-    body.append(ranks_table(series))
+    body.append(ranks_table(series, findings))
     written = time.strftime("%Y-%m-%d %H:%M")
     body.append(
         f"<footer>Written by fallline {escape(__version__)} on {written} from {escape(str(series.folder))}.</footer>"

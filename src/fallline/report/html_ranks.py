@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterable
 from html import escape
 
+from fallline.finding import Finding
 from fallline.runs.attempts import attempt_lines
 from fallline.runs.many import own_seconds
 from fallline.runs.rank import RankState
@@ -13,23 +15,22 @@ from fallline.show.numbers import number, seconds_text
 
 __all__ = ["ranks_table"]
 
-STRAGGLER = 0.15  # of an update, more than the median of all ranks
 SHOWN = 64  # the slowest, where there are more
 
 
-def ranks_table(series: Series) -> str:
-    """One line for one process; the slow ones stand out."""
+def ranks_table(series: Series, findings: Iterable[Finding]) -> str:
+    """One line for one process; those that a finding calls slow stand out."""
     if len(series.ranks) < 2:
         return ""
     before = "".join(
         f'<p class="facts">{escape(line)}</p>' for line in attempt_lines(series.attempts)
     )
     times = {rank.number: _times(series, rank.number) for rank in series.ranks}
-    typical = statistics.median([t for t, _ in times.values() if t] or [0.0])
+    late = _late(findings)
     shown = series.ranks
     if len(shown) > SHOWN:
         shown = sorted(shown, key=lambda r: -times[r.number][0])[:SHOWN]
-    lines = "".join(_line(series, rank, times[rank.number], typical) for rank in shown)
+    lines = "".join(_line(series, rank, times[rank.number], rank.number in late) for rank in shown)
     left = len(series.ranks) - len(shown)
     more = (
         f'<p class="facts">The {len(shown)} slowest of {len(series.ranks):,} ranks.</p>'
@@ -43,10 +44,14 @@ def ranks_table(series: Series) -> str:
     )
 
 
-def _line(series: Series, rank: Rank, times: tuple[float, float], typical: float) -> str:
+def _late(findings: Iterable[Finding]) -> list[int]:
+    named = [f.evidence.get("late") for f in findings if f.code == "FL321"]
+    return [rank for ranks in named if isinstance(ranks, list) for rank in ranks]
+
+
+def _line(series: Series, rank: Rank, times: tuple[float, float], slow: bool) -> str:
     works, waits = times
     state = series.states.get(rank.number)
-    slow = bool(typical) and works - typical > STRAGGLER * (works + waits)
     worked = seconds_text(works or None)
     cells = (
         str(rank.number),

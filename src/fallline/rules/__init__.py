@@ -13,7 +13,7 @@ TYPE_CHECKING = False  # importing `typing` would cost the start-up more than th
 if TYPE_CHECKING:
     from fallline.rule import Rule
 
-__all__ = ["all_rules", "rule_by_code", "rule_names"]
+__all__ = ["all_rules", "event_rules", "rule_by_code", "rule_names"]
 
 
 @cache
@@ -28,6 +28,18 @@ def rule_names() -> dict[str, str]:
 def all_rules() -> tuple[Rule, ...]:
     """Every rule, by code."""
     return tuple(_load(code) for code in _modules())
+
+
+@cache
+def event_rules() -> tuple[Rule, ...]:
+    """Those that look at events, by code; what a run needs while it is running, which is a third of all."""
+    home = os.path.dirname(__file__)
+    found = []
+    for code, module in _modules().items():
+        with open(os.path.join(home, *module.split(".")[2:]) + ".py", "rb") as file:
+            if b"    def check(self" in file.read():
+                found.append(code)
+    return tuple(map(_load, found))
 
 
 def rule_by_code(code: str) -> Rule | None:

@@ -18,7 +18,7 @@ class Observed(Rule):
     """A rule over what a run saw: whoever watched it wrote down the facts, the rule says what they mean."""
 
     def check_series(self, run: Any) -> Iterator[Finding]:
-        for entry in _first_of_each_place(run, self.code):
+        for entry in filter(self.counts, _first_of_each_place(run, self.code)):
             at = Location(
                 entry["path"],
                 entry["line"],
@@ -27,6 +27,10 @@ class Observed(Rule):
             )
             evidence = {k: v for k, v in entry.items() if k not in _PLACE}
             yield self.finding(at, self.says(entry), severity=self.weighs(entry), **evidence)
+
+    def counts(self, entry: dict[str, Any]) -> bool:
+        """Whether this observation is the mistake; names that were seen may say that it is meant."""
+        return True
 
     def says(self, entry: dict[str, Any]) -> str:
         """What this observation means, and what to write instead."""

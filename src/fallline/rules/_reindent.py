@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from fallline.finding import Edit
 from fallline.syntax import Editor
+from fallline.syntax.nodes import below
 
 __all__ = ["reindented"]
 
@@ -35,6 +36,6 @@ def reindented(
 def _holds_long_string(statement: ast.stmt) -> bool:
     return any(
         isinstance(node, ast.JoinedStr) or isinstance(node.value, str | bytes)
-        for node in ast.walk(statement)
-        if isinstance(node, ast.Constant | ast.JoinedStr) and (node.end_lineno or 0) > node.lineno
+        for node in below(statement, ast.Constant, ast.JoinedStr)
+        if (node.end_lineno or 0) > node.lineno
     )

@@ -20,7 +20,7 @@ from fallline.runs import schema
 from fallline.runs.schema import Damaged
 from fallline.runs.store import files_by_rank
 
-__all__ = ["Meeting", "RankState", "read_rank", "read_ranks", "write_rank"]
+__all__ = ["Meeting", "RankState", "Spent", "read_rank", "read_ranks", "write_rank"]
 
 LARGEST = 256 << 10
 # Of an update: `other` is what lies between the first four. `wait` is the part of `backward`, `meet` the part of `other`
@@ -35,6 +35,14 @@ class Meeting:
     number: int  # of this rank's collectives over all ranks, from 0
     what: str
     at: str  # train.py:40
+
+
+@dataclass(slots=True)
+class Spent:
+    """A line of the user's, and the share of the recent updates' time that the rank was seen on it."""
+
+    at: Location
+    share: float
 
 
 @dataclass(slots=True)
@@ -57,6 +65,7 @@ class RankState:
     collectives: int = 0
     met: list[Meeting] = field(default_factory=list)  # the first and the latest collectives
     seconds: dict[str, float] = field(default_factory=dict)  # of an update, by part: the median
+    lines: list[Spent] = field(default_factory=list)  # on which it spends most of that
     prints: dict[int, str] = field(
         default_factory=dict
     )  # update → digest of the parameters before it
@@ -151,6 +160,7 @@ def _state(body: Any) -> RankState:
             text(k, "a part"): seconds(v, f"the seconds of {k}")
             for k, v in schema.object_of(get("seconds", {}), "seconds").items()
         },
+        lines=[_spent(line) for line in _list(get("lines", []), "lines")],
         prints={
             int(k): text(v, "a digest")
             for k, v in schema.object_of(get("prints", {}), "prints").items()
@@ -181,6 +191,11 @@ def _meeting(value: Any) -> Meeting:
         schema.text(body.get("what"), "a collective"),
         schema.text(body.get("at"), "the place of a collective"),
     )
+
+
+def _spent(value: Any) -> Spent:
+    body = schema.object_of(value, "a line")
+    return Spent(_place(body.get("at"), "a line"), schema.real(body.get("share"), "a share"))
 
 
 def _list(value: Any, what: str) -> list[Any]:

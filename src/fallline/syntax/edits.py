@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from fallline.finding import Edit
 from fallline.syntax.module import Module
+from fallline.syntax.nodes import below
 
 __all__ = ["Editor", "apply", "split_lines"]
 
@@ -131,8 +132,7 @@ class Editor:
     def wrap(self, statement: ast.stmt, header: str) -> tuple[Edit, ...] | None:
         """Put a statement under a header such as `with torch.no_grad():`; None where text inside must not be indented."""
         if not self.alone(statement) or any(
-            isinstance(n, ast.Constant | ast.JoinedStr) and n.end_lineno != n.lineno
-            for n in ast.walk(statement)
+            n.end_lineno != n.lineno for n in below(statement, ast.Constant, ast.JoinedStr)
         ):
             return None
         lines = range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from threading import get_ident
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from fallline.taps.frames import caller
@@ -73,9 +74,11 @@ def tap_clip(
     their keywords.
     """
 
+    compiling = torch.compiler.is_compiling
+
     def make(original: Wrapped) -> Wrapped:
         def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
-            if _Nested.inside or switch.quiet or (kwargs and skipped(kwargs)):
+            if compiling() or _Nested.inside or switch.quiet or (kwargs and skipped(kwargs)):
                 return original(parameters, *args, **kwargs)
             if thread.ident != get_ident() and thread.keeps_out():
                 return original(parameters, *args, **kwargs)

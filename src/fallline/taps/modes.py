@@ -35,9 +35,10 @@ class TrainCall(Call):
 
 @dataclass(slots=True)
 class CheckpointCall(Call):
-    """`torch.utils.checkpoint.checkpoint(function, ...)`."""
+    """`torch.utils.checkpoint.checkpoint(function, ...)`. `options`: what was given by name."""
 
     function: Any
+    options: dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -63,7 +64,7 @@ def _patch_train(patches: Patches) -> None:
 
 
 def _patch_checkpoint(patches: Patches) -> None:
-    patches.patch(torch.utils.checkpoint, "checkpoint", _checkpoint)
+    patches.patch(torch.utils.checkpoint, "checkpoint", _checkpoint, imported=True)
 
 
 def _patch_anomaly(patches: Patches) -> None:
@@ -93,11 +94,10 @@ def _train(original: Wrapped) -> Wrapped:
 
 def _checkpoint(original: Wrapped) -> Wrapped:
     def checkpoint(function: Any, *args: Any, **kwargs: Any) -> Any:
-        if published():
-            call = CheckpointCall(caller(), function)
-            for handler in CHECKPOINT.before:
-                handler(call)
-        return original(function, *args, **kwargs)
+        if not published():
+            return original(function, *args, **kwargs)
+        call = CheckpointCall(caller(), function, kwargs)
+        return CHECKPOINT.around(call, original, function, *args, **kwargs)
 
     return checkpoint
 

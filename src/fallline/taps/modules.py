@@ -28,6 +28,7 @@ from fallline.taps.tap import (
     switch,
     thread,
 )
+from fallline.taps.tracing import faked
 
 __all__ = [
     "FORWARD",
@@ -132,15 +133,16 @@ def _model(original: Wrapped) -> Wrapped:
     # Called for every module of every forward pass: the way past it must stay as short as it can be. in_backward: a
     # checkpointed block is computed again.
     state = switch
-    compiling = torch.compiler.is_compiling  # dynamo knows it, and leaves out what follows
+    # dynamo knows this one, and leaves out what follows: had it read the switch, it would compile again whenever that changes
+    compiling = torch.compiler.is_compiling
 
     def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if state.inside or state.quiet or state.in_backward or compiling():
+        if compiling() or state.inside or state.quiet or state.in_backward:
             return original(self, *args, **kwargs)
         return _forward(original, self, args, kwargs)
 
     def instead(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if state.inside or state.quiet or state.in_backward or compiling():
+        if compiling() or state.inside or state.quiet or state.in_backward:
             if self._compiled_call_impl is not None:
                 return self._compiled_call_impl(*args, **kwargs)
             return self._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
@@ -155,7 +157,7 @@ def _forward(original: Wrapped, module: nn.Module, args: Any, kwargs: Any) -> An
     known = _hollow.known.get(id(module))
     if known is None or known[0]() is not module:
         known = _hollow.meet(module)
-    if known[1] or (thread.ident != get_ident() and thread.keeps_out()):
+    if known[1] or faked() or (thread.ident != get_ident() and thread.keeps_out()):
         return original(module, *args, **kwargs)
     call = new(ForwardCall)
     call.frame, call.module = caller(), module
@@ -174,7 +176,7 @@ def _forward(original: Wrapped, module: nn.Module, args: Any, kwargs: Any) -> An
 
 def _every(original: Wrapped) -> Wrapped:
     def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or not published():
+        if not published():
             return original(self, *args, **kwargs)
         call = ModuleCall(caller(), self, args, kwargs)
         for handler in MODULE_CALL.before:

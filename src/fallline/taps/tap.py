@@ -14,6 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from fallline.taps.frames import Place, caller, place
 from fallline.taps.patches import Patches, Wrapped
 from fallline.taps.thread import TrainingThread
+from fallline.taps.tracing import traced
 
 __all__ = [
     "Call",
@@ -121,12 +122,16 @@ if hasattr(os, "register_at_fork"):
 
 def published() -> bool:
     """Whether a call that is made now, by this thread, is published."""
-    return not switch.quiet and (thread.ident == get_ident() or not thread.keeps_out())
+    if traced() or switch.quiet:
+        return False
+    return thread.ident == get_ident() or not thread.keeps_out()
 
 
 def published_at_rest() -> bool:
     """The same of what counts also while updates are not followed: objects that are made, epochs."""
-    return not switch.silent and (thread.ident == get_ident() or not thread.keeps_out())
+    if traced() or switch.silent:
+        return False
+    return thread.ident == get_ident() or not thread.keeps_out()
 
 
 @contextmanager

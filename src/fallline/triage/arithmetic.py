@@ -17,7 +17,11 @@ _GPUS = re.compile(r"(?i)\b(\d+)\s*(?:x\s*)?(?:gpus?|ranks|cards|a100s?|h100s?)\
 _EACH = re.compile(r"(?i)\b(\d+)\s*[x×]\s*(?:\w+\s+)?(\d+)\s?gi?b\b")  # 8x80GB
 _FULL = re.compile(r"(?i)\boom\b|out of memory")  # it was tried: then arithmetic does not help
 _MEMORY = re.compile(
-    r"(?i)\bfit|memory|\bgi?b\b|\d\s?gi?b\b|fine.?tun|adam states|optimizer state|vram|8.?bit"
+    r"(?i)\bfit|memory|\bgi?b\b|\d\s?gi?b\b|fine.?tun|adam states|optimizer state|vram|8.?bit|\bgpus?\b"
+)
+_WHICH = re.compile(
+    r"(?i)\b(?:what|which|how (?:much|many|large|big)|min\w*|require\w*|need\w*)\b[^.?!\n]{0,60}\b(?:gpus?|cards?|v?ram|memory|hardware)\b|"
+    r"\b(?:gpus?|cards?|v?ram|memory|hardware)\b[^.?!\n]{0,60}\b(?:need\w*|requir\w*)\b"
 )
 _BATCH = re.compile(
     r"(?i)\b(?:per.?(?:device|gpu)|micro).?\s?batch(?:es)?(?: size)?(?: of| =|=|:)?\s*(\d+)|batch(?: size)?\s*(\d+) per (?:gpu|device)"
@@ -120,7 +124,8 @@ def _memory(text: str) -> Sum | None:
     card = _card(low)
     tokens = int(_first(_LENGTH, text) or _PLANNED)
     if card is None:
-        return None
+        trains = re.search(r"\b(?:pre.?|fine.?)?(?:train|tun)\w*", low)
+        return _needed(name, model, tokens) if trains and _WHICH.search(text) else None
     match _purpose(low):
         case "inference":
             return _inference(name, n, card, low)
@@ -130,6 +135,36 @@ def _memory(text: str) -> Sum | None:
             return _adapted(name, model, card, "lora", tokens)
         case purpose:
             return _trained(name, model, card, full=purpose == "full", tokens=tokens)
+
+
+def _needed(name: str, model: Model, tokens: int) -> Sum:
+    """What training takes, where no card is named."""
+    whole, lora = (
+        plan(model, tokens=tokens, train=train, checkpointing=True) for train in ("full", "lora")
+    )
+    full, small = whole.as_dict()["total"], lora.as_dict()["total"]
+    return Sum(
+        f"Training all of {name} with AdamW takes about {full:.0f} GB: {16 * model.parameters / GB:.1f} GB for weights, gradients and Adam's moments (16 bytes a parameter), the rest for activations with checkpointing, at {tokens} tokens in a micro-batch. "
+        f"LoRA takes about {small:.0f} GB. {_smallest(full)}",
+        None,
+        [
+            Action(
+                "See the parts, and how they change with batch, length, precision and sharding:",
+                code=f"fallline measure plan {name} --tokens {tokens} --checkpointing",
+                proof={"bash": "yes"},
+            ),
+            Action("Activations grow with tokens and are the part you can choose: a smaller micro-batch with accumulation, checkpointing, a shorter context."),
+        ],
+    )  # fmt: skip
+
+
+def _smallest(total: float) -> str:
+    """The smallest usual card that holds it."""
+    cards = (8, 11, 16, 24, 40, 48, 80, 141)
+    fitting = next((card for card in cards if total <= card), None)
+    if fitting is None:
+        return "No single card holds that: shard it over several (FSDP), or use LoRA."
+    return f"A card with {fitting} GB is enough for all of it."
 
 
 def _purpose(low: str) -> str:

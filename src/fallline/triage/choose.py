@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 
 from fallline.triage.claim import Claim, Condition, claims
 from fallline.triage.messages import found, particular, readings
-from fallline.triage.words import root, tokens
+from fallline.triage.words import root, spelled, tokens
 
 __all__ = ["Chosen", "choose"]
 
@@ -27,6 +29,8 @@ _ALONE = 0.42  # how much a question must sound like a claim without the words i
 _ALMOST = 0.5  # and without one group of them
 _ENOUGH = 0.62  # the least that answers
 _SECOND = 0.88  # a second claim is worth as much of the first's score
+_FEW, _MOST = 3, 12  # sentences of a question that is taken as a whole, and that are looked at
+_SENTENCE = re.compile(r"\n+|(?<=[.?!])\s+|(?<=[？。！])")
 _FORM = frozenset(
     "a an the is are was were be been do does did i my me we our you your it its this that these those to of in on at for from and or but if so as by "
     "with have has had can could should would will may must not no how what why where when which who there here then than just please pls hi help "
@@ -93,6 +97,28 @@ def _likeness(prose: str) -> dict[int, float]:
     return best
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Some sentences of a question that belong together, as words and as they are written."""
+
+    words: list[str]
+    text: str
+
+
+def _parts(text: str, prose: str, words: list[str]) -> list[_Part]:
+    """The parts of a question in which a claim's words must meet: in a long one its title with two sentences that follow each other, else all of it.
+
+    A story names many things; words from its ends that never meet are not about one.
+    """
+    whole = _Part(words, text)
+    sentences = [s for s in _SENTENCE.split(prose.strip()) if s.strip()][:_MOST]
+    if len(sentences) <= _FEW:
+        return [whole]
+    title, rest = sentences[0], sentences[1:]
+    near = [f"{title}\n{one} {two}" for one, two in pairwise([*rest, ""])]
+    return [_Part(spelled(tokens(part)), part) for part in near]
+
+
 def choose(
     text: str,
     prose: str,
@@ -103,19 +129,23 @@ def choose(
 ) -> list[Chosen]:
     """The claims that answer, best first: one, or two where the question is about both, then what shapes of the code add. `codes` are what evidence shows, worst first; `shapes` are those of the code."""
     shows, sizes = readings(text)
-    like = _likeness(prose)
     low = text.lower()
     flat = " ".join(low.split())
+    parts = _parts(low, prose, words)
+    like = _likeness(prose)
+    for part in parts if len(parts) > 1 else ():
+        for n, much in _likeness(part.text).items():
+            like[n] = max(like.get(n, 0.0), much)
     ranked: list[Chosen] = []
     for n, claim in enumerate(claims()):
-        if claim.never is not None and claim.never.holds(words, low):
+        if claim.never is not None and all(claim.never.holds(p.words, p.text) for p in parts):
             continue
-        scored = _scored(claim, like.get(n, 0.0), text, flat, low, words, codes, shows, shapes)
+        scored = _scored(claim, like.get(n, 0.0), text, flat, parts, codes, shows, shapes)
         if scored is not None:
             score, read, told = scored
             score += _ROUTED if claim.specialist in specialists[:1] else 0.0
             seen = claim.code in shapes
-            whole = claim.when is None or claim.when.holds(words, low)
+            whole = claim.when is None or _gate(claim, parts)
             ranked.append(Chosen(claim, score, {**sizes, **read}, told, seen, whole))
     ranked.sort(key=lambda c: (-c.score, c.claim.id))
     best = [c for c in ranked if c.score >= _ENOUGH][:2]
@@ -129,8 +159,7 @@ def _scored(
     like: float,
     text: str,
     flat: str,
-    low: str,
-    words: list[str],
+    parts: list[_Part],
     codes: Sequence[str],
     shows: frozenset[str],
     shapes: frozenset[str],
@@ -139,7 +168,7 @@ def _scored(
     told = [
         (particular(m), read) for m in claim.messages if (read := found(m, text, flat)) is not None
     ]
-    gate = claim.when is not None and claim.when.holds(words, low)
+    gate = _gate(claim, parts)
     score = _LIKE * like
     if gate:
         assert claim.when is not None
@@ -160,15 +189,30 @@ def _scored(
         return None  # its words are there by accident: the question is about something else
     if not gate and like < 1.5 * _ALONE:
         enough = _ALONE if claim.when is None else _ALMOST
-        if like < enough or (claim.when is not None and not _almost(claim.when, words, low)):
+        if like < enough or (claim.when is not None and not _almost(claim.when, parts)):
             return None
     return score, {}, False
 
 
-def _almost(when: Condition, words: list[str], low: str) -> bool:
+def _gate(claim: Claim, parts: list[_Part]) -> bool:
+    """Whether the words that a claim asks for meet in a part of the question, and none there rules it out."""
+    return claim.when is not None and any(
+        claim.when.holds(p.words, p.text)
+        and not (claim.never is not None and claim.never.holds(p.words, p.text))
+        for p in parts
+    )
+
+
+def _almost(when: Condition, parts: list[_Part]) -> bool:
     """Whether all groups of a claim's words but one are there: few words name a thing, and leave out what is asked of it."""
-    held = [Condition((group,)).holds(words, low) for group in when.groups]
-    return len(held) > 1 and held.count(False) == 1 and held[0]
+    groups = [Condition((group,)) for group in when.groups]
+    if len(groups) < 2:
+        return False
+    return any(_but_one([g.holds(p.words, p.text) for g in groups]) for p in parts)
+
+
+def _but_one(held: list[bool]) -> bool:
+    return held[0] and held.count(False) == 1
 
 
 def _both(one: Chosen, two: Chosen) -> bool:

@@ -7,7 +7,7 @@
     when: clip* & unscale*|scaler             words the question must hold: & all of them, | one of them, `x.y(` as written
     never: bfloat16                           words that rule the claim out
     message: unscale_() has already {…}       a pasted message; {name} is read from it, {…} is skipped
-    reads: fragmented                         what the numbers of the message must show (messages.py)
+    reads: fragmented                         what the numbers or names in the message must show (messages.py)
     rules: FL201                              findings that lead here
     code: optimizer-before-model              a shape of the pasted code that leads here (seen.py)
     verdict: no                               to the wordings above that want a yes or a no, and to questions that ask the same; `no, turns`: to "is it right?"

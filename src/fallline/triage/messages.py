@@ -22,6 +22,11 @@ _MEMORY = {
     "idle": re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated"),
     "reserved": re.compile(rf"{_SIZE} reserved in total by PyTorch"),
 }
+_UNEXPECTED = re.compile(r"Unexpected key\(s\) in state_dict:\s*([^\n]*)")
+# what a file that a run saves holds beside its weights; no module is called that
+_SAVED = re.compile(
+    r"\"(?:epochs?|global_step|iterations?|optimizers?|optimizer_states?|optimizer_state_dict|lr_schedulers?|scheduler|model_state_dict|state_dict|best_acc\w*|hyper_parameters|opt_\w+)\""
+)
 _FRAGMENTED = (
     0.1  # of the card: idle memory worth more than this share could have served the request
 )
@@ -73,6 +78,8 @@ def readings(text: str) -> tuple[frozenset[str], dict[str, str]]:
         fragmented = sizes.get("idle", 0.0) > max(sizes["wanted"], _FRAGMENTED * sizes["total"])
         foreign = sizes.get("others", 0.0) > _FOREIGN * sizes["total"]
         shows.add("fragmented" if fragmented else "others" if foreign else "full")
+    if (keys := _UNEXPECTED.search(text)) is not None and _SAVED.search(keys[1]):
+        shows.add("checkpoint")
     return frozenset(shows), {name: f"{size / 2**30:.2f} GiB" for name, size in sizes.items()}
 
 

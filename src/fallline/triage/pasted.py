@@ -6,6 +6,8 @@ import ast
 import re
 import textwrap
 
+from fallline.syntax.nodes import below
+
 __all__ = ["in_a_loop", "unfenced"]
 
 _WORDS = r"(?:import|from|def|class|return|with|for|while|if|elif|else|try|except|@\w)\b[^\n]*[:\w)]\s*(?:#.*)?$"
@@ -54,15 +56,10 @@ def _only_code(question: str) -> bool:
 def in_a_loop(code: str) -> str:
     """The head of the loop that a fragment is the inside of: it calls `backward` or a `step`, and neither loops nor defines anything. Nothing for other code."""
     tree = _parsed(code)
-    if tree is None or any(
-        isinstance(node, ast.For | ast.While | ast.FunctionDef | ast.ClassDef)
-        for node in ast.walk(tree)
-    ):
+    if tree is None or bool(below(tree, ast.For, ast.While, ast.FunctionDef, ast.ClassDef)):
         return ""
     called = {
-        node.func.attr
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        node.func.attr for node in below(tree, ast.Call) if isinstance(node.func, ast.Attribute)
     }
     if not called & {"backward", "step"}:
         return ""
@@ -74,8 +71,7 @@ def _counted(tree: ast.AST) -> list[str]:
     """The names that a remainder is taken of: `i` in `(i + 1) % k`."""
     return [
         name.id
-        for node in ast.walk(tree)
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod)
-        for name in ast.walk(node.left)
-        if isinstance(name, ast.Name)
+        for node in below(tree, ast.BinOp)
+        if isinstance(node.op, ast.Mod)
+        for name in below(node.left, ast.Name)
     ]

@@ -189,6 +189,15 @@ def _steps_every_k(tree: ast.AST) -> bool:
     )
 
 
+def _cudnn_benchmark_beside_seeds(tree: ast.AST) -> bool:
+    """Seeds are set, and `cudnn.benchmark = True` lets every run choose its kernels anew."""
+    chosen = any(
+        name.endswith("cudnn.benchmark") and isinstance(value, ast.Constant) and value.value is True
+        for name, value, _ in _assigned(tree)
+    )
+    return chosen and any(True for _ in _calls(tree, "manual_seed", "seed_everything"))
+
+
 _SHAPES: dict[str, Callable[[ast.AST], bool]] = {
     "optimizer-before-model": _optimizer_before_model,
     "no-grad-feeds-the-loss": _no_grad_feeds_the_loss,
@@ -201,6 +210,7 @@ _SHAPES: dict[str, Callable[[ast.AST], bool]] = {
     "trains-in-eval-mode": _trains_in_eval_mode,
     "module-requires-grad": _module_requires_grad,
     "steps-every-k": _steps_every_k,
+    "cudnn-benchmark-beside-seeds": _cudnn_benchmark_beside_seeds,
 }
 _SHAPE = re.compile(r"#[^\n\[(]*[\[(](\d+)(?:, ?(\d+))?,?[\])]")
 

@@ -49,6 +49,10 @@ _MINE = re.compile(
     rf"\b(?:some|any)thing (?:wrong|broken|incorrect)\b|\b(?:is|are) there (?:a|an|any|some) (?:bugs?|mistakes?|errors?|problems?)\b|"
     rf"\bis (?:the|my) (?:code|loop|script|training loop)\b[^.?!\n]{{0,30}}\b{_JUDGED}(?=\W|$)"
 )
+# nor is it about that code to ask whether somebody else's is to blame
+_THEIRS = re.compile(
+    r"(?i)\b(?:bug|problem|issue|error|mistake)s? (?:with|in|of|from) (?!my\b|our\b|this\b|the (?:code|loop|script|training)\b)"
+)
 _NEED = re.compile(
     r"(?i)\b(?:need(?:s|ed)?|have to|has to|must|required?|necessary|mandatory|optional|redundant|unnecessary)\b"
 )
@@ -93,7 +97,7 @@ class Shape:
             decides=(asked is not None or confirm) and not either,
             turned=asked is not None and _TURNED.search(sentence) is not None,
             kind=_kind(sentence) if asked is not None else "said",
-            mine=_MINE.search(prose) is not None and not either,
+            mine=_MINE.search(prose) is not None and not either and not _THEIRS.search(sentence),
             either=either,
             sentence=sentence,
         )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from fallline.events import Batch, Epoch, EpochEnd, Event, Keep, Opaque, Sync, Trace
 from fallline.finding import Finding
 from fallline.rule import Rule
-from fallline.rules import all_rules, rule_by_code
+from fallline.rules import event_rules, rule_by_code
 from fallline.settle import merge, settle
 
 __all__ = ["examine", "judge", "refuted", "together"]
@@ -34,7 +34,7 @@ def examine(
     With `on_failure`, a rule that fails is reported there and costs no other rule's findings.
     """
     found: list[Finding] = []
-    for rule in rules if rules is not None else all_rules():
+    for rule in rules if rules is not None else event_rules():
         if not rule._defines("check"):
             continue
         try:

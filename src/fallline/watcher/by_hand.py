@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from fallline.events import Event, GradRead, GradWrite, ZeroGrad
+from fallline.location import Location
 from fallline.replay.source import attribute_at, enclosing
 from fallline.taps.frames import locate
 from fallline.taps.gradients import (
@@ -73,6 +74,7 @@ class ByHand:
         self._objects = objects
         self._taps = taps
         self._seen = False
+        self.at: Location | None = None  # the last access; who asks also clears it
 
     def subscribe(self, fuse: Fuse) -> None:
         self._taps.before(GRADIENT_READ, fuse.guarded(self._read))
@@ -87,6 +89,7 @@ class ByHand:
         tensor = call.tensor
         if gradient_of(tensor) is None:
             return
+        self._touched(call)
         kind, fact = _meaning(call.frame)
         if kind is GradRead:
             if not isinstance(tensor, torch.nn.Parameter) and not self._objects.held(tensor):
@@ -97,7 +100,12 @@ class ByHand:
         elif kind is not None:
             self._note(GradWrite, tensor, call, op=fact)
 
+    def _touched(self, call: Call) -> None:
+        frame = call.frame
+        self.at = locate(frame.f_code, frame.f_lasti, frame.f_lineno)
+
     def _written(self, call: GradientWritten) -> None:
+        self._touched(call)
         if call.value is None:
             self._note(ZeroGrad, call.tensor, call)
             return

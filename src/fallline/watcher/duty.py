@@ -43,7 +43,7 @@ class Duty:
         rest: Rest,
         awaits: Callable[[], int | None],
     ) -> None:
-        """`awaits`: in how many updates one comes that somebody has to see."""
+        """`awaits`: in how many steps one comes that somebody has to see."""
         self._known = known
         self._emitter = emitter
         self._draft = draft
@@ -56,7 +56,6 @@ class Duty:
         self._spent = 0.0
         self._left = 1  # updates of this watched stretch
         self._next = STRETCH  # updates to watch after the rest
-        self._awaited: int | None = None  # in how many updates somebody has to see one
 
     def stepped(self, call: Call, optimizer: Optimizer, compared: bool, closure: bool) -> None:
         """An update was watched."""
@@ -77,15 +76,13 @@ class Duty:
             self._left = STRETCH
             return
         watched, rest = pace.after_watching(costs, self._rest.seconds)
-        left = self._awaits()
-        if left is not None:
-            if rest and left < STRETCH and left != self._awaited:  # it comes first
-                self._awaited = left
+        left = self._awaits() if rest else None
+        if left is not None and left <= rest:
+            if left <= AROUND:  # it comes first
                 self._left = max(left, 0) + AROUND
                 pace.forget_last()
                 return
-            if STRETCH <= left <= rest:  # else its optimizer has come to an end
-                rest, watched = left - 1, AROUND
+            rest, watched = left - 1, AROUND
         if rest:
             self._begin_rest(call, optimizer, watched, rest)
         else:

@@ -90,7 +90,7 @@ class Guard:
         scalers: Scalers,
         origin: Origin,
     ) -> None:
-        self.mode = self.asked = mode
+        self.mode = mode
         self._limit = limit
         self._ration = ration
         self._objects = objects

@@ -11,13 +11,12 @@ import os
 import platform
 import statistics
 import sys
-import threading
 import time
 from array import array
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 
 from fallline.finding import Finding
 from fallline.location import Location
@@ -25,26 +24,17 @@ from fallline.runs.attempts import launch_of_now
 from fallline.runs.rank import PARTS, RankState, read_ranks, write_rank
 from fallline.runs.stall import STALLED, stall_text
 from fallline.runs.update import UpdateRow
-from fallline.taps.frames import is_user_file, locate, place
-from fallline.taps.tap import thread
+from fallline.taps.frames import is_user_file, locate
 from fallline.watcher.collectives import RECENT, Collectives
 from fallline.watcher.observed import Observed
 from fallline.watcher.progress import Progress
 from fallline.watcher.recorder import FLUSH_SECONDS
+from fallline.watcher.whereabouts import Whereabouts, where
 
 __all__ = ["Heartbeat"]
 
 PRINTS = 48  # digests of the parameters: the first third stays, of the others the latest
 FINDINGS = 20
-_DISTRIBUTED = os.path.join("torch", "distributed", "")
-# what a file of torch's says about what is going on; the innermost counts
-_DOING = (
-    (os.path.join("torch", "autograd", ""), "backward"),
-    (os.path.join("torch", "utils", "data", ""), "data"),
-    (os.path.join("torch", "optim", ""), "step"),
-    (os.path.join("torch", "_dynamo", ""), "compile"),
-    (os.path.join("torch", "_inductor", ""), "compile"),
-)
 
 
 class Heartbeat:
@@ -56,11 +46,13 @@ class Heartbeat:
         collectives: Collectives,
         observed: Observed,
         found: Callable[[], list[Finding]],
+        took: Callable[[float], None],
     ) -> None:
         self._progress = progress
         self._collectives = collectives
         self._observed = observed
         self._found = found
+        self._whereabouts = Whereabouts(self._made, took)
         self._recent: deque[dict[str, float]] = deque(maxlen=RECENT)
         self._prints: dict[int, str] = {}
         self._last = self._longest = 0.0
@@ -95,6 +87,10 @@ class Heartbeat:
     def beat(self, folder: Path, rank: int, world: int, ended: str = "") -> None:
         """Write down where this rank is; on rank 0, say so when nothing moves any more."""
         self._look()
+        if ended:
+            self._whereabouts.stop()
+        elif world > 1:
+            self._whereabouts.start()
         doing, at = ("", self._crashed_at) if ended else where()
         write_rank(
             folder,
@@ -115,6 +111,7 @@ class Heartbeat:
                 collectives=self._collectives.count,
                 met=self._collectives.met,
                 seconds=self._seconds(),
+                lines=self._whereabouts.lines,
                 prints=self._prints,
                 findings=[f.as_dict() for f in self._found()[:FINDINGS]],
                 launch=self._launch[0],
@@ -127,10 +124,13 @@ class Heartbeat:
 
     def _look(self) -> None:
         """Updates that are counted but not recorded (while watching rests) are updates too."""
-        steps = self._progress.steps + sum(self._progress.at_rest.values())
+        steps = self._made()
         if steps != self._steps:
             self._steps = steps
             self._last = max(self._last, time.time() - FLUSH_SECONDS)
+
+    def _made(self) -> int:
+        return self._progress.steps + sum(self._progress.at_rest.values())
 
     def _tell(self, folder: Path) -> None:
         idle = time.time() - (self._last or self._started)
@@ -158,27 +158,3 @@ class Heartbeat:
             found["wait"] = statistics.median(w for w, _ in waited)
             found["meet"] = statistics.median(m for _, m in waited)
         return found
-
-
-def where() -> tuple[str, Location | None]:
-    """What the training thread is doing, and the user's line it does it from."""
-    ident = thread.ident or threading.main_thread().ident
-    frame = sys._current_frames().get(ident or 0)
-    if frame is None:
-        return "", None
-    at = place(frame)
-    return _doing(frame), at.at if at is not None else None
-
-
-def _doing(frame: FrameType) -> str:
-    """The outermost function of torch.distributed that it is in, else the kind of torch's code."""
-    here: FrameType | None = frame
-    found = met = ""
-    while here is not None:
-        name = here.f_code.co_filename
-        if _DISTRIBUTED in name and name.endswith("distributed_c10d.py"):
-            met = here.f_code.co_name
-        elif not found:
-            found = next((doing for part, doing in _DOING if part in name), "")
-        here = here.f_back
-    return met or found

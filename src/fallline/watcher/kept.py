@@ -16,6 +16,7 @@ from typing import Any, Literal
 from fallline.events import Event, Forward, Keep
 from fallline.location import Location
 from fallline.replay.source import enclosing, statement_at
+from fallline.syntax.nodes import below
 from fallline.watcher.emit import Emitter
 from fallline.watcher.loss import root_marker
 from fallline.watcher.progress import Progress
@@ -125,19 +126,15 @@ class _Store:
 
 
 def _statements(scope: ast.AST) -> list[ast.stmt]:
-    return [n for n in ast.walk(scope) if isinstance(n, ast.stmt)]
+    return [n for n in below(scope, ast.stmt)]
 
 
 def _tainted(statement: ast.stmt, scope: ast.AST) -> set[str]:
     """The names of this statement, and of whatever is computed from them with their graph."""
     tainted = _names_in(statement)
-    for node in ast.walk(scope):
-        if (
-            isinstance(node, ast.Assign)
-            and _names_in(node.value) & tainted
-            and _keeps_graph(node.value)
-        ):
-            tainted |= {n.id for t in node.targets for n in ast.walk(t) if isinstance(n, ast.Name)}
+    for node in below(scope, ast.Assign):
+        if _names_in(node.value) & tainted and _keeps_graph(node.value):
+            tainted |= {n.id for t in node.targets for n in below(t, ast.Name)}
     return tainted
 
 
@@ -165,15 +162,13 @@ def _outlives(into: ast.expr, function: ast.FunctionDef) -> bool:
         root = root.value
     if not isinstance(root, ast.Name):
         return True
-    shared = {n for s in ast.walk(function) if isinstance(s, ast.Global | ast.Nonlocal) for n in s.names}  # fmt: skip
-    own = {
-        n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
-    }
+    shared = {n for s in below(function, ast.Global, ast.Nonlocal) for n in s.names}  # fmt: skip
+    own = {n.id for n in below(function, ast.Name) if isinstance(n.ctx, ast.Store)}
     return root.id not in own - shared
 
 
 def _calls(value: ast.expr) -> bool:
-    return any(isinstance(n, ast.Call) for n in ast.walk(value))
+    return bool(below(value, ast.Call))
 
 
 def _terms(value: ast.expr) -> Iterator[ast.expr]:
@@ -201,11 +196,9 @@ def _keeps_graph(value: ast.AST) -> bool:
 
 def _names_in(node: ast.AST) -> set[str]:
     """Names that are not merely called or looked into, such as `loss_fn` and `optimizer`."""
-    called = {id(n.func) for n in ast.walk(node) if isinstance(n, ast.Call)}
+    called = {id(n.func) for n in below(node, ast.Call)}
     return {
         n.id
-        for n in ast.walk(node)
-        if isinstance(n, ast.Name)
-        and id(n) not in called
-        and n.id not in ("torch", "F", "nn", "self")
+        for n in below(node, ast.Name)
+        if id(n) not in called and n.id not in ("torch", "F", "nn", "self")
     }

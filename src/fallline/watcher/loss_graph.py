@@ -1,4 +1,5 @@
-"""What the graph of a loss shows that its value does not: shapes that broadcast, a target with a gradient, no graph at all.
+"""What the graph of a loss shows that its value does not: shapes that broadcast, a target with a gradient, a softmax over the batch, no
+graph at all.
 
 Looked at for the first losses from each line. Only sizes and saved constants are read, so a device is never waited for; the
 one question that needs values is asked on a CPU alone.
@@ -16,7 +17,15 @@ from fallline.watcher.objects import Objects
 from fallline.watcher.observed import Observed
 from fallline.watcher.progress import Progress
 
-__all__ = ["LossGraph", "broadcast_in", "learns_its_target"]
+__all__ = [
+    "LossGraph",
+    "bootstraps",
+    "broadcast_in",
+    "learns_its_target",
+    "leaves",
+    "near_root",
+    "softmax_over_batch",
+]
 
 _NODES = 96  # near the root; the model begins below
 _LOSSES = frozenset({"MseLossBackward0", "L1LossBackward0", "SmoothL1LossBackward0", "HuberLossBackward0"})  # fmt: skip
@@ -44,18 +53,20 @@ class LossGraph:
         if found is not None:
             shapes = ("prediction", "target", "result")
             self._saw("FL139", at, dict(zip(shapes, map(_written, found), strict=True)))
-        if learns_its_target(loss, self._objects.held):
-            self._saw("FL131", at, {})
+        target = learns_its_target(loss, self._objects.held)
+        if target is not None:
+            self._saw("FL131", at, {"kind": target})
+        over = softmax_over_batch(loss)
+        if over is not None:
+            self._saw("FL609", at, over)
 
     def _is_cut_off(self, loss: Tensor) -> bool:
         """A loss that is a leaf itself, or a few operations after one that is not a parameter: a copy that was made to require a gradient."""
         if loss.grad_fn is None:
             return loss.requires_grad and not self._objects.is_trained(loss)
-        nodes = [node for node, _ in _near_root(loss.grad_fn)]
-        leaves = [node.variable for node in nodes if hasattr(node, "variable")]
-        return (
-            len(nodes) <= _FEW and bool(leaves) and not any(map(self._objects.is_trained, leaves))
-        )
+        nodes = [node for node, _ in near_root(loss.grad_fn)]
+        ends = [node.variable for node in nodes if hasattr(node, "variable")]
+        return len(nodes) <= _FEW and bool(ends) and not any(map(self._objects.is_trained, ends))
 
     def _saw(self, code: str, at: Location, facts: dict[str, Any]) -> None:
         key = (code, at.path, at.line)
@@ -66,7 +77,7 @@ class LossGraph:
 
 def broadcast_in(loss: Tensor) -> tuple[tuple[int, ...], ...] | None:
     """The shapes (B, 1), (B,) and (B, B) of two tensors that broadcast in this loss and of their result; None if none do."""
-    for node, above in _near_root(loss.grad_fn):
+    for node, above in near_root(loss.grad_fn):
         name = node.name()
         if name in _LOSSES:
             found = _expanded(node)
@@ -79,7 +90,7 @@ def broadcast_in(loss: Tensor) -> tuple[tuple[int, ...], ...] | None:
     return None
 
 
-def _near_root(root: Any) -> Iterator[tuple[Any, Any]]:
+def near_root(root: Any) -> Iterator[tuple[Any, Any]]:
     """Nodes in the order of their distance, each with one that uses its result."""
     seen, queue = {root}, [(root, None)]
     for node, above in queue:
@@ -153,21 +164,25 @@ def _is_outer(node: Any, wide: tuple[int, ...]) -> bool:
     return spread <= 1e-5 * max(1.0, values.abs().max().item()) and values.std().item() > 0
 
 
-def learns_its_target(loss: Tensor, held: Any) -> bool:
-    """A regression whose target is `reward + discount * value` with a gradient, into parameters that the prediction has too."""
-    for node, _ in _near_root(loss.grad_fn):
+def learns_its_target(loss: Tensor, held: Any) -> str | None:
+    """A regression whose target is `reward + discount * value` with a gradient.
+
+    "value": into parameters that the prediction has too; "target network": into others that an optimizer holds.
+    """
+    for node, _ in near_root(loss.grad_fn):
         if node.name() not in _LOSSES or len(node.next_functions) < 2:
             continue
         (prediction, _), (target, _) = node.next_functions[:2]
-        if prediction is None or target is None or not _bootstraps(target):
+        if prediction is None or target is None or not bootstraps(target):
             continue
-        trained = {id(leaf) for leaf in _leaves(prediction) if held(leaf)}
-        if trained & {id(leaf) for leaf in _leaves(target)}:
-            return True
-    return False
+        trained = {id(leaf) for leaf in leaves(target) if held(leaf)}
+        if trained:
+            own = trained & {id(leaf) for leaf in leaves(prediction)}
+            return "value" if own else "target network"
+    return None
 
 
-def _bootstraps(node: Any) -> bool:
+def bootstraps(node: Any) -> bool:
     """A constant plus a product with a constant: `reward + gamma * value`, in any order."""
     while node is not None and node.name() in {
         *_ADDED_BY_HAND,
@@ -187,7 +202,48 @@ def _is_discounted(node: Any) -> bool:
     return node.name() == "MulBackward0" and sides.count(None) == len(sides) - 1
 
 
-def _leaves(root: Any) -> Iterator[Tensor]:
+def softmax_over_batch(loss: Tensor) -> dict[str, Any] | None:
+    """A softmax over one dimension whose result is read along another: by `nll_loss`, or by `gather` over the classes."""
+    for node, _ in near_root(loss.grad_fn):
+        along = _read_along(node)
+        made = _softmax_below(node) if along is not None else None
+        if made is None or along is None:
+            continue
+        shape, over = _shape(made), getattr(made, "_saved_dim", None)
+        read = _shape(node.next_functions[0][0])
+        if shape is None or over is None or read is None or len(shape) < 2:
+            continue
+        over = (over - (1 << 64) if over >= 1 << 63 else over) % len(shape)
+        if shape != read:  # `view(-1, classes)`: what was last still is
+            along = len(shape) - 1 if shape[-1] == read[-1] and len(read) == 2 else over
+        else:
+            along %= len(shape)
+        if over != along and shape[over] > 1:
+            return {"over": over, "dimension": along, "shape": _written(shape)}
+    return None
+
+
+def _read_along(node: Any) -> int | None:
+    """The dimension in which a node picks one number out of many."""
+    name = node.name()
+    if name.startswith("NllLoss"):
+        return 1 if len(_shape(node.next_functions[0][0]) or ()) > 1 else 0
+    if name == "GatherBackward0":
+        along = int(node._saved_dim)
+        return along - (1 << 64) if along >= 1 << 63 else along
+    return None
+
+
+def _softmax_below(node: Any) -> Any:
+    """The softmax that made what a node reads, through logarithms and changes of shape."""
+    node = node.next_functions[0][0]
+    while node is not None and node.name() in {"LogBackward0", "ClampBackward1", *_ADDED_BY_HAND}:
+        node = node.next_functions[0][0]
+    is_one = node is not None and node.name() in {"SoftmaxBackward0", "LogSoftmaxBackward0"}
+    return node if is_one else None
+
+
+def leaves(root: Any) -> Iterator[Tensor]:
     seen, stack = {root}, [root]
     while stack and len(seen) < 4_096:
         node = stack.pop()

@@ -14,6 +14,7 @@ from fallline.runs.samples import ParameterInfo
 from fallline.watcher.facts import autocast_dtype
 from fallline.watcher.numbers import Numbers, describe_parameters, next_fingerprint
 from fallline.watcher.objects import Objects
+from fallline.watcher.progress import Progress
 from fallline.watcher.recording import Recording
 from fallline.watcher.scalers import Scalers
 
@@ -29,6 +30,7 @@ class Measures:
         self._recording = recording
         self.numbers: dict[str, Numbers] = {}  # by optimizer
         self._held: dict[str, int] = {}  # its parameter set
+        self._asked: dict[str, int] = {}  # updates when we were asked for the next comparison
 
     def of(self, name: str, optimizer: torch.optim.Optimizer) -> Numbers:
         held = self._objects.optimizer_sets[name]
@@ -52,10 +54,15 @@ class Measures:
             self.numbers[name], self._held[name] = numbers, held
         return numbers
 
-    def awaits(self, counts: dict[str, int]) -> int | None:
-        """In how many updates the next one comes whose parameters are compared with those of other ranks."""
-        known = [(n, counts.get(name, 0)) for name, n in self.numbers.items() if n.fingerprints]
-        return min((next_fingerprint(index) - index for _, index in known), default=None)
+    def awaits(self, progress: Progress) -> int | None:
+        """In how many steps the next one comes whose parameters are compared with those of other ranks."""
+        left: list[int] = []
+        for name, numbers in self.numbers.items():
+            index = progress.counts.get(name, 0)
+            if numbers.fingerprints and index > self._asked.get(name, -1):
+                left.append(progress.steps_until(name, next_fingerprint(index) - index))
+            self._asked[name] = index
+        return min(left, default=None)
 
     def _flattened(self, optimizer: torch.optim.Optimizer) -> bool:
         """It steps flat copies, in which no single parameter can be told apart."""

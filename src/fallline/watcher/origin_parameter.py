@@ -20,6 +20,7 @@ from fallline.events import Event
 from fallline.location import Location
 from fallline.replay.shards import is_finite
 from fallline.replay.source import enclosing, over_parameters, statement_at
+from fallline.syntax.nodes import below
 from fallline.taps.frames import user_frames
 from fallline.taps.tap import silence
 
@@ -187,10 +188,10 @@ def _writes(
             if isinstance(target, ast.Name):
                 if isinstance(statement, ast.AugAssign) and over_parameters(at):
                     return type(statement.op).__name__.lower()
-            elif any(isinstance(n, ast.Attribute) for n in ast.walk(target)):
+            elif bool(below(target, ast.Attribute)):
                 if _concerns(target, values, parameter) and "grad" not in _attributes(target):
                     return "assignment"
-    for call in (n for n in ast.walk(statement) if isinstance(n, ast.Call)):
+    for call in (n for n in below(statement, ast.Call)):
         name = _called(call)
         in_place = name.endswith("_") and not name.endswith("__")
         if name in _HARMLESS or not (in_place or name in _WRITERS):
@@ -202,10 +203,10 @@ def _writes(
 
 def _is_given(statement: ast.stmt, values: dict[str, Any], parameter: Tensor) -> str | None:
     """A call that is given the model, or is one of its methods: what it does is not seen."""
-    for call in (n for n in ast.walk(statement) if isinstance(n, ast.Call)):
+    for call in (n for n in below(statement, ast.Call)):
         func, name = call.func, _called(call)
         forward = isinstance(func, ast.Name) and isinstance(values.get(func.id), nn.Module)
-        named = (values.get(n.id) for n in ast.walk(call) if isinstance(n, ast.Name))
+        named = (values.get(n.id) for n in below(call, ast.Name))
         if name not in _HARMLESS and not forward and any(_holds(v, parameter) for v in named):
             return name
     return None
@@ -218,7 +219,7 @@ def _called(call: ast.Call) -> str:
 
 def _concerns(node: ast.expr, values: dict[str, Any], parameter: Tensor) -> bool:
     """Whether what is written can be this parameter: a name in it stands for it, for a model with it, or for nothing known."""
-    roots = [values[n.id] for n in ast.walk(node) if isinstance(n, ast.Name) and n.id in values]
+    roots = [values[n.id] for n in below(node, ast.Name) if n.id in values]
     concerned = [v for v in roots if isinstance(v, Tensor | nn.Module)]
     return not concerned or any(
         isinstance(v, nn.Parameter) or _holds(v, parameter) for v in concerned
@@ -232,4 +233,4 @@ def _holds(value: Any, parameter: Tensor) -> bool:
 
 
 def _attributes(node: ast.AST) -> Iterator[str]:
-    return (n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute))
+    return (n.attr for n in below(node, ast.Attribute))

@@ -41,6 +41,11 @@ class Progress:
         made = max(self.at_rest.values(), default=0)
         return max(self.counts.values(), default=self.by_hand) + made
 
+    def steps_until(self, optimizer: str, updates: int) -> int:
+        """In how many steps of all optimizers this one makes its update after so many, as they have taken turns until now."""
+        made = self.counts.get(optimizer, 0)
+        return updates * self.steps // made if made else updates
+
 
 class Given(NamedTuple):
     """A loss as the user gave it to a framework, which divides and scales it."""

@@ -16,12 +16,14 @@ from fallline.taps.patches import Patches
 from fallline.taps.tap import Subscription
 from fallline.watcher.backwards import Backwards
 from fallline.watcher.by_hand import ByHand
+from fallline.watcher.checkpoint_draws import CheckpointDraws
 from fallline.watcher.clips import Clips, tap_engine
 from fallline.watcher.collectives import Collectives
 from fallline.watcher.decay import Decay
 from fallline.watcher.duty import Duty
 from fallline.watcher.emit import Emitter
 from fallline.watcher.engines import Engines
+from fallline.watcher.fixed_tables import FixedTables
 from fallline.watcher.forks import Forks
 from fallline.watcher.forwards import Forwards
 from fallline.watcher.fuse import Fuse
@@ -43,6 +45,7 @@ from fallline.watcher.modes import Modes
 from fallline.watcher.objects import Objects
 from fallline.watcher.observed import Observed
 from fallline.watcher.origin import Origin
+from fallline.watcher.own_targets import OwnTargets
 from fallline.watcher.owners import Owners
 from fallline.watcher.pace import Pace
 from fallline.watcher.progress import Draft, Progress
@@ -55,6 +58,8 @@ from fallline.watcher.routine import Routine
 from fallline.watcher.running_statistics import RunningStatistics
 from fallline.watcher.scalers import Scalers
 from fallline.watcher.schedulers import Schedulers
+from fallline.watcher.shard_factors import ShardFactors
+from fallline.watcher.shared_modules import SharedModules
 from fallline.watcher.spikes import Spikes
 from fallline.watcher.steps import Steps
 from fallline.watcher.trail import Trail
@@ -106,7 +111,7 @@ class Session:
         self.hand_updates = hand_updates = HandUpdates(recording.open, progress, draft, fuse.safely)
         self.collectives = collectives = Collectives(recording.open, fuse)
         recording.heartbeat = Heartbeat(
-            progress, collectives, observed, lambda: self.judge.findings
+            progress, collectives, observed, lambda: self.judge.findings, recording.took
         )
         reach = Reach(emitter, objects, window, owners, LossGraph(objects, progress, observed))
         spikes = Spikes(objects, origin, progress, draft, recording)
@@ -116,6 +121,8 @@ class Session:
         loaders = Loaders(emitter, routine, objects, draft, kept, recording, workers)
         decay = Decay(objects, observed)
         statistics = RunningStatistics(progress, observed)
+        shared, tables = SharedModules(objects, observed), FixedTables(objects, observed)
+        self.own_targets = own_targets = OwnTargets(objects, progress, observed)
         forwards = Forwards(
             emitter, routine, objects, window, wrappers, progress, draft, origin, graphs, kept, statistics, fuse
         )  # fmt: skip
@@ -128,8 +135,8 @@ class Session:
         hardware = Hardware(options.check_hardware, origin, progress, recording)
 
         def awaits() -> int | None:
-            """In how many updates one comes that somebody has to see."""
-            awaited = (self.trail.awaits(), hardware.awaits(), measures.awaits(progress.counts))
+            """In how many steps one comes that somebody has to see."""
+            awaited = (self.trail.awaits(), hardware.awaits(), measures.awaits(progress))
             return min((n for n in awaited if n is not None), default=None)
 
         known: dict[int, Known] = {}
@@ -147,6 +154,9 @@ class Session:
             waits.stepped(progress.steps)
             owners.stepped()
             decay.stepped(progress.steps)
+            shared.stepped(progress.steps)
+            tables.stepped(progress.steps)
+            own_targets.stepped(progress.steps)
             kept.stepped()
             self.judge.stepped(progress.steps)
 
@@ -171,8 +181,12 @@ class Session:
             Schedulers(emitter, routine, objects, loaders, recording),
             Loading(observed),
             Modes(emitter, routine, objects, progress, log),
+            CheckpointDraws(progress, observed),
+            shared,
+            tables,
             waits,
             collectives,
+            ShardFactors(objects, progress, draft, by_hand, recording),
         ):
             part.subscribe(taps, fuse)
 
@@ -185,6 +199,7 @@ class Session:
         self.taps.start()
         self.trail.start()
         self.lessons.start(rebind=rebind)
+        self.own_targets.start(self.fuse, rebind=rebind)
         self._engine = Patches(rebind=rebind)
         tap_engine(self._engine)
         os.register_at_fork(after_in_child=self._forked)
@@ -198,6 +213,7 @@ class Session:
         self.taps.stop()
         self.trail.stop()
         self.lessons.stop()
+        self.own_targets.stop()
         self.hand_updates.stop()
 
     def _wake(self, call: StepCall) -> None:
@@ -207,6 +223,7 @@ class Session:
         self.taps.start()
         self.trail.start()
         self.lessons.start(rebind=self.taps.rebind)
+        self.own_targets.start(self.fuse, rebind=self.taps.rebind)
         self._forks.claim()
         if self.trains is not None:
             self.fuse.safely(self.trains)
@@ -221,6 +238,7 @@ class Session:
         self.duty.stop()
         self.taps.stop()
         self.collectives.stop()
+        self.own_targets.stop()
         self._engine.remove()
         safely(self.hand_updates.finish)
         safely(self.owners.look)
@@ -230,7 +248,7 @@ class Session:
         safely(self.trail.finish)
         if self.recorder is not None:
             guard = {
-                "mode": self.guard.asked,
+                "mode": self.options.guard,
                 "skipped": self.guard.skipped,
                 "aside": self.guard.aside,
             }

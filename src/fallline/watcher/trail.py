@@ -57,6 +57,7 @@ class _Seen:
     def __init__(self, name: str) -> None:
         self.name = name
         self.count = 0  # its steps so far
+        self.asked = -1  # those it had made when we were asked for the next look
         self.wake = 0  # the next one to look at
         self.due = 0  # the next one whose parameters are looked at
         self.seconds = inf  # of the fastest look at them: any other may have been interrupted
@@ -86,12 +87,17 @@ class Trail:
         self._data.subscribe(taps, self._guarded)
 
     def awaits(self) -> int | None:
-        """In how many updates the next one comes that has to be seen here."""
+        """In how many steps the next one comes that has to be seen here. An optimizer that has not stepped since is not waited for."""
         if self._off:
             return None
         counts = self._progress.counts
-        seen = self._seen.values()
-        return min((s.wake - counts.get(s.name, 0) for s in seen), default=None)
+        left: list[int] = []
+        for seen in self._seen.values():
+            made = counts.get(seen.name, 0)
+            if made > seen.asked:
+                left.append(self._progress.steps_until(seen.name, seen.wake - made))
+            seen.asked = made
+        return min(left, default=None)
 
     def start(self) -> None:
         """Listen to the data from the first batch on."""

@@ -27,6 +27,7 @@ from fallline.api.values import (
     Unknown,
     Value,
     replace,
+    truth_of,
 )
 from fallline.events import Checkpoint, GradRead
 
@@ -93,12 +94,12 @@ def _made(paper: Paper, call: Call, name: str) -> Tensor:
         first = paper.settled(shape) if shape is not None else None
     if isinstance(first, Sequence) and first.items:
         first = paper.settled(first.items[0])
-    length = first.value if isinstance(first, Const) and isinstance(first.value, int) else None
-    if isinstance(first, Tensor):  # zeros_like
-        length = first.length
-    grad = call.kwargs.get("requires_grad")
-    leaf = isinstance(grad, Const) and bool(grad.value)
-    return Tensor(bool(leaf), length=length, leaf=leaf, numbered=name == "arange")
+    length: int | None = None
+    match first:
+        case Const(int(length)) | Tensor(length=length):  # zeros_like
+            pass
+    leaf = truth_of(call.kwargs.get("requires_grad")) is True
+    return Tensor(leaf, length=length, leaf=leaf, numbered=name == "arange")
 
 
 def _clip_norm(paper: Paper, call: Call) -> Value:
@@ -133,7 +134,8 @@ def _grad_context(on: bool) -> Callable[[Paper, Call], Value]:
 
 def _set_grad(paper: Paper, call: Call) -> Value:
     value = paper.settled(call.arg(0, "mode") or Unknown())
-    on = bool(value.value) if isinstance(value, Const) else enabled_of(paper, value)
+    known = truth_of(value)
+    on = enabled_of(paper, value) if known is None else known
     if isinstance(paper.module.parent(call.node), ast.Expr):
         paper.around.recording = on
     return contexts.grad(on)
@@ -247,8 +249,7 @@ def _autograd_grad(paper: Paper, call: Call) -> Value:
     for earlier, graph in paper.updates.retained:
         if not result.forwards.isdisjoint(graph):
             earlier.second = True  # the graph was kept for this
-    create = call.kwargs.get("create_graph")
-    keep = isinstance(create, Const) and bool(create.value)
+    keep = truth_of(call.kwargs.get("create_graph")) is True
     inside = replace(result, graph=keep, divided=None, reduction=None)
     return Sequence([inside, inside, inside], paper.loops.iteration)
 

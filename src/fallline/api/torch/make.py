@@ -19,6 +19,7 @@ from fallline.api.values import (
     Thing,
     Unknown,
     Value,
+    truth_of,
 )
 from fallline.events import Replace
 from fallline.syntax import Module
@@ -276,7 +277,7 @@ def _length(paper: Paper, thing: Thing, call: Call) -> None:
         and "sampler" not in call.kwargs
         and not call.star
     ):
-        whole = isinstance(drop, Const) and bool(drop.value)
+        whole = truth_of(drop) is True
         thing.facts["length"] = size // per if whole else -(-size // per)
         if not whole and drop is None and size > per and size % per:
             thing.facts["leftover"] = size % per
@@ -292,5 +293,5 @@ def dataset(paper: Paper, call: Call) -> Thing:
 
 def sampler(paper: Paper, call: Call) -> Thing:
     shuffle = call.arg(3, "shuffle")
-    on = True if shuffle is None else bool(shuffle.value) if isinstance(shuffle, Const) else None
+    on = True if shuffle is None else truth_of(shuffle)
     return paper.make("sampler", call.node, type="DistributedSampler", shuffle=on)

@@ -23,11 +23,12 @@ from fallline.api.values import (
     Unknown,
     Value,
     replace,
+    truth_of,
 )
 from fallline.events import Forward, Mode, Replace, ZeroGrad
 from fallline.syntax.age import volatile_works
 from fallline.syntax.classes import find_method
-from fallline.syntax.nodes import walk
+from fallline.syntax.nodes import methods_called
 
 __all__ = ["METHODS", "called", "shaped"]
 
@@ -126,12 +127,7 @@ def _clears_itself(model: Thing) -> bool:
     kept = method[0].notes("clears itself")
     known: bool | None = kept.get(method[1])
     if known is None:
-        known = kept[method[1]] = any(
-            isinstance(n, ast.Call)
-            and isinstance(n.func, ast.Attribute)
-            and n.func.attr == "zero_grad"
-            for n in walk(method[1])
-        )
+        known = kept[method[1]] = "zero_grad" in methods_called(method[1])
     return known
 
 
@@ -233,8 +229,7 @@ def _returns(paper: Paper, model: Thing, call: Call) -> str:
 
 def _train(paper: Paper, model: Thing, call: Call) -> Value:
     mode = paper.settled(call.arg(0, "mode") or Const(True))
-    on = bool(mode.value) if isinstance(mode, Const) else None
-    _set_mode(paper, model, on, call)
+    _set_mode(paper, model, truth_of(mode), call)
     return model
 
 
@@ -354,10 +349,9 @@ def _no_sync(paper: Paper, model: Thing, call: Call) -> Value:
 def _sync_flag(paper: Paper, model: Thing, call: Call) -> Value:
     """FSDP2: set_requires_gradient_sync(flag)."""
     flag = paper.settled(call.arg(0, "requires_gradient_sync") or Const(True))
-    on = bool(flag.value) if isinstance(flag, Const) else True
     model.facts["wrapper"] = "fsdp2"
     paper.around.unsynced = [m for m in paper.around.unsynced if m != model.id] + (
-        [] if on else [model.id]
+        [model.id] if truth_of(flag) is False else []
     )
     return NONE
 

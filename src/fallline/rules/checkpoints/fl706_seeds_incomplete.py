@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
 from fallline.syntax import Module
+from fallline.syntax.nodes import below
 
 _SEEDS = {
     "random.seed": "random",
@@ -165,7 +166,7 @@ def _seeding_function(module: Module, call: ast.Call) -> ast.FunctionDef | None:
         or "worker" in function.name
     ):
         return None
-    return None if any(isinstance(n, ast.Yield) for n in ast.walk(function)) else function
+    return None if bool(below(function, ast.Yield)) else function
 
 
 def _drawn(module: Module) -> dict[str, object]:

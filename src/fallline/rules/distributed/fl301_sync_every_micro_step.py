@@ -12,6 +12,7 @@ from fallline.rule import Rule
 from fallline.rules._reindent import reindented
 from fallline.rules.distributed._specimen import DDP
 from fallline.syntax import Editor, Module
+from fallline.syntax.nodes import below
 
 
 class SyncEveryMicroStep(Rule):
@@ -210,7 +211,7 @@ def _known_before(module: Module, test: ast.expr, inside: list[ast.stmt], last: 
                 late.add(name)
             case ast.Attribute(ctx=ast.Store()):
                 attributes = True
-    reads_attributes = any(isinstance(n, ast.Attribute) for n in ast.walk(test))
+    reads_attributes = bool(below(test, ast.Attribute))
     return names_in(test).isdisjoint(late) and not (attributes and reads_attributes)
 
 

@@ -10,7 +10,7 @@ from fallline.finding import Finding, Severity
 from fallline.location import Location
 from fallline.rule import Rule
 from fallline.rules.distributed._specimen import RANKS
-from fallline.runs.rank import PARTS
+from fallline.runs.rank import PARTS, RankState
 from fallline.show.numbers import seconds_text
 
 __all__ = ["Straggler"]
@@ -31,7 +31,7 @@ class Straggler(Rule):
     what = "One rank takes longer than the others, update after update."
     why = "All ranks meet once per update, so every update takes as long as the slowest rank: the others wait, and their time is lost."
     instead = (
-        "Look at what that rank does in the part that is named: a slower disk or fewer loader workers (data), longer sequences or extra work "
+        "Look at what that rank does in the part and on the line that are named: a slower disk or fewer loader workers (data), longer sequences or extra work "
         "on one rank (forward), a slower or throttled device (forward and backward). Give every rank the same amount of work."
     )
     wrong = (
@@ -43,7 +43,7 @@ class Straggler(Rule):
 class Features(torch.nn.Module):
     def forward(self, inputs):
         if dist.get_rank() == 1:
-            time.sleep(0.02)
+            time.sleep(0.02)  # FL321
         return inputs.tanh()
 
 
@@ -52,7 +52,7 @@ for update in range(60):
     inputs = features(torch.randn(16, 8))
     loss = torch.nn.functional.mse_loss(model(inputs), inputs[:, :1])
     optimizer.zero_grad()
-    loss.backward()  # FL321
+    loss.backward()
     optimizer.step()
 dist.destroy_process_group()
 """,
@@ -80,21 +80,25 @@ dist.destroy_process_group()
             return
         own = {s.rank: _own(s.seconds) for s in states}
         whole = statistics.median(_whole(s.seconds) for s in states)
-        worst = max(
-            (self._excess(own, rank, part), rank, part) for rank in own for part in own[rank]
+        least = max(self.least, self.share * whole)
+        late = sorted(
+            max((self._excess(own, rank, part), rank, part) for part in own[rank]) for rank in own
         )
-        excess, rank, part = worst
-        if excess < max(self.least, self.share * whole):
+        late = [slow for slow in late if slow[0] >= least]
+        if not late:
             return
+        excess, rank, part = late[-1]
+        line = _line(states, rank, excess / whole)
         yield self.finding(
-            self._place(run, rank, part),
-            f"Rank {rank} is {seconds_text(excess)} slower than the other ranks {_PARTS[part]}, in each update of {seconds_text(whole)}, and the "
-            "others wait for it",
+            line or _place(run, rank, part),
+            f"Rank {rank} is {seconds_text(excess)} slower than the other ranks {_PARTS[part]}{_shown(line)}, in each update of {seconds_text(whole)}, "
+            f"and the others wait for it{_too(late)}",
             rank=rank,
             part=part,
             seconds=excess,
             update_seconds=whole,
             threshold=self.share,
+            late=[r for _, r, _ in reversed(late)][:64],
             ranks={str(r): parts.get(part) for r, parts in list(own.items())[:64]},
         )
 
@@ -110,14 +114,52 @@ dist.destroy_process_group()
         )
         return min(in_part, in_all)
 
-    @staticmethod
-    def _place(run: Any, rank: int, part: str) -> Location:
-        track = next((t for t in (*run.of_rank(rank), *run.tracks) if t.rows), None)
-        if track is None:
-            found: Location | None = run.states[rank].at
-        else:
-            found = track.at if part == "step" else track.loss_at
-        return found or Location("", 1)
+
+def _line(states: list[RankState], rank: int, excess: float) -> Location | None:
+    """Where it spends the share of an update that the others do not: None where no line has half of it, or nobody has looked."""
+    spent = {s.rank: {line.at: line.share for line in s.lines} for s in states}
+    others = [lines for other, lines in spent.items() if other != rank and lines]
+    if not others:
+        return None
+    more = {
+        at: share - statistics.median(lines.get(at, 0.0) for lines in others)
+        for at, share in spent[rank].items()
+    }
+    at = max(more, key=lambda at: more[at], default=None)
+    return at if at is not None and more[at] >= excess / 2 else None
+
+
+def _place(run: Any, rank: int, part: str) -> Location:
+    """The line of the loop that the part begins or ends at."""
+    track = next((t for t in (*run.of_rank(rank), *run.tracks) if t.rows), None)
+    if track is None:
+        found: Location | None = run.states[rank].at
+    elif part == "data":
+        found = track.rows[-1].batch_at or track.loss_at
+    else:
+        found = track.at if part == "step" else track.loss_at
+    return found or Location("", 1)
+
+
+def _shown(line: Location | None) -> str:
+    if line is None:
+        return ""
+    return f", most of it at {line}" + (f" in {line.function}()" if line.function else "")
+
+
+def _too(late: list[tuple[float, int, str]]) -> str:
+    """The other ranks that are too slow."""
+    ranks = sorted(rank for _, rank, _ in late[:-1])
+    if not ranks:
+        return ""
+    if len(ranks) > 6:
+        return f" ({len(ranks)} more ranks are slow as well)"
+    named = ", ".join(map(str, ranks))
+    return (
+        f" (rank {named} is slow as well)"
+        if len(ranks) == 1
+        else f" (ranks {named} are slow as well)"
+    )
 
 
 def _own(seconds: dict[str, float]) -> dict[str, float]:

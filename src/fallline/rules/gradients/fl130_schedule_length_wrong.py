@@ -15,6 +15,7 @@ from fallline.location import Location
 from fallline.rule import Rule
 from fallline.rules.gradients._specimens import SETUP
 from fallline.syntax import Editor, Module
+from fallline.syntax.nodes import below, is_name
 
 __all__ = ["ScheduleLengthWrong"]
 
@@ -313,9 +314,7 @@ def _set_before(module: Module, name: ast.expr, call: ast.Call) -> list[ast.expr
 def _pieces(node: ast.AST) -> Iterator[ast.AST]:
     """The nodes of an expression; how what `len()` is asked of was made says nothing about the count."""
     yield node
-    if not (
-        isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "len"
-    ):
+    if not (isinstance(node, ast.Call) and is_name(node.func, "len")):
         for child in ast.iter_child_nodes(node):
             yield from _pieces(child)
 
@@ -338,21 +337,12 @@ def _expanded(module: Module, node: ast.expr) -> list[ast.AST]:
 def _lengths(nodes: list[ast.AST]) -> list[ast.expr]:
     """What `len()` is asked of."""
     return [
-        n.args[0]
-        for n in nodes
-        if isinstance(n, ast.Call)
-        and isinstance(n.func, ast.Name)
-        and n.func.id == "len"
-        and n.args
+        n.args[0] for n in nodes if isinstance(n, ast.Call) and is_name(n.func, "len") and n.args
     ]
 
 
 def _names(nodes: list[ast.AST]) -> str:
-    return " ".join(
-        n.id if isinstance(n, ast.Name) else n.attr
-        for n in nodes
-        if isinstance(n, ast.Name | ast.Attribute)
-    )
+    return " ".join(last_name(n) for n in nodes if isinstance(n, ast.Name | ast.Attribute))
 
 
 def _divides(nodes: list[ast.AST]) -> bool:
@@ -379,24 +369,20 @@ def _is_of(module: Module, step: ast.Call, made: ast.Call) -> bool:
 
 def _at_boundary(module: Module, step: ast.Call) -> bool:
     """Under a test of the window, in which the optimizer steps too, and after a backward that is outside of it."""
-    below: ast.AST = step
+    inner: ast.AST = step
     for up in module.parents(step):
-        if isinstance(up, ast.If) and below in up.body:
+        if isinstance(up, ast.If) and inner in up.body:
             text = module.segment(up.test)
             window = "%" in text and ("accum" in text.lower() or _backward_before(module, up))
-            steps = [
-                n
-                for s in up.body
-                for n in ast.walk(s)
-                if isinstance(n, ast.Call) and last_name(n) in {"step", "backward"}
-            ]
+            calls = [call for s in up.body for call in below(s, ast.Call)]
+            steps = [c for c in calls if last_name(c) in {"step", "backward"}]
             optimizes = [n for n in steps if n is not step and "optim" in module.segment(n).lower()]
             inside = [n for n in steps if last_name(n) == "backward"]
             if window and optimizes and not inside:
                 return True
         if isinstance(up, ast.FunctionDef | ast.AsyncFunctionDef):
             return False
-        below = up
+        inner = up
     return False
 
 
@@ -405,10 +391,10 @@ def _backward_before(module: Module, boundary: ast.If) -> bool:
     block = Editor(module).block_of(boundary)
     before = block[: block.index(boundary)]
     return any(
-        isinstance(n, ast.Call) and last_name(n) == "backward"
+        last_name(call) == "backward"
         for s in before
         if isinstance(s, ast.Expr | ast.With)
-        for n in ast.walk(s)
+        for call in below(s, ast.Call)
     )
 
 

@@ -24,6 +24,11 @@ _LOSSES = (
     *("HuberLoss", "cross_entropy", "CrossEntropyLoss", "kl_div", "KLDivLoss"),
     *("binary_cross_entropy", "BCELoss", "binary_cross_entropy_with_logits", "BCEWithLogitsLoss"),
 )
+_OF_CLASSES = (
+    "cross_entropy",
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+)
 _DISCOUNT = re.compile(r"gamma|discount", re.IGNORECASE)
 _REWARD = re.compile(r"reward|(^|_)(r|rew|rews|costs?)(_|$)", re.IGNORECASE)
 _SAYS_TARGET = re.compile(
@@ -85,11 +90,33 @@ own predictions as targets (pseudo-labels), it agrees with itself instead of lea
                 network=module.segment(call.func),
             )
 
+    def counts(self, entry: dict[str, Any]) -> bool:
+        """Two predictions may be moved towards each other on purpose: then nothing is called a target."""
+        if entry["kind"] == "prediction" and entry["loss"] in _OF_CLASSES:
+            return True
+        if "target" not in entry:
+            return True
+        called = entry["target"]
+        fixed = entry["kind"] == "network" and _FIXED_NETWORK.search(called)
+        return bool(_SAYS_TARGET.search(called) or fixed) and not _GIVEN.search(called)
+
     def says(self, entry: dict[str, Any]) -> str:
-        return (
-            "The target of this loss, a reward plus a discounted value, has a gradient into the same parameters as the prediction, so the loss also moves "
-            "the target towards the prediction. Compute the target under torch.no_grad()"
-        )
+        named = f"`{entry['target']}`, the target of this loss," if entry.get("target") else ""
+        match entry["kind"]:
+            case "prediction":
+                said = f"{named or 'The target of this loss'} is a prediction of the model that is trained and has its graph, so the loss also moves it towards the other prediction"
+            case "network":
+                said = f"{named or 'The target of this loss'} has the graph of a network that an optimizer trains, so the loss also moves that network towards the prediction"
+            case "target network":
+                said = "The target of this loss, a reward plus a discounted value, has the graph of a target network that an optimizer trains, so the loss also moves the target"
+            case _:
+                said = "The target of this loss, a reward plus a discounted value, has a gradient into the same parameters as the prediction, so the loss also moves the target towards the prediction"
+        return f"{said}. Compute the target under torch.no_grad()"
+
+    def weighs(self, entry: dict[str, Any]) -> Severity | None:
+        """By what it is called alone."""
+        by_name = "target" in entry and entry["loss"] not in _OF_CLASSES
+        return Severity.WARNING if by_name or entry["kind"] == "network" else None
 
     wrong = (
         """\

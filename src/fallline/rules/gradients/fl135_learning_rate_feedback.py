@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import groupby, pairwise
+from typing import Any
 
 from fallline.finding import Finding, Severity
 from fallline.flow.calls import last_name, names_in
@@ -118,6 +121,70 @@ def warm_up(optimizer, step, warmup):
         group["lr"] = group["lr"] * (step + 1) / step
 """,
     )
+
+    least_changes = 6
+    fall = 2.0  # times, in all
+
+    def check_series(self, run: Any) -> Iterator[Finding]:
+        for track in run.tracks:
+            rates = [rate for rate, _ in groupby(row.lr for row in track.rows if row.lr)]
+            factors = [now / before for before, now in pairwise(rates)]
+            falls = _falling(factors)
+            total = math.prod(falls)
+            if len(falls) < self.least_changes or total * self.fall > 1 or not _compounds(falls):
+                continue
+            yield self.finding(
+                track.at,
+                f"The learning rate falls from {rates[-1] / total:.3g} to {rates[-1]:.3g} in {len(falls)} changes, and the factor of each follows a schedule itself "
+                f"({falls[0]:.3g}, {falls[1]:.3g}, ... {falls[-1]:.3g}): it is applied to the current rate instead of the first one, so the factors compound. "
+                "Compute it from a constant such as `initial_lr`",
+                changes=len(falls),
+                first=rates[-1] / total,
+                last=rates[-1],
+                optimizer=track.optimizer,
+                rank=track.rank,
+            )
+
+
+# What a factor would be where it is meant for the first rate, as a number that grows evenly with time.
+_SCHEDULES: tuple[Callable[[float], float], ...] = (
+    lambda factor: -math.log(factor),  # 0.95 ** epoch
+    *(
+        (lambda factor, p=p: 1 - factor ** (1 / p)) for p in (0.5, 0.9, 1.0, 2.0)
+    ),  # (1 - epoch / epochs) ** power
+    lambda factor: math.acos(2 * factor - 1),  # half a cosine
+    lambda factor: 1 / factor - 1,  # 1 / (1 + decay * epoch)
+)
+_EXACT = 1e-6
+_STARTS = 3  # epochs are counted from 0 or 1
+
+
+def _falling(factors: list[float]) -> list[float]:
+    """The last of them in a row below 1: a warm-up comes before."""
+    first = max((i + 1 for i, factor in enumerate(factors) if factor >= 1), default=0)
+    return factors[first:]
+
+
+def _compounds(factors: list[float]) -> bool:
+    """Whether the factors themselves are a schedule that begins at 1: those of a rate that follows one are not."""
+    return any(_grows_evenly(list(map(f, factors))) for f in _SCHEDULES) or _in_levels(factors)
+
+
+def _grows_evenly(numbers: list[float]) -> bool:
+    """d, 2d, 3d, ..., or from a later one on."""
+    for start in range(1, _STARTS + 1):
+        step = numbers[-1] / (start + len(numbers) - 1)
+        even = enumerate(numbers, start)
+        if step > 0 and all(abs(number - n * step) <= _EXACT * number for n, number in even):
+            return True
+    return False
+
+
+def _in_levels(factors: list[float]) -> bool:
+    """0.1 several times in a row, then 0.01 several times: `0.1 ** (epoch // 30)`, in every epoch."""
+    levels = [(level, len(list(same))) for level, same in groupby(round(-math.log(f), 9) for f in factors)]  # fmt: skip
+    whole = levels if len(levels) < 3 else levels[:-1]
+    return len(levels) > 1 and min(n for _, n in whole) > 1 and _grows_evenly([v for v, _ in levels])  # fmt: skip
 
 
 def _rates_set(module: Module) -> Iterator[tuple[ast.stmt, ast.expr]]:

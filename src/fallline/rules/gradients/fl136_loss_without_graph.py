@@ -8,15 +8,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from fallline.finding import Finding, Severity
-from fallline.flow.calls import last_name, same
+from fallline.flow.calls import last_name, names_in, same
 from fallline.flow.gradients import takes_no_gradient
 from fallline.flow.losses import differentiated, loss_calls, trained_names
 from fallline.flow.makers import SHAPE_OPS, class_of
 from fallline.flow.modules import function_called
+from fallline.flow.recording import turns_off
 from fallline.flow.values import values_of
 from fallline.rules._observed import Observed
 from fallline.syntax import Module
-from fallline.syntax.nodes import below, walk
+from fallline.syntax.nodes import below, names_read, walk
 
 __all__ = ["LossWithoutGraph"]
 
@@ -265,11 +266,8 @@ def _is_leaf_copy(module: Module, made: ast.Call) -> bool:
     if last_name(made) not in _MAKES_LEAF or wants is None or module.constant(wants) is not True:
         return False
     given = made.args[0] if made.args else None
-    return any(
-        isinstance(n, ast.Call | ast.Name) and not isinstance(module.constant(n), int | float)
-        for n in (ast.walk(given) if given is not None else ())
-        if isinstance(n, ast.expr)
-    )
+    parts = [*below(given, ast.Call), *below(given, ast.Name)] if given is not None else []
+    return any(not isinstance(module.constant(n), int | float) for n in parts)
 
 
 def _requires_grad_set(module: Module, name: str, backward: ast.Call) -> Iterator[ast.stmt]:
@@ -310,7 +308,7 @@ def _whole_otherwise(module: Module, statement: ast.Assign | ast.AugAssign, cut:
     up = module.parent(statement)
     if not isinstance(up, ast.If) or not isinstance(statement, ast.AugAssign):
         return False
-    whole = next((n for n in below(cut, ast.Name)), None)
+    whole = next(iter(below(cut, ast.Name)), None)
     others = up.orelse if statement in up.body else up.body
     return any(
         isinstance(s, ast.AugAssign) and same(s.target, statement.target) and same(s.value, whole)
@@ -326,7 +324,7 @@ def _terms(value: ast.expr) -> Iterator[ast.expr]:
             yield from _terms(left)
             yield from _terms(right)
         case ast.BinOp(left, ast.Mult(), right):
-            yield from (t for side in (left, right) if isinstance(side, ast.Call) for t in (side,))
+            yield from (side for side in (left, right) if isinstance(side, ast.Call))
         case _:
             yield value
 
@@ -336,13 +334,15 @@ def _cut_loss(module: Module, term: ast.expr) -> ast.expr | None:
     up = module.parent(term)
     while isinstance(up, ast.BinOp) and isinstance(up.op, ast.Mult):
         up = module.parent(up)
-    summed = isinstance(up, ast.AugAssign) or (
-        isinstance(up, ast.BinOp) and isinstance(up.op, ast.Add)
-    )
+    match up:
+        case ast.AugAssign() | ast.BinOp(op=ast.Add()):
+            pass
+        case _:
+            return None
     match term:
-        case ast.Call(ast.Attribute(ast.Name(name), method)) if method in _CUTS and summed:
+        case ast.Call(ast.Attribute(ast.Name(name), method)) if method in _CUTS:
             return term if _SAYS_LOSS.search(name) else None
-        case ast.Attribute(ast.Name(name), "data") if summed:
+        case ast.Attribute(ast.Name(name), "data"):
             return term if _SAYS_LOSS.search(name) else None
     return None
 
@@ -403,22 +403,19 @@ def _by_loop(module: Module, binding: ast.AST) -> bool:
 
 def _also_whole(statement: ast.stmt, cut: ast.expr) -> bool:
     """`a - a.detach() + b`: the same value is there with its graph, and only its number is replaced."""
-    base = (
-        cut.func.value if isinstance(cut, ast.Call) and isinstance(cut.func, ast.Attribute) else cut
-    )
-    names = {n.id for n in below(base, ast.Name)}
-    others = [
-        n for n in below(statement, ast.Name) if n.id in names and isinstance(n.ctx, ast.Load)
-    ]
-    return len(others) > len(names) or (
-        isinstance(statement, ast.AugAssign)
-        and bool(names & {t.id for t in below(statement.target, ast.Name)})
-    )
+    match cut:
+        case ast.Call(ast.Attribute(base)):
+            names = names_in(base)
+        case _:
+            names = names_in(cut)
+    if len([n for n in names_read(statement) if n.id in names]) > len(names):
+        return True
+    return isinstance(statement, ast.AugAssign) and bool(names & names_in(statement.target))
 
 
 def _detaches(home: Module, cls: ast.ClassDef, depth: int = 4) -> bool:
     """A class whose own methods, or those of a class it derives from, detach."""
-    if any(isinstance(n, ast.Call) and last_name(n) == "detach" for n in walk(cls)):
+    if any(last_name(n) == "detach" for n in below(cls, ast.Call)):
         return True
     above = (class_of(home, base, home.resolve(base)) for base in cls.bases) if depth else ()
     return any(_detaches(*parent, depth - 1) for parent in above if parent is not None)
@@ -444,7 +441,7 @@ def _fills_with_kernel(module: Module, function: ast.FunctionDef) -> bool:
                 given |= {a.id for a in node.args if isinstance(a, ast.Name)}
             case ast.Return(ast.Name(name)):
                 back.add(name)
-            case ast.With(items) if any(last_name(i.context_expr) == "no_grad" for i in items):
+            case ast.With() if turns_off(node):
                 return False
     arguments = {a.arg for a in function.args.args}
     return bool(made & given & back) and bool(arguments & given)

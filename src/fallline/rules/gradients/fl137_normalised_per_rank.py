@@ -12,7 +12,7 @@ from fallline.flow.losses import trained_names
 from fallline.flow.values import values_of
 from fallline.rule import Rule
 from fallline.syntax import Module
-from fallline.syntax.nodes import below, is_name, walk
+from fallline.syntax.nodes import below, is_name
 
 __all__ = ["NormalisedPerRank"]
 
@@ -223,7 +223,7 @@ def _is_ranks(module: Module, node: ast.expr) -> bool:
 
 
 def _mentions_ranks(module: Module, node: ast.expr) -> bool:
-    return any(isinstance(n, ast.expr) and _is_ranks(module, n) for n in ast.walk(node))
+    return any(_is_ranks(module, n) for n in below(node, ast.expr))
 
 
 def _was_reduced(module: Module, statement: ast.stmt, name: str) -> bool:
@@ -279,5 +279,5 @@ def _reduced_gradients(module: Module) -> Iterator[ast.Call]:
 
 def _divides_loss(module: Module) -> bool:
     return any(_LOSS.search(_target(s) or "") for s, _ in _divided(module)) or any(
-        isinstance(n, ast.keyword) and n.arg == "reduction" for n in walk(module.tree)
+        n.arg == "reduction" for n in below(module.tree, ast.keyword)
     )

@@ -12,6 +12,7 @@ from fallline.finding import Finding, Fix, Severity
 from fallline.location import Location
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
+from fallline.syntax.nodes import below, methods_called
 
 _EVALUATES = re.compile(
     r"eval|val|test|infer|predict|generate|sampl|accuracy|score|metric", re.IGNORECASE
@@ -341,14 +342,11 @@ def _builds_for_nothing(forward: Forward) -> bool:
 
 
 def _trains(tree: ast.AST) -> bool:
-    return any(isinstance(n, ast.Attribute) and n.attr in _TRAINS for n in ast.walk(tree))
+    return any(n.attr in _TRAINS for n in below(tree, ast.Attribute))
 
 
 def _evaluates(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    return _EVALUATES.search(function.name) is not None or any(
-        isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and n.func.attr == "eval"
-        for n in ast.walk(function)
-    )
+    return _EVALUATES.search(function.name) is not None or "eval" in methods_called(function)
 
 
 def _evaluation_loop(module: Module, statement: ast.stmt) -> ast.stmt | None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import Any
 
 from fallline.finding import Finding, Fix, Severity
 from fallline.flow.calls import of_self
 from fallline.flow.modules import module_class
-from fallline.rule import Rule
+from fallline.rules._observed import Observed
 from fallline.syntax import Editor, Module
 from fallline.syntax.nodes import below, methods_of
 
@@ -19,7 +20,7 @@ _OPTION = "preserve_rng_state"
 _DEPTH = 3
 
 
-class CheckpointRngDropped(Rule):
+class CheckpointRngDropped(Observed):
     code = "FL407"
     name = "checkpoint-rng-dropped"
     severity = Severity.ERROR
@@ -42,6 +43,12 @@ class CheckpointRngDropped(Rule):
                     "This block has dropout and is recomputed without the random state of its first run, so backward uses a different dropout mask and "
                     "the gradients are wrong. Remove preserve_rng_state=False.",
                 )
+
+    def says(self, entry: dict[str, Any]) -> str:
+        return (
+            "This checkpointed block draws random numbers (dropout) and is recomputed without the random state of its first run, so backward uses "
+            "a different dropout mask and the gradients are wrong. Remove preserve_rng_state=False"
+        )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
         call = module.call_at(finding.at)

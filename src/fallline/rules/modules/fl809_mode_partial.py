@@ -12,11 +12,12 @@ from fallline.flow.calls import last_name
 from fallline.flow.evaluations import never_in_eval_mode
 from fallline.flow.modes import class_has_mode
 from fallline.flow.modules import module_class
+from fallline.flow.recording import turns_off
 from fallline.flow.values import values_of
 from fallline.location import Location
 from fallline.rule import Rule
 from fallline.syntax import Module
-from fallline.syntax.nodes import below, methods_of, walk
+from fallline.syntax.nodes import below, methods_of
 
 __all__ = ["ModePartial"]
 
@@ -107,10 +108,10 @@ towards the validation data. A target network in train mode gives noisy targets.
             methods = methods_of(cls)
             if not any(re.match(r"_?(update|train)", m.name) for m in methods):
                 continue
-            if any(isinstance(n, ast.Attribute) and n.attr in _MODES for n in walk(cls)):
+            if any(n.attr in _MODES for n in below(cls, ast.Attribute)):
                 continue
             for method in methods:
-                if _OLD.match(method.name) and _without_gradient(module, method):
+                if _OLD.match(method.name) and _without_gradient(method):
                     yield self.finding(
                         module.location(_first_statement(method)),
                         f"`{method.name}` never puts the model into eval mode: if it has dropout, these values differ from those of the same weights a moment later, "
@@ -238,14 +239,9 @@ print(validate(model, loader))
     )
 
 
-def _without_gradient(module: Module, method: ast.FunctionDef) -> bool:
+def _without_gradient(method: ast.FunctionDef) -> bool:
     """Under torch.no_grad, as a decorator or inside."""
-    asked = [*method.decorator_list]
-    asked += [i.context_expr for n in below(method, ast.With) for i in n.items]
-    return any(
-        last_name(a.func if isinstance(a, ast.Call) else a) in {"no_grad", "inference_mode"}
-        for a in asked
-    )
+    return any(map(turns_off, (method, *below(method, ast.With))))
 
 
 def _first_statement(method: ast.FunctionDef) -> ast.stmt:

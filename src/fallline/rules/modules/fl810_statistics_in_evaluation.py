@@ -90,9 +90,7 @@ Update statistics only under `if self.training:`, and copy buffers with the para
             if not module.is_module_class(cls):
                 continue
             buffers = set(_buffers(module, cls))
-            if not buffers or any(
-                isinstance(n, ast.Attribute) and n.attr == "training" for n in walk(cls)
-            ):
+            if not buffers or any(n.attr == "training" for n in below(cls, ast.Attribute)):
                 continue
             for method in cls.body:
                 if isinstance(method, ast.FunctionDef) and method.name == "forward":
@@ -237,7 +235,7 @@ def _called_beside(module: Module, parameters: ast.Call) -> bool:
             continue
         if re.search(rf"self\.{name}\.eval\(", module.source.text):
             continue
-        if any(isinstance(n, ast.Call) and of_self(n.func) == name for n in walk(cls)):
+        if any(of_self(n.func) == name for n in below(cls, ast.Call)):
             return True
     return False
 
@@ -290,7 +288,7 @@ def _moves(node: ast.AST, buffers: set[str]) -> bool:
             return of_self(target) in buffers
         case ast.Assign([target], value) if of_self(target) in buffers:
             # `self.running_mean = self.running_mean.half()` is a cast
-            mixed = any(isinstance(n, ast.BinOp) for n in ast.walk(value))
+            mixed = bool(below(value, ast.BinOp))
             return mixed and any(of_self(n) == of_self(target) for n in ast.walk(value))
     return False
 
@@ -298,11 +296,7 @@ def _moves(node: ast.AST, buffers: set[str]) -> bool:
 def _uses(method: ast.FunctionDef, buffers: set[str]) -> bool:
     """The output depends on a statistic: it is read outside the statements that move it."""
     moving = {n for s in walk(method) if _moves(s, buffers) for n in ast.walk(s)}
-    return any(
-        of_self(n) in buffers
-        for n in walk(method)
-        if isinstance(n, ast.Attribute) and n not in moving
-    )
+    return any(of_self(n) in buffers for n in below(method, ast.Attribute) if n not in moving)
 
 
 def _chosen(method: ast.FunctionDef) -> bool:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from fallline.finding import Finding, Fix, Severity
 from fallline.flow.calls import last_name, same
 from fallline.flow.modules import annotates_module, construction, has_state
-from fallline.rule import Rule
+from fallline.rules._observed import Observed
 from fallline.syntax import Editor, Module
 from fallline.syntax.nodes import below, is_name
 
@@ -23,7 +24,7 @@ _SHARED_ON_PURPOSE = re.compile(
 )
 
 
-class ModuleShared(Rule):
+class ModuleShared(Observed):
     code = "FL811"
     name = "module-shared"
     severity = Severity.WARNING
@@ -49,6 +50,16 @@ class ModuleShared(Rule):
                     "The same layer object fills every place of this list, so all of them share one set of weights. "
                     "Build a new layer for each: `[... for _ in range(n)]`.",
                 )
+
+    def counts(self, entry: dict[str, Any]) -> bool:
+        return not _SHARED_ON_PURPOSE.search(entry["called"])
+
+    def says(self, entry: dict[str, Any]) -> str:
+        held = f"the `{entry['called']}` of" if entry["called"] else ""
+        return (
+            f"One {entry['layer']} is {held or 'at'} all {entry['places']} places of this list, and the optimizer trains it: they share one set of weights. "
+            "Build a new layer for each place, or copy it with copy.deepcopy()"
+        )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
         for node, layer in _repeated(module):
@@ -208,5 +219,5 @@ def _built_apart(module: Module, choice: ast.If, shared: ast.stmt) -> bool:
         for statement in other:
             match statement, shared:
                 case ast.Assign([there], made), ast.Assign([here]) if same(there, here):
-                    return any(isinstance(n, ast.ListComp) for n in ast.walk(made))
+                    return bool(below(made, ast.ListComp))
     return False

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from fallline.finding import Finding, Severity
 from fallline.flow.calls import last_name, of_self
-from fallline.rule import Rule
+from fallline.rules._observed import Observed
 from fallline.syntax import Module
 from fallline.syntax.nodes import below
 
@@ -22,7 +23,7 @@ _FIXED_TABLE = re.compile(
 _PARAMETER = frozenset({"torch.nn.Parameter", "torch.nn.parameter.Parameter"})
 
 
-class ConstantTrained(Rule):
+class ConstantTrained(Observed):
     code = "FL812"
     name = "constant-trained"
     severity = Severity.WARNING
@@ -107,6 +108,16 @@ class Patches(nn.Module):
                     # a table can also be where a learned embedding begins
                     severity=None if _SAYS_FIXED.search(module.segment(cls)) else Severity.INFO,
                 )
+
+    def says(self, entry: dict[str, Any]) -> str:
+        return (
+            f"`{entry['parameter']}` begins as a table of sines and cosines and is trained: the optimizer changes it with every update. If it is meant to "
+            "stay, register it as a buffer, or pass `requires_grad=False`"
+        )
+
+    def weighs(self, entry: dict[str, Any]) -> Severity | None:
+        """A table can also be where a learned embedding begins."""
+        return None if _SAYS_FIXED.search(entry["says"]) else Severity.INFO
 
 
 def _filled(module: Module) -> Iterator[tuple[ast.stmt, str]]:

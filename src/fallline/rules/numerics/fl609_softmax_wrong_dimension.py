@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import Any
 
 from fallline.finding import Edit, Finding, Fix, Severity
 from fallline.flow.calls import last_name, operand
@@ -11,7 +12,7 @@ from fallline.flow.losses import loss_calls
 from fallline.flow.makers import Made, made_by
 from fallline.flow.mixing import weighted_sums
 from fallline.flow.values import values_of
-from fallline.rule import Rule
+from fallline.rules._observed import Observed
 from fallline.syntax import Editor, Module
 
 _SOFTMAX = frozenset({"softmax", "log_softmax"})
@@ -21,7 +22,7 @@ _LOSSES = ("nll_loss", "NLLLoss")
 _IMPLICIT = ("torch.nn.functional.softmax", "torch.nn.functional.log_softmax")
 
 
-class SoftmaxWrongDimension(Rule):
+class SoftmaxWrongDimension(Observed):
     code = "FL609"
     name = "softmax-wrong-dimension"
     severity = Severity.WARNING
@@ -121,6 +122,12 @@ print(torch.softmax(state, dim=0).argmax())
                 "This softmax names no dimension, and for a tensor with three PyTorch takes the first one, the batch: samples compete with each other. "
                 "Write the dimension of the classes: `dim=-1`",
             )
+
+    def says(self, entry: dict[str, Any]) -> str:
+        return (
+            f"This loss reads a softmax of shape {entry['shape']} along dimension {entry['dimension']}, but the softmax runs over dimension {entry['over']}, "
+            f"so the values that should compete with each other do not sum to 1. Use `dim={entry['dimension']}`"
+        )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
         call = module.call_at(finding.at)

@@ -11,6 +11,7 @@ from fallline.flow.calls import last_name
 from fallline.rule import Rule
 from fallline.rules.precision._specimen import AMP
 from fallline.syntax import Editor, Module
+from fallline.syntax.nodes import below
 
 _CLIPS = frozenset({"clip_grad_norm_", "clip_grad_norm", "clip_grad_value_"})
 
@@ -321,7 +322,7 @@ def _around(module: Module, node: ast.AST) -> list[ast.stmt]:
 
 def _is_plain(test: ast.expr) -> bool:
     """A test that can be asked twice: names and attributes, compared or negated."""
-    return not any(isinstance(n, ast.Call | ast.Await | ast.NamedExpr) for n in ast.walk(test))
+    return not bool(below(test, ast.Call, ast.Await, ast.NamedExpr))
 
 
 def _harm(optimizer: str) -> str:

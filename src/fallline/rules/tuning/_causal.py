@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from fallline.flow.calls import last_name
+from fallline.flow.calls import chained_on
 from fallline.syntax import Module
 
 __all__ = ["causal_calls", "plain", "same", "slice_of"]
@@ -52,20 +52,10 @@ def slice_of(module: Module, node: ast.expr) -> tuple[ast.expr, str] | None:
 
 def plain(module: Module, node: ast.expr) -> ast.expr:
     """A tensor without the calls that only change its shape or type."""
-    here = node
-    while (
-        isinstance(here, ast.Call)
-        and isinstance(here.func, ast.Attribute)
-        and last_name(here) in _RESHAPES
-    ):
-        here = here.func.value
+    here = chained_on(node, _RESHAPES)
     if isinstance(here, ast.Name):
         value = module.value(here)
-        if (
-            isinstance(value, ast.Call)
-            and isinstance(value.func, ast.Attribute)
-            and last_name(value) in _RESHAPES
-        ):
+        if chained_on(value, _RESHAPES) is not value:
             return plain(module, value)
     return here
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fallline.finding import Finding, Severity
-from fallline.flow.calls import last_name
+from fallline.flow.calls import chained_on, last_name
 from fallline.flow.rollouts import collected_without_graph
 from fallline.rules._observed import Observed
 from fallline.syntax import Module
@@ -136,7 +136,5 @@ def _weight(node: ast.expr) -> bool:
 
 
 def _advantage(node: ast.expr) -> bool:
-    inner = node
-    while isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute):
-        inner = inner.func.value
+    inner = chained_on(node)
     return isinstance(inner, ast.Name) and _ADVANTAGE.match(inner.id) is not None

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fallline.finding import Finding, Severity
-from fallline.flow.calls import of_self
+from fallline.flow.recording import under_no_grad
 from fallline.rules._observed import Observed
 from fallline.syntax import Module
 
@@ -124,45 +124,35 @@ _ADVANTAGE = re.compile(r"^(adv|advantages?|td_error|delta)$", re.IGNORECASE)
 def _is_log_prob(module: Module, node: ast.expr) -> bool:
     """`dist.log_prob(actions)`, directly or by name."""
     made = module.value(node)
-    return (
-        isinstance(made, ast.Call)
-        and isinstance(made.func, ast.Attribute)
-        and made.func.attr == "log_prob"
-    )
+    match made:
+        case ast.Call(ast.Attribute(attr="log_prob")):
+            return True
+    return False
 
 
 def _has_graph(module: Module, name: ast.Name) -> bool:
     """An advantage that is the difference of something and a critic's answer, made with gradients on."""
-    made = module.value(name)
-    if (
-        not _ADVANTAGE.match(name.id)
-        or not isinstance(made, ast.BinOp)
-        or not isinstance(made.op, ast.Sub)
-    ):
-        return False
-    if any(
-        isinstance(up, ast.With) and "no_grad" in ast.unparse(up.items[0])
-        for up in module.parents(made)
-    ):
-        return False
-    return any(_answers(module, side) for side in (made.left, made.right))
+    match module.value(name):
+        case ast.BinOp(left, ast.Sub(), right) as made if _ADVANTAGE.match(name.id):
+            answers = _answers(module, left) or _answers(module, right)
+            return answers and not under_no_grad(module, made)
+    return False
 
 
 def _answers(module: Module, node: ast.expr) -> bool:
     """What a critic says, without a detach on the way."""
     here = module.value(node)
-    while isinstance(here, ast.Subscript | ast.Attribute) or (
-        isinstance(here, ast.Call) and isinstance(here.func, ast.Attribute)
-    ):
-        if isinstance(here, ast.Call):
-            if here.func.attr in ("detach", "item") or of_self(here.func) is not None:  # type: ignore[attr-defined]
+    for _ in range(_CHAINED):
+        match here:
+            case ast.Call(ast.Name(name)) | ast.Call(ast.Attribute(ast.Name("self"), name)):
+                return bool(_CRITIC.search(name))
+            case ast.Subscript(whole):
+                here = module.value(whole)
+            case ast.Call(ast.Attribute(whole, method)) if method not in {"detach", "item"}:
+                here = whole
+            case _:
                 break
-            here = here.func.value  # type: ignore[attr-defined]
-        elif isinstance(here, ast.Attribute):
-            break
-        else:
-            here = module.value(here.value)
-    match here:
-        case ast.Call(ast.Name(name)) | ast.Call(ast.Attribute(ast.Name("self"), name)):
-            return bool(_CRITIC.search(name))
     return False
+
+
+_CHAINED = 16  # calls and items in a row

@@ -12,7 +12,7 @@ from fallline.flow.calls import last_name
 from fallline.flow.values import values_of
 from fallline.rules._observed import Observed
 from fallline.syntax import Module
-from fallline.syntax.nodes import walk
+from fallline.syntax.nodes import below
 
 __all__ = ["SamplesRepeated"]
 
@@ -141,10 +141,7 @@ def _yields_all(module: Module, cls: ast.ClassDef) -> bool:
     """It defines `__iter__`, and nothing in it can differ from worker to worker."""
     if not any(isinstance(n, ast.FunctionDef) and n.name == "__iter__" for n in cls.body):
         return False
-    names = (
-        n.id if isinstance(n, ast.Name) else n.attr if isinstance(n, ast.Attribute) else n.arg
-        for n in walk(cls)
-        if isinstance(n, ast.Name | ast.Attribute | ast.arg)
-    )
+    names = [last_name(n) for n in below(cls, ast.Name, ast.Attribute)]
+    names += [a.arg for a in below(cls, ast.arg)]
     bases = {last_name(b) for b in cls.bases}
     return bases == {"IterableDataset"} and not any(_DIVIDES.search(name) for name in names)

@@ -11,6 +11,7 @@ from fallline.flow.calls import last_name, same
 from fallline.flow.values import values_of
 from fallline.rule import Rule
 from fallline.syntax import Module
+from fallline.syntax.nodes import below
 
 __all__ = ["MeanOfBatchMeans"]
 
@@ -162,9 +163,7 @@ def _evaluates(module: Module, loop: ast.For) -> bool:
     named = _EVALUATES.search(getattr(function, "name", "")) or _EVALUATES.search(
         module.segment(loop.iter)
     )
-    trains = any(
-        isinstance(n, ast.Attribute) and n.attr in {"backward", "zero_grad"} for n in ast.walk(loop)
-    )
+    trains = any(n.attr in {"backward", "zero_grad"} for n in below(loop, ast.Attribute))
     return bool(named) and not trains
 
 
