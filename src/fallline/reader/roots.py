@@ -199,12 +199,10 @@ def _again(
 
 def _has_epochs(node: ast.AST) -> bool:
     """`for epoch in range(epochs)` around another loop: a whole training, which nobody calls again to continue it."""
-    for loop in walk(node):
-        if isinstance(loop, ast.For) and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            header = ast.unparse(loop.target) + " " + ast.unparse(loop.iter)
-            inner = (n for s in loop.body for n in walk(s))
-            if "epoch" in header.lower() and any(isinstance(n, ast.For) for n in inner):
-                return True
+    for loop in below(node, ast.For) if isinstance(node, Definition) else ():
+        header = ast.unparse(loop.target) + " " + ast.unparse(loop.iter)
+        if "epoch" in header.lower() and any(below(s, ast.For) for s in loop.body):
+            return True
     return False
 
 
