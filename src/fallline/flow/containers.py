@@ -58,6 +58,11 @@ class Kept:
             if of_self(node) == self.name:
                 yield node, self.module.parent(node)
 
+    def used_later(self) -> bool:
+        """Whether a method other than the constructor reads it."""
+        homes = (self.module.function(n) for n, _ in self.uses() if isinstance(n.ctx, ast.Load))
+        return any(home is not None and home.name != "__init__" for home in homes)
+
 
 def kept_layers(module: Module) -> Iterator[Kept]:
     """The plain lists and dicts of layers that no one registers."""

@@ -37,7 +37,7 @@ _RESUME = re.compile(r"resume", re.IGNORECASE)
 class ResumeIncomplete(Rule):
     code = "FL702"
     name = "resume-incomplete"
-    severity = Severity.ERROR
+    severity = Severity.WARNING
     what = "A resume restores only part of what the checkpoint holds: the optimizer, scheduler, scaler or step was saved and is not loaded."
     why = (
         "Training continues with a fresh optimizer (its momentum and step count are gone), with a schedule that starts again, or from epoch 0. Nothing fails; the loss "
@@ -245,7 +245,6 @@ def train(model, optimizer, loader, epochs, resume, weights):
                 module.location(load),
                 f"`{name}` is handed to this function and not restored in it, so training continues with fresh state. "
                 f"Call `{name}.load_state_dict(...)` too.",
-                severity=Severity.WARNING,
             )
         resumed = [
             loaded
@@ -295,7 +294,6 @@ def train(model, optimizer, loader, epochs, resume, weights):
                     loaded.module.location(loaded.call),
                     f"This resume does not restore {', '.join(map(repr, best))}, which the checkpoint holds, so the first epoch after it counts as the best "
                     "and replaces a better model. Load it too.",
-                    severity=Severity.WARNING,
                     related={"save": saved.module.location(saved.call)},
                 )
 
@@ -305,17 +303,18 @@ def train(model, optimizer, loader, epochs, resume, weights):
             yield self.finding(
                 module.location(call),
                 "state_dict() returns a new dict, so updating it leaves the parameters as they were and what was loaded is lost. Call load_state_dict() with it.",
+                severity=Severity.ERROR,
             )
         for call, role in not_handed_over(module):
             yield self.finding(
                 module.location(call),
                 f"This resume is given the optimizer but not the {role}, which it could restore too, so the {role} starts again. Hand it over.",
-                severity=Severity.WARNING,
             )
         for statement, name in replaced_by_its_state(module):
             yield self.finding(
                 module.location(statement),
                 f"`{name}` is replaced by the dict that its state_dict() was saved as, so there is no {name} to train any more. Call `load_state_dict` with it.",
+                severity=Severity.ERROR,
             )
 
     def _check_handed(self, module: Module, resumed: list[Loaded]) -> Iterator[Finding]:

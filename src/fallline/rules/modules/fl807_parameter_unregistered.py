@@ -12,6 +12,7 @@ from fallline.rule import Rule
 from fallline.syntax import Editor, Module
 from fallline.syntax.nodes import methods_of, walk
 
+_PLAIN = "a plain tensor with requires_grad"
 _FACTORIES = frozenset(
     f"torch.{f}"
     for f in [
@@ -44,7 +45,7 @@ _BUILDERS = re.compile(r"__init__$|^_?(init|reset|build|setup|make|create)")
 class ParameterUnregistered(Rule):
     code = "FL807"
     name = "parameter-unregistered"
-    severity = Severity.ERROR
+    severity = Severity.WARNING
     what = "A module keeps a trainable tensor as a plain attribute instead of an `nn.Parameter`."
     why = (
         "Only `nn.Parameter` is registered. A plain tensor with `requires_grad=True`, or the result of `nn.Parameter(...).cuda()` (which is a "
@@ -191,9 +192,7 @@ optimizer = torch.optim.SGD(groups[1:], lr=0.1)
         cls = module.class_(statement)
         values = module.attribute_values(cls, held.attr) if cls is not None else []
         if values and all(_is_fresh(module, v) for v in values):
-            yield from self._check(
-                module, statement, held.attr, "a plain tensor with requires_grad"
-            )
+            yield from self._check(module, statement, held.attr, _PLAIN)
 
     def _check(
         self, module: Module, statement: ast.stmt, name: str, how: str | None
@@ -207,6 +206,8 @@ optimizer = torch.optim.SGD(groups[1:], lr=0.1)
         yield self.finding(
             module.location(statement),
             f"`self.{name}` is {how}, so it is not in `parameters()` and is never trained, moved or saved. Assign an `nn.Parameter`.",
+            # a plain tensor may be somebody else's to train; what was a Parameter was meant to be one
+            severity=None if how == _PLAIN else Severity.ERROR,
         )
 
     def _in_builder(self, module: Module, statement: ast.stmt) -> bool:
@@ -246,10 +247,10 @@ def _unregistered(module: Module, value: ast.expr) -> str | None:
             made = _is_parameter(module, left) or _is_parameter(module, right)
             return "the result of an operation on a Parameter, not a Parameter" if made else None
         case ast.Call(func) if module.resolve(func) in _FACTORIES | {"torch.autograd.Variable"}:
-            return "a plain tensor with requires_grad" if _asks_for_grad(module, value) else None
+            return _PLAIN if _asks_for_grad(module, value) else None
         case ast.Call(ast.Attribute(inner, "requires_grad_"), given) if _is_fresh(module, inner):
             on = not given or module.constant(given[0]) is True
-            return "a plain tensor with requires_grad" if on else None
+            return _PLAIN if on else None
         case ast.Call(ast.Attribute(ast.Call() as inner, move)) if move in _MOVES:
             # .float() gives a float32 Parameter back as it is
             if _is_parameter(module, inner) and move != "float":

@@ -15,7 +15,6 @@ from fallline.syntax.nodes import below, walk
 
 __all__ = ["StatisticsInEvaluation"]
 
-_BATCH_NORM = re.compile(r"batch_?norm|resnet|efficientnet|convnet|unet|mobilenet|densenet", re.I)
 _STATISTIC = re.compile(
     r"running_|(^|_)ema(_|$)|moving_|(^|_)(mean|var|std|avg|average)(_|$)|cluster_size|embed_avg|num_batches",
     re.IGNORECASE,
@@ -121,8 +120,8 @@ Update statistics only under `if self.training:`, and copy buffers with the para
                     module.location(loop),
                     "Only the parameters are averaged: the running mean and variance of BatchNorm stay as they were in the copy. Copy the buffers too: "
                     "`for kept, now in zip(average.buffers(), model.buffers()): kept.copy_(now)`",
-                    # a transformer has no running statistics
-                    severity=None if _BATCH_NORM.search(module.source.text) else Severity.INFO,
+                    # a transformer has no running statistics, and a copy that runs in train mode has its own
+                    severity=Severity.INFO,
                 )
 
     def says(self, entry: dict[str, Any]) -> str:
