@@ -157,7 +157,9 @@ def _trains(module: Module, loop: ast.For | ast.While) -> bool:
     match loop:
         case ast.For(iter=ast.List() | ast.Tuple()):
             return False
-    return any(module.enclosing(c, ast.For, ast.While) is loop for c in _backwards(loop))
+    # a closure that is made here runs in some other loop
+    inside = (module.enclosing(c, ast.For, ast.While, ast.FunctionDef) for c in _backwards(loop))
+    return any(up is loop for up in inside)
 
 
 def _is_epoch(module: Module, loop: ast.For | ast.While) -> bool:

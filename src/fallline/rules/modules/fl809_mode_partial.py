@@ -10,6 +10,7 @@ from fallline.events import Backward, Batch, Forward, Mode, Step, Trace
 from fallline.finding import Finding, Severity
 from fallline.flow.calls import last_name
 from fallline.flow.evaluations import never_in_eval_mode
+from fallline.flow.inference import run_in_train_mode
 from fallline.flow.modes import class_has_mode
 from fallline.flow.modules import module_class
 from fallline.flow.recording import turns_off
@@ -53,7 +54,7 @@ towards the validation data. A target network in train mode gives noisy targets.
     references = (
         "https://docs.pytorch.org/docs/stable/notes/autograd.html#evaluation-mode-nn-module-eval",
     )
-    tokens = (b"eval", b"valid", b"test", b"target", b"compute_")
+    tokens = (b"eval", b"valid", b"test", b"target", b"compute_", b"load_state_dict")
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         """Evaluations of a model that is trained in the same execution, in train mode."""
@@ -94,6 +95,13 @@ towards the validation data. A target network in train mode gives noisy targets.
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         yield from self._targets(module)
         yield from self._old_probabilities(module)
+        for call in run_in_train_mode(module):
+            yield self.finding(
+                module.location(call),
+                "The loaded model runs in train mode: dropout is on, and BatchNorm uses the statistics of this batch, so the result is not that of the trained model."
+                " Call eval() after loading the weights",
+                severity=Severity.WARNING,
+            )
         for loop, sure in never_in_eval_mode(module):
             yield self.finding(
                 module.location(loop),

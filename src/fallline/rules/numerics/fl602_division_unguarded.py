@@ -12,6 +12,7 @@ from fallline.flow.algebra import DEAD_BRANCH, Range
 from fallline.flow.calls import last_name, operand, operations, receiver
 from fallline.flow.losses import LOSS_TOKENS, guarded, in_loss, unguarded
 from fallline.flow.ranges import range_of
+from fallline.flow.selections import means_of_selected
 from fallline.flow.unused import nobody_uses
 from fallline.flow.values import values_of
 from fallline.rule import Rule
@@ -269,6 +270,14 @@ Contrast()(torch.randn(4, 2, requires_grad=True), torch.randn(4, 2)).backward()
                 else Severity.INFO,
             )
 
+        for mean, mask in means_of_selected(module):
+            text = module.segment(mask)
+            yield self.finding(
+                module.location(mean),
+                f"The loss is a mean over what `{text}` selects, which is NaN when it selects nothing. Sum instead, and divide by a count of at least 1",
+                severity=Severity.WARNING if _PREDICTED.search(text) else Severity.INFO,
+            )
+
     def fix(self, finding: Finding, module: Module) -> Fix | None:
         edits = []
         for division, below, found in _reported(module):
@@ -323,6 +332,8 @@ def _by_other_evidence(module: Module, division: ast.expr, below: ast.expr) -> R
         and _bounded(module, below)
     ):
         return Range(0.0, math.inf, f"`{below.id}`, which is bounded elsewhere in this function")
+    if _is_norm(module, below) and not guarded(module, below):
+        return Range(0.0, math.inf, "norm")
     up = module.parent(division)
     made = values_of(module).origin(below)
     padded = isinstance(made, ast.BinOp) and isinstance(made.op, ast.Add)  # h + eps
@@ -331,6 +342,14 @@ def _by_other_evidence(module: Module, division: ast.expr, below: ast.expr) -> R
         if found is not None and found.source == "difference" and not guarded(module, below):
             return Range(0.0, 0.0, "a difference inside atan; `torch.atan2` takes both")
     return None
+
+
+def _is_norm(module: Module, below: ast.expr) -> bool:
+    """The length of a vector, which is 0 for a vector of zeros: `x / x.norm(dim=-1, keepdim=True)`."""
+    made = values_of(module).origin(below)
+    if not isinstance(made, ast.Call) or last_name(made) not in {"norm", "vector_norm"}:
+        return False
+    return (module.resolve(made.func) or "torch.").startswith("torch.")
 
 
 def _is_setting(module: Module, name: ast.Name) -> bool:

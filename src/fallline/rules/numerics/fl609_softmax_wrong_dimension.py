@@ -8,6 +8,7 @@ from typing import Any
 
 from fallline.finding import Edit, Finding, Fix, Severity
 from fallline.flow.calls import last_name, operand
+from fallline.flow.competing import over_one_value, over_the_samples
 from fallline.flow.losses import loss_calls
 from fallline.flow.makers import Made, made_by
 from fallline.flow.mixing import weighted_sums
@@ -121,6 +122,20 @@ print(torch.softmax(state, dim=0).argmax())
                 module.location(call),
                 "This softmax names no dimension, and for a tensor with three PyTorch takes the first one, the batch: samples compete with each other. "
                 "Write the dimension of the classes: `dim=-1`",
+            )
+
+        for call in over_one_value(module):
+            yield self.finding(
+                module.location(call),
+                "This softmax runs over a dimension of one value, so its result is always 1 and no gradient passes. "
+                "Name the dimension whose values compete, or use a sigmoid for a single score",
+            )
+        for call in over_the_samples(module):
+            yield self.finding(
+                module.location(call),
+                "This softmax runs over dimension 0 of what a linear layer gives. If the model gets batches, that is the batch: samples compete with "
+                "each other instead of the classes of each. Use `dim=-1`",
+                severity=Severity.INFO,
             )
 
     def says(self, entry: dict[str, Any]) -> str:

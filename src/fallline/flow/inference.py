@@ -1,0 +1,195 @@
+"""Code that loads trained weights into a model it makes and runs it, and never leaves train mode."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import TypeAlias
+
+from fallline.flow.calls import last_name
+from fallline.flow.modes import class_has_mode
+from fallline.flow.modules import function_called, module_class
+from fallline.flow.values import values_of
+from fallline.syntax import Module
+from fallline.syntax.nodes import walk
+
+__all__ = ["run_in_train_mode"]
+
+Place: TypeAlias = ast.FunctionDef | ast.ClassDef | ast.Module
+
+# Somebody chooses a mode, or trains: then the weights are loaded to go on from, not to be used.
+_CHOOSES_OR_TRAINS = re.compile(
+    r"\.eval\b|\.train\(|\.training\b|eval_mode|train_mode|set_mode|_eval\(\)|\.backward\(|[Oo]ptimizer|optim\.|\.fit\(|Trainer|Lightning|trainer\b|"
+    r"onnx|jit\.|quantiz|summary\("
+)
+_BY_NAME = re.compile(
+    r"train|fit|resume|finetune|convert|export|merge|average|monte|mc_|uncertain", re.I
+)
+_WITH_MODE = re.compile(r"torchvision\.models\.[a-z]\w*|timm\.create_model")
+# Methods that only handle the model: they compute nothing from an input.
+_HANDLES = frozenset(
+    "load_state_dict state_dict to cuda cpu half float double parameters named_parameters modules named_modules children "
+    "share_memory requires_grad_ apply register_forward_hook get_submodule zero_grad buffers named_buffers freeze "
+    "load load_weights load_checkpoint load_model init_weights compile double bfloat16 type add_module".split()
+)
+
+
+def run_in_train_mode(module: Module) -> Iterator[ast.Call]:
+    """The first call of each such model, whose layers are different in eval mode."""
+    if "load_state_dict" not in module.source.text or module.is_unit_test:
+        return
+    seen: set[tuple[Place, str]] = set()
+    for load in module.method_calls("load_state_dict"):
+        place = _place(module, load)
+        if place is None or _of_a_copy(load):
+            continue
+        for model, made in _made(module, place):
+            name = ast.unparse(model)
+            if (place, name) in seen or not _has_mode(module, made):
+                continue
+            seen.add((place, name))
+            run = _run(module, place, name)
+            if run is not None:
+                yield run
+
+
+def _place(module: Module, load: ast.Call) -> Place | None:
+    """The function, class or script that owns the model, where nothing sets a mode and nothing trains."""
+    function = module.function(load)
+    match load.func:
+        case ast.Attribute(ast.Attribute(ast.Name("self"))):
+            cls = module.class_(load)
+            place: Place | None = None if cls is None or module.is_module_class(cls) else cls
+        case _ if isinstance(function, ast.FunctionDef):
+            place = function
+        case _:
+            place = module.tree
+    if place is None or (not isinstance(place, ast.Module) and _BY_NAME.search(place.name)):
+        return None
+    text = module.source.text if isinstance(place, ast.Module) else module.segment(place)
+    return None if _CHOOSES_OR_TRAINS.search(text) else place
+
+
+def _of_a_copy(load: ast.Call) -> bool:
+    """`target.load_state_dict(policy.state_dict())`: one network follows another; nothing is read from disk."""
+    return any(isinstance(n, ast.Call) and last_name(n) == "state_dict" for n in ast.walk(load))
+
+
+def _made(module: Module, place: Place) -> Iterator[tuple[ast.expr, ast.Call]]:
+    """The models that are made in this place: `model = Net()`, `self.net = Net().cuda()`."""
+    for statement in module.all(ast.Assign):
+        match statement.targets:
+            case [ast.Name() as target] if _scope(module, target) is place:
+                pass
+            case [ast.Attribute(ast.Name("self")) as target] if module.class_(target) is place:
+                pass
+            case _:
+                continue
+        made = values_of(module).built(statement.value)
+        if isinstance(made, ast.Call):
+            yield target, made
+
+
+def _scope(module: Module, node: ast.AST) -> ast.AST:
+    return module.scope(node) or module.tree
+
+
+def _has_mode(module: Module, made: ast.Call) -> bool:
+    """Its layers can be seen and some are different in eval mode, and its own code does not choose the mode."""
+    if _WITH_MODE.fullmatch(module.resolve(made.func) or ""):
+        return True
+    found = module_class(module, made.func)
+    if found is None or class_has_mode(*found) is not True:
+        return False
+    home, cls = found
+    return re.search(r"\.eval\(\)|def train\(|\.train\(", home.segment(cls)) is None
+
+
+def _run(module: Module, place: Place, name: str) -> ast.Call | None:
+    """The first call that computes something with this model; None where it goes somewhere that cannot be seen."""
+    found: list[ast.Call] = []
+    for node in walk(place):
+        if not isinstance(node, ast.Name | ast.Attribute) or not isinstance(node.ctx, ast.Load):
+            continue
+        if ast.unparse(node) != name or not _belongs(module, node, place):
+            continue
+        call = _call_of(module, node)
+        if call is None:
+            if _leaves(module, node):
+                return None
+        elif call.func is node or node is getattr(call.func, "value", None):
+            if last_name(call) not in _HANDLES:
+                found.append(call)
+        else:
+            inside = _called_inside(module, call, node)
+            if inside is None:
+                return None
+            found += [call] if inside else []
+    return min(found, key=lambda c: c.lineno, default=None)
+
+
+def _belongs(module: Module, node: ast.AST, place: Place) -> bool:
+    return isinstance(place, ast.ClassDef) or _scope(module, node) is place
+
+
+def _call_of(module: Module, node: ast.expr) -> ast.Call | None:
+    """`model(x)`, `model.sample(x)`, `evaluate(model, x)`: the call that a use of the model is part of."""
+    up = module.parent(node)
+    if isinstance(up, ast.Attribute):
+        up = module.parent(up)
+    if isinstance(up, ast.keyword):
+        up = module.parent(up)
+    return up if isinstance(up, ast.Call) else None
+
+
+def _leaves(module: Module, node: ast.expr) -> bool:
+    """Returned, stored or put into a container: whoever gets it may set the mode."""
+    match module.parent(node):
+        case (
+            ast.Attribute()
+            | ast.If()
+            | ast.Compare()
+            | ast.FormattedValue()
+            | ast.Delete()
+            | ast.Expr()
+        ):
+            return False
+    return True
+
+
+def _called_inside(module: Module, call: ast.Call, model: ast.expr) -> bool | None:
+    """Whether a function that is given the model runs it; None where it is not seen, or sets the mode."""
+    if last_name(call) in {"print", "count_parameters", "isinstance", "hasattr", "len", "getattr"}:
+        return False
+    if last_name(call) in {"DataParallel"}:
+        return False
+    found = function_called(module, call.func)
+    if found is None:
+        return None
+    home, function = found
+    if _CHOOSES_OR_TRAINS.search(home.segment(function)) or _hands_on(function, call, model):
+        return None
+    given = _argument(function, call, model)
+    return any(isinstance(c, ast.Call) and ast.unparse(c.func) == given for c in walk(function))
+
+
+def _argument(function: ast.FunctionDef, call: ast.Call, model: ast.expr) -> str:
+    """What the function calls the model it is given."""
+    for keyword in call.keywords:
+        if keyword.value is model and keyword.arg is not None:
+            return keyword.arg
+    places = [a.arg for a in function.args.args]
+    at = next((i for i, a in enumerate(call.args) if a is model), len(places))
+    return places[at] if at < len(places) else ""
+
+
+def _hands_on(function: ast.FunctionDef, call: ast.Call, model: ast.expr) -> bool:
+    """It gives the model to something else, which may set the mode."""
+    given = _argument(function, call, model)
+    return any(
+        isinstance(a, ast.Name) and a.id == given
+        for c in walk(function)
+        if isinstance(c, ast.Call)
+        for a in (*c.args, *(k.value for k in c.keywords))
+    )
