@@ -88,7 +88,7 @@ def _stays(paper: Paper, call: Call, type_name: str) -> bool | None:
     """`StepLR(optimizer, 20)` and `MultiStepLR`: the rate changes once in many steps."""
     size = paper.settled(call.arg(1, "step_size") or Unknown())
     every_time = isinstance(size, Const) and size.value == 1
-    return type_name.rpartition(".")[2] in {"StepLR", "MultiStepLR"} and not every_time or None
+    return (type_name.rpartition(".")[2] in {"StepLR", "MultiStepLR"} and not every_time) or None
 
 
 def _counts_batches(paper: Paper, node: ast.Call) -> bool | None:
