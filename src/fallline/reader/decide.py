@@ -11,7 +11,7 @@ from fallline.reader.compare import Answer, compare_value, compared, is_number, 
 from fallline.reader.machine import Machine
 from fallline.reader.relevance import acts, acts_here
 
-__all__ = ["TESTS", "decide", "truth"]
+__all__ = ["TESTS", "decide", "how_much", "truth"]
 
 _JUMPS = (ast.Raise, ast.Return, ast.Continue, ast.Break)
 
@@ -24,6 +24,14 @@ def decide(machine: Machine, node: ast.If | ast.IfExp) -> Answer:
         known = ways[node] = _way(machine, node)
     usual, matters = known
     return truth(machine, node.test, usual, machine.worth(matters))
+
+
+def how_much(machine: Machine, node: ast.AST, branches: list[ast.stmt]) -> int:
+    """How much it matters which of these branches of a statement runs: 0 not at all, 1 perhaps, 2 the protocol is in them."""
+    known = machine.module.notes("matters")
+    if node not in known:
+        known[node] = _matters(machine, branches)
+    return machine.worth(known[node])
 
 
 def _way(machine: Machine, node: ast.If | ast.IfExp) -> tuple[bool, int]:

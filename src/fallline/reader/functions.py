@@ -22,7 +22,7 @@ from fallline.api.values import (
     replace,
 )
 from fallline.events import SamplerEpoch
-from fallline.reader.contexts import decorated
+from fallline.reader.contexts import decorated, grad_decorators
 from fallline.reader.machine import Machine
 from fallline.reader.relevance import acts, called_names, makes, relevant
 from fallline.reader.state import Frame
@@ -112,10 +112,11 @@ def _qualname(function: Function) -> str:
 
 def _surroundings(machine: Machine, function: Function) -> AbstractContextManager[object]:
     """What the decorators of a function put around it."""
-    if isinstance(function.node, ast.Lambda) or not function.node.decorator_list:
+    decorators = grad_decorators(function)
+    if not decorators:
         return _NOTHING
     stack = ExitStack()
-    decorated(machine, function, stack)
+    decorated(machine, function, decorators, stack)
     return stack
 
 

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from fallline.triage.claim import Claim, Condition, claims
 from fallline.triage.messages import found, particular, readings
-from fallline.triage.words import root, spelled, tokens
+from fallline.triage.words import Said, root, spelled, tokens
 
 __all__ = ["Chosen", "choose"]
 
@@ -101,11 +101,11 @@ def _likeness(prose: str) -> dict[int, float]:
 class _Part:
     """Some sentences of a question that belong together, as words and as they are written."""
 
-    words: list[str]
+    words: Said
     text: str
 
 
-def _parts(text: str, prose: str, words: list[str]) -> list[_Part]:
+def _parts(text: str, prose: str, words: Said) -> list[_Part]:
     """The parts of a question in which a claim's words must meet: in a long one its title with two sentences that follow each other, else all of it.
 
     A story names many things; words from its ends that never meet are not about one.
@@ -122,7 +122,7 @@ def _parts(text: str, prose: str, words: list[str]) -> list[_Part]:
 def choose(
     text: str,
     prose: str,
-    words: list[str],
+    words: Said,
     codes: Sequence[str],
     specialists: Sequence[str],
     shapes: frozenset[str] = frozenset(),

@@ -35,7 +35,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from fallline.triage.words import Phrase, phrases
+from fallline.triage.words import Phrase, Said, phrases
 
 __all__ = ["Action", "Claim", "Condition", "claims"]
 
@@ -54,7 +54,7 @@ class Condition:
         groups = (group.split("|") for group in text.split("&"))
         return cls(tuple(tuple(_wanted(one.strip()) for one in group) for group in groups))
 
-    def holds(self, words: list[str], text: str) -> bool:
+    def holds(self, words: Said, text: str) -> bool:
         return all(any(_held(one, words, text) for one in group) for group in self.groups)
 
 
@@ -62,7 +62,7 @@ def _wanted(text: str) -> Phrase | str:
     return text.strip("`").lower() if text.startswith("`") else phrases(text)
 
 
-def _held(one: Phrase | str, words: list[str], text: str) -> bool:
+def _held(one: Phrase | str, words: Said, text: str) -> bool:
     return one in text if isinstance(one, str) else one.found_in(words)
 
 
@@ -78,7 +78,7 @@ class Action:
     only: Condition | None = None
     proof: dict[str, str] = field(default_factory=dict)  # how a test runs the code (_PROOF)
 
-    def fits(self, words: list[str], text: str) -> bool:
+    def fits(self, words: Said, text: str) -> bool:
         done = self.unless is not None and self.unless.holds(words, text)
         return not done and (self.only is None or self.only.holds(words, text))
 

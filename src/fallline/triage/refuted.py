@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fallline.triage.claim import Condition
 from fallline.triage.playbook import facts
-from fallline.triage.words import spelled, tokens
+from fallline.triage.words import Said, spelled, tokens
 
 __all__ = ["Refuted", "refuted", "stated_in"]
 
@@ -33,7 +33,7 @@ class Refuted:
     right: list[Condition] = field(default_factory=list)
     so: str = ""
 
-    def stated(self, sentence: str, words: list[str]) -> bool:
+    def stated(self, sentence: str, words: Said) -> bool:
         """Whether a sentence makes the statement, and neither denies nor corrects it."""
         low = sentence.lower()
         if _DENIED.search(sentence) or any(r.holds(words, low) for r in self.right):

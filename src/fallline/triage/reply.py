@@ -22,7 +22,7 @@ from fallline.triage.playbook import Case
 from fallline.triage.recognise import LONGEST, Question
 from fallline.triage.seen import seen_in_code
 from fallline.triage.shape import Shape
-from fallline.triage.words import foreign, other_framework, scope, spelled, tokens, vague
+from fallline.triage.words import Said, foreign, other_framework, scope, spelled, tokens, vague
 
 __all__ = ["Reply", "compose"]
 
@@ -123,7 +123,7 @@ def compose(
 class _Fit:
     """What the question says, for actions that it rules out or already names as done."""
 
-    words: list[str]
+    words: Said
     text: str
 
     def of(self, actions: Iterable[Action]) -> list[Action]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 __all__ = [
     "Phrase",
+    "Said",
     "familiar",
     "foreign",
     "holds",
@@ -66,13 +68,29 @@ class Phrase:
 
     spellings: tuple[tuple[str, ...], ...]
 
-    def found_in(self, words: list[str]) -> bool:
+    def found_in(self, words: Said) -> bool:
         return any(
             _match(parts, words, at) is not None
             for parts in self.spellings
+            if words.may_hold(parts[0])
             for at, word in enumerate(words)
             if _fits(parts[0], word)
         )
+
+
+class Said(list[str]):
+    """The words of a question, and what they begin with: hundreds of phrases are looked for in it, and nearly all are not there."""
+
+    def __init__(self, words: Iterable[str]) -> None:
+        super().__init__(words)
+        self._whole = {*self, *map(root, self)}
+        self._begun = {word[:n] for word in self for n in range(1, len(word) + 1)}
+
+    def may_hold(self, part: str) -> bool:
+        """Whether a word here fits this part of a phrase."""
+        if part.endswith("*"):
+            return part[:-1] in self._begun
+        return part in self._whole or _key(part) in self._whole
 
 
 def phrases(text: str) -> Phrase:
@@ -242,10 +260,10 @@ def _found(
     return total, used
 
 
-def spelled(words: list[str]) -> list[str]:
+def spelled(words: list[str]) -> Said:
     """The words, with those that are one slip of the finger away from one we know put right."""
     known = _lexicon().known
-    return [_nearest(w, known.get(w[0], frozenset())) for w in words]
+    return Said(_nearest(w, known.get(w[0], frozenset())) for w in words)
 
 
 def _nearest(word: str, known: frozenset[str]) -> str:

@@ -75,7 +75,7 @@ class StepWithoutBackward(Rule):
             yield self.finding(
                 window.step,
                 f"The backward before this step does not reach what the optimizer holds: the output of the model at {forward.seen_from(window.step).near(window.step.at)} "
-                "was detached, so the step has no gradients to apply. Leave out the detach().",
+                "was detached, so the step has no gradients to apply. Remove the detach().",
                 severity=Severity.WARNING,
             )
 

@@ -371,6 +371,6 @@ def _message(of: ast.expr, found: Range) -> str:
         )
     if found.low < 0:
         if isinstance(of, ast.BinOp):
-            return f"This log is taken of a value that can be negative ({found.said}), which makes the loss NaN; adding an epsilon does not help below zero. Clamp it: `x.clamp_min(1e-6).log()`"
-        return f"This log is taken of a value that can be negative ({found.said}), which makes the loss NaN. Clamp it: `x.clamp_min(1e-6).log()`"
-    return f"This log is taken of a value that can be exactly 0 ({found.said}), which makes the loss -inf and its gradient infinite. Use log_softmax or logsigmoid, or clamp it: `x.clamp_min(1e-6).log()`"
+            return f"This takes the log of a value that can be negative ({found.said}), which makes the loss NaN; adding an epsilon does not help below zero. Clamp it: `x.clamp_min(1e-6).log()`"
+        return f"This takes the log of a value that can be negative ({found.said}), which makes the loss NaN. Clamp it: `x.clamp_min(1e-6).log()`"
+    return f"This takes the log of a value that can be exactly 0 ({found.said}), which makes the loss -inf and its gradient infinite. Use log_softmax or logsigmoid, or clamp it: `x.clamp_min(1e-6).log()`"

@@ -322,7 +322,7 @@ def _around(module: Module, node: ast.AST) -> list[ast.stmt]:
 
 def _is_plain(test: ast.expr) -> bool:
     """A test that can be asked twice: names and attributes, compared or negated."""
-    return not bool(below(test, ast.Call, ast.Await, ast.NamedExpr))
+    return not below(test, ast.Call, ast.Await, ast.NamedExpr)
 
 
 def _harm(optimizer: str) -> str:
