@@ -111,6 +111,9 @@ def backward(
     )
     paper.emit(event)
     _settle_history(paper, loss, event)
+    if not loss.forwards:
+        # the forward pass was not seen: its backward stands for the iteration that it was in
+        loss.forwards = orders(event)
     return event
 
 

@@ -112,6 +112,7 @@ class Forward(Event):
     bypass: bool | None = None  # the call went to `ddp_model.module`, past the DDP wrapper
     repeated: bool | None = None  # (reader; in eval mode) in a loop that does not train
     fed: bool | None = None  # (reader; in eval mode) in a loop over a loader
+    frozen: bool | None = None  # (reader) autograd is on, and nothing in the model learns
     used: bool | None = None  # its result later reached a backward (False: known not to)
     followed: bool | None = None  # (watcher) its result carries a mark that a backward would find
 

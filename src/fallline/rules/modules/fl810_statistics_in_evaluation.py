@@ -84,17 +84,18 @@ Update statistics only under `if self.training:`, and copy buffers with the para
                 )
 
     def _moved_in_forward(self, module: Module) -> Iterator[Finding]:
-        """A forward that updates a buffer, of a class that never asks for its mode."""
+        """A forward that updates a buffer, of a class that never asks for its mode, or only asks further down."""
         for cls in module.all(ast.ClassDef):
             if not module.is_module_class(cls):
                 continue
             buffers = set(_buffers(module, cls))
-            if not buffers or any(n.attr == "training" for n in below(cls, ast.Attribute)):
-                continue
-            for method in cls.body:
+            asked = [n for n in below(cls, ast.Attribute) if n.attr == "training"]
+            for method in cls.body if buffers else ():
                 if isinstance(method, ast.FunctionDef) and method.name == "forward":
                     place = next((n for n in walk(method) if _moves(n, buffers)), None)
-                    if place is not None and not _chosen(method) and _uses(method, buffers):
+                    if place is None or not all(_too_late(method, place, n) for n in asked):
+                        continue
+                    if not _chosen(method) and _uses(method, buffers):
                         yield self.finding(
                             module.location(place),
                             f"`{module.segment(place)[:60]}` changes a running statistic on every call, in eval mode too, so an evaluation changes the model. "
@@ -290,6 +291,15 @@ def _moves(node: ast.AST, buffers: set[str]) -> bool:
             mixed = bool(below(value, ast.BinOp))
             return mixed and any(of_self(n) == of_self(target) for n in ast.walk(value))
     return False
+
+
+def _too_late(method: ast.FunctionDef, place: ast.AST, asked: ast.Attribute) -> bool:
+    """`self.training` is read for the first time below a statement that every call reaches."""
+    reached = place in method.body or any(
+        isinstance(s, ast.Expr) and s.value is place for s in method.body
+    )
+    inside = any(n is asked for n in walk(method))
+    return reached and inside and asked.lineno > getattr(place, "end_lineno", 0)
 
 
 def _uses(method: ast.FunctionDef, buffers: set[str]) -> bool:
