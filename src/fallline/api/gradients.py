@@ -250,8 +250,10 @@ def _under_apex(
     for thing in paper.things.values():
         if thing.kind == "optimizer" and sets and thing.sets & sets:
             match thing.facts.get("masters"):
-                case "copied" | "perhaps" as copies:
-                    return copies
+                case "copied":
+                    return "copied"
+                case "perhaps":
+                    return "perhaps"
     return None
 
 
