@@ -205,7 +205,7 @@ class Clip(Event):
     closure: bool | None = None  # inside the closure given to step
     local_shards: bool | None = None  # torch's function on FSDP1 shards
     # (reader) apex: "inside" its scale_loss, or of half-precision parameters whose float32 copies are stepped
-    scaled: Literal["inside", "copied"] | None = None
+    scaled: Literal["inside", "copied", "perhaps"] | None = None
 
     @property
     def measures_only(self) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from fallline.flow.calls import last_name, of_self, returned
+from fallline.flow.unused import never_given
 from fallline.flow.values import values_of
 from fallline.syntax import Module
 from fallline.syntax.nodes import below, is_name
@@ -272,7 +273,7 @@ def uses(module: Module) -> list[Used]:
         for node in (call.func.value, *call.args[:1]):  # scaler.step(optimizer)
             name = last_name(node) if isinstance(node, ast.Name | ast.Attribute) else ""
             role = _role_of_object(module, node) if name else None
-            if role is None:
+            if role is None or never_given(module, node):
                 continue
             if role == "scheduler" and not _needs_state(module, node, bool(call.args)):
                 continue
@@ -337,8 +338,20 @@ def _constructor(module: Module, node: ast.expr) -> tuple[ast.Call, str] | None:
         cls = module.class_(node)
         values = module.attribute_values(cls, last_name(node)) if cls is not None else []
         made = values[0] if values else node
+    elif isinstance(node, ast.Name) and made is node:
+        made = _unless_none(module, node)
     name = module.resolve(made.func) if isinstance(made, ast.Call) else None
     return (made, name) if isinstance(made, ast.Call) and name is not None else None
+
+
+def _unless_none(module: Module, node: ast.Name) -> ast.expr:
+    """What a name stands for where it is not None: `if args.warm_up: scheduler = LambdaLR(...)`, `else: scheduler = None`."""
+    up = (module.parent(b) for b in module.bindings(node.id, module.scope(node)))
+    values = [a.value for a in up if isinstance(a, ast.Assign)]
+    match [v for v in values if not (isinstance(v, ast.Constant) and v.value is None)]:
+        case [made]:
+            return made
+    return node
 
 
 def _needs_state(module: Module, scheduler: ast.expr, told: bool) -> bool:

@@ -198,7 +198,7 @@ def _again(
         own = {t.id for t in machine.things.values() if t.kind == "optimizer" and t.at is not None}
         stepped = {e.optimizer for e in new if isinstance(e, Step)}
         steps += bool(stepped)
-        if not trained or (stepped and stepped <= own and not keeps):
+        if not trained or (stepped and stepped <= own and not keeps) or _has_epochs(node):
             break
         if machine.loops.trained > looping:
             if turn == 1:
@@ -211,6 +211,15 @@ def _again(
             machine.emit(Opaque(at, what="the caller's loop", could=_AROUND_A_STEP))
     if machine.updates.backwards and not steps:
         machine.emit(Opaque(machine.place(node), what="the caller, who has the gradients"))
+
+
+def _has_epochs(node: ast.AST) -> bool:
+    """`for epoch in range(epochs)` around another loop: a whole training, which nobody calls again to continue it."""
+    for loop in below(node, ast.For) if isinstance(node, Definition) else ():
+        header = ast.unparse(loop.target) + " " + ast.unparse(loop.iter)
+        if "epoch" in header.lower() and any(below(s, ast.For) for s in loop.body):
+            return True
+    return False
 
 
 def _escapes(machine: Machine, result: Value) -> None:

@@ -65,6 +65,8 @@ class StepWithoutBackward(Rule):
                         update.step,
                         "No backward() has run since the last step of this optimizer, so this step applies old gradients again, or none. "
                         "Call backward() before it, or leave the step out.",
+                        # cleared before: there is nothing old to apply, and a late epoch may bring the backward
+                        severity=Severity.WARNING if update.of(ZeroGrad) else None,
                     )
 
     def _missed(self, trace: Trace) -> Iterator[Finding]:
