@@ -59,8 +59,8 @@ class SharedModules:
         if where is not None and not known and not _chosen(where.at):
             layer, called = found
             named = name_in(call.frame, layer) or ""
-            both = weakref.ref(holder), weakref.ref(layer)
-            self._found.append(_Shared(*both, called, named, where.at))
+            held: weakref.ref[nn.Module] = weakref.ref(holder)
+            self._found.append(_Shared(held, weakref.ref(layer), called, named, where.at))
 
     def stepped(self, steps: int) -> None:
         """Enough updates: what is shared is trained, or it does no harm."""
