@@ -502,7 +502,3 @@ def plain_file_into_compiled() -> None:
 def optimizer_is_none() -> None:
     optimizer: Any = None
     optimizer.param_groups  # noqa: B018
-
-
-def bce_outside_zero_one() -> None:
-    F.binary_cross_entropy(torch.tensor([1.5]), ones(1))

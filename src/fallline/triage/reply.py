@@ -113,6 +113,7 @@ def compose(
         return _healthy(chosen, fit)
     if sum_ is not None:
         return Reply(sum_.says, sum_.verdict if shape.decides else None, sum_.actions)
+    told = told or any(re.search(e, raw, re.I) for case in cases for e in case.errors)
     message = None if told else last_error(raw)
     if message is not None and (not chosen or chosen[0].score < _SURE):
         return _unknown(message)
