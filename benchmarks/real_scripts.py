@@ -69,8 +69,13 @@ class Stage:
     def __init__(self, mirror: Path, site: Path | None, work: Path) -> None:
         self.mirror, self.site, self.work = mirror, site, work
 
-    def lay(self, real: Real, name: str, swaps: tuple[Swap, ...] = ()) -> Path:
-        """A fresh copy of a script, its neighbours and its data; the folder that stands for the repository."""
+    def lay(
+        self, real: Real, name: str, swaps: tuple[Swap, ...] = (), *, bits: bool = True
+    ) -> Path:
+        """A fresh copy of a script, its neighbours and its data; the folder that stands for the repository.
+
+        `bits`: with a line that fixes its seeds and notes its parameters.
+        """
         ready = self.work / "ready" / real.name
         if not ready.exists():
             self._fetch(real, ready)
@@ -81,7 +86,11 @@ class Stage:
         shutil.copytree(ready, folder)
         for swap in (*real.swaps, *swaps):
             _swap(folder / (swap.path or real.script), swap)
-        script = folder / real.script
+        if bits:
+            self._note_bits(real, folder / real.script)
+        return folder
+
+    def _note_bits(self, real: Real, script: Path) -> None:
         text = script.read_text(encoding="utf-8")
         found = _TORCH.search(text)
         at = text.index("\n", found.start()) if found else None
@@ -90,7 +99,6 @@ class Stage:
         if at is None:
             raise Unusable(f"{real.name}: no line imports torch")
         script.write_text(f"{text[:at]}; import _bits{text[at:]}", encoding="utf-8")
-        return folder
 
     def _fetch(self, real: Real, into: Path) -> None:
         git = ["git", "-C", str(self.mirror / real.repo.replace("/", "+") / "repo")]

@@ -200,8 +200,8 @@ def make_ranks(folder: Path, code: str) -> Path:
     run = folder / f"run-{code}"
     try:
         while any(rank.poll() is None for rank in ranks):
-            states = read_ranks([run]).values()
-            if len(states) == 8 and stall_of({s.rank: s for s in states}) is not None:
+            stall = stall_of(read_ranks([run]))
+            if stall is not None and stall.waiting and stall.elsewhere:
                 break
             time.sleep(1)
     finally:

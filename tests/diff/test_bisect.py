@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fallline.cli.work.bisect import Step, first_bad, steps_between
+from fallline.cli.work.bisect import DoesNotRun, Step, first_bad, steps_between
 from fallline.errors import UsageError
 from fallline.runs.series import Rank, Series
 from fallline.runs.update import UpdateRow
@@ -48,8 +48,29 @@ def test_the_way_is_halved(bad: int) -> None:
         return curve(0.02 if int(step.name) >= bad else 0.01)
 
     found = first_bad(steps, series, lambda text: None)
-    assert found is not None and found[0] == bad and not found[1].same
-    assert len(asked) <= 2 + 6
+    assert found is not None and found.place == bad and not found.how.same
+    assert len(asked) <= 3 + 6  # both ends, the good one again, and the halves
+
+
+@pytest.mark.parametrize(("broken", "maybe"), [(range(28, 36), ()), (range(39, 42), (39, 40, 41))])
+def test_steps_that_do_not_run_are_skipped(broken: range, maybe: tuple[int, ...]) -> None:
+    said: list[str] = []
+
+    def series(step: Step) -> Series:
+        if int(step.name) in broken:
+            raise DoesNotRun(f"{step.name} did not come to 8 updates")
+        return curve(0.02 if int(step.name) >= 40 else 0.01)
+
+    found = first_bad([Step(str(n), ()) for n in range(64)], series, said.append)
+    assert found is not None and found.broken == maybe
+    assert found.place == (42 if maybe else 40) and found.after == (38 if maybe else 39)
+    assert any("did not come to" in text for text in said)
+
+
+def test_a_script_that_never_repeats_is_said() -> None:
+    runs = iter([curve(0.01), curve(0.02), curve(0.03)])
+    with pytest.raises(UsageError, match="two runs of 0 already differ"):
+        first_bad([Step(str(n), ()) for n in range(4)], lambda step: next(runs), lambda text: None)
 
 
 def test_ends_that_train_the_same() -> None:
@@ -65,6 +86,13 @@ def test_options_change_one_at_a_time() -> None:
     ]  # fmt: skip
     with pytest.raises(UsageError, match="are the same"):
         steps_between(["--lr", "-1"], ["--lr", "-1"])
+
+
+def test_options_of_hydra_and_options_given_twice() -> None:
+    steps = steps_between(["lr=0.1", "wd=0", "model=a"], ["wd=1", "lr=0.1", "model=b"])
+    assert [step.name for step in steps[1:]] == ["wd=1", "model=b"]
+    steps = steps_between(["--set", "a=1", "--set", "b=2"], ["--set", "a=1", "--set", "b=3"])
+    assert steps[1].arguments == ("--set", "a=1", "--set", "b=3")
 
 
 def test_wrong_usage(fallline: Callable[..., Any], project: Path) -> None:

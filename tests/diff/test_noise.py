@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from fallline.runs.noise import envelope, floor_of, gaps, judge
+from fallline.runs.noise import Judged, envelope, floor_of, gaps, judge, judge_together
 
 
 def drifting(seed: int, first: float, growth: float, updates: int = 300) -> dict[int, float]:
@@ -53,3 +53,27 @@ def test_gaps_are_of_updates_that_both_have() -> None:
 def test_a_loss_that_has_become_tiny_rounds_as_its_first_values_did() -> None:
     found = gaps({**dict.fromkeys(range(16), 2.0), 16: 1e-6}, {**dict.fromkeys(range(16), 2.0), 16: 1.2e-6})  # fmt: skip
     assert judge(found, "float32").jump is None
+
+
+def test_updates_that_were_not_recorded_have_carried_the_runs_on() -> None:
+    """On a busy machine a run records only some of its updates."""
+    for seed in range(40):
+        found = drifting(seed, 1e-7, 1.05)
+        seen = {u: gap for u, gap in found.items() if u < 60 or u > 220}
+        assert judge(seen, "float32").jump is None
+
+
+def test_a_spike_after_training_has_carried_the_runs_apart_is_noise() -> None:
+    found = {u: 1e-7 * 1.03**u for u in range(380)}  # to 0.7 percent
+    assert judge({**found, 380: 0.43}, "float32").jump is None
+    found = {u: 1e-7 * 1.03**u for u in range(100)}  # to 2e-6
+    assert judge({**found, 100: 1e-3}, "float32").jump == 100
+
+
+def test_a_unit_that_flips_changes_the_gradient_and_not_the_loss() -> None:
+    losses = {u: 1e-7 * (u > 5) for u in range(80)}
+    norms = Judged({73: 4e-4}, room=16.0, flips=2e-3)
+    assert judge_together([Judged(losses), norms], "float32")[1].jump is None
+    same = Judged(dict.fromkeys(range(80), 0.0))
+    assert judge_together([same, norms], "float32")[1].jump == 73
+    assert judge_together([Judged(losses), Judged({73: 0.05}, room=16.0, flips=2e-3)], "float32")[1].jump == 73  # fmt: skip

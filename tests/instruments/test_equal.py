@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from equal_loops import plain  # the benchmarks are scripts, not a package
 
 from fallline.instruments.equal import Comparison, Equal, equal
+from fallline.instruments.script import Script
 
 LONG = pytest.mark.long  # each is a handful of processes; benchmarks/equal.py makes all of them
 
@@ -177,3 +178,26 @@ def test_a_script_that_does_not_train_is_wrong_usage(
     status, _, err = fallline("equal", "train.py")
     assert status == 2
     assert "without an update" in err
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("import transformers  # made for any environment", {"transformers"}),
+        ("import os\nos.environ['A'] = '1'\nimport transformers", set()),
+        ("import scipy\nimport os\nos.environ['A'] = '1'\nimport transformers", {"scipy"}),
+        ("import trl\ndef main():\n    import os\n    os.environ['A'] = '1'", {"trl"}),
+        ("import datasets, trl", {"trl"}),
+        ("import trl as", set()),
+    ],
+)
+def test_what_is_imported_ahead(
+    text: str, expected: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not where the environment is set first, and not what is a folder of the user's own."""
+    from fallline.instruments.equal.mother import _first_imported
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "project/datasets").mkdir(parents=True)
+    (tmp_path / "project/train.py").write_text(text)
+    assert _first_imported(Script("project/train.py")) == expected

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fallline.verdict.project import read_paths
 from fallline.verdict.reading import read_text
 
 SILENT = sorted((Path(__file__).parent / "silent").glob("*.py"))
@@ -103,3 +104,37 @@ def train(args, model, loader, criterion, optimizer):
 """
     (found,) = [f for f in read_text(text) if f.code == "FL107"]
     assert "leak into" in found.message
+
+
+LOSSES = """\
+import torch
+from torch import nn
+
+
+class DistanceLoss(nn.Module):
+    def forward(self, a, b):
+        return torch.sqrt((a - b) ** 2).mean()
+
+
+class MarginLoss(nn.Module):
+    def forward(self, a, b):
+        return torch.sqrt((a - b) ** 2).mean()
+"""
+
+
+def severities(folder: Path, main: str) -> dict[int, str]:
+    (folder / "losses.py").write_text(LOSSES)
+    (folder / "main.py").write_text(main)
+    paths = [str(folder / "losses.py"), str(folder / "main.py")]
+    found = [f for r in read_paths(paths, roots=[str(folder)]) for f in r.findings]
+    return {f.at.line: f.severity.value for f in found}
+
+
+def test_a_loss_that_nobody_uses_is_noted_only(tmp_path: Path) -> None:
+    by_name = "from losses import MarginLoss\n\nloss_fn = MarginLoss()\n"
+    assert severities(tmp_path, by_name) == {7: "info", 12: "warning"}
+
+
+def test_a_loss_that_anybody_could_use_is_a_warning(tmp_path: Path) -> None:
+    everything = "from losses import *\n\nloss_fn = MarginLoss()\n"
+    assert severities(tmp_path, everything) == {7: "warning", 12: "warning"}

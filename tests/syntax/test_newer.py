@@ -13,6 +13,7 @@ from fallline.verdict.reading import read_text
 NEWER = (
     'x = f"{a["b"]} and {c}"\n',
     "x = f'{a['b']:>{w}} {{}}'\n",
+    "x = f\"{[f'{t.id}({t.type['name']})' for t in tasks]}\"\n",
     'x = f"{"\\n".join(lines)}"\n',
     'x = f"{\n    a  # why\n}"\ny = 1\n',
     'x = f"{f"{a}"}"\n',

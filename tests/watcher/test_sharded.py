@@ -10,7 +10,13 @@ import pytest
 from tests.watcher.test_named_ranks import marked
 
 from fallline.conclude import findings_of
+from fallline.report.html import page
+from fallline.report.run import summary
+from fallline.runs.read import read_run
 from fallline.runs.series import Rank, Series
+from fallline.runs.store import Store
+from fallline.runs.update import UpdateRow
+from fallline.show.terminal import Paint
 from gloo import run_workers
 
 WORKER = Path(__file__).with_name("sharded_worker.py")
@@ -92,6 +98,67 @@ def judge(result: dict[str, Any], kinds: list[str]) -> None:
 
 
 # -- without processes ------------------------------------------------------------------------------------------
+
+
+def test_what_several_ranks_hold_alike_counts_once_in_the_norm() -> None:
+    """A norm is the sum of what each rank measures: shards of one or two meshes, copies inside a mesh and beside it."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+    from torch.distributed.tensor.placement_types import _StridedShard
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    from fallline.watcher.finite import _counts_here, _is_first
+
+    def counts(rank: int) -> dict[str, bool]:
+        dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=4)
+        _is_first.cache_clear()
+        both = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+        stages = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pp", "dp"))
+        whole = init_device_mesh("cpu", (4,))
+        part = torch.ones(2)
+        laid = {
+            "FSDP2 x TP": (both, (_StridedShard(0, split_factor=2), Shard(0))),
+            "FSDP2, the same on all of TP": (both, (Shard(0), Replicate())),
+            "FSDP2 beside TP": (both["dp"], (Shard(0),)),
+            "FSDP2 of a stage": (stages["dp"], (Shard(0),)),
+            "FSDP2": (whole, (Shard(0),)),
+            "copies": (whole, (Replicate(),)),
+        }
+        try:
+            spread = {
+                name: _counts_here(DTensor.from_local(part, mesh, placements, run_check=False))
+                for name, (mesh, placements) in laid.items()
+            }
+            return spread | {"plain": _counts_here(part)}
+        finally:
+            dist.destroy_process_group()
+
+    seen = [counts(rank) for rank in range(4)]
+    assert {name: [rank for rank in range(4) if seen[rank][name]] for name in seen[0]} == {
+        "FSDP2 x TP": [0, 1, 2, 3],
+        "FSDP2, the same on all of TP": [0, 2],
+        "FSDP2 beside TP": [0, 2],
+        "FSDP2 of a stage": [0, 1, 2, 3],
+        "FSDP2": [0, 1, 2, 3],
+        "copies": [0],
+        "plain": [0],
+    }
+
+
+def test_shards_of_some_ranks_are_not_called_the_norm(tmp_path: Path) -> None:
+    """Two of four ranks are here: their files lie on two machines."""
+    for rank in (0, 1):
+        store = Store.create(tmp_path, rank)
+        store.meta("world", 4)
+        store.meta("optimizer#1", {"type": "SGD", "sharded": True})
+        store.updates([UpdateRow(i, loss=1.0, grad_norm=3.0, time=1.0 + i) for i in range(5)])
+        store.close()
+    series = read_run(tmp_path)
+    said = summary(series, [], Paint(False))
+    assert "2 of 4 ranks" in said and "median 3, of rank 0's shards alone" in said
+    assert "Gradient norm of rank 0&#x27;s shards" in page(series, [])
 
 
 def checked(rank: int, weights: list[str]) -> Rank:

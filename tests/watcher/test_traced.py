@@ -53,6 +53,14 @@ def test_what_has_no_values_is_not_published(seen: list[Any]) -> None:
     assert [type(call).__name__ for call in seen] == ["CheckpointCall", "ForwardCall", "LossCall"]
 
 
+def test_a_loss_function_stays_the_same_while_anyone_listens(seen: list[Any]) -> None:
+    kept, later = functional.mse_loss, Subscription()
+    later.before(LOSS, seen.append)
+    later.start()
+    later.stop()
+    assert functional.mse_loss is kept
+
+
 def test_a_rest_compiles_nothing_again(seen: list[Any]) -> None:
     class Net(nn.Module):
         def __init__(self) -> None:

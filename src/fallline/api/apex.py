@@ -36,10 +36,18 @@ def _initialize(paper: Paper, call: Call) -> Value:
     level = paper.settled(call.arg(3, "opt_level") or Const("O1"))
     for thing in found:
         if isinstance(thing, Thing) and thing.kind == "optimizer":
-            thing.facts["masters"] = not (
-                isinstance(level, Const) and level.value in _OWN_PARAMETERS
-            )
+            thing.facts["masters"] = _copies(level)
     return found[0] if len(found) == 1 else Sequence(found)
+
+
+def _copies(level: Value) -> str | None:
+    """Whether the optimizer steps copies at this level; an option may say any of them."""
+    match level:
+        case Const(value=value) if value in _OWN_PARAMETERS:
+            return None
+        case Const():
+            return "copied"
+    return "perhaps"
 
 
 def _scale_loss(paper: Paper, call: Call) -> Value:

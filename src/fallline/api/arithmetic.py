@@ -86,6 +86,8 @@ def divided(paper: Paper, tensor: Tensor, by: Value, node: ast.AST) -> Tensor:
     """A tensor divided by a number."""
     if isinstance(by, Const) and by.value in (1, 1.0):
         return replace(tensor)
+    if isinstance(by, Unknown) and by.outputs:
+        return replace(tensor)  # a mean over the outputs of one pass, not over micro-batches
     text = (
         paper.text(node.right)
         if isinstance(node, ast.BinOp)

@@ -67,7 +67,7 @@ def mapping(paper: Paper, items: Mapping, name: str, call: Call) -> Value:
     if name == "keys":
         return Sequence([Const(k) for k in items.items])
     if name in {"get", "pop"} and call.args and isinstance(call.args[0], Const):
-        found = items.items.get(call.args[0].value)
+        found = items.get(call.args[0].value)
         return found if found is not None else call.args[1] if len(call.args) > 1 else Unknown()
     if name == "update" and call.args and isinstance(call.args[0], Mapping):
         items.items.update(call.args[0].items)

@@ -111,6 +111,9 @@ def backward(
     )
     paper.emit(event)
     _settle_history(paper, loss, event)
+    if not loss.forwards:
+        # the forward pass was not seen: its backward stands for the iteration that it was in
+        loss.forwards = orders(event)
     return event
 
 
@@ -237,18 +240,21 @@ def clip(
 
 def _under_apex(
     paper: Paper, target: Value | None, sets: frozenset[str] | None
-) -> Literal["inside", "copied"] | None:
+) -> Literal["inside", "copied", "perhaps"] | None:
     """Whether apex leaves these gradients scaled: inside `scale_loss`, or where it unscales only the copies that are stepped."""
     if paper.around.still_scaled:
         return "inside"
     given = paper.settled(target) if target is not None else None
     if isinstance(given, Params) and given.masters:
         return None
-    copied = any(
-        t.kind == "optimizer" and t.facts.get("masters") and sets and t.sets & sets
-        for t in paper.things.values()
-    )
-    return "copied" if copied else None
+    for thing in paper.things.values():
+        if thing.kind == "optimizer" and sets and thing.sets & sets:
+            match thing.facts.get("masters"):
+                case "copied":
+                    return "copied"
+                case "perhaps":
+                    return "perhaps"
+    return None
 
 
 # `if name == "head.weight":` in a loop over parameters

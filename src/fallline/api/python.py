@@ -101,7 +101,9 @@ def _len(paper: Paper, call: Call) -> Value:
             return Const(paper.batches(value), batches=True)
         case Unknown() if (loader := paper.as_kind(value, "loader")) is not None:
             return Const(paper.batches(loader), batches=True)
-    return Unknown(paper.text(call.node))
+    size = Unknown(paper.text(call.node))
+    size.outputs = isinstance(value, Tensor) and bool(value.forwards)
+    return size
 
 
 def _iter(paper: Paper, call: Call, name: str) -> Value:

@@ -33,6 +33,7 @@ __all__ = [
     "Value",
     "kind_by_name",
     "of_kind",
+    "one_for_each",
     "replace",
     "truth_of",
 ]
@@ -75,7 +76,7 @@ _LONGEST_HINT = 500  # `node = node.next`, again and again
 class Unknown(Value):
     """Something the reader cannot see, with the words that name it. It may turn out to be a training object."""
 
-    __slots__ = ("became", "hint", "made_from", "parts", "since", "varying")
+    __slots__ = ("became", "hint", "made_from", "outputs", "parts", "since", "varying")
 
     def __init__(self, hint: str = "", *, varying: bool = False) -> None:
         self.hint = hint
@@ -85,6 +86,7 @@ class Unknown(Value):
             Thing
         ] = []  # training objects that went into the call that returned it
         self.varying = varying
+        self.outputs = False  # how many outputs one pass of a model has
         self.parts: dict[
             str, Unknown
         ] = {}  # attributes and items, the same each time they are asked for
@@ -96,6 +98,12 @@ class Unknown(Value):
             known = self.hint and len(self.hint) < _LONGEST_HINT
             found = self.parts[name] = Unknown(f"{self.hint}.{name}" if known else name)
         return found
+
+    def item(self, key: str) -> Unknown:
+        """What is under a key: in a dict of optimizers, one of them (`optimizer["generator"]`)."""
+        if not one_for_each(kind_by_name(self.hint), key):
+            return self.part(key)
+        return self.parts.setdefault(f"[{key}]", Unknown(f"{self.hint}_{key}"))
 
     def __repr__(self) -> str:
         return f"Unknown({self.hint!r})"
@@ -206,6 +214,13 @@ class Sequence(Value):
 class Mapping(Value):
     items: dict[Any, Value]
     born: int = 0
+    open: bool = False  # the `**kwargs` of a caller who is not in view: it may hold any name
+
+    def get(self, key: Any, default: Value | None = None) -> Value | None:
+        """What is under a key; in an open one something unknown by that name, the same each time."""
+        if self.open and isinstance(key, str):
+            return self.items.setdefault(key, Unknown(key))
+        return self.items.get(key, default)
 
 
 @dataclass(slots=True, eq=False)
@@ -295,6 +310,16 @@ _HABITS: tuple[tuple[str, re.Pattern[str]], ...] = (
 _ABOUT = re.compile(
     r"(?i)_(class|cls|type|factory|name|names|config|cfg|conf|args|kwargs|params|path|dir|file|ids?|dim|size|loss|losses|level)$"
 )
+
+
+_SPLITS = frozenset({"train", "training", "val", "valid", "validation", "dev", "test", "eval"})
+
+
+def one_for_each(kind: str | None, key: str) -> bool:
+    """Whether a dict of such objects has one for each model (`optimizer["generator"]`) or part of the data (`loaders["train"]`)."""
+    if kind == "loader":
+        return key in _SPLITS
+    return kind in {"optimizer", "scheduler", "scaler", "model"} and kind_by_name(key) == "model"
 
 
 @lru_cache(8192)

@@ -16,7 +16,8 @@ and compares each run with the good one, as `fallline diff` does.
   fallline bisect --good-options "--lr 0.1 --wd 0 --warmup 100" train.py --lr 0.1 --wd 0.1 --warmup 0
 
 Commits are checked out into worktrees in a temporary folder, so your own files stay as they are; --link puts files there that are
-not in the repository. Between two sets of options, one option at a time is changed to its bad value.
+not in the repository. Between two sets of options, one option at a time is changed to its bad value. What the script does not seed is
+seeded, nothing it writes is written, and what does not run is skipped.
 
 exit status: 0 both ends train the same within noise, 1 the first change was found, 2 it could not be determined
 """

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fallline.diff.difference import Difference
-from fallline.runs.noise import EPSILON, Bound, Noise, envelope, gaps, judge_together
+from fallline.runs.noise import EPSILON, Judged, Noise, envelope, gaps, judge_together
 from fallline.runs.prints import PARAMETERS, RATES, WIDTH, Print, distance, norm
 from fallline.runs.series import Series, Track
 from fallline.runs.update import UpdateRow
@@ -20,6 +20,7 @@ _SAME_START = (
     64.0  # epsilons: initialisation that another version or device has rounded differently
 )
 _NORM_ROOM = 16.0  # a gradient rounds more than a loss: it is a sum of products with both signs
+_FLIPS = 2e-3  # of a gradient: a ReLU or a maximum that rounding flips changes it by one unit of one sample, and the loss by nothing
 _STEP = 0.2  # of the way that the first update makes: so much is no rounding
 _PARTED = 0.02  # the same, of a parameter: from here on a loss may follow from it
 _SHARE = 0.25  # of the way that an element of the parameter goes that parts most
@@ -233,7 +234,10 @@ def _pieces(pair: Pair) -> Iterator[Difference]:
 def parted(pair: Pair, repeats: list[Pair]) -> list[Difference]:
     """The first number that parts by more than noise; fills `pair.noise`."""
     losses, norms = judge_together(
-        [_gaps(pair, repeats, Track.losses, 1.0), _gaps(pair, repeats, _norms, _NORM_ROOM)],
+        [
+            _gaps(pair, repeats, Track.losses),
+            _gaps(pair, repeats, _norms)._replace(room=_NORM_ROOM, flips=_FLIPS),
+        ],
         pair.format,
     )
     pair.noise = losses
@@ -250,10 +254,10 @@ def _norms(track: Track) -> list[tuple[int, float]]:
     return [(r.index, n) for r in track.rows if (n := track.norm(r)) is not None]
 
 
-def _gaps(pair: Pair, repeats: list[Pair], curve: Curve, room: float) -> tuple[dict[int, float], Bound | None, float]:  # fmt: skip
-    """Of one curve: the gaps, what repeats show of them, and how much more than a loss it rounds."""
+def _gaps(pair: Pair, repeats: list[Pair], curve: Curve) -> Judged:
+    """Of one curve: the gaps, and what repeats show of them."""
     again = [gaps(dict(curve(r.a)), dict(curve(r.b))) for r in repeats]
-    return gaps(dict(curve(pair.a)), dict(curve(pair.b))), envelope(again) if again else None, room
+    return Judged(gaps(dict(curve(pair.a)), dict(curve(pair.b))), envelope(again) if again else None)  # fmt: skip
 
 
 def _of_curve(pair: Pair, what: str, noise: Noise, a: dict[int, float], b: dict[int, float]) -> Iterator[Difference]:  # fmt: skip

@@ -14,6 +14,8 @@ __all__ = ["on_every_iteration"]
 
 def on_every_iteration(trace: Trace, events: Iterable[Event]) -> bool:
     """Whether these events fall into each of several training iterations in a row: a log every 100 steps does not."""
+    if any("%" in setting and setting.endswith("is true") for setting in trace.settings):
+        return False  # `step % args.log_freq == 0` of a step that is not known: not in each of them
     iterations = _iterations(trace)
     touched = {i for e in events if (i := _iteration_of(e, iterations)) is not None}
     if len(touched) < 2 or len(touched) != max(touched) - min(touched) + 1:

@@ -112,6 +112,7 @@ class Forward(Event):
     bypass: bool | None = None  # the call went to `ddp_model.module`, past the DDP wrapper
     repeated: bool | None = None  # (reader; in eval mode) in a loop that does not train
     fed: bool | None = None  # (reader; in eval mode) in a loop over a loader
+    frozen: bool | None = None  # (reader) autograd is on, and nothing in the model learns
     used: bool | None = None  # its result later reached a backward (False: known not to)
     followed: bool | None = None  # (watcher) its result carries a mark that a backward would find
 
@@ -204,7 +205,7 @@ class Clip(Event):
     closure: bool | None = None  # inside the closure given to step
     local_shards: bool | None = None  # torch's function on FSDP1 shards
     # (reader) apex: "inside" its scale_loss, or of half-precision parameters whose float32 copies are stepped
-    scaled: Literal["inside", "copied"] | None = None
+    scaled: Literal["inside", "copied", "perhaps"] | None = None
 
     @property
     def measures_only(self) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from fallline.flow.calls import last_name, of_self, returned
+from fallline.flow.unused import never_given
 from fallline.flow.values import values_of
 from fallline.syntax import Module
 from fallline.syntax.nodes import below, is_name
@@ -118,19 +119,27 @@ def saves_of(module: Module) -> Iterator[tuple[ast.Call, ast.expr, ast.expr | No
                 seen.add(id(call))
                 yield call, what, None
     for call in module.all(ast.Call):
-        if id(call) not in seen and _saves_by_name(module, call):
-            yield call, call.args[0], None
+        states = _saved_by_name(module, call) if id(call) not in seen else None
+        if states is not None:
+            yield call, states, None
 
 
-def _saves_by_name(module: Module, call: ast.Call) -> bool:
+def _saved_by_name(module: Module, call: ast.Call) -> ast.expr | None:
     """`save_on_master({"model": model.state_dict(), ...}, path)`: a dict of states goes to a function called so."""
-    if not _SAVES.search(last_name(call)) or not call.args:
-        return False
+    if not _SAVES.search(last_name(call)):
+        return None
     if (module.resolve(call.func) or "").startswith("torch."):
-        return False
-    match module.value(call.args[0]):
+        return None
+    return next((a for a in call.args if _holds_states(module.value(a))), None)
+
+
+def _holds_states(made: ast.expr) -> bool:
+    """A dict of states, or an object that is built of them by keyword: `Checkpoint(model=model.state_dict(), ...)`."""
+    match made:
         case ast.Dict(values=values):
             return any(state_of(value) is not None for value in values)
+        case ast.Call(func, [], keywords) if last_name(func)[:1].isupper():
+            return any(state_of(k.value) is not None for k in keywords)
     return False
 
 
@@ -190,6 +199,8 @@ def _as_dict(module: Module, node: ast.expr) -> tuple[dict[str, ast.expr], bool]
         case ast.Dict(keys, values):
             named = [module.constant(k) if k is not None else None for k in keys]
         case ast.Call(ast.Name("dict"), [], keywords):
+            named, values = [k.arg for k in keywords], [k.value for k in keywords]
+        case ast.Call(_, [], keywords) if _holds_states(made):
             named, values = [k.arg for k in keywords], [k.value for k in keywords]
         case _:
             return None
@@ -262,7 +273,7 @@ def uses(module: Module) -> list[Used]:
         for node in (call.func.value, *call.args[:1]):  # scaler.step(optimizer)
             name = last_name(node) if isinstance(node, ast.Name | ast.Attribute) else ""
             role = _role_of_object(module, node) if name else None
-            if role is None:
+            if role is None or never_given(module, node):
                 continue
             if role == "scheduler" and not _needs_state(module, node, bool(call.args)):
                 continue
@@ -327,8 +338,20 @@ def _constructor(module: Module, node: ast.expr) -> tuple[ast.Call, str] | None:
         cls = module.class_(node)
         values = module.attribute_values(cls, last_name(node)) if cls is not None else []
         made = values[0] if values else node
+    elif isinstance(node, ast.Name) and made is node:
+        made = _unless_none(module, node)
     name = module.resolve(made.func) if isinstance(made, ast.Call) else None
     return (made, name) if isinstance(made, ast.Call) and name is not None else None
+
+
+def _unless_none(module: Module, node: ast.Name) -> ast.expr:
+    """What a name stands for where it is not None: `if args.warm_up: scheduler = LambdaLR(...)`, `else: scheduler = None`."""
+    up = (module.parent(b) for b in module.bindings(node.id, module.scope(node)))
+    values = [a.value for a in up if isinstance(a, ast.Assign)]
+    match [v for v in values if not (isinstance(v, ast.Constant) and v.value is None)]:
+        case [made]:
+            return made
+    return node
 
 
 def _needs_state(module: Module, scheduler: ast.expr, told: bool) -> bool:
@@ -422,6 +445,8 @@ def _read_use(module: Module, use: ast.Name, loaded: Loaded) -> None:
             )
         case ast.Compare() | ast.Attribute(attr="keys") | ast.Delete() | ast.FormattedValue():
             return
+        case ast.Call(ast.Attribute(attr="load_state_dict"), [whole, *_]) if whole is use:
+            return  # a file of the other kind, with weights and nothing else
     if up is None or not isinstance(key, str):
         loaded.escapes = True
     elif key not in loaded.keys or _only_logged(module, loaded.keys[key]):

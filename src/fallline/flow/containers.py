@@ -58,6 +58,11 @@ class Kept:
             if of_self(node) == self.name:
                 yield node, self.module.parent(node)
 
+    def used_later(self) -> bool:
+        """Whether a method other than the constructor reads it."""
+        homes = (self.module.function(n) for n, _ in self.uses() if isinstance(n.ctx, ast.Load))
+        return any(home is not None and home.name != "__init__" for home in homes)
+
 
 def kept_layers(module: Module) -> Iterator[Kept]:
     """The plain lists and dicts of layers that no one registers."""
@@ -215,7 +220,13 @@ def _registered(kept: Kept) -> bool:
         or _of_registered(kept)
         or _asked_for_parameters(kept)
         or _only_chosen_from(kept)
+        or _deleted(kept)
     )
+
+
+def _deleted(kept: Kept) -> bool:
+    """`del self.x_proj`, when its weights have become one Parameter: the layers were only there to initialise it."""
+    return any(isinstance(node.ctx, ast.Del) for node, _ in kept.uses())
 
 
 def _asked_for_parameters(kept: Kept) -> bool:

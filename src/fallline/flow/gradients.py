@@ -12,8 +12,9 @@ from fallline.flow.calls import last_name, names_in, of_self
 from fallline.flow.recording import under_no_grad
 from fallline.flow.values import values_of
 from fallline.syntax import Module
+from fallline.syntax.nodes import below
 
-__all__ = ["begins_random", "takes_no_gradient"]
+__all__ = ["begins_random", "detached_later", "takes_no_gradient"]
 
 # What these return has no history, whatever they were given.
 _FRESH = frozenset(
@@ -51,6 +52,32 @@ def takes_no_gradient(
             return all_of(inner)
         case ast.Call():
             return _call(module, node, seen)
+    return False
+
+
+def detached_later(module: Module, node: ast.expr) -> bool:
+    """`power = x.pow(2).pow(0.5)`, of which nothing but `self.norm(power).detach()` is used."""
+    match module.parent(node):
+        case ast.Assign([ast.Name(name)]):
+            pass
+        case _:
+            return False
+    function = module.function(node)
+    uses = (
+        [n for n in below(function, ast.Name) if n.id == name and n.lineno > node.lineno]
+        if function
+        else []
+    )
+    return bool(uses) and all(_under_detach(module, use) for use in uses)
+
+
+def _under_detach(module: Module, use: ast.Name) -> bool:
+    for up in module.parents(use):
+        match up:
+            case ast.Call(ast.Attribute(attr="detach")):
+                return True
+            case ast.stmt():
+                return False
     return False
 
 

@@ -67,7 +67,7 @@ def left_unrestored(module: Module) -> Iterator[tuple[ast.Call, str]]:
 
 
 def _does_something_with(module: Module, function: ast.FunctionDef, name: str) -> bool:
-    """It is used for more than the question whether there is one."""
+    """It is used for more than a look at it: the question whether there is one, its learning rate, a `return`."""
     for use in (n for statement in function.body for n in below(statement, ast.Name)):
         if use.id == name:
             match module.parent(use):
@@ -75,6 +75,10 @@ def _does_something_with(module: Module, function: ast.FunctionDef, name: str) -
                     continue
                 case ast.BoolOp() if isinstance(module.statement(use), ast.If):
                     continue
+                case ast.Return() | ast.Tuple() if isinstance(module.statement(use), ast.Return):
+                    continue  # handed back as it came
+                case ast.Attribute(attr="param_groups" | "param_group"):
+                    continue  # a learning rate is set; momentum is not in the groups
             return True
     return any(last_name(c) == "locals" for c in below(function, ast.Call))
 

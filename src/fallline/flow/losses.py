@@ -88,8 +88,10 @@ def loss_calls(module: Module, *names: str) -> Iterator[tuple[ast.Call, str]]:
             case _:
                 continue
         loss = values_of(module).constructed(call.func)
-        if loss is not None and any(loss is c for c in made):
-            yield call, last_name(loss)
+        built = [loss] if loss is not None else values_of(module).constructions(call.func)
+        known = [b for b in built if any(b is c for c in made)]
+        if known and len(known) == len(built) and len({last_name(b) for b in known}) == 1:
+            yield call, last_name(known[0])
 
 
 def in_loss(module: Module, node: ast.AST) -> bool:

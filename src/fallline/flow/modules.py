@@ -54,8 +54,8 @@ _DEPTH = 6
 def module_class(module: Module, node: ast.expr) -> tuple[Module, ast.ClassDef] | None:
     """The class of the project that an expression names, if it is an nn.Module."""
     found: tuple[Module, ast.ClassDef] | None = None
-    if isinstance(node, ast.Name) and node.id in module.classes:
-        found = (module, module.classes[node.id])
+    if isinstance(node, ast.Name) and (local := _own_class(module, node)) is not None:
+        found = (module, local)
     elif module.project is not None:
         name = module.resolve(node)
         found = (
@@ -64,6 +64,16 @@ def module_class(module: Module, node: ast.expr) -> tuple[Module, ast.ClassDef] 
             else None
         )
     return found if found is not None and found[0].is_module_class(found[1]) else None
+
+
+def _own_class(module: Module, name: ast.Name) -> ast.ClassDef | None:
+    """A class of this file, at its top or inside a function around the name."""
+    for up in module.parents(name):
+        if isinstance(up, ast.FunctionDef | ast.AsyncFunctionDef):
+            found = module.classes.get(f"{module.qualname(up)}.{name.id}")
+            if found is not None:
+                return found
+    return module.classes.get(name.id)
 
 
 def construction(module: Module, node: ast.expr, depth: int = _DEPTH) -> ast.Call | None:

@@ -15,6 +15,7 @@ from fallline.flow.checkpoints import (
     saves,
     state_of,
 )
+from fallline.flow.unused import given_by, optional
 from fallline.syntax import Module
 from fallline.syntax.nodes import below
 
@@ -55,10 +56,10 @@ def not_handed_over(module: Module) -> Iterator[tuple[ast.Call, str]]:
     for call, function, _ in called_functions(module):
         if not _LOADS.search(function.name) or Module.has_star(call):
             continue
-        given = _given(call, function)
+        given = given_by(call, function)
         if not any(role_of_key(name) == "optimizer" for name in given):
             continue
-        for name in _optional(function) - given:
+        for name in optional(function) - given:
             role = role_of_key(name)
             if role in {"scheduler", "scaler"} and name not in _read_only(function):
                 if any(_has(module, call, other, role) for other in _names(module, call)):
@@ -94,27 +95,6 @@ def _begins_anew(module: Module, name: ast.Name) -> bool:
         if module.scope(test) is scope
         for n in (test.left, *test.comparators)
     )
-
-
-def _given(call: ast.Call, function: ast.FunctionDef) -> set[str]:
-    """The names of the parameters that a call gives a value."""
-    names = [a.arg for a in function.args.posonlyargs + function.args.args]
-    names = names[1:] if names[:1] == ["self"] and isinstance(call.func, ast.Attribute) else names
-    return set(names[: len(call.args)]) | {k.arg for k in call.keywords if k.arg is not None}
-
-
-def _optional(function: ast.FunctionDef) -> set[str]:
-    """Parameters that are None where nobody gives them."""
-    names = [a.arg for a in function.args.posonlyargs + function.args.args]
-    pairs = list(zip(reversed(names), reversed(function.args.defaults), strict=False))
-    pairs += [
-        (a.arg, d)
-        for a, d in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
-        if d is not None
-    ]
-    return {
-        n for n, default in pairs if isinstance(default, ast.Constant) and default.value is None
-    }
 
 
 def _read_only(function: ast.FunctionDef) -> set[str]:

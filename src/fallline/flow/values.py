@@ -276,6 +276,22 @@ class Values:
         made = callee if isinstance(callee, ast.Call) else self.built(callee)
         return made if isinstance(made, ast.Call) else None
 
+    def constructions(self, callee: ast.expr) -> list[ast.Call]:
+        """Each construction that may be behind a callable, where an `if` chooses between them; empty where one of them is not a call."""
+        match callee:
+            case ast.Attribute(ast.Name("self"), name):
+                home = self.module.class_(callee)
+                found: Sequence[ast.expr | ast.arg | None] = self._attributes.get((id(home), name), [])  # fmt: skip
+            case ast.Name(name):
+                bound = self.module.bindings(name, self.module.scope(callee))
+                bound = bound or self.module.bindings(name, None)
+                found = [self.bound_to(b) for b in bound]
+            case _:
+                found = []
+        inner = [_innermost(value) for value in found]
+        made = [m for m in inner if isinstance(m, ast.Call)]
+        return made if len(made) == len(found) else []
+
     def _construction(self, name: ast.Name) -> ast.expr | ast.arg:
         """Like `definition`, but `model = model.to(device)` and `model = DDP(model)` do not count as another value."""
         scope = self.module.scope(name)
@@ -314,13 +330,19 @@ def _agreed(values: Sequence[ast.expr | ast.arg | None]) -> ast.expr | ast.arg |
         return values[0] if values else None
     inner: list[ast.AST] = []
     for value in values:
-        here: ast.AST | None = value
-        while isinstance(here, ast.Call) and (within := _unwrapped(here)) is not None:
-            here = within
+        here = _innermost(value)
         if not isinstance(here, ast.Call):
             return None
         inner.append(here)
     return values[-1] if all(same(inner[0], other) for other in inner[1:]) else None
+
+
+def _innermost(value: ast.expr | ast.arg | None) -> ast.AST | None:
+    """What is moved and wrapped: `Net()` of `DDP(Net().cuda())`."""
+    here: ast.AST | None = value
+    while isinstance(here, ast.Call) and (within := _unwrapped(here)) is not None:
+        here = within
+    return here
 
 
 def _unwrapped(call: ast.Call) -> ast.expr | None:

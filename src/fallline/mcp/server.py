@@ -39,7 +39,7 @@ fallline makes PyTorch training trustworthy. Measure before you prescribe, and l
 
 1. check_code or check_path: what is wrong in the code, with its fix. fix_code applies the fixes and takes back those that do not help.
 2. ask: the answer in a few sentences and at most three actions with their conditions; `more` adds everything behind it. Give it the code and the run.
-3. read_run, diff_runs, propose_clip: what `fallline run train.py` measured, what changed between two runs, and a threshold from the norms. This server never runs training: ask the user, or run that command yourself; `fallline equal train.py` too, which makes one update in other ways (accumulated or at once, one rank or two) and says where they differ.
+3. read_run, diff_runs, propose_clip: what `fallline run train.py` measured, what changed between two runs, and a threshold from the norms. This server never runs training: ask the user, or run that command yourself; `fallline equal train.py` too, which makes one update in other ways (accumulated or at once, one rank or two) and says where they differ, and `fallline bisect --good COMMIT train.py`, which names the commit or option that changed the training.
 4. explain_rule, list_specialists and the resources: the reasons, with what was measured.
 5. check_advice: before you answer, send it your text; it returns the statements that a measurement refutes and the mistakes in your code.
 

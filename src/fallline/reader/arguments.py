@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from fallline.api.values import Class, Thing, Unknown, Value, kind_by_name, of_kind
+from fallline.api.values import Class, Mapping, Thing, Unknown, Value, kind_by_name, of_kind
 from fallline.reader.machine import Machine
 from fallline.reader.objects import construct
 from fallline.syntax import Module
@@ -41,6 +41,8 @@ def given(machine: Machine, node: ast.FunctionDef | ast.AsyncFunctionDef) -> dic
                 if isinstance(value, Unknown) and not value.hint:
                     value.hint = name
         found[name] = value
+    if spec.kwarg is not None:
+        found[f"**{spec.kwarg.arg}"] = Mapping({}, open=True)
     pair_up(machine, found)
     return found
 
@@ -79,6 +81,7 @@ def instance(machine: Machine, module: Module, cls: ast.ClassDef) -> Thing:
         values = given(machine, init[1])
         args = [values[a.arg] for a in [*init[1].args.posonlyargs, *init[1].args.args][1:]]
         kwargs = {a.arg: values[a.arg] for a in init[1].args.kwonlyargs}
+        kwargs |= {name: value for name, value in values.items() if name.startswith("**")}
     made = construct(machine, Class(cls, module), args, kwargs, cls)
     assert isinstance(made, Thing)
     return made

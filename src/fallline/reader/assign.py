@@ -154,7 +154,8 @@ def _new_part(machine: Machine, model: Thing, part: Thing, node: ast.AST) -> Non
         for t in machine.things.values()
         if t.kind == "optimizer" and not t.sets.isdisjoint(model.sets)
     ]
-    if holders and not part.sets <= model.sets and not machine.loops.iteration:
+    late = holders and not part.sets <= model.sets and not machine.loops.iteration
+    if late and not _was_missing(machine, node):
         machine.emit(
             Replace(
                 machine.place(node),
@@ -166,6 +167,12 @@ def _new_part(machine: Machine, model: Thing, part: Thing, node: ast.AST) -> Non
         )
     part.facts["parameters"] = model.sets
     model.facts["frozen"] = False  # the new part learns
+
+
+def _was_missing(machine: Machine, node: ast.AST) -> bool:
+    """`if "embedder" not in models: models["embedder"] = Identity()`: nothing is replaced."""
+    above = (up for up in machine.module.parents(node) if isinstance(up, ast.If))
+    return any(isinstance(n, ast.NotIn) for up in above for n in ast.walk(up.test))
 
 
 def _set_item(machine: Machine, target: ast.Subscript, value: Value, node: ast.AST) -> None:

@@ -118,7 +118,10 @@ def _method(machine: Machine, receiver: Value, name: str, node: ast.Call) -> Val
         case Unknown():
             call = _arguments(machine, node)
             known = call_unknown(machine, receiver, name, call)
-            return known if known is not None else _unknown(machine, receiver.part(name), call)
+            if known is None:
+                return _unknown(machine, receiver.part(name), call)
+            _was_a_loss(machine, receiver, node)
+            return known
         case Const(None) if name in _UPDATES:
             # None cannot step: somebody who is not in view puts an optimizer there
             machine.emit(
@@ -140,6 +143,15 @@ def _method_of_thing(machine: Machine, receiver: Thing, name: str, node: ast.Cal
     result = machine.call(attribute, _arguments(machine, node))
     _perhaps_stepped(machine, receiver, name, node, begun)
     return result
+
+
+def _was_a_loss(machine: Machine, receiver: Unknown, node: ast.Call) -> None:
+    """After `loss.backward()` it is known what `loss` was: a tensor with a graph, or this would raise."""
+    match node.func:
+        case ast.Attribute(ast.Name(held), "backward") if machine.events and not machine.aside:
+            if receiver.became is None and not node.args:
+                seen = frozenset({len(machine.events) - 1})
+                machine.assign(held, Tensor(True, forwards=seen, divided=None))
 
 
 def _perhaps_stepped(

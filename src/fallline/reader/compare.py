@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -183,6 +184,10 @@ def _all(kind: type[Value], items: list[Value]) -> bool:
     return all(isinstance(item, kind) for item in items)
 
 
+# How long a run is: `max_train_steps`, or what it was computed from.
+_LIMIT = re.compile(r"(?i)(^|[_.])max_?(train|iter|step|epoch)|total_|epochs")
+
+
 def _count(asked: Comparison) -> Answer | None:
     """An unknown count against a number: `step % args.k`, `args.k > 1`."""
     machine, order = asked.machine, _ORDERS.get(asked.op.__class__)
@@ -193,6 +198,8 @@ def _count(asked: Comparison) -> Answer | None:
             case Unknown(hint=hint), Const(int(number), varying) if not isinstance(number, bool):
                 if "%" in hint:
                     continue  # the remainder of something unknown: zero now and then
+                if varying and not asked.usual and _LIMIT.search(hint):
+                    continue  # `if step >= max_steps: break`: far away from the steps that are read
                 reached = machine.counts.ranges.get(hint)
                 if not COUNTED.search(hint) and (reached is None or not varying):
                     continue

@@ -13,7 +13,7 @@ from fallline.reader.machine import Machine
 from fallline.reader.state import Frame
 from fallline.syntax.nodes import below
 
-__all__ = ["decorated", "entered_all"]
+__all__ = ["decorated", "entered_all", "grad_decorators"]
 
 
 @contextmanager
@@ -50,30 +50,47 @@ def _enter(machine: Machine, stack: ExitStack, value: Value, node: ast.AST) -> N
             stack.enter_context(context.opens(machine, node))
 
 
-def decorated(machine: Machine, function: Function, stack: ExitStack) -> None:
+_OF_TORCH = frozenset(
+    {
+        "torch.no_grad",
+        "torch.inference_mode",
+        "torch.autograd.no_grad",
+        "torch.set_grad_enabled",
+        "torch.enable_grad",
+    }
+)
+
+
+def grad_decorators(function: Function) -> list[tuple[ast.expr, bool]]:
+    """The decorators of a function that change how it computes, and whether torch has them. Every call asks."""
+    node, kept = function.node, function.module.notes("grad decorators")
+    known: list[tuple[ast.expr, bool]] | None = kept.get(node)
+    if known is None:
+        known = kept[node] = []
+        for decorator in () if isinstance(node, ast.Lambda) else node.decorator_list:
+            for each in _branches(decorator):
+                target = each.func if isinstance(each, ast.Call) else each
+                name = function.module.resolve(target) or ""
+                if name in _OF_TORCH or name.endswith("autocast"):
+                    known.append((each, True))
+                elif _turns_off_grad(function, target):
+                    known.append((each, False))
+    return known
+
+
+def decorated(
+    machine: Machine,
+    function: Function,
+    decorators: list[tuple[ast.expr, bool]],
+    stack: ExitStack,
+) -> None:
     """Contexts that a function's decorators put around it."""
-    node = function.node
-    if isinstance(node, ast.Lambda):
-        return
-    for decorator in (each for d in node.decorator_list for each in _branches(d)):
-        target = decorator.func if isinstance(decorator, ast.Call) else decorator
-        name = function.module.resolve(target) or ""
-        if name in {
-            "torch.no_grad",
-            "torch.inference_mode",
-            "torch.autograd.no_grad",
-            "torch.set_grad_enabled",
-            "torch.enable_grad",
-        } or name.endswith("autocast"):
+    for decorator, of_torch in decorators:
+        value: Value = contexts.grad(False)
+        if of_torch and isinstance(decorator, ast.Call):
             with machine.entered(machine.module_frame(function.module)):
-                value = (
-                    machine.evaluate(decorator)
-                    if isinstance(decorator, ast.Call)
-                    else contexts.grad(False)
-                )
-            _enter(machine, stack, value, decorator)
-        elif _turns_off_grad(function, target):
-            _enter(machine, stack, contexts.grad(False), decorator)
+                value = machine.evaluate(decorator)
+        _enter(machine, stack, value, decorator)
 
 
 def _branches(decorator: ast.expr) -> list[ast.expr]:
@@ -109,7 +126,7 @@ def _generator_contexts(machine: Machine, function: Function) -> list[Context]:
     if isinstance(node, ast.Lambda):
         return found
     for inner in below(node, ast.With):
-        if bool(below(inner, ast.Yield)):
+        if below(inner, ast.Yield):
             frame = Frame(
                 function.module,
                 node.name,

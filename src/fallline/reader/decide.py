@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,8 +11,10 @@ from fallline.api.values import Const, Mapping, Sequence, Tensor, Unknown, Value
 from fallline.reader.compare import Answer, compare_value, compared, is_number, made, words
 from fallline.reader.machine import Machine
 from fallline.reader.relevance import acts, acts_here
+from fallline.syntax import Module
+from fallline.syntax.nodes import walk
 
-__all__ = ["TESTS", "decide", "truth"]
+__all__ = ["TESTS", "decide", "how_much", "truth"]
 
 _JUMPS = (ast.Raise, ast.Return, ast.Continue, ast.Break)
 
@@ -26,6 +29,14 @@ def decide(machine: Machine, node: ast.If | ast.IfExp) -> Answer:
     return truth(machine, node.test, usual, machine.worth(matters))
 
 
+def how_much(machine: Machine, node: ast.AST, branches: list[ast.stmt]) -> int:
+    """How much it matters which of these branches of a statement runs: 0 not at all, 1 perhaps, 2 the protocol is in them."""
+    known = machine.module.notes("matters")
+    if node not in known:
+        known[node] = _matters(machine, branches)
+    return machine.worth(known[node])
+
+
 def _way(machine: Machine, node: ast.If | ast.IfExp) -> tuple[bool, int]:
     """The value of a test that is taken first where it is not known, and how much it matters; read off the text."""
     match node:
@@ -33,7 +44,7 @@ def _way(machine: Machine, node: ast.If | ast.IfExp) -> tuple[bool, int]:
             scales = _scales(node.body) or _scales(node.orelse)
             return True, 2 if scales or acts_here(machine.module, [node]) else 1
         case ast.If(body=body, orelse=orelse):
-            guard = isinstance(body[-1], _JUMPS) or _exits(body[-1])
+            guard = isinstance(body[-1], _JUMPS) or _exits(body[-1]) or _ends(body[-1])
             usual = not guard or (bool(orelse) and not isinstance(body[-1], ast.Raise))
             if any(_says(s) in _WITHOUT_SCALER for s in body):
                 usual = False  # float16 first: that is the one with a scaler
@@ -46,7 +57,37 @@ def _matters(machine: Machine, branches: list[ast.stmt]) -> int:
     if acts_here(machine.module, branches) or _binds(branches):
         return 2
     perhaps = any(_says(s) in _WITHOUT_SCALER for s in branches)
-    return 1 if perhaps or acts(machine.module, branches) else 0
+    if perhaps or acts(machine.module, branches):
+        return 1
+    return int(not _turned(branches).isdisjoint(_decisive(machine.module)))
+
+
+def _turned(branches: list[ast.stmt]) -> set[str]:
+    """The names that a branch sets to True or False: `distributed = True`."""
+    return {
+        target.id
+        for statement in branches
+        for node in walk(statement)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+        for target in node.targets
+        if isinstance(node.value.value, bool) and isinstance(target, ast.Name)
+    }
+
+
+def _decisive(module: Module) -> frozenset[str]:
+    """The names that a file asks, all by themselves, around what matters: `if distributed:`."""
+    kept = module.notes("decisive")
+    known: frozenset[str] | None = kept.get(module.tree)
+    if known is None:
+        known = kept[module.tree] = frozenset(
+            node.test.id
+            for node in module.all(ast.If)
+            if isinstance(node.test, ast.Name)
+            and (
+                acts_here(module, [*node.body, *node.orelse]) or _binds([*node.body, *node.orelse])
+            )
+        )
+    return known
 
 
 def _exits(statement: ast.AST) -> bool:
@@ -55,6 +96,17 @@ def _exits(statement: ast.AST) -> bool:
             return True
         case ast.Expr(ast.Call(func=ast.Name("exit" | "quit"))):
             return True
+    return False
+
+
+_END = re.compile(r"(?i)(^|_)(finish|done|stop|exit|terminat|converged|early_?stop)")
+
+
+def _ends(statement: ast.stmt) -> bool:
+    """`self.finished = True`: whoever asks for it ends a loop."""
+    match statement:
+        case ast.Assign([target], ast.Constant(True)):
+            return _END.search(_last(target)) is not None
     return False
 
 

@@ -21,6 +21,7 @@ from fallline.api.values import (
     Thing,
     Unknown,
     Value,
+    one_for_each,
 )
 from fallline.events import GradRead
 from fallline.reader.assign import assign_to
@@ -176,8 +177,8 @@ def _subscript(machine: Machine, node: ast.Subscript) -> Value:
     value = machine.settled(machine.evaluate(node.value))
     key = machine.evaluate(node.slice)
     match value, key:
-        case Mapping(items=items), Const(str() | int() as name):
-            found = items.get(name)
+        case Mapping(), Const(str() | int() as name):
+            found = value.get(name)
             return found if found is not None else Unknown(str(name))
         case Mapping(), Const(name):
             return Unknown(str(name))
@@ -191,15 +192,28 @@ def _subscript(machine: Machine, node: ast.Subscript) -> Value:
             return listed[0] if listed else Unknown()
         case Tensor(), Const("loss"):
             return machine.attribute(value, "loss", node)
+        case Thing(), Const(str(name)) if (one := _one_of(machine, value, name)) is not None:
+            return one
         case ((Tensor() | Params() | Param() | Thing(kind="model")), _):
             return value
         case Unknown(), Const(str(name)):
-            return value.part(name)
+            return value.item(name)
         case Unknown(), _:
             return value.part("[]")
         case Bound(of=Tensor() as tensor), _:
             return tensor
     return Unknown()
+
+
+def _one_of(machine: Machine, things: Thing, key: str) -> Thing | None:
+    """`optimizer["generator"]`, where `optimizer` was given by someone and is a dict of them; the same one each time."""
+    if things.at is not None or not one_for_each(things.kind, key):
+        return None
+    known = things.attrs.get(f"[{key}]")
+    if not isinstance(known, Thing):
+        part = Unknown(f"{things.facts.get('name') or things.kind}_{key}")
+        known = things.attrs[f"[{key}]"] = machine.become(part, things.kind)
+    return known
 
 
 def _comprehension(

@@ -22,7 +22,7 @@ from fallline.api.values import (
     replace,
 )
 from fallline.events import SamplerEpoch
-from fallline.reader.contexts import decorated
+from fallline.reader.contexts import decorated, grad_decorators
 from fallline.reader.machine import Machine
 from fallline.reader.relevance import acts, called_names, makes, relevant
 from fallline.reader.state import Frame
@@ -112,10 +112,11 @@ def _qualname(function: Function) -> str:
 
 def _surroundings(machine: Machine, function: Function) -> AbstractContextManager[object]:
     """What the decorators of a function put around it."""
-    if isinstance(function.node, ast.Lambda) or not function.node.decorator_list:
+    decorators = grad_decorators(function)
+    if not decorators:
         return _NOTHING
     stack = ExitStack()
-    decorated(machine, function, stack)
+    decorated(machine, function, decorators, stack)
     return stack
 
 
@@ -145,7 +146,10 @@ def _bind(
         else:
             rest[name] = value
     if spec.kwarg is not None:
-        frame.names[spec.kwarg.arg] = Mapping(rest, machine.loops.iteration)
+        # a caller who is not in view gives them as a whole: see `given`
+        frame.names[spec.kwarg.arg] = kwargs.get(
+            f"**{spec.kwarg.arg}", Mapping(rest, machine.loops.iteration)
+        )
     defaults = [
         *([None] * (len(spec.posonlyargs) + len(spec.args) - len(spec.defaults))),
         *spec.defaults,
@@ -180,10 +184,23 @@ def _passed_over(machine: Machine, function: Function, given: list[Value]) -> bo
         return False
     me = function.me
     held = [*given, *(me.attrs.values() if me is not None and me.kind == "object" else ())]
+    kinds = _PROTOCOL | {"loader"} if getattr(node, "name", "") == "__init__" else _PROTOCOL
     return not any(
-        isinstance(value, Function) or (isinstance(value, Thing) and value.kind in _PROTOCOL)
-        for value in map(machine.settled, held)
+        isinstance(value, Function) or (isinstance(value, Thing) and value.kind in kinds)
+        for value in map(machine.settled, _opened(held))
     )
+
+
+def _opened(held: list[Value]) -> list[Value]:
+    """What is handed over, and what is in the lists and dicts among it: `Trainer(optimizer={"generator": ...})`."""
+    found = list(held)
+    for value in held:
+        match value:
+            case Sequence(items=items):
+                found += items
+            case Mapping(items=named):
+                found += named.values()
+    return found
 
 
 def _makes_a_schedule(machine: Machine, function: Function) -> bool:

@@ -13,7 +13,7 @@ from fallline.api.values import Const, Unknown, Value
 from fallline.events import Batch, Epoch, EpochEnd, Forward
 from fallline.reader.assign import assign_to
 from fallline.reader.machine import Machine
-from fallline.reader.relevance import called_names, relevant, trains
+from fallline.reader.relevance import called_names, relevant, steps_in, trains
 from fallline.reader.streams import MOST_EXACT, Stream, stream_of
 
 __all__ = ["BREAK", "CONTINUE", "RETURN", "run_for", "run_while"]
@@ -131,6 +131,8 @@ def _repeat(
                 break
             if stream.count is None and index >= _enough(machine, before):
                 break
+            if stream.kind == "data" and index >= _EVALUATED and _only_evaluates(machine, node):
+                break
     finally:
         machine.loops.fed -= loader is not None
         machine.loops.kinds.pop()
@@ -153,6 +155,13 @@ def _repeat(
     if jump != BREAK and node.orelse:
         return machine.run(node.orelse)
     return None
+
+
+_EVALUATED = 3  # batches of a loop that trains nothing: the rest would show nothing new
+
+
+def _only_evaluates(machine: Machine, node: ast.For | ast.AsyncFor | ast.While) -> bool:
+    return not trains(machine.module, [node]) and not steps_in(machine.module, [node])
 
 
 def _over(node: ast.For | ast.AsyncFor | ast.While) -> ast.expr:

@@ -77,6 +77,7 @@ class Machine:
         bounds: Bounds,
     ) -> None:
         self.language = language
+        self._expressions = language.expressions  # millions of times in a project
         self.project = project
         self.settings = settings
         self.bounds = bounds
@@ -118,7 +119,7 @@ class Machine:
 
     def evaluate(self, node: ast.expr) -> Value:
         """The value of an expression on paper."""
-        handler = self.language.expressions.get(node.__class__)
+        handler = self._expressions.get(node.__class__)
         return handler(self, node) if handler is not None else Unknown()
 
     def attribute(self, value: Value, name: str, node: ast.AST) -> Value:

@@ -175,7 +175,14 @@ def _only_asks(function: ast.expr) -> bool:
 
 def relevant(module: Module, nodes: Iterable[ast.AST], wanted: frozenset[str] = TRIGGERS) -> bool:
     """Whether these statements call, directly or through functions of the project, what is wanted."""
-    return any(_reaches(module, node, wanted, {}) == _REACHED for node in nodes)
+    kept = module.notes(_QUESTIONS[wanted])
+    for node in nodes:
+        known = kept.get(node)
+        if known is None:
+            known = _reaches(module, node, wanted, {}) == _REACHED
+        if known:
+            return True
+    return False
 
 
 def acts(module: Module, nodes: Iterable[ast.AST]) -> bool:
@@ -233,12 +240,13 @@ def _reaches(
 
     Only what is sure is kept, so that no answer depends on which file was read before.
     """
-    if not _named(module.notes("named"), node)[0].isdisjoint(wanted):
-        return _REACHED
     kept = module.notes(_QUESTIONS[wanted])
     known = kept.get(node)
     if known is not None:
         return _REACHED if known else _SURE
+    if not _named(module.notes("named"), node)[0].isdisjoint(wanted):
+        kept[node] = True
+        return _REACHED
     if id(node) in begun:
         return begun[id(node)]
     if len(begun) > _MOST:

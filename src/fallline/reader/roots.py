@@ -13,6 +13,7 @@ from fallline.api.framework import COUNTERS
 from fallline.api.library import Driver
 from fallline.api.values import Const, Function, Mapping, Sequence, Tensor, Value
 from fallline.events import Backward, Deed, Forward, Opaque, Step
+from fallline.location import Location
 from fallline.reader.arguments import given, instance, pair_up
 from fallline.reader.machine import Machine
 from fallline.reader.relevance import (
@@ -132,7 +133,28 @@ def _function(
 ) -> None:
     frame = machine.module_frame(module)
     with machine.entered(frame):
-        _repeatedly(machine, Function(node, module), node)
+        once = _run_by_script(module, node)
+        if once:
+            machine.around.anomaly = _anomaly_mode(machine, module)
+        _repeatedly(machine, Function(node, module), node, once=once)
+
+
+def _anomaly_mode(machine: Machine, module: Module) -> Location | None:
+    """`torch.autograd.set_detect_anomaly(True)` at the top of the script: on before `main()` is called."""
+    for statement in module.tree.body:
+        match statement:
+            case ast.Expr(ast.Call(func, [ast.Constant(True)]) as call):
+                if module.resolve(func) == "torch.autograd.set_detect_anomaly":
+                    return machine.place(call)
+    return None
+
+
+def _run_by_script(module: Module, node: Definition) -> bool:
+    """`main()` at the end of the script, in no loop: it is called once."""
+    calls = [
+        c for c in module.all(ast.Call) if isinstance(c.func, ast.Name) and c.func.id == node.name
+    ]
+    return bool(calls) and all(module.function(c) is None and not module.in_loop(c) for c in calls)
 
 
 _TURNS = 3
@@ -140,7 +162,11 @@ _AROUND_A_STEP: frozenset[Deed] = frozenset({"backward", "clear", "step", "epoch
 
 
 def _repeatedly(
-    machine: Machine, function: Function, node: ast.FunctionDef | ast.AsyncFunctionDef
+    machine: Machine,
+    function: Function,
+    node: ast.FunctionDef | ast.AsyncFunctionDef,
+    *,
+    once: bool = False,
 ) -> None:
     """Call a function as its unknown caller would: again, if it trains what it was given."""
     if not trains(function.module, [node]) and not evaluates(function.module, [node]):
@@ -153,11 +179,15 @@ def _repeatedly(
     skip = 1 if function.me is not None else 0
     names = [a.arg for a in [*node.args.posonlyargs, *node.args.args]][skip:]
     named = {a.arg: found[a.arg] for a in node.args.kwonlyargs}
+    named |= {name: value for name, value in found.items() if name.startswith("**")}
 
     def call(turn: int) -> None:
         args: list[Value] = [Const(turn, True) if n in COUNTERS else found[n] for n in names]
         _escapes(machine, machine.run_function(function, args, named, node))
 
+    if once:
+        call(0)
+        return
     counted = not COUNTERS.isdisjoint(names)
     _again(machine, call, node, counted=counted, keeps=function.me is not None)
 
@@ -182,7 +212,7 @@ def _again(
         own = {t.id for t in machine.things.values() if t.kind == "optimizer" and t.at is not None}
         stepped = {e.optimizer for e in new if isinstance(e, Step)}
         steps += bool(stepped)
-        if not trained or (stepped and stepped <= own and not keeps):
+        if not trained or (stepped and stepped <= own and not keeps) or _has_epochs(node):
             break
         if machine.loops.trained > looping:
             if turn == 1:
@@ -195,6 +225,15 @@ def _again(
             machine.emit(Opaque(at, what="the caller's loop", could=_AROUND_A_STEP))
     if machine.updates.backwards and not steps:
         machine.emit(Opaque(machine.place(node), what="the caller, who has the gradients"))
+
+
+def _has_epochs(node: ast.AST) -> bool:
+    """`for epoch in range(epochs)` around another loop: a whole training, which nobody calls again to continue it."""
+    for loop in below(node, ast.For) if isinstance(node, Definition) else ():
+        header = ast.unparse(loop.target) + " " + ast.unparse(loop.iter)
+        if "epoch" in header.lower() and any(below(s, ast.For) for s in loop.body):
+            return True
+    return False
 
 
 def _escapes(machine: Machine, result: Value) -> None:
@@ -242,7 +281,11 @@ def _class_roots(
         return
     if module.is_function_class(cls) or any("optim." in b for b in module.bases(cls)):
         return
-    wanted = [m for m in methods if m.name not in _NOT_BEGUN and begins(module, m.body)]
+    wanted = [
+        m
+        for m in methods
+        if (m.name not in _NOT_BEGUN and begins(module, m.body)) or _adapts(module, m)
+    ]
     wanted += _callers(module, methods, wanted)
     called: set[str] = set()
     for method in wanted:
@@ -251,6 +294,12 @@ def _class_roots(
         if (module.path, f"{module.qualname(cls)}.{method.name}") not in reached:
             run = partial(_method, module=module, cls=cls, method=method)
             yield Root(f"{cls.name}.{method.name}", run)
+
+
+def _adapts(module: Module, method: Definition) -> bool:
+    """A forward that trains: it fine-tunes on what it is given, with an optimizer of its own."""
+    names = called_names(module, method)
+    return method.name == "forward" and {"backward", "step"} <= names
 
 
 def _callers(

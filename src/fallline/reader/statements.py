@@ -22,7 +22,7 @@ from fallline.api.values import (
 )
 from fallline.reader import contexts, loops
 from fallline.reader.assign import assign_to
-from fallline.reader.decide import decide, truth
+from fallline.reader.decide import decide, how_much, truth
 from fallline.reader.loops import BREAK, CONTINUE, RETURN
 from fallline.reader.machine import Machine
 from fallline.reader.names import imported
@@ -232,10 +232,11 @@ def _nonlocal(machine: Machine, node: ast.Nonlocal) -> None:
 
 def _match(machine: Machine, node: ast.Match) -> str | None:
     machine.evaluate(node.subject)
+    matters = how_much(machine, node, [s for case in node.cases for s in case.body])
     for index, case in enumerate(node.cases):
         last = index == len(node.cases) - 1
         key = f"{machine.text(node.subject)} matches case {index + 1}"
-        if last or machine.switch(key, index == 0):
+        if last or machine.switch(key, index == 0, matters):
             return machine.run(case.body)
     return None
 

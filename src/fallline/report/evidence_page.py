@@ -88,7 +88,7 @@ def _counts(known: list[Outcome], here: tuple[str, str]) -> str:
     seconds = sum(o.seconds for o in known)
     refuted = [o.of for o in known if o.verdict == "refuted"]
     told = (
-        f"{rules} rules and {len(known) - rules} facts. For {wrong} of them what is often taught is wrong, or holds only under conditions. "
+        f"{rules} rules and {len(known) - rules} facts. For {wrong} of them, common advice is wrong or holds only under conditions. "
         f"Measured on {here[0]} with torch {here[1]}, {seconds:.0f} seconds in all; where a device was needed, the entry names it."
     )
     return told + (f"\n\n**Refuted here: {', '.join(refuted)}.**" if refuted else "")

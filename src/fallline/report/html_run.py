@@ -92,7 +92,8 @@ def _norm(track: Track) -> Chart:
     ]
     if limits:
         lines.append(Line("clip threshold", limits, "clip", dashed=True))
-    return Chart("Gradient norm", lines)
+    parts = f" of rank {track.rank}'s shards" if track.norms_are_parts else ""
+    return Chart(f"Gradient norm{parts}", lines)
 
 
 def _rate(track: Track) -> Chart:

@@ -113,7 +113,7 @@ def summary(series: Series, findings: list[Finding], paint: Paint) -> str:
     about = [
         when,
         seconds_text(seen.duration) if seen.duration else "",
-        counted(len(series.ranks), "rank") if len(series.ranks) > 1 else "",
+        _ranks(series),
         seen.status,
     ]
     lines.append(paint("  " + " · ".join(part for part in about if part), "dim"))
@@ -131,6 +131,14 @@ def summary(series: Series, findings: list[Finding], paint: Paint) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _ranks(series: Series) -> str:
+    """How many there are; where folders of other machines are missing, how many of them were read."""
+    there = len(series.ranks)
+    if series.world > there:
+        return f"{there} of {counted(series.world, 'rank')}"
+    return counted(there, "rank") if there > 1 else ""
+
+
 def _longest(series: Series) -> Track | None:
     """Of the first rank that knows its loss: of a pipeline only the last stage does."""
     known = {t.rank for t in series.tracks if any(r.loss is not None for r in t.rows)}
@@ -140,10 +148,11 @@ def _longest(series: Series) -> Track | None:
 def _track_lines(series: Series, track: Track, paint: Paint) -> list[str]:
     seen = overview(series, track)
     losses = f"{number(seen.first_loss)} → {number(seen.last_loss)}"
+    parts = f", of rank {track.rank}'s shards alone" if track.norms_are_parts else ""
     known = (
         ("updates", seen.updates, _updates_text(seen)),
         ("loss", seen.first_loss, losses),
-        ("gradient norm", seen.norm, f"median {number(seen.norm)}{_clip_text(seen)}"),
+        ("gradient norm", seen.norm, f"median {number(seen.norm)}{parts}{_clip_text(seen)}"),
         ("learning rate", seen.rate, number(seen.rate)),
         ("loss scale", seen.scale, number(seen.scale)),
         (

@@ -11,9 +11,9 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-__all__ = ["EPSILON", "Curve", "Noise", "envelope", "gaps", "judge", "judge_together"]
+__all__ = ["EPSILON", "Curve", "Judged", "Noise", "envelope", "gaps", "judge", "judge_together"]
 
 Curve = Mapping[int, float]  # update → value
 Bound = Callable[[int], float]  # update → the largest gap that noise explains
@@ -27,6 +27,7 @@ _SUMMED = {"float64": 2.0**12, "float32": 2.0**6}
 _SHORT = 0.125
 # Gaps are sizes of random numbers: a few small ones in a row say little about the next.
 _JUMP, _JUMP_FIRST = 25.0, 100.0
+_WILD = 0.125  # power of what the runs have come apart by already: training that carries them far also jumps further
 _REPEATED = 8.0  # times what a repeat shows
 _AHEAD = 8  # updates: runs go apart a little sooner or later
 _FLOOR_OF_LOSS = 0.05  # of the first losses: below this a loss is small because its terms cancel
@@ -93,30 +94,65 @@ def envelope(repeats: Iterable[Mapping[int, float]]) -> Bound:
     return bound
 
 
+class Judged(NamedTuple):
+    """One curve: its gaps, what a repeat shows of them, and how much more than a loss it rounds."""
+
+    gaps: Mapping[int, float]
+    bound: Bound | None = None
+    room: float = 1.0
+    flips: float = 0.0  # what it may jump by once the runs are not the same bit for bit
+
+
 def judge(found: Mapping[int, float], format: str, bound: Bound | None = None, room: float = 1.0) -> Noise:  # fmt: skip
     """The first gap of one curve that is a jump. `room`: how many times more the quantity rounds than a loss does."""
-    return judge_together([(found, bound, room)], format)[0]
+    return judge_together([Judged(found, bound, room)], format)[0]
 
 
-def judge_together(curves: list[tuple[Mapping[int, float], Bound | None, float]], format: str) -> list[Noise]:  # fmt: skip
-    """The first jump of each of several curves of one run: gaps, what a repeat shows, and the room of each.
+def judge_together(curves: list[Judged], format: str) -> list[Noise]:
+    """The first jump of each of several curves of one run.
 
     What carries one curve apart carries the others: a gap is a jump against the largest of all of them so far.
     """
     answers = [
-        Noise(format, room * floor_of(format), bound is not None, len(found))
-        for found, bound, room in curves
+        Noise(format, c.room * floor_of(format), c.bound is not None, len(c.gaps)) for c in curves
     ]
-    highest, count = 0.0, 0
-    for update in sorted({u for found, *_ in curves for u in found}):
-        jump = (_JUMP + _JUMP_FIRST / count) * highest if count else 0.0
+    drift = _Drift()
+    for update in sorted({u for curve in curves for u in curve.gaps}):
+        jump = drift.allowed(update)
         sizes = []
-        for noise, (found, bound, room) in zip(answers, curves, strict=True):
-            gap = found.get(update, 0.0)
-            _note(noise, update, gap, bound(update) if bound is not None else room * jump)
-            sizes.append(gap / room)
-        highest, count = max(highest, *sizes), count + any(sizes)
+        for noise, curve in zip(answers, curves, strict=True):
+            gap = curve.gaps.get(update, 0.0)
+            own = max(curve.room * jump, curve.flips if jump else 0.0)
+            _note(noise, update, gap, curve.bound(update) if curve.bound is not None else own)
+            sizes.append(gap / curve.room)
+        drift.note(update, max(sizes))
     return answers
+
+
+@dataclass
+class _Drift:
+    """How far the runs have come apart so far."""
+
+    highest: float = 0.0
+    first: float = 0.0  # the first gap
+    begun: int = 0  # its update
+    last: int = 0  # the update that was looked at last
+    count: int = 0  # updates with a gap
+
+    def note(self, update: int, size: float) -> None:
+        self.last = update
+        if size and not self.count:
+            self.first, self.begun = size, update
+        self.highest, self.count = max(self.highest, size), self.count + bool(size)
+
+    def allowed(self, update: int) -> float:
+        """The largest gap that noise explains here. Updates that were not recorded have carried the runs on, as those before them did."""
+        if not self.count or not math.isfinite(self.highest):
+            return self.highest
+        apart = self.highest / self.first
+        passed, unseen = self.last - self.begun, max(0, update - self.last - 1)
+        grown = math.pow(apart, unseen / passed) if passed else 1.0
+        return (_JUMP + _JUMP_FIRST / self.count) * math.pow(apart, _WILD) * grown * self.highest
 
 
 def _note(noise: Noise, update: int, gap: float, allowed: float) -> None:

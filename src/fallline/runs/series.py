@@ -80,6 +80,12 @@ class Track:
             return found
         return [(s.index, n) for s in self.samples if (n := s.total_norm()) == n]
 
+    @property
+    def norms_are_parts(self) -> bool:
+        """Not all ranks were read, and what this one measured is the norm of its shards. Clipping knows the whole norm."""
+        clipped = any(r.clip_norm is not None for r in self.rows)
+        return bool(self.facts.get("alone")) and not clipped
+
     def losses(self) -> list[tuple[int, float]]:
         """(update, loss) where the loss is known; non-finite ones are kept."""
         return [(r.index, r.loss) for r in self.rows if r.loss is not None]

@@ -28,6 +28,7 @@ def join_shards(series: Series, complete: bool) -> None:
         if not complete:
             for track in tracks:
                 track.samples.clear()
+                track.facts["alone"] = True
         elif len(tracks) > 1:
             _join_rows(tracks)
             _join(tracks)

@@ -163,7 +163,12 @@ def _spelled(text: str, string: _String) -> str:
 def _is_newer(text: str, string: _String) -> bool:
     inner = [text[a:b] for a, b in string.fields]
     broken = len(string.quote) == 1 and any("\n" in part for part in inner)
-    return broken or any(string.quote in part or "\\" in part or "#" in part for part in inner)
+    nested = any(_is_newer(text, literal) for literal in string.inside if literal.fields)
+    return (
+        nested
+        or broken
+        or any(string.quote in part or "\\" in part or "#" in part for part in inner)
+    )
 
 
 def _without_template(written: str, string: _String) -> str:

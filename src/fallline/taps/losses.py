@@ -49,9 +49,10 @@ def _patch(patches: Patches) -> None:
 
 def _loss(original: Wrapped, name: str) -> Wrapped:
     signature = inspect.signature(original)
+    compiling = torch.compiler.is_compiling  # before all else: dynamo must not read who listens
 
     def loss(*args: Any, **kwargs: Any) -> Any:
-        if not published():
+        if compiling() or not LOSS.before or not published():
             return original(*args, **kwargs)
         call = _call(name, signature, args, kwargs)
         if call is None:
@@ -75,4 +76,4 @@ def _call(name: str, signature: inspect.Signature, args: Any, kwargs: Any) -> Lo
     return LossCall(caller(), name, predicted, target, reduction, ignored)
 
 
-LOSS = Topic(LossCall, Tap(_patch))
+LOSS = Topic(LossCall, Tap(_patch, lasting=True))

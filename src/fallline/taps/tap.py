@@ -155,18 +155,30 @@ def replaying() -> Iterator[None]:
         switch.replaying = before
 
 
+_followers = 0  # subscriptions that are going on
+_lasting: list[Tap] = []
+
+
 class Tap:
     """Patches that belong together, in place while anyone listens to one of their topics.
 
     With `variants`, `install` asks which topics are heard, and is called again when that changes. `hot`: what it patches is called
-    so often that the patches go away while the switch rests.
+    so often that the patches go away while the switch rests. `lasting`: it patches functions that programs keep and compare
+    (`loss_fn is F.mse_loss`), so once in place it stays until nobody listens to anything.
     """
 
     def __init__(
-        self, install: Callable[[Patches], None], *, variants: bool = False, hot: bool = False
+        self,
+        install: Callable[[Patches], None],
+        *,
+        variants: bool = False,
+        hot: bool = False,
+        lasting: bool = False,
     ) -> None:
         if hot:
             switch.hot.append(self)
+        if lasting:
+            _lasting.append(self)
         self._install = install
         self._variants = variants
         self._patches: Patches | None = None
@@ -187,6 +199,8 @@ class Tap:
     def refresh(self, rebind: bool) -> None:
         """Someone has come or gone."""
         heard = [topic.heard for topic in self._topics]
+        if not any(heard) and _followers and self in _lasting:
+            return
         changed = heard != self._heard if self._variants else any(heard) != any(self._heard)
         self._heard = heard
         if not changed:
@@ -243,9 +257,6 @@ def announced(topic: Topic[Any]) -> Callable[[Wrapped], Wrapped]:
         return __init__
 
     return make
-
-
-_followers = 0  # subscriptions that are going on
 
 
 class Subscription:
@@ -310,6 +321,8 @@ class Subscription:
             for topic in {t for t, _ in (*self._before, *self._after)}:
                 self._drop(topic)
             self._refresh()
+            for tap in () if _followers else _lasting:
+                tap.refresh(self.rebind)
 
     def _drop(self, topic: Topic[Any]) -> None:
         ours = {id(h) for t, h in (*self._before, *self._after) if t is topic}

@@ -56,7 +56,7 @@ def _only_code(question: str) -> bool:
 def in_a_loop(code: str) -> str:
     """The head of the loop that a fragment is the inside of: it calls `backward` or a `step`, and neither loops nor defines anything. Nothing for other code."""
     tree = _parsed(code)
-    if tree is None or bool(below(tree, ast.For, ast.While, ast.FunctionDef, ast.ClassDef)):
+    if tree is None or below(tree, ast.For, ast.While, ast.FunctionDef, ast.ClassDef):
         return ""
     called = {
         node.func.attr for node in below(tree, ast.Call) if isinstance(node.func, ast.Attribute)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 from operator import itemgetter
 from typing import Any
 
@@ -21,6 +22,9 @@ __all__ = ["Plan"]
 
 COPIED_BELOW = 4_096  # elements
 ALIKE = 3  # tensors that go through one copy
+_STAGES = frozenset(
+    {"pp", "pipe", "pipeline", "stage"}
+)  # what people call that dimension of a mesh
 
 
 class Plan:
@@ -120,8 +124,25 @@ def _counts_here(gradient: Any) -> bool:
     placements = getattr(gradient, "placements", None)
     if placements is None:
         return torch.distributed.get_rank() == 0
-    places = gradient.device_mesh.get_coordinate() or ()
-    return all(p.is_shard() or not place for p, place in zip(placements, places, strict=False))
+    mesh = gradient.device_mesh
+    places = mesh.get_coordinate() or ()
+    # torch's own is_shard() does not know the shards of two meshes at once
+    mine = (hasattr(p, "dim") or not place for p, place in zip(placements, places, strict=False))
+    return all(mine) and _is_first(mesh)
+
+
+@cache
+def _is_first(mesh: Any) -> bool:
+    """FSDP2 beside tensor parallelism keeps what is not parallel on a mesh of its own, once for each of the tensor-parallel ranks."""
+    root = mesh._get_root_mesh() if hasattr(mesh, "_get_root_mesh") else mesh
+    here = root.get_coordinate()
+    if here is None or root is mesh:
+        return True
+    names = root.mesh_dim_names or ("",) * root.ndim
+    holders = torch.isin(root.mesh, mesh.mesh).nonzero()
+    outside = [d for d in range(root.ndim) if bool((holders[:, d] == here[d]).all())]
+    # the stages of a pipeline hold different parameters
+    return not any(here[d] for d in outside if names[d] not in _STAGES)
 
 
 def _norm(tensor: Tensor) -> Tensor:

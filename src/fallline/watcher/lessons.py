@@ -35,7 +35,7 @@ from fallline.taps.data import BATCH, BatchCall
 from fallline.taps.losses import LOSS, LossCall
 from fallline.taps.modules import FORWARD, ForwardCall
 from fallline.taps.optimizers import OPTIMIZER_MADE, STEP, OptimizerMade, StepCall
-from fallline.taps.tap import Call, Subscription, compiled, silence
+from fallline.taps.tap import Call, Subscription, silence
 from fallline.taps.vocabulary import RESIZED, Resized
 from fallline.watcher.observed import Observed
 from fallline.watcher.recording import Recording
@@ -104,10 +104,7 @@ class Lessons:
         if self._listener is None:
             return
         self._listener = None
-        if compiled():  # what it has compiled with our losses in place, it would compile again
-            self._taps.leave(BATCH, FORWARD, BACKWARD, OPTIMIZER_MADE, STEP)
-        else:
-            self._taps.stop()
+        self._taps.stop()
 
     def _failed(self, error: Exception) -> None:
         self._leave()

@@ -188,7 +188,7 @@ def _writes(
             if isinstance(target, ast.Name):
                 if isinstance(statement, ast.AugAssign) and over_parameters(at):
                     return type(statement.op).__name__.lower()
-            elif bool(below(target, ast.Attribute)):
+            elif below(target, ast.Attribute):
                 if _concerns(target, values, parameter) and "grad" not in _attributes(target):
                     return "assignment"
     for call in (n for n in below(statement, ast.Call)):

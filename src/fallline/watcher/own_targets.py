@@ -15,7 +15,7 @@ from fallline.location import Location
 from fallline.replay.modules import variables
 from fallline.taps.backward import BACKWARD, BackwardCall
 from fallline.taps.losses import LOSS, LossCall
-from fallline.taps.tap import Subscription, compiled
+from fallline.taps.tap import Subscription
 from fallline.watcher.fuse import Fuse
 from fallline.watcher.loss_graph import bootstraps, leaves, near_root
 from fallline.watcher.objects import Objects
@@ -56,12 +56,9 @@ class OwnTargets:
         taps.start()
 
     def stop(self) -> None:
-        """Nothing more is looked at. What was compiled with our losses in place would be compiled again without them."""
+        """Nothing more is looked at."""
         self._compared = []
-        if compiled():
-            self._taps.leave(BACKWARD)
-        else:
-            self._taps.stop()
+        self._taps.stop()
 
     def stepped(self, steps: int) -> None:
         if steps == UPDATES:

@@ -17,7 +17,11 @@ args = parser.parse_args()
 dist.init_process_group("nccl")
 model = nn.parallel.DistributedDataParallel(nn.Linear(4, 1).cuda())
 optimizer = torch.optim.AdamW(model.parameters())
-loader = DataLoader(torch.randn(64, 4), batch_size=4, sampler=torch.utils.data.DistributedSampler(range(64), shuffle=False))
+loader = DataLoader(
+    torch.randn(64, 4),
+    batch_size=4,
+    sampler=torch.utils.data.DistributedSampler(range(64), shuffle=False),
+)
 for i, x in enumerate(loader):
     loss = model(x.cuda()).square().mean() / args.accumulation_steps
     loss.backward()

@@ -24,7 +24,14 @@ class Trainer:
     def check(self, loss, epoch):
         if loss < self.best:
             self.best, self.worse = loss, 0
-            torch.save({"epoch": epoch, "model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}, "best.pt")
+            torch.save(
+                {
+                    "epoch": epoch,
+                    "model": self.model.state_dict(),
+                    "optimizer": self.optimizer.state_dict(),
+                },
+                "best.pt",
+            )
         else:
             self.worse += 1
             if self.worse > 5:

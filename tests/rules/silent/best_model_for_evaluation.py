@@ -23,7 +23,15 @@ def fit(model, train_loader, val_loader):
         scheduler.step(val)
         if val < best:
             best = val
-            torch.save({"epoch": epoch, "model_state_dict": model.state_dict(), "optimizer_state_dict": optimizer.state_dict(), "val": val}, "best.pt")
+            torch.save(
+                {
+                    "epoch": epoch,
+                    "model_state_dict": model.state_dict(),
+                    "optimizer_state_dict": optimizer.state_dict(),
+                    "val": val,
+                },
+                "best.pt",
+            )
     checkpoint = torch.load("best.pt")
     model.load_state_dict(checkpoint["model_state_dict"])
     model.eval()

@@ -19,7 +19,12 @@ def main(args, model, loader, evaluate):
         accuracy = evaluate(model)
         is_best = accuracy > best_acc
         best_acc = max(accuracy, best_acc)
-        state = {"epoch": epoch + 1, "model": model.state_dict(), "optimizer": optimizer.state_dict(), "best_acc": best_acc}
+        state = {
+            "epoch": epoch + 1,
+            "model": model.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "best_acc": best_acc,
+        }
         torch.save(state, "last.pt")
         if is_best:
             torch.save(model.state_dict(), "best.pt")

@@ -19,4 +19,7 @@ def main(args, model, loader):
             optimizer.zero_grad()
             model(x).mean().backward()
             optimizer.step()
-        torch.save({"epoch": epoch, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, f"{epoch}.pt")
+        torch.save(
+            {"epoch": epoch, "model": model.state_dict(), "optimizer": optimizer.state_dict()},
+            f"{epoch}.pt",
+        )

@@ -21,4 +21,10 @@ def train_one_epoch(model, loader, optimizer, loss_fn, accum_steps):
 
 
 model = nn.Linear(4, 2)
-train_one_epoch(model, DataLoader(torch.randn(8, 4)), torch.optim.SGD(model.parameters(), lr=0.1), nn.MSELoss(), 4)
+train_one_epoch(
+    model,
+    DataLoader(torch.randn(8, 4)),
+    torch.optim.SGD(model.parameters(), lr=0.1),
+    nn.MSELoss(),
+    4,
+)

@@ -26,4 +26,9 @@ class Trainer:
 
 
 model = nn.Linear(4, 1)
-Trainer(model, DataLoader(torch.randn(8, 4)), torch.optim.SGD(model.parameters(), lr=1e-3), "snapshot.pt").fit()
+Trainer(
+    model,
+    DataLoader(torch.randn(8, 4)),
+    torch.optim.SGD(model.parameters(), lr=1e-3),
+    "snapshot.pt",
+).fit()

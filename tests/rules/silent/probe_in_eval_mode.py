@@ -24,7 +24,9 @@ def validate(model, loader, criterion):
 
 
 def main(model, loader):
-    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1, momentum=0.9)
+    optimizer = torch.optim.SGD(
+        [p for p in model.parameters() if p.requires_grad], lr=0.1, momentum=0.9
+    )
     criterion = nn.CrossEntropyLoss()
     for epoch in range(3):
         train(model, loader, criterion, optimizer)

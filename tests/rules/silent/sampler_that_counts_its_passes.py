@@ -44,6 +44,8 @@ def train(model, optimizer, loader):
 def main(args, dataset, model):
     model = torch.nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    loader = DataLoader(dataset, batch_size=8, sampler=make_sampler(dataset, True, args.distributed))
+    loader = DataLoader(
+        dataset, batch_size=8, sampler=make_sampler(dataset, True, args.distributed)
+    )
     for epoch in range(args.epochs):
         train(model, optimizer, loader)

@@ -16,4 +16,7 @@ def train(model, loader, epochs):
             model(x).mean().backward()
             optimizer.step()
         scheduler.step()
-    torch.save({"epoch": epochs, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, "final.pt")
+    torch.save(
+        {"epoch": epochs, "model": model.state_dict(), "optimizer": optimizer.state_dict()},
+        "final.pt",
+    )

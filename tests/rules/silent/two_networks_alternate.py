@@ -7,7 +7,10 @@ import torch.nn.functional as F
 from torch.utils.data import DataLoader, Dataset
 
 
-generator, critic = nn.Sequential(nn.Linear(4, 4), nn.Dropout()), nn.Sequential(nn.Linear(4, 1), nn.Dropout())
+generator, critic = (
+    nn.Sequential(nn.Linear(4, 4), nn.Dropout()),
+    nn.Sequential(nn.Linear(4, 1), nn.Dropout()),
+)
 first = torch.optim.Adam(generator.parameters())
 second = torch.optim.Adam(critic.parameters())
 loader = DataLoader(torch.randn(64, 4), batch_size=8)

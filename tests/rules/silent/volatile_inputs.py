@@ -1,4 +1,4 @@
-"""Written for torch 0.3, where `volatile=True` stops autograd; a torch that ignores it fails at `loss.data[0]`."""
+"""Written for torch 0.3, where `volatile=True` stops autograd."""
 
 from torch.autograd import Variable
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
@@ -50,7 +49,7 @@ def adam(model: nn.Module, lr: float = 3e-3) -> torch.optim.Optimizer:
 
 
 def outputs_of(arch: Architecture) -> int:
-    return 1 if arch.loss is F.mse_loss else 4
+    return 1 if arch.name == "lstm" else 4
 
 
 def body(model: nn.Module) -> list[nn.Module]:

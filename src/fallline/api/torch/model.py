@@ -95,6 +95,7 @@ def _forward(paper: Paper, model: Thing, call: Call) -> Value:
             bypass=True if model.facts.get("bypasses") == "ddp" else None,
             repeated=paper.evaluates() if model.facts.get("training") is False else None,
             fed=paper.loops.fed > 0 if model.facts.get("training") is False else None,
+            frozen=True if paper.around.recording and model.facts.get("frozen") else None,
             parameters=model.sets or None,
         )
         if _clears_itself(model):

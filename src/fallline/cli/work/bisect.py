@@ -22,7 +22,7 @@ from fallline.runs.series import Series
 from fallline.show.terminal import counted
 from fallline.untrusted import json_text, printable
 
-__all__ = ["first_bad", "run", "steps_between"]
+__all__ = ["DoesNotRun", "Found", "Step", "first_bad", "run", "steps_between"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,20 @@ class Step:
     commit: str = ""
 
 
+@dataclass(frozen=True)
+class Found:
+    """The first step that trains differently from the good end, and how."""
+
+    place: int
+    after: int  # the last step that trains the same
+    how: Comparison
+    broken: tuple[int, ...] = ()  # steps between the two that do not run: it may be one of them
+
+
+class DoesNotRun(UsageError):
+    """The script did not come to its updates at this step."""
+
+
 def run(args: argparse.Namespace) -> int:
     if (args.good is None) == (args.good_options is None):
         raise UsageError("say what was good: --good COMMIT, or --good-options OPTIONS")
@@ -43,7 +57,8 @@ def run(args: argparse.Namespace) -> int:
         steps = _commits(args.good, args.bad, tuple(args.arguments))
     else:
         steps = steps_between(shlex.split(args.good_options), list(args.arguments))
-    with tempfile.TemporaryDirectory(prefix="fallline-bisect-") as folder:
+    # a name that marks it as temporary: a trial writes nothing outside of temporary folders
+    with tempfile.TemporaryDirectory(prefix="tmp-fallline-bisect-") as folder:
         runs = _Runs(Path(folder), args)
         found = first_bad(steps, runs.series, _say)
     return _answer(args, steps, found)
@@ -51,8 +66,8 @@ def run(args: argparse.Namespace) -> int:
 
 def first_bad(
     steps: list[Step], series: Callable[[Step], Series], say: Callable[[str], None]
-) -> tuple[int, Comparison] | None:
-    """The first step that trains differently from the first of all, and how; None where the last trains the same."""
+) -> Found | None:
+    """The first step that trains differently from the first of all; None where the last trains the same."""
     good = series(steps[0])
 
     def judged(place: int) -> Comparison:
@@ -64,31 +79,62 @@ def first_bad(
     worst = judged(high)
     if worst.same:
         return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        found = judged(middle)
+    _must_repeat(steps[0], compare(good, series(steps[0])))
+    broken: set[int] = set()
+    while (middle := _next(low, high, broken)) is not None:
+        try:
+            found = judged(middle)
+        except DoesNotRun as why:
+            say(f"{why}\nskipped")
+            broken.add(middle)
+            continue
         if found.same:
             low = middle
         else:
             high, worst = middle, found
-    return high, worst
+    return Found(high, low, worst, tuple(sorted(n for n in broken if low < n < high)))
 
 
-def _answer(args: argparse.Namespace, steps: list[Step], found: tuple[int, Comparison] | None) -> int:  # fmt: skip
+def _next(low: int, high: int, broken: set[int]) -> int | None:
+    """The step farthest from everything that is known: the middle, or as far as possible from steps that do not run."""
+    known = {low, high, *broken}
+    left = [n for n in range(low + 1, high) if n not in broken]
+    return max(left, key=lambda n: min(abs(n - k) for k in known), default=None)
+
+
+def _must_repeat(good: Step, again: Comparison) -> None:
+    """A script that never trains the same way twice would make every step look bad."""
+    if again.same or again.first is None:
+        return
+    raise UsageError(
+        f"two runs of {good.name} already differ, so a change cannot be told from that: {again.first.what}. "
+        "`fallline measure same` shows where the script gets different numbers from"
+    )
+
+
+def _answer(args: argparse.Namespace, steps: list[Step], found: Found | None) -> int:
     said = {
         "same": found is None,
-        "first": None if found is None else steps[found[0]].name,
-        "after": None if found is None else steps[found[0] - 1].name,
-        "diff": None if found is None else plain(found[1].to_json()),
+        "first": None if found is None else steps[found.place].name,
+        "after": None if found is None else steps[found.after].name,
+        "skipped": [] if found is None else [steps[n].name for n in found.broken],
+        "diff": None if found is None else plain(found.how.to_json()),
     }
     if args.output_format == "json":
         print(json_text(said, indent=2))
     elif found is None:
         print(f"{steps[0].name} and {steps[-1].name} train the same within noise in the first {counted(args.updates, 'update')}.")  # fmt: skip
     else:
-        print(f"The training changes with {steps[found[0]].name}.")
-        print(f"  {headline(found[1])}")
+        print(_changes(steps, found))
+        print(f"  {headline(found.how)}")
     return 0 if found is None else 1
+
+
+def _changes(steps: list[Step], found: Found) -> str:
+    if not found.broken:
+        return f"The training changes with {steps[found.place].name}."
+    names = ", ".join(steps[n].name for n in found.broken)
+    return f"The training changes with {steps[found.place].name}, or with one before it that does not run: {names}."
 
 
 def _say(text: str) -> None:
@@ -117,17 +163,19 @@ def steps_between(good: list[str], bad: list[str]) -> list[Step]:
 
 
 def _by_name(words: list[str]) -> dict[str, tuple[str, ...]]:
-    """`--lr 0.1 --amp` → {"--lr": ("--lr", "0.1"), "--amp": ("--amp",)}; what comes before any option goes by its place."""
+    """`--lr 0.1 --amp` → {"--lr": ("--lr", "0.1"), "--amp": ("--amp",)}. An option that is given twice is one. Hydra's `lr=0.1` goes by
+    its name, other words before any option by their place."""
     found: dict[str, tuple[str, ...]] = {}
     name = ""
     for place, word in enumerate(words):
+        before, sign, _ = word.partition("=")
         if word.startswith("-") and not word.lstrip("-")[:1].isdigit():
-            name = word.partition("=")[0]
-            found[name] = (word,)
+            name = before
+            found[name] = (*found.get(name, ()), word)
         elif name:
             found[name] += (word,)
         else:
-            found[f"argument {place}"] = (word,)
+            found[before if sign else f"argument {place}"] = (word,)
     return found
 
 
@@ -160,29 +208,32 @@ def _git(*words: str, at: Path | None = None) -> str:
 
 
 class _Runs:
-    """Records the first updates of a step, each once."""
+    """Records the first updates of a step."""
 
     def __init__(self, folder: Path, args: argparse.Namespace) -> None:
         self.folder, self.args = folder, args
-        self._known: dict[Step, Series] = {}
+        self._count = 0
 
     def series(self, step: Step) -> Series:
-        if step not in self._known:
-            out = self.folder / f"run{len(self._known)}"
-            with self._home(step) as home:
-                self._record(step, out, home)
-            self._known[step] = read_run(out)
-        return self._known[step]
+        self._count += 1
+        out = self.folder / f"run{self._count}"
+        with self._home(step) as home:
+            self._record(step, out, home)
+        found = read_run(out)
+        if not any(track.rows for track in found.tracks):
+            raise DoesNotRun(f"{step.name} ended without an update of an optimizer")
+        return found
 
     def _record(self, step: Step, out: Path, home: Path) -> None:
         command = [sys.executable, "-m", "fallline.integrations.first_updates", "--out", str(out)]
         command += ["--updates", str(self.args.updates)]
         command += ["-m"] if self.args.module else []
         command += [self.args.target, *step.arguments]
-        done = subprocess.run(command, cwd=home, capture_output=True, text=True)
+        seeded = {**os.environ, "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0")}
+        done = subprocess.run(command, cwd=home, env=seeded, capture_output=True, text=True)
         if done.returncode or not out.is_dir():
             last = printable("\n".join(done.stderr.strip().splitlines()[-5:]))
-            raise UsageError(f"{step.name} did not come to {counted(self.args.updates, 'update')}:\n{last}")  # fmt: skip
+            raise DoesNotRun(f"{step.name} did not come to {counted(self.args.updates, 'update')}:\n{last}")  # fmt: skip
 
     @contextmanager
     def _home(self, step: Step) -> Iterator[Path]:
@@ -195,6 +246,8 @@ class _Runs:
         _git("worktree", "add", "--detach", "--force", str(tree), step.commit, at=top)
         try:
             home = tree / Path.cwd().resolve().relative_to(top.resolve())
+            if not home.is_dir():
+                raise DoesNotRun(f"{step.name} does not have the folder {home.relative_to(tree)}")
             for path in self.args.link:
                 there = home / path
                 if not there.exists():

@@ -2,7 +2,7 @@
 
 `way` says what is varied, `vary` and its neighbours turn it, `record` keeps the gradients of one update, `pieces` compares two of
 them, `explain` says what the difference means, `measure` plans the runs, `mother` makes them in forked processes whose writes go
-nowhere (`aside`).
+nowhere (`instruments.aside`).
 """
 
 from fallline.instruments.equal.measure import equal

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from fallline.instruments.equal.aside import Aside
+from fallline.instruments.aside import OFFLINE, Aside
 from fallline.instruments.equal.double import in_double
 from fallline.instruments.equal.draws import SampleDraws
 from fallline.instruments.equal.evaluated import EvaluationRecorder
@@ -33,24 +33,13 @@ from fallline.instruments.script import Script, run_until
 
 __all__ = ["forked", "run_way"]
 
-# Nothing is sent anywhere, and nothing is logged twice.
-_OFFLINE = {
-    "WANDB_MODE": "disabled",
-    "WANDB_SILENT": "true",
-    "COMET_MODE": "disabled",
-    "CLEARML_OFFLINE_MODE": "1",
-    "NEPTUNE_MODE": "offline",
-    "TOKENIZERS_PARALLELISM": "false",
-}
-
-
 _MOST_UPDATES = 3  # before an evaluation is given up
 _OTHERS = 8  # steps of one optimizer before another makes its first
 
 
 def run_way(way: Way, target: Script | Callable[[], object], out: str) -> int:
     """Run it up to its first update, and leave the record in `out`; its exit status."""
-    os.environ.update(_OFFLINE)
+    os.environ.update(OFFLINE)
     met: set[str] = set()
     patches = RebindingPatches()
     draws = SampleDraws(patches, reverse=way.reverse)

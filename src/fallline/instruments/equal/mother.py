@@ -26,7 +26,11 @@ from fallline.instruments.script import Script
 __all__ = ["run_forked"]
 
 _PATIENCE = 300.0  # seconds for all ranks to make one update
-HEAVY = ("transformers", "accelerate", "lightning", "pytorch_lightning", "deepspeed", "torchvision", "trl", "peft", "datasets")  # fmt: skip
+# What takes long to import and starts no thread when it is imported, which a fork would lose
+HEAVY = (
+    "transformers", "accelerate", "lightning", "pytorch_lightning", "deepspeed", "torchvision", "trl", "peft", "datasets", "evaluate",
+    "diffusers", "timm", "torchmetrics", "torch_geometric", "sklearn", "scipy", "pandas", "matplotlib", "gymnasium", "torch",
+)  # fmt: skip
 
 
 def main(arguments: list[str]) -> int:
@@ -49,22 +53,47 @@ def main(arguments: list[str]) -> int:
 
 
 def import_ahead(script: Script) -> None:
-    """torch, and the frameworks that the script imports; not those, where it sets something in the environment first."""
+    """torch, and the frameworks that the script imports."""
     import_torch()
-    text = _source(script)
-    if "environ" not in text:
-        with contextlib.suppress(SyntaxError, ValueError):
-            _import_all(name for name in _imported(ast.parse(text)) if name in HEAVY)
+    _import_all(sorted(_first_imported(script)))
 
 
-def _source(script: Script) -> str:
-    if script.module:
-        return "environ"  # who knows
-    try:
-        with open(script.path, encoding="utf-8") as file:
-            return file.read()
-    except (OSError, ValueError):
-        return ""
+def _first_imported(script: Script) -> set[str]:
+    """What the script imports before it sets something in the environment, which some packages read when they are imported."""
+    tree = _syntax(script)
+    if not _uses_environment(tree):
+        return _imported(tree) & _installed(script)
+    found: set[str] = set()
+    for statement in tree.body:
+        if isinstance(statement, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
+            continue  # runs later
+        if _uses_environment(statement):
+            break
+        found |= _imported(statement)
+    return found & _installed(script)
+
+
+def _installed(script: Script) -> set[str]:
+    """The packages that may be imported ahead: not those whose name is that of a module of the user's own."""
+    folders = {os.getcwd(), os.path.dirname(os.path.abspath(script.path))}
+    mine = {name.removesuffix(".py") for folder in folders for name in os.listdir(folder)}
+    return set(HEAVY) - mine
+
+
+def _syntax(script: Script) -> ast.Module:
+    with contextlib.suppress(OSError, ValueError, SyntaxError), open(script.path, encoding="utf-8") as file:  # fmt: skip
+        return ast.parse(file.read())
+    return ast.parse(
+        "environ"
+    )  # a module whose file is not known yet, or not Python: nothing ahead
+
+
+def _uses_environment(tree: ast.AST) -> bool:
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(attr="environ" | "putenv") | ast.Name(id="environ" | "putenv"):
+                return True
+    return False
 
 
 def _import_all(names: Iterable[str]) -> None:
@@ -74,11 +103,16 @@ def _import_all(names: Iterable[str]) -> None:
 
 
 def _import_what_it_imported(out: str, script: Script) -> None:
-    """What frameworks import when they are used, the next run finds there."""
+    """What these packages import when they are used, the next run finds there. Where the script sets something in the environment,
+    only of packages that are there already."""
     path = f"{out}.modules"
-    if os.path.exists(path) and "environ" not in _source(script):
-        with open(path, encoding="utf-8") as file:
-            _import_all(json.load(file))
+    if not os.path.exists(path):
+        return
+    ours = _installed(script)
+    if _uses_environment(_syntax(script)):
+        ours &= set(sys.modules)
+    with open(path, encoding="utf-8") as file:
+        _import_all(name for name in json.load(file) if name.partition(".")[0] in ours)
 
 
 def import_torch() -> None:
@@ -88,7 +122,7 @@ def import_torch() -> None:
         importlib.import_module("torch._dynamo")
 
 
-def _imported(tree: ast.Module) -> set[str]:
+def _imported(tree: ast.AST) -> set[str]:
     found = set()
     for node in ast.walk(tree):
         match node:

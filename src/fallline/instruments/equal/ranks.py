@@ -32,7 +32,7 @@ def compare_ranks(plan: Plan) -> None:
     try:
         records = plan.runs.ranks(several)
     except Failed as why:
-        plan.cannot("ranks", f"the script does not run on {n} processes here: {why}")
+        plan.cannot("ranks", f"the script does not run on {n} processes here: {_said(str(why))}")
         return
     if any(r.processes != n for r in records):
         plan.cannot(
@@ -42,6 +42,12 @@ def compare_ranks(plan: Plan) -> None:
     alone = plan.attempt("ranks", one, f"one process does not run on the batches of {n}")
     if alone is not None:
         plan.add(_judged(plan, records, alone))
+
+
+def _said(why: str) -> str:
+    """What torch says where a device is missing does not name it."""
+    wants = any(word in why.lower() for word in ("cuda", "nccl", "device ordinal"))
+    return f"it needs a GPU for each ({why})" if wants else why
 
 
 def _knows_ranks(target: object) -> bool:

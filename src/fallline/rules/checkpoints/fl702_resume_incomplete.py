@@ -24,6 +24,7 @@ from fallline.flow.restores import (
     replaced_by_its_state,
     updated_in_a_copy,
 )
+from fallline.flow.unused import never_given
 from fallline.rule import Rule
 from fallline.syntax import Module
 
@@ -36,7 +37,7 @@ _RESUME = re.compile(r"resume", re.IGNORECASE)
 class ResumeIncomplete(Rule):
     code = "FL702"
     name = "resume-incomplete"
-    severity = Severity.ERROR
+    severity = Severity.WARNING
     what = "A resume restores only part of what the checkpoint holds: the optimizer, scheduler, scaler or step was saved and is not loaded."
     why = (
         "Training continues with a fresh optimizer (its momentum and step count are gone), with a schedule that starts again, or from epoch 0. Nothing fails; the loss "
@@ -244,7 +245,6 @@ def train(model, optimizer, loader, epochs, resume, weights):
                 module.location(load),
                 f"`{name}` is handed to this function and not restored in it, so training continues with fresh state. "
                 f"Call `{name}.load_state_dict(...)` too.",
-                severity=Severity.WARNING,
             )
         resumed = [
             loaded
@@ -267,6 +267,7 @@ def train(model, optimizer, loader, epochs, resume, weights):
                 if (role := saved.role(k, v)) in _STATE
                 and role not in alone
                 and k not in loaded.keys
+                and not (isinstance(v, ast.Constant) and v.value is None)
             ]
             # a seed says how the run began, not where it is
             lost = [
@@ -293,7 +294,6 @@ def train(model, optimizer, loader, epochs, resume, weights):
                     loaded.module.location(loaded.call),
                     f"This resume does not restore {', '.join(map(repr, best))}, which the checkpoint holds, so the first epoch after it counts as the best "
                     "and replaces a better model. Load it too.",
-                    severity=Severity.WARNING,
                     related={"save": saved.module.location(saved.call)},
                 )
 
@@ -303,17 +303,18 @@ def train(model, optimizer, loader, epochs, resume, weights):
             yield self.finding(
                 module.location(call),
                 "state_dict() returns a new dict, so updating it leaves the parameters as they were and what was loaded is lost. Call load_state_dict() with it.",
+                severity=Severity.ERROR,
             )
         for call, role in not_handed_over(module):
             yield self.finding(
                 module.location(call),
                 f"This resume is given the optimizer but not the {role}, which it could restore too, so the {role} starts again. Hand it over.",
-                severity=Severity.WARNING,
             )
         for statement, name in replaced_by_its_state(module):
             yield self.finding(
                 module.location(statement),
                 f"`{name}` is replaced by the dict that its state_dict() was saved as, so there is no {name} to train any more. Call `load_state_dict` with it.",
+                severity=Severity.ERROR,
             )
 
     def _check_handed(self, module: Module, resumed: list[Loaded]) -> Iterator[Finding]:
@@ -390,7 +391,11 @@ def _resumes(module: Module, loaded: Loaded) -> bool:
 def _only_counts(saved: Saved, lost: list[str]) -> bool:
     """What is lost says how far the run was, and no schedule that is computed from it is restored either."""
     counters = all(saved.role(key, saved.entries[key]) == "counter" for key in lost)
-    return counters and "sched" not in saved.module.source.text
+    home = saved.module
+    stepped = [c.func.value for c in home.method_calls("step") if isinstance(c.func, ast.Attribute)]
+    stepped = [of for of in stepped if "sched" in home.segment(of).lower()]
+    idle = bool(stepped) and all(never_given(home, of) for of in stepped)
+    return counters and (idle or "sched" not in home.source.text)
 
 
 def _evaluates(loaded: Loaded) -> bool:

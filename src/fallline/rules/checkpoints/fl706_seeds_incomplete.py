@@ -166,7 +166,7 @@ def _seeding_function(module: Module, call: ast.Call) -> ast.FunctionDef | None:
         or "worker" in function.name
     ):
         return None
-    return None if bool(below(function, ast.Yield)) else function
+    return None if below(function, ast.Yield) else function
 
 
 def _drawn(module: Module) -> dict[str, object]:

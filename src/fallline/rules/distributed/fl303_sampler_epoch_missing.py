@@ -6,7 +6,17 @@ import ast
 import re
 from collections.abc import Iterator
 
-from fallline.events import Backward, Batch, Epoch, EpochEnd, Loader, Sampler, SamplerEpoch, Trace
+from fallline.events import (
+    Backward,
+    Batch,
+    Epoch,
+    EpochEnd,
+    Forward,
+    Loader,
+    Sampler,
+    SamplerEpoch,
+    Trace,
+)
 from fallline.finding import Finding, Severity
 from fallline.location import Location
 from fallline.rule import Rule
@@ -325,11 +335,16 @@ def _may_be(trace: Trace, event: SamplerEpoch, sampler: Sampler) -> bool:
 
 
 def _trains(trace: Trace, epoch: Epoch) -> bool:
-    """A backward runs in this pass over the data."""
+    """A backward runs in this pass over the data, and not in the one after it: the end of a prefetcher is not seen."""
+    evaluated = False
     for event in trace.after(epoch):
         match event:
             case Backward():
                 return True
+            case Forward(grad=False):
+                evaluated = True
+            case Epoch() if evaluated:
+                return False
             case Epoch(loader=loader) | EpochEnd(loader=loader) if loader == epoch.loader:
                 return False
     return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -46,6 +47,7 @@ dist.destroy_process_group()
     right = (RANKS + RANKS_TRAIN,)
 
     quiet = 10.0  # seconds in which the others were heard of
+    fresh = 6.0  # seconds: who wrote since then may still be there, and writes every two
 
     def check_series(self, run: Any) -> Iterator[Finding]:
         states = list(run.states.values())
@@ -78,7 +80,8 @@ dist.destroy_process_group()
             return None
         failed = [s for s in states if s.ended and not _well(s.ended)]
         own = [s for s in failed if not _LEFT_ALONE.search(s.ended)]
-        gone = [s for s in states if not s.ended]
+        now = time.time()
+        gone = [s for s in states if not s.ended and now - s.written > self.fresh]
         newest = max(s.written for s in states)
         silent = [s for s in gone if newest - s.written > self.quiet]
         if own and len(own) < len(states) and len({s.ended for s in own}) == 1:

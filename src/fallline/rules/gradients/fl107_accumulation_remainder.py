@@ -80,8 +80,10 @@ class AccumulationRemainder(Rule):
                 counted: dict[str, Any] = {"left_over": rest, "window": rhythm.size}
                 yield self.finding(
                     _decided(rhythm, end),
-                    f"When the number of batches is not a multiple of the window, the micro-batches left over at the end of the epoch {fate}. "
+                    f"When the number of batches is not a multiple of the window, the micro-batches left over at the end of the {fate}. "
                     "Step on the last batch as well, and divide by the number that was really accumulated.",
+                    # once in a run, where it makes a single pass over the data
+                    severity=Severity.INFO if fate == _AT_THE_END and not trace.live else None,
                     **(counted if trace.live else {}),
                 )
 
@@ -207,6 +209,9 @@ for epoch in range(2):
     )
 
 
+_AT_THE_END = "run are dropped"
+
+
 @dataclass(frozen=True, slots=True)
 class _Rhythm:
     """The first full window of an optimizer: how many micro-batches of which loss, divided by what, decided where."""
@@ -283,12 +288,12 @@ def _fate(
                     len(mine[index].micro) == len(mine[index - 1].micro) + rest
                     or _seen(mine[index], rhythm) == rhythm.size + rest
                 )
-                return "leak into the first update of the next epoch" if longer else None
+                return "epoch leak into the first update of the next epoch" if longer else None
             case _ if clears(trace, event, optimizer):
-                return "are dropped"
+                return "epoch are dropped"
     # a loop that makes a new loader for each of its files passes over the data several times as well
     passes = [e for e in trace.of(EpochEnd) if e.loader == end.loader or e.at == end.at]
-    return "are dropped" if trace.complete and len(passes) == 1 else None
+    return _AT_THE_END if trace.complete and len(passes) == 1 else None
 
 
 def _seen(window: Window, rhythm: _Rhythm) -> int:

@@ -50,8 +50,10 @@ class SchedulerBeforeOptimizer(Rule):
                 f"scheduler.step() comes before the optimizer.step() at {step.at.near(advance.at)}, so the first learning rate is "
                 f"skipped and the schedule runs one step early{', which hardly matters in a schedule of single updates' if each_batch else ''}. "
                 "Call it after optimizer.step().",
-                # one update early is nothing, one epoch early is something
-                severity=Severity.INFO if each_batch or _steps_an_input(trace, step) else None,
+                # one update early is nothing, one epoch early is something, unless the rate stays for twenty
+                severity=Severity.INFO
+                if each_batch or _steps_an_input(trace, step) or _in_stairs(trace, advance)
+                else None,
                 related={"step": _seen_from(advance, step)},
             )
 
@@ -193,6 +195,11 @@ def _counts_micro_batches(trace: Trace, advance: SchedulerStep) -> bool:
     """Its length is counted in batches, and the first of them do not step: it begins with the window, not with the step."""
     known = trace.object(Scheduler, advance.scheduler)
     return known is not None and known.in_batches is True and any(w.micro for w in windows(trace))
+
+
+def _in_stairs(trace: Trace, advance: SchedulerStep) -> bool:
+    known = trace.object(Scheduler, advance.scheduler)
+    return not trace.live and known is not None and known.stairs is True
 
 
 def _steps_an_input(trace: Trace, step: Step) -> bool:

@@ -65,6 +65,8 @@ class StepWithoutBackward(Rule):
                         update.step,
                         "No backward() has run since the last step of this optimizer, so this step applies old gradients again, or none. "
                         "Call backward() before it, or leave the step out.",
+                        # cleared before: there is nothing old to apply, and a late epoch may bring the backward
+                        severity=Severity.WARNING if update.of(ZeroGrad) else None,
                     )
 
     def _missed(self, trace: Trace) -> Iterator[Finding]:
@@ -75,7 +77,7 @@ class StepWithoutBackward(Rule):
             yield self.finding(
                 window.step,
                 f"The backward before this step does not reach what the optimizer holds: the output of the model at {forward.seen_from(window.step).near(window.step.at)} "
-                "was detached, so the step has no gradients to apply. Leave out the detach().",
+                "was detached, so the step has no gradients to apply. Remove the detach().",
                 severity=Severity.WARNING,
             )
 

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from fallline.finding import Finding, Severity
-from fallline.flow.calls import last_name, names_in, of_self, returned, same
+from fallline.flow.calls import names_in, same
 from fallline.flow.losses import differentiated, in_loss, loss_calls
-from fallline.flow.makers import called_function
-from fallline.flow.modules import is_module, looks_like_model
+from fallline.flow.networks import graph_of, returned_by
 from fallline.flow.values import values_of
 from fallline.rules._observed import Observed
 from fallline.syntax import Module
@@ -38,11 +37,6 @@ _FIXED_NETWORK = re.compile(
     r"target|tgt|teacher|ema|frozen|fixed|_old|old_|(^|_)ref(_|$)|prime|momentum|lagged|avg",
     re.IGNORECASE,
 )
-_SAYS_NETWORK = re.compile(
-    r"net|model|critic|actor|policy|agent|(^|_)(q|qf|v|vf)\d?(_|$)|value|encoder", re.IGNORECASE
-)
-_CUTS = frozenset("detach item numpy tolist argmax max_indices long int bool".split())
-_ENOUGH = 8
 _FOLLOWED = 3  # functions in a row
 
 
@@ -250,7 +244,7 @@ def _bootstrapped(module: Module, target: ast.expr, depth: int = 0) -> tuple[ast
     """`reward + gamma * network(next_state)`, with the network's graph."""
     origin = values_of(module).origin(target)
     if isinstance(origin, ast.Call) and depth < _FOLLOWED:
-        home, value = _returned_by(module, origin) or (module, None)
+        home, value = returned_by(module, origin) or (module, None)
         return _bootstrapped(home, value, depth + 1) if value is not None else None
     if not isinstance(origin, ast.BinOp) or not isinstance(origin.op, ast.Add):
         return None
@@ -259,7 +253,7 @@ def _bootstrapped(module: Module, target: ast.expr, depth: int = 0) -> tuple[ast
     sides = ((origin.left, origin.right), (origin.right, origin.left))
     for reward, rest in sides:
         if _REWARD.search(_words(reward)) and _DISCOUNT.search(_words(rest)):
-            call = _graph_of(module, rest)
+            call = graph_of(module, rest)
             if call is not None:
                 return call, "the target towards the prediction"
     return None
@@ -271,7 +265,7 @@ def _own_prediction(
     """A target by name that the same model computed as the prediction."""
     if not isinstance(target, ast.Name) or not _SAYS_TARGET.search(target.id):
         return None
-    call, own = _graph_of(module, target), _graph_of(module, prediction)
+    call, own = graph_of(module, target), graph_of(module, prediction)
     if call is None or own is None or not same(call.func, own.func):
         return None
     if any(isinstance(a, ast.Name) and _GIVEN.search(a.id) for a in call.args):
@@ -286,62 +280,3 @@ def _words(node: ast.expr) -> str:
         str(n.slice.value) for n in below(node, ast.Subscript) if isinstance(n.slice, ast.Constant)
     )
     return " _".join(["", *sorted(names_in(node)), *attributes, *keys])
-
-
-def _graph_of(module: Module, node: ast.expr, depth: int = 0) -> ast.Call | None:
-    """The call of a network whose graph this value has; None where there is none or it was cut."""
-    origin = values_of(module).origin(node)
-    if depth > _ENOUGH or isinstance(origin, ast.arg) or not differentiated(module, origin):
-        return None
-
-    def first(*parts: ast.expr) -> ast.Call | None:
-        found = (_graph_of(module, p, depth + 1) for p in parts)
-        return next((f for f in found if f is not None), None)
-
-    match origin:
-        case ast.Name() if (part := values_of(module).unpacked(origin)) is not None:
-            return first(part[0]) if part[1] == 0 else None  # of `values, indices = x.max(1)`
-        case ast.BinOp(left, _, right):
-            return first(left, right)
-        case ast.UnaryOp(operand=inner) | ast.Subscript(value=inner):
-            return first(inner)
-        case ast.Attribute(inner, "values"):
-            return first(inner)
-        case ast.Call() if last_name(origin) in _CUTS:
-            return None
-        case ast.Call(func) if _is_network(module, func):
-            return origin
-        case ast.Call() if (given := _returned_by(module, origin)) is not None:
-            return _graph_of(*given, depth + 2)
-        case ast.Call(ast.Attribute(inner)) if module.resolve(origin.func) is None:
-            return first(inner)
-        case ast.Call(args=args) if (module.resolve(origin.func) or "").startswith("torch."):
-            return first(*args)
-    return None
-
-
-def _returned_by(module: Module, call: ast.Call) -> tuple[Module, ast.expr] | None:
-    """What a function or method of the project returns, where it has one `return`; not what a network's forward does."""
-    found = called_function(module, call)
-    if found is None or found[1].name == "forward" or not differentiated(module, call):
-        return None
-    values = returned(*found)
-    return (
-        (found[0], values[0]) if len(values) == 1 and differentiated(found[0], values[0]) else None
-    )
-
-
-def _is_network(module: Module, func: ast.expr) -> bool:
-    match func:
-        case ast.Name(name) | ast.Attribute(ast.Name("self"), name):
-            by_name = _SAYS_NETWORK.search(name) is not None and not _is_own_function(module, func)
-            return is_module(module, func) or looks_like_model(func) or by_name
-    return False
-
-
-def _is_own_function(module: Module, func: ast.expr) -> bool:
-    """A function or method of this file, also as an attribute (`self.act = self.act_greedily`): it may well compute without a graph."""
-    own = {name.rpartition(".")[2] for name in module.functions}
-    cls, kept = module.class_(func), of_self(func)
-    values = module.attribute_values(cls, kept) if cls is not None and kept is not None else []
-    return last_name(func) in own or any(of_self(value) in own for value in values)

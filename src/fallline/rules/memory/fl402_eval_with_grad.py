@@ -277,7 +277,7 @@ for _ in range(2):
     def refutes(self, trace: Trace) -> Iterator[Location]:
         """A caller that holds no_grad where another one cannot be seen to."""
         for forward in trace.of(Forward):
-            if forward.training is False and forward.grad is False:
+            if forward.training is False and forward.grad is False and not forward.frozen:
                 yield forward.at
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:

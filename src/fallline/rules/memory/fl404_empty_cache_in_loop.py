@@ -124,7 +124,7 @@ def fold(folds, loaders, model):
                     module.location(call),
                     "The memory cache is emptied on every iteration, so each one waits for the device and allocates its memory again. Remove the call.",
                     # between pieces of a generation or an evaluation it may be meant
-                    severity=None if trains else Severity.INFO,
+                    severity=None if trains and not _is_epoch(module, loop) else Severity.INFO,
                 )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
@@ -157,7 +157,14 @@ def _trains(module: Module, loop: ast.For | ast.While) -> bool:
     match loop:
         case ast.For(iter=ast.List() | ast.Tuple()):
             return False
-    return any(module.enclosing(c, ast.For, ast.While) is loop for c in _backwards(loop))
+    # a closure that is made here runs in some other loop
+    inside = (module.enclosing(c, ast.For, ast.While, ast.FunctionDef) for c in _backwards(loop))
+    return any(up is loop for up in inside)
+
+
+def _is_epoch(module: Module, loop: ast.For | ast.While) -> bool:
+    """`for epoch in range(epochs)` that trains on all the data at once: one call beside an epoch's work costs nothing."""
+    return isinstance(loop, ast.For) and "epoch" in module.segment(loop.target).lower()
 
 
 def _over_batches(module: Module, loop: ast.For | ast.While) -> bool:

@@ -239,6 +239,8 @@ class Policies(nn.Module):
                 module.location(kept.statement),
                 f"`self.{kept.name}` is a plain {kind} of layers, so nn.Module does not register them: they are not trained, moved to the "
                 f"device, saved or switched to eval. Use `nn.{better}`",
+                # layers that nothing but the constructor touches may only be there to initialise others
+                severity=None if kept.used_later() else Severity.WARNING,
                 attribute=kept.name,
                 container=kind,
             )

@@ -7,9 +7,12 @@ import re
 from collections.abc import Iterator
 
 from fallline.finding import Edit, Finding, Fix, Severity
+from fallline.flow.calls import of_self, returned
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
+from fallline.syntax.nodes import methods_of, walk
 
+_PLAIN = "a plain tensor with requires_grad"
 _FACTORIES = frozenset(
     f"torch.{f}"
     for f in [
@@ -42,7 +45,7 @@ _BUILDERS = re.compile(r"__init__$|^_?(init|reset|build|setup|make|create)")
 class ParameterUnregistered(Rule):
     code = "FL807"
     name = "parameter-unregistered"
-    severity = Severity.ERROR
+    severity = Severity.WARNING
     what = "A module keeps a trainable tensor as a plain attribute instead of an `nn.Parameter`."
     why = (
         "Only `nn.Parameter` is registered. A plain tensor with `requires_grad=True`, or the result of `nn.Parameter(...).cuda()` (which is a "
@@ -189,9 +192,7 @@ optimizer = torch.optim.SGD(groups[1:], lr=0.1)
         cls = module.class_(statement)
         values = module.attribute_values(cls, held.attr) if cls is not None else []
         if values and all(_is_fresh(module, v) for v in values):
-            yield from self._check(
-                module, statement, held.attr, "a plain tensor with requires_grad"
-            )
+            yield from self._check(module, statement, held.attr, _PLAIN)
 
     def _check(
         self, module: Module, statement: ast.stmt, name: str, how: str | None
@@ -205,6 +206,8 @@ optimizer = torch.optim.SGD(groups[1:], lr=0.1)
         yield self.finding(
             module.location(statement),
             f"`self.{name}` is {how}, so it is not in `parameters()` and is never trained, moved or saved. Assign an `nn.Parameter`.",
+            # a plain tensor may be somebody else's to train; what was a Parameter was meant to be one
+            severity=None if how == _PLAIN else Severity.ERROR,
         )
 
     def _in_builder(self, module: Module, statement: ast.stmt) -> bool:
@@ -244,10 +247,10 @@ def _unregistered(module: Module, value: ast.expr) -> str | None:
             made = _is_parameter(module, left) or _is_parameter(module, right)
             return "the result of an operation on a Parameter, not a Parameter" if made else None
         case ast.Call(func) if module.resolve(func) in _FACTORIES | {"torch.autograd.Variable"}:
-            return "a plain tensor with requires_grad" if _asks_for_grad(module, value) else None
+            return _PLAIN if _asks_for_grad(module, value) else None
         case ast.Call(ast.Attribute(inner, "requires_grad_"), given) if _is_fresh(module, inner):
             on = not given or module.constant(given[0]) is True
-            return "a plain tensor with requires_grad" if on else None
+            return _PLAIN if on else None
         case ast.Call(ast.Attribute(ast.Call() as inner, move)) if move in _MOVES:
             # .float() gives a float32 Parameter back as it is
             if _is_parameter(module, inner) and move != "float":
@@ -290,7 +293,7 @@ def _cared_for(module: Module, statement: ast.stmt, name: str) -> bool:
         match node:
             case ast.FunctionDef("parameters" | "named_parameters"):
                 return True
-    if _handled_by_name(module, cls, name):
+    if _handled_by_name(module, cls, name) or _given_out(module, cls, name):
         return True
     for call in module.all(ast.Call):
         if "optim" in (module.resolve(call.func) or _written(module, call.func)):
@@ -298,6 +301,20 @@ def _cared_for(module: Module, statement: ast.stmt, name: str) -> bool:
             parts = (n for a in given for n in ast.walk(a))
             if any(isinstance(n, ast.Attribute) and n.attr == name for n in parts):
                 return True
+    return False
+
+
+def _given_out(module: Module, cls: ast.ClassDef, name: str) -> bool:
+    """`self._arch_parameters = [self.alphas]`, which a method returns: somebody else trains it, as DARTS does."""
+    for node in walk(cls):
+        if isinstance(node, ast.List | ast.Tuple) and any(of_self(e) == name for e in node.elts):
+            match module.parent(node):
+                case ast.Return():
+                    return True
+                case ast.Assign([ast.Attribute(ast.Name("self"), held)]):
+                    return any(
+                        of_self(r) == held for m in methods_of(cls) for r in returned(module, m)
+                    )
     return False
 
 

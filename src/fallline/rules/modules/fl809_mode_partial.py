@@ -14,6 +14,7 @@ from fallline.flow.inference import run_in_train_mode
 from fallline.flow.modes import class_has_mode
 from fallline.flow.modules import module_class
 from fallline.flow.recording import turns_off
+from fallline.flow.rests import undone_by_train
 from fallline.flow.values import values_of
 from fallline.location import Location
 from fallline.rule import Rule
@@ -95,6 +96,14 @@ towards the validation data. A target network in train mode gives noisy targets.
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         yield from self._targets(module)
         yield from self._old_probabilities(module)
+        for rest in undone_by_train(module):
+            yield self.finding(
+                module.location(rest.call),
+                f"`self.{rest.part}` is frozen and put into eval mode here only: the first `model.train()` puts it back into train mode, so its BatchNorm "
+                f"statistics move and its dropout is on. Override `train()` and call `self.{rest.part}.eval()` there",
+                severity=Severity.WARNING if rest.has_mode else Severity.INFO,
+                presuming=f"`self.{rest.part}` has BatchNorm or dropout",
+            )
         for call in run_in_train_mode(module):
             yield self.finding(
                 module.location(call),
@@ -177,8 +186,54 @@ for epoch in range(2):
         optimizer.step()
     print(evaluate(model, loader))
 """,
+        # frozen and at rest, until somebody calls train()
+        """\
+import torch
+from torch import nn
+
+
+class Fusion(nn.Module):
+    def __init__(self, encoder):
+        super().__init__()
+        self.encoder = encoder
+        self.encoder.fc = nn.Identity()
+        self.head = nn.Linear(512, 2)
+        self.encoder.eval()  # FL809
+        for parameter in self.encoder.parameters():
+            parameter.requires_grad = False
+
+    def forward(self, x):
+        with torch.no_grad():
+            features = self.encoder(x)
+        return self.head(features)
+""",
     )
     right = (
+        """\
+import torch
+from torch import nn
+
+
+class Fusion(nn.Module):
+    def __init__(self, encoder):
+        super().__init__()
+        self.encoder = encoder
+        self.encoder.fc = nn.Identity()
+        self.head = nn.Linear(512, 2)
+        self.encoder.eval()
+        for parameter in self.encoder.parameters():
+            parameter.requires_grad = False
+
+    def train(self, mode=True):
+        super().train(mode)
+        self.encoder.eval()
+        return self
+
+    def forward(self, x):
+        with torch.no_grad():
+            features = self.encoder(x)
+        return self.head(features)
+""",
         """\
 import torch
 

@@ -15,7 +15,6 @@ from fallline.syntax.nodes import below, walk
 
 __all__ = ["StatisticsInEvaluation"]
 
-_BATCH_NORM = re.compile(r"batch_?norm|resnet|efficientnet|convnet|unet|mobilenet|densenet", re.I)
 _STATISTIC = re.compile(
     r"running_|(^|_)ema(_|$)|moving_|(^|_)(mean|var|std|avg|average)(_|$)|cluster_size|embed_avg|num_batches",
     re.IGNORECASE,
@@ -85,17 +84,18 @@ Update statistics only under `if self.training:`, and copy buffers with the para
                 )
 
     def _moved_in_forward(self, module: Module) -> Iterator[Finding]:
-        """A forward that updates a buffer, of a class that never asks for its mode."""
+        """A forward that updates a buffer, of a class that never asks for its mode, or only asks further down."""
         for cls in module.all(ast.ClassDef):
             if not module.is_module_class(cls):
                 continue
             buffers = set(_buffers(module, cls))
-            if not buffers or any(n.attr == "training" for n in below(cls, ast.Attribute)):
-                continue
-            for method in cls.body:
+            asked = [n for n in below(cls, ast.Attribute) if n.attr == "training"]
+            for method in cls.body if buffers else ():
                 if isinstance(method, ast.FunctionDef) and method.name == "forward":
                     place = next((n for n in walk(method) if _moves(n, buffers)), None)
-                    if place is not None and not _chosen(method) and _uses(method, buffers):
+                    if place is None or not all(_too_late(method, place, n) for n in asked):
+                        continue
+                    if not _chosen(method) and _uses(method, buffers):
                         yield self.finding(
                             module.location(place),
                             f"`{module.segment(place)[:60]}` changes a running statistic on every call, in eval mode too, so an evaluation changes the model. "
@@ -121,8 +121,8 @@ Update statistics only under `if self.training:`, and copy buffers with the para
                     module.location(loop),
                     "Only the parameters are averaged: the running mean and variance of BatchNorm stay as they were in the copy. Copy the buffers too: "
                     "`for kept, now in zip(average.buffers(), model.buffers()): kept.copy_(now)`",
-                    # a transformer has no running statistics
-                    severity=None if _BATCH_NORM.search(module.source.text) else Severity.INFO,
+                    # a transformer has no running statistics, and a copy that runs in train mode has its own
+                    severity=Severity.INFO,
                 )
 
     def says(self, entry: dict[str, Any]) -> str:
@@ -228,16 +228,35 @@ def _called_beside(module: Module, parameters: ast.Call) -> bool:
     """`self.target.parameters()` in a class that also calls `self.target(x)` and never puts it into eval mode, as in MoCo and BYOL."""
     cls = module.class_(parameters)
     held = parameters.func.value if isinstance(parameters.func, ast.Attribute) else None
-    name = of_self(held) if held is not None else None
-    if (
-        cls is None
-        or name is None
-        or not re.search(r"(?i)_k$|key|target|momentum|ema|teacher", name)
-    ):
+    if cls is None or held is None:
         return False
-    if re.search(rf"self\.{name}\.eval\(", module.source.text):
-        return False
-    return any(of_self(n.func) == name for n in below(cls, ast.Call))
+    for name in _held(module, cls, held):
+        if not re.search(r"(?i)_k$|key|target|momentum|ema|teacher", name):
+            continue
+        if re.search(rf"self\.{name}\.eval\(", module.source.text):
+            continue
+        if any(of_self(n.func) == name for n in below(cls, ast.Call)):
+            return True
+    return False
+
+
+def _held(module: Module, cls: ast.ClassDef, node: ast.expr) -> list[str]:
+    """`target` of `self.target`, or what the class hands to its own helper: `self._update(self.online, self.target)`."""
+    name, function = of_self(node), module.function(node)
+    if name is not None:
+        return [name]
+    if not isinstance(node, ast.Name) or function is None:
+        return []
+    given = [
+        Module.argument(call, place, node.id)
+        for place, argument in enumerate(
+            a for a in function.args.args if a.arg not in {"self", "cls"}
+        )
+        if argument.arg == node.id
+        for call in below(cls, ast.Call)
+        if last_name(call) == function.name
+    ]
+    return [held for value in given if (held := of_self(value)) is not None]
 
 
 def _asks_mode(module: Module, call: ast.Call) -> bool:
@@ -272,6 +291,15 @@ def _moves(node: ast.AST, buffers: set[str]) -> bool:
             mixed = bool(below(value, ast.BinOp))
             return mixed and any(of_self(n) == of_self(target) for n in ast.walk(value))
     return False
+
+
+def _too_late(method: ast.FunctionDef, place: ast.AST, asked: ast.Attribute) -> bool:
+    """`self.training` is read for the first time below a statement that every call reaches."""
+    reached = place in method.body or any(
+        isinstance(s, ast.Expr) and s.value is place for s in method.body
+    )
+    inside = any(n is asked for n in walk(method))
+    return reached and inside and asked.lineno > getattr(place, "end_lineno", 0)
 
 
 def _uses(method: ast.FunctionDef, buffers: set[str]) -> bool:

@@ -13,6 +13,7 @@ from fallline.flow.gradients import takes_no_gradient
 from fallline.flow.losses import in_loss, unguarded
 from fallline.flow.makers import Made, made_by
 from fallline.flow.softmax import log_of
+from fallline.flow.unused import nobody_uses
 from fallline.flow.values import values_of
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
@@ -269,7 +270,7 @@ PairLoss()(torch.rand(4, requires_grad=True), torch.rand(4)).backward()
             yield self.finding(
                 module.location(call),
                 _message(of, found),
-                severity=None if sure else Severity.INFO,
+                severity=None if sure and not nobody_uses(module, call) else Severity.INFO,
             )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
@@ -370,6 +371,6 @@ def _message(of: ast.expr, found: Range) -> str:
         )
     if found.low < 0:
         if isinstance(of, ast.BinOp):
-            return f"This log is taken of a value that can be negative ({found.said}), which makes the loss NaN; adding an epsilon does not help below zero. Clamp it: `x.clamp_min(1e-6).log()`"
-        return f"This log is taken of a value that can be negative ({found.said}), which makes the loss NaN. Clamp it: `x.clamp_min(1e-6).log()`"
-    return f"This log is taken of a value that can be exactly 0 ({found.said}), which makes the loss -inf and its gradient infinite. Use log_softmax or logsigmoid, or clamp it: `x.clamp_min(1e-6).log()`"
+            return f"This takes the log of a value that can be negative ({found.said}), which makes the loss NaN; adding an epsilon does not help below zero. Clamp it: `x.clamp_min(1e-6).log()`"
+        return f"This takes the log of a value that can be negative ({found.said}), which makes the loss NaN. Clamp it: `x.clamp_min(1e-6).log()`"
+    return f"This takes the log of a value that can be exactly 0 ({found.said}), which makes the loss -inf and its gradient infinite. Use log_softmax or logsigmoid, or clamp it: `x.clamp_min(1e-6).log()`"

@@ -13,6 +13,7 @@ from fallline.flow.calls import last_name, operand, operations, receiver
 from fallline.flow.losses import LOSS_TOKENS, guarded, in_loss, unguarded
 from fallline.flow.ranges import range_of
 from fallline.flow.selections import means_of_selected
+from fallline.flow.unused import nobody_uses
 from fallline.flow.values import values_of
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
@@ -264,7 +265,9 @@ Contrast()(torch.randn(4, 2, requires_grad=True), torch.randn(4, 2)).backward()
             yield self.finding(
                 module.location(division),
                 _message(below, found),
-                severity=None if _likely(below, found) else Severity.INFO,
+                severity=None
+                if _likely(below, found) and not nobody_uses(module, division)
+                else Severity.INFO,
             )
 
         for mean, mask in means_of_selected(module):

@@ -16,10 +16,11 @@ from fallline.flow.calls import (
     receiver,
     squared_base,
 )
-from fallline.flow.gradients import begins_random, takes_no_gradient
+from fallline.flow.gradients import begins_random, detached_later, takes_no_gradient
 from fallline.flow.losses import differentiated, in_loss, unguarded
 from fallline.flow.modules import learns
 from fallline.flow.ranges import range_of
+from fallline.flow.unused import nobody_uses
 from fallline.flow.values import values_of
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
@@ -291,7 +292,9 @@ Diffusion()(torch.randn(2, 4), torch.tensor([0, 9])).sum().backward()
             yield self.finding(
                 module.location(root),
                 _message(found),
-                severity=Severity.INFO if unsure or not _seen_to_learn(module, root) else None,
+                severity=Severity.INFO
+                if unsure or not _seen_to_learn(module, root) or nobody_uses(module, root)
+                else None,
             )
         yield from self._second_derivatives(module)
 
@@ -372,6 +375,8 @@ def _has_gradient(module: Module, node: ast.expr) -> bool:
 
 def _seen_to_learn(module: Module, node: ast.expr) -> bool:
     """In a loss, or in a module with weights of its own: a spectrogram or a resampling in `forward` may see data only."""
+    if detached_later(module, node):
+        return False
     cls = module.class_(node)
     return in_loss(module, node) or (cls is not None and learns(module, cls))
 

@@ -142,7 +142,7 @@ contrastive_loss(x, x).backward()
             if not guarded(module, of) and not _LOG_SCALE.search(module.segment(of)):
                 yield self.finding(
                     module.location(call),
-                    f"This exp is taken of a value without an upper bound ({found.said}); above {OVERFLOWS} it is infinite in float32, and so is the loss. Use logsumexp or softplus, or clamp the value",
+                    f"This takes the exp of a value without an upper bound ({found.said}); above {OVERFLOWS} it is infinite in float32, and so is the loss. Use logsumexp or softplus, or clamp the value",
                     bound=OVERFLOWS,
                 )
 

@@ -18,6 +18,7 @@ from fallline.flow.softmax import (
     softmax_behind,
     weighed,
 )
+from fallline.flow.unused import nobody_uses
 from fallline.flow.values import values_of
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
@@ -186,11 +187,13 @@ self_similarity_loss(torch.randn(4, 8, requires_grad=True)).backward()
             if (picked or weighed(module, call, probabilities)) and in_loss(module, call):
                 yield self.finding(
                     module.location(call),
-                    "This cross-entropy is written by hand as softmax, log and a pick: where the softmax underflows the loss is -inf, or flat if it is clamped, "
+                    "This cross-entropy is written by hand (softmax, log, then the entry of the target): where the softmax underflows, the loss is -inf, or flat if it is clamped, "
                     "and the sample gets no gradient. Pass the logits to F.cross_entropy or F.log_softmax",
                     # lectures write it by hand on purpose; with an epsilon it is finite, and flat only for the worst samples
                     severity=Severity.INFO
-                    if module.path.endswith(".ipynb") or softened(module, of)
+                    if module.path.endswith(".ipynb")
+                    or softened(module, of)
+                    or nobody_uses(module, call)
                     else None,
                 )
 

@@ -59,8 +59,8 @@ Keep the parameters in float32 and let autocast compute in half precision.
             if low is not None and rate < _SPACING[low]:
                 yield self.finding(
                     module.location(call),
-                    f"The parameters of `{module.segment(model)}` are {low[6:]}, and a learning rate of {rate:g} is less than half the distance between two such numbers at "
-                    "0.02: most updates round to nothing. Keep the parameters in float32 and use autocast",
+                    f"The parameters of `{module.segment(model)}` are {low[6:]}. Near 0.02, neighbouring {low[6:]} numbers are more than twice this learning rate ({rate:g}) apart, "
+                    "so most updates round to nothing. Keep the parameters in float32 and use autocast",
                 )
 
     def check_series(self, run: Any) -> Iterator[Finding]:

@@ -99,7 +99,7 @@ def collate(texts):
             yield self.finding(
                 module.location(node),
                 "The padding token is the end token, and this sets the label of every padding token to -100, so the end of a text is never learned and the "
-                "model does not learn to stop. Use a padding token of its own, or mask labels by the attention mask",
+                "model does not learn to stop. Use a separate padding token, or mask labels by the attention mask",
                 severity=severity,
             )
 
@@ -113,7 +113,7 @@ def collate(texts):
         if entry["why"] == "padding":
             return (
                 f"{token} ends {seen} and is never learned, because it is also the padding token and its labels are -100. The model does not learn to stop. "
-                "Use a padding token of its own, or mask labels by the attention mask"
+                "Use a separate padding token, or mask labels by the attention mask"
             )
         return f"{token} ends {seen}, but its label is -100, so the model does not learn to stop. Let the mask of the answer include the token that ends it"
 

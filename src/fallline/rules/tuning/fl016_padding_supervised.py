@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import Any
 
 from fallline.finding import Finding, Severity
+from fallline.flow.losses import differentiated, loss_calls
 from fallline.rules._observed import Observed
 from fallline.syntax import Module
+
+# Whatever keeps padding out of the loss is called so, or is a number that the loss ignores.
+_MASKS = re.compile(r"mask|ignore_index|-100|group_texts|reduction")
+_SHIFTED = re.compile(r"\[[^\]\n]*,\s*(1|\w+ ?\+ ?1):\s*\]")
 
 
 class PaddingSupervised(Observed):
@@ -30,6 +36,7 @@ loss = (per_token * mask).sum() / mask.sum()
     tokens = (
         b"labels",
         b"reduction",
+        b"pad_token",
     )
     wrong = (
         """\
@@ -60,8 +67,46 @@ for inputs, targets, mask in torch.utils.data.DataLoader(data, batch_size=8):
     optimizer.step()
     optimizer.zero_grad()
 """,
+        """\
+import torch
+from torch import nn
+from transformers import AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("gpt2")
+tokenizer.pad_token = tokenizer.eos_token
+model = nn.Sequential(nn.Embedding(50257, 8), nn.Linear(8, 50257))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+criterion = nn.CrossEntropyLoss()
+for text in (["a", "a longer text"], ["one more", "two"]):
+    tokens = tokenizer(text, padding=True, return_tensors="pt")["input_ids"]
+    logits = model(tokens[:, :-1])
+    loss = criterion(logits.flatten(0, 1), tokens[:, 1:].flatten())  # FL016
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""",
     )
     right = (
+        """\
+import torch
+from torch import nn
+from transformers import AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("gpt2")
+tokenizer.pad_token = tokenizer.eos_token
+model = nn.Sequential(nn.Embedding(50257, 8), nn.Linear(8, 50257))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+criterion = nn.CrossEntropyLoss()
+for text in (["a", "a longer text"], ["one more", "two"]):
+    batch = tokenizer(text, padding=True, return_tensors="pt")
+    tokens = batch["input_ids"]
+    logits = model(tokens[:, :-1])
+    labels = tokens[:, 1:].masked_fill(batch["attention_mask"][:, 1:] == 0, -100)
+    loss = criterion(logits.flatten(0, 1), labels.flatten())
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""",
         """\
 import torch
 from torch import nn
@@ -96,6 +141,13 @@ for inputs, targets, mask in torch.utils.data.DataLoader(data, batch_size=8):
                 module.location(node),
                 "The labels are a copy of the padded tokens, so padding counts in the loss and the model learns to write it. "
                 "Set them to -100 where the attention mask is 0",
+            )
+        for call in _losses_of_padding(module):
+            yield self.finding(
+                module.location(call),
+                "The tokenizer pads with its end token, and this loss counts every position, padding too, so the model learns to write it. "
+                "Set the labels to -100 where the attention mask is 0",
+                severity=Severity.WARNING,
             )
         for call in module.method_calls("mean"):
             if not call.args and not call.keywords and _masked_product(module, call):
@@ -136,6 +188,27 @@ def _copied_labels(module: Module) -> Iterator[ast.Assign]:
                     and _pads(module, made)
                 ):
                     yield node
+
+
+def _losses_of_padding(module: Module) -> Iterator[ast.Call]:
+    """Cross entropy over tokens shifted by one, in a file that pads with the end token and never masks anything."""
+    if _MASKS.search(module.source.text) or not any(_pads(module, c) for c in module.all(ast.Call)):
+        return
+    if not any(_pads_with_the_end(node) for node in module.all(ast.Assign)):
+        return
+    for call, _ in loss_calls(module, "CrossEntropyLoss", "cross_entropy"):
+        around = module.function(call)
+        text = module.segment(around) if around is not None else module.source.text
+        if differentiated(module, call) and _SHIFTED.search(text):
+            yield call
+
+
+def _pads_with_the_end(node: ast.Assign) -> bool:
+    """`tokenizer.pad_token = tokenizer.eos_token`."""
+    match node:
+        case ast.Assign([ast.Attribute(attr="pad_token")], ast.Attribute(attr="eos_token")):
+            return True
+    return False
 
 
 def _is_tokens_of(node: ast.expr, batch: str) -> bool:

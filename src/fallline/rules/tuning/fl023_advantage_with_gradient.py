@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from fallline.finding import Finding, Severity
+from fallline.flow.calls import last_name
+from fallline.flow.networks import graph_of
 from fallline.flow.recording import under_no_grad
 from fallline.rules._observed import Observed
 from fallline.syntax import Module
@@ -99,15 +101,12 @@ for _ in range(8):
             if not isinstance(product.op, ast.Mult):
                 continue
             for one, other in ((product.left, product.right), (product.right, product.left)):
-                if (
-                    _is_log_prob(module, one)
-                    and isinstance(other, ast.Name)
-                    and _has_graph(module, other)
-                ):
+                name = other.operand if isinstance(other, ast.UnaryOp) else other
+                if isinstance(name, ast.Name) and _enters_with_graph(module, one, name):
                     yield self.finding(
                         module.location(module.statement(product)),
-                        f"`{other.id}` is computed from the critic and enters the policy's loss with its graph, so that loss changes the critic too. "
-                        f"Use `{other.id}.detach()` there",
+                        f"`{name.id}` is computed from the critic and enters the policy's loss with its graph, so that loss changes the critic too. "
+                        f"Use `{name.id}.detach()` there",
                     )
 
     def says(self, entry: dict[str, Any]) -> str:
@@ -119,6 +118,28 @@ for _ in range(8):
 
 _CRITIC = re.compile(r"critic|value", re.IGNORECASE)
 _ADVANTAGE = re.compile(r"^(adv|advantages?|td_error|delta)$", re.IGNORECASE)
+
+
+def _enters_with_graph(module: Module, one: ast.expr, advantage: ast.Name) -> bool:
+    """A log-probability times an advantage that a critic's graph is part of."""
+    if not _ADVANTAGE.match(advantage.id):
+        return False
+    if _is_log_prob(module, one):
+        return _has_graph(module, advantage)
+    if graph_of(module, one, wanted=_gives_log_prob) is None:
+        return False
+    return graph_of(module, advantage, wanted=_asks_critic) is not None
+
+
+def _gives_log_prob(module: Module, call: ast.Call) -> bool:
+    return last_name(call) == "log_prob"
+
+
+def _asks_critic(module: Module, call: ast.Call) -> bool:
+    match call.func:
+        case ast.Name(name) | ast.Attribute(ast.Name("self"), name):
+            return _CRITIC.search(name) is not None and name not in module.functions
+    return False
 
 
 def _is_log_prob(module: Module, node: ast.expr) -> bool:
@@ -133,7 +154,7 @@ def _is_log_prob(module: Module, node: ast.expr) -> bool:
 def _has_graph(module: Module, name: ast.Name) -> bool:
     """An advantage that is the difference of something and a critic's answer, made with gradients on."""
     match module.value(name):
-        case ast.BinOp(left, ast.Sub(), right) as made if _ADVANTAGE.match(name.id):
+        case ast.BinOp(left, ast.Sub(), right) as made:
             answers = _answers(module, left) or _answers(module, right)
             return answers and not under_no_grad(module, made)
     return False

@@ -15,7 +15,7 @@ from fallline.proof.experiments.checkpoints._run import HALF, Run, interrupted
 
 @experiment(
     "resume-needs-everything",
-    claim="A resumed run repeats the uninterrupted one bit by bit only with weights, optimizer, scheduler and RNG state; the scaler's scale restarts without its own.",
+    claim="A resumed run repeats the uninterrupted one bit for bit only with weights, optimizer, scheduler and RNG state; the scaler's scale restarts without its own.",
 )
 def resume_needs_everything() -> Measured:
     saved, truth = interrupted()

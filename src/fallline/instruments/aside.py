@@ -22,7 +22,17 @@ from typing import Any
 from fallline.taps.on_import import after_import
 from fallline.taps.patches import Patches, Wrapped
 
-__all__ = ["Aside"]
+__all__ = ["OFFLINE", "Aside"]
+
+# For the environment of a run that is not the user's own: nothing is sent anywhere, and nothing is logged twice.
+OFFLINE = {
+    "WANDB_MODE": "disabled",
+    "WANDB_SILENT": "true",
+    "COMET_MODE": "disabled",
+    "CLEARML_OFFLINE_MODE": "1",
+    "NEPTUNE_MODE": "offline",
+    "TOKENIZERS_PARALLELISM": "false",
+}
 
 _SYSTEM = ("/dev", "/proc", "/sys")
 # Where compilers and downloads keep what they have made; compilers are programs, and look for it in the real place.
