@@ -310,6 +310,25 @@ def train(args, net, loader):
         torch.save(state, args.path)
 """
 
+ANOMALY = """\
+import torch
+
+{switch}
+
+
+def main():
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(100):
+        optimizer.zero_grad()
+        model(torch.randn(4, 2)).mean().backward()
+        optimizer.step()
+
+
+if __name__ == "__main__":
+    main()
+"""
+
 GENERATOR, SCHEDULE = (
     'self.optimizer["generator"].step()',
     'self.scheduler["generator"].step()',
@@ -371,6 +390,11 @@ PAIRS = {
         "FL201",
         UNSCALED.format(unscale="pass"),
         UNSCALED.format(unscale="self._scaler.unscale_(self._optimizer)"),
+    ),
+    "anomaly mode at the top of a script": (
+        "FL607",
+        ANOMALY.format(switch="torch.autograd.set_detect_anomaly(True)  # here"),
+        ANOMALY.format(switch="torch.autograd.set_detect_anomaly(False)"),
     ),
     "an optimizer that a load is given and only looks at": (
         "FL702",

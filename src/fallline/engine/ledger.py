@@ -35,14 +35,6 @@ class Ledger:
             f"the samples of update {update} are not known: over() was not given a loader with a global order (ranks.loader, fallline.Order)"
         )
 
-    def forget_from(self, update: int) -> None:
-        """The run went back to before this update."""
-        kept = []
-        for first, count, *rest in self._rows:
-            if first < update:
-                kept.append([first, min(count, update - first), *rest])
-        self._rows = kept
-
     def state_dict(self) -> dict[str, Any]:
         return {"rows": [list(row) for row in self._rows]}
 

@@ -50,8 +50,9 @@ def traces_of(
         for settings in explore(Settings()):
             if time.thread_time() > deadline or spent > _MOST_WORK:
                 break
-            perhaps = settings.flipped < 2
-            if perhaps and tried > (_PERHAPS if trains else _HARDLY):
+            # what a unit test does wrong is a note: its choices are tried as long as that costs little
+            perhaps = settings.flipped < 2 or (module.is_unit_test and bool(settings.forced))
+            if perhaps and tried > (_PERHAPS if trains and not module.is_unit_test else _HARDLY):
                 continue
             machine = _executed(project, root, settings, deadline)
             spent += machine.bounds.spent

@@ -13,6 +13,7 @@ from fallline.api.framework import COUNTERS
 from fallline.api.library import Driver
 from fallline.api.values import Const, Function, Mapping, Sequence, Tensor, Value
 from fallline.events import Backward, Deed, Forward, Opaque, Step
+from fallline.location import Location
 from fallline.reader.arguments import given, instance, pair_up
 from fallline.reader.machine import Machine
 from fallline.reader.relevance import (
@@ -132,7 +133,20 @@ def _function(
 ) -> None:
     frame = machine.module_frame(module)
     with machine.entered(frame):
-        _repeatedly(machine, Function(node, module), node, once=_run_by_script(module, node))
+        once = _run_by_script(module, node)
+        if once:
+            machine.around.anomaly = _anomaly_mode(machine, module)
+        _repeatedly(machine, Function(node, module), node, once=once)
+
+
+def _anomaly_mode(machine: Machine, module: Module) -> Location | None:
+    """`torch.autograd.set_detect_anomaly(True)` at the top of the script: on before `main()` is called."""
+    for statement in module.tree.body:
+        match statement:
+            case ast.Expr(ast.Call(func, [ast.Constant(True)]) as call):
+                if module.resolve(func) == "torch.autograd.set_detect_anomaly":
+                    return machine.place(call)
+    return None
 
 
 def _run_by_script(module: Module, node: Definition) -> bool:
