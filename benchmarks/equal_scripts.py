@@ -102,7 +102,7 @@ def row(real: Real, found: Said) -> str:
     left = "; ".join(f"{one['what']}: {one['why'][:110]}" for one in why)
     if not compared:
         left = left or found.text.strip().rpartition("\n")[2][:200]
-    cells = (f"{real.repo} {Path(real.script).name}", same, apart or "-", left or "-", f"{found.cpu:.0f}", str(found.answer.get("runs", "-")), str(len(found.touched)))  # fmt: skip
+    cells = (f"{real.repo} {real.script}", same, apart or "-", left or "-", f"{found.cpu:.0f}" if found.cpu else "-", str(found.answer.get("runs", "-")), str(len(found.touched)))  # fmt: skip
     return "| " + " | ".join(cell.replace("|", "/").replace("\n", " ") for cell in cells) + " |"
 
 

@@ -135,7 +135,7 @@ def install(session: Any) -> None:
         session.taps.leave(GRADIENT_READ, GRADIENT_WRITTEN)  # as it does by itself in a run
     switch.silent = False
     session.guard._last = time.perf_counter()  # what was not watched until now earns no budget
-    for numbers in session.measures.numbers.values():
+    for numbers in session.updates._measures.numbers.values():
         numbers.resume()
 
 
@@ -148,7 +148,7 @@ def pauses(session: Any) -> Switch:
     def on() -> None:
         switch.silent = False
         session.guard._last += time.perf_counter() - begun[0]
-        for numbers in session.measures.numbers.values():
+        for numbers in session.updates._measures.numbers.values():
             numbers._last += time.process_time() - begun[1]
 
     def off() -> None:

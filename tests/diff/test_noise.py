@@ -61,6 +61,7 @@ def test_updates_that_were_not_recorded_have_carried_the_runs_on() -> None:
         found = drifting(seed, 1e-7, 1.05)
         seen = {u: gap for u, gap in found.items() if u < 60 or u > 220}
         assert judge(seen, "float32").jump is None
+    assert judge({0: 1e-9, 1: 1e-7, 9000: 0.1}, "float32").jump is None
 
 
 def test_a_spike_after_training_has_carried_the_runs_apart_is_noise() -> None:

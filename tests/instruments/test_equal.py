@@ -6,6 +6,7 @@ import functools
 import importlib
 import json
 import sys
+from collections import UserDict
 from collections.abc import Callable
 from pathlib import Path
 
@@ -201,3 +202,16 @@ def test_what_is_imported_ahead(
     (tmp_path / "project/datasets").mkdir(parents=True)
     (tmp_path / "project/train.py").write_text(text)
     assert _first_imported(Script("project/train.py")) == expected
+
+
+def test_a_longer_batch_is_of_the_same_kind() -> None:
+    """What a tokenizer makes has a `.to(device)` of its own."""
+    import torch
+
+    from fallline.instruments.equal.loaders import padded
+
+    class Encoding(UserDict[str, torch.Tensor]):
+        pass
+
+    longer = padded(Encoding(input_ids=torch.ones(2, 3), attention_mask=torch.ones(2, 3)), 8)
+    assert isinstance(longer, Encoding) and longer["input_ids"].shape == (2, 11)

@@ -47,6 +47,7 @@ RECORDED = {
     # two cards in one machine, and a missing rank: as users posted them
     "two-gpus-in-one-operation": "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:2 and cuda:0!",
     "store-barrier": "Waiting in store based barrier to initialize process group for rank: 2, key: store_based_barrier_key:2 (world_size=8, worker_count=7, timeout=0:30:00)",
+    "rnn-backward-in-eval": "RuntimeError: cudnn RNN backward can only be called in training mode",
     "nccl-timeout": "[Rank 1] Some NCCL operations have failed or timed out. Due to the asynchronous nature of CUDA kernels, subsequent GPU operations might run on corrupted/incomplete data.",
     "nccl-timeout-numbers": "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=456, OpType=ALLREDUCE, NumelIn=65297, NumelOut=65297, Timeout(ms)=600000) ran for 600054 milliseconds before timing out.",
     "sigkill": "traceback : Signal 9 (SIGKILL) received by PID 21833",

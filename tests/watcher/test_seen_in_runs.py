@@ -425,6 +425,8 @@ class Net(nn.Module):
         act = nn.PReLU()
         self.fixed = nn.Parameter(positions(16, 8), requires_grad=False)
         self.learned = nn.Parameter(0.02 * torch.randn(16, 8))
+        shared = nn.Linear(8, 8)
+        self.again = nn.Sequential(shared, nn.Tanh(), shared)
         self.body = nn.Sequential(nn.Linear(8, 8), act, nn.Dropout(0.1), nn.Linear(8, 8), act)
         head = nn.Linear(8, 5)
         if share:
@@ -434,7 +436,7 @@ class Net(nn.Module):
 
     def forward(self, x):
         x = checkpoint(nn.functional.relu, x + self.fixed + self.learned, use_reentrant=False, preserve_rng_state=False)
-        x = checkpoint(self.body, x, use_reentrant=False)
+        x = self.again(checkpoint(self.body, x, use_reentrant=False))
         weights = torch.softmax(x.mean(2), dim=1)
         x = (weights.unsqueeze(2) * x).sum(1)
         return sum(head(x) for head in self.heads)

@@ -28,6 +28,7 @@ _SHORT = 0.125
 # Gaps are sizes of random numbers: a few small ones in a row say little about the next.
 _JUMP, _JUMP_FIRST = 25.0, 100.0
 _WILD = 0.125  # power of what the runs have come apart by already: training that carries them far also jumps further
+_MOST_GROWN = 50.0  # e-fold, over updates that were not recorded: more than any gap can grow
 _REPEATED = 8.0  # times what a repeat shows
 _AHEAD = 8  # updates: runs go apart a little sooner or later
 _FLOOR_OF_LOSS = 0.05  # of the first losses: below this a loss is small because its terms cancel
@@ -151,7 +152,7 @@ class _Drift:
             return self.highest
         apart = self.highest / self.first
         passed, unseen = self.last - self.begun, max(0, update - self.last - 1)
-        grown = math.pow(apart, unseen / passed) if passed else 1.0
+        grown = math.exp(min(math.log(apart) * unseen / passed, _MOST_GROWN)) if passed else 1.0
         return (_JUMP + _JUMP_FIRST / self.count) * math.pow(apart, _WILD) * grown * self.highest
 
 

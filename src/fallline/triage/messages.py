@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
-__all__ = ["found", "particular", "readings"]
+__all__ = ["found", "last_error", "particular", "readings"]
 
 _HOLE = re.compile(r"\{([^{}]*)\}")
 _SPACE = re.compile(r"\s+")
@@ -27,6 +27,7 @@ _UNEXPECTED = re.compile(r"Unexpected key\(s\) in state_dict:\s*([^\n]*)")
 _SAVED = re.compile(
     r"\"(?:epochs?|global_step|iterations?|optimizers?|optimizer_states?|optimizer_state_dict|lr_schedulers?|scheduler|model_state_dict|state_dict|best_acc\w*|hyper_parameters|opt_\w+)\""
 )
+_RAISED = re.compile(r"\b((?:\w+\.)*[A-Z]\w*(?:Error|Exception): ?[^\s\"'`][^\n]{7,199})")
 _FRAGMENTED = (
     0.1  # of the card: idle memory worth more than this share could have served the request
 )
@@ -43,6 +44,12 @@ def found(message: str, text: str, flat: str) -> dict[str, str] | None:
         return None
     match = re.search(pattern, text, re.I)
     return None if match is None else {k: v.strip() for k, v in match.groupdict().items()}
+
+
+def last_error(text: str) -> str | None:
+    """The last message of a pasted traceback, with the name of its class; None where none was pasted."""
+    raised = _RAISED.findall(text)
+    return raised[-1].strip(" .") if raised else None
 
 
 def particular(message: str) -> int:

@@ -18,6 +18,7 @@ from fallline.triage.judge import (
     nothing_about,
     only_code_tells,
 )
+from fallline.triage.messages import last_error
 from fallline.triage.playbook import Case
 from fallline.triage.recognise import LONGEST, Question
 from fallline.triage.seen import seen_in_code
@@ -27,6 +28,7 @@ from fallline.triage.words import Said, foreign, other_framework, scope, spelled
 __all__ = ["Reply", "compose"]
 
 _MOST = 3
+_SURE = 1.35  # with less, a claim says nothing of a message that it does not know
 _KNOWN = 1.5  # a question this much like one of ours is ours, whatever its other words are
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`])")
 _FENCE = re.compile(r"```(?:python)?\n(.*?)```", re.S)
@@ -37,6 +39,7 @@ NOT_OURS = (
 PERHAPS_OURS = "If it is one, paste the error message, or say what the run does."
 ASK_BACK = "What do you see: an error message, a loss that is NaN, flat or rising, a run that is slow, or one that runs out of memory?"
 NARROW = "What goes wrong, or what do you want to achieve with it?"
+WHOLE = "Which line of your own code is the last one in the traceback, and what does it compute?"
 SHOW_CODE = "Can you paste the loop, or name the file that it is in?"
 READ = Action(
     "Ask again with the file:", code='fallline ask "..." --code train.py', proof={"bash": "yes"}
@@ -110,6 +113,10 @@ def compose(
         return _healthy(chosen, fit)
     if sum_ is not None:
         return Reply(sum_.says, sum_.verdict if shape.decides else None, sum_.actions)
+    told = told or any(re.search(e, raw, re.I) for case in cases for e in case.errors)
+    message = None if told else last_error(raw)
+    if message is not None and (not chosen or chosen[0].score < _SURE):
+        return _unknown(message)
     if chosen:
         return _with_notes(_from_claims(chosen, shape, fit, run), evidence)
     if run:
@@ -304,6 +311,19 @@ def _clean_run(run: str) -> Reply:
         None,
         [Action(f"`fallline report {run}` shows its curves.")],
         "What did you expect it to do, and what does it do?",
+    )
+
+
+def _unknown(message: str) -> Reply:
+    """A message that is not in the index gets no claim that only shares a word with it."""
+    look = Action(
+        "Print shape, dtype and device of everything on the last line of the traceback that is in your own file; on a GPU, run it once with `CUDA_LAUNCH_BLOCKING=1`, so that this line is the right one."
+    )
+    again = Action(
+        "Ask again with the file, so that the code is read:", code=READ.code, proof=READ.proof
+    )
+    return Reply(
+        f"fallline does not know this message: `{message}`. {WHOLE}", None, [look, again], WHOLE
     )
 
 

@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 _HOME = Path(__file__).parent / "words.toml"
-_TOKEN = re.compile(r"[a-z0-9à-ÿ]+\+*|[\u3040-\u9fff]+")
+_TOKEN = re.compile(r"\d+\.\d+|[a-z0-9à-ÿ]+\+*|[\u3040-\u9fff]+")  # 0.80 holds no 0
 _EAST_ASIAN = "\u3040"  # where the letters of languages begin that write no spaces
 _UNIT = re.compile(r"(\d)(gi?b|mi?b|ms)\b")  # 8gb is 8 gb
 # however it is said that something does not happen: isn't learning, stopped improving, refuses to go down

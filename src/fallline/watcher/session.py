@@ -104,7 +104,7 @@ class Session:
         self.guard = guard = Guard(
             options.guard, options.guard_limit, ration, objects, draft, scalers, origin
         )
-        self.measures = measures = Measures(objects, scalers, recording)
+        measures = Measures(objects, scalers, recording)
         kept = KeptGraphs(emitter, progress)
         self.owners = owners = Owners(emitter, objects, progress, observed)
         by_hand = ByHand(emitter, objects, taps)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from torch import nn
 
 from fallline.location import Location
+from fallline.replay.modules import name_in
 from fallline.replay.source import enclosing, statement_at
 from fallline.taps.frames import is_user_file
 from fallline.taps.modules import MODULE_REGISTERED, ModuleRegistered
@@ -31,6 +32,7 @@ class _Shared(NamedTuple):
     holder: weakref.ref[nn.Module]
     layer: weakref.ref[nn.Module]
     called: str  # what the blocks call it; empty where it is in the list itself
+    named: str  # what the code that fills the list calls it
     at: Location
 
 
@@ -56,7 +58,9 @@ class SharedModules:
         known = any(s.holder() is holder for s in self._found)
         if where is not None and not known and not _chosen(where.at):
             layer, called = found
-            self._found.append(_Shared(weakref.ref(holder), weakref.ref(layer), called, where.at))
+            named = name_in(call.frame, layer) or ""
+            held: weakref.ref[nn.Module] = weakref.ref(holder)
+            self._found.append(_Shared(held, weakref.ref(layer), called, named, where.at))
 
     def stepped(self, steps: int) -> None:
         """Enough updates: what is shared is trained, or it does no harm."""
@@ -72,7 +76,8 @@ class SharedModules:
     def _observe(self, shared: _Shared, holder: nn.Module, layer: nn.Module) -> None:
         blocks = [m for m in holder._modules.values() if m is not None]
         places = sum(layer is (getattr(m, shared.called) if shared.called else m) for m in blocks)
-        facts = {"layer": type(layer).__name__, "called": shared.called, "places": places}
+        facts = {"layer": type(layer).__name__, "places": places}
+        facts |= {"called": shared.called, "named": shared.named}
         self._observed.add("FL811", shared.at, facts)
 
 

@@ -111,7 +111,7 @@ def learning_rate_zero(arch: Architecture) -> None:
     train(arch, model, sgd(model, 0.0), updates=150)
 
 
-@fault("FL123", "FL120", "FL624", without="cnn")
+@fault("FL123", "FL133", "FL120", "FL624", without="cnn")
 def adam_learning_rate_huge(arch: Architecture) -> None:
     model = arch.model()
     train(arch, model, adam(model, 3.0), updates=150)

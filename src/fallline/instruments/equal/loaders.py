@@ -19,7 +19,7 @@ from torch.utils.data._utils.fetch import _MapDatasetFetcher
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from fallline.engine import rng
-from fallline.instruments.equal.targets import unshifted
+from fallline.instruments.equal.targets import of_the_kind, unshifted
 from fallline.instruments.equal.way import Way
 from fallline.taps.patches import Patches, Wrapped
 
@@ -240,7 +240,7 @@ def padded(batch: Any, more: int) -> Any:
             shape = (value.shape[0], more, *value.shape[2:])
             value = torch.cat([value, value.new_full(shape, _fill(name, value, mask))], dim=1)
         longer[name] = value
-    return longer
+    return of_the_kind(batch, longer)
 
 
 def _fill(name: str, value: torch.Tensor, mask: torch.Tensor) -> Any:
@@ -278,7 +278,7 @@ def together(parts: list[Any]) -> Any:
         return torch.cat(parts) if first.dim() else torch.stack(parts).sum()
     if hasattr(first, "items"):
         joined = {name: together([part[name] for part in parts]) for name in first}
-        return type(first)(joined) if type(first) is not dict else joined
+        return of_the_kind(first, joined)
     if isinstance(first, tuple) and hasattr(first, "_fields"):
         return type(first)(*(together(list(column)) for column in zip(*parts, strict=True)))
     if isinstance(first, tuple) or (isinstance(first, list) and _columns(parts)):

@@ -120,7 +120,7 @@ def _as_written(runs: Runs, update: int) -> tuple[Way, Record]:
     if not base.stepped:
         raise UsageError(
             "the script ended without an update (no optimizer's step() was seen): name the script that trains, "
-            "with the arguments that make it train"
+            "with the arguments that make it train. A loop that changes its parameters by hand cannot be compared"
         )
     return way, base
 

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from fallline.taps.patches import Patches, Wrapped
 
-__all__ = ["SHIFTED_TWICE", "unshifted", "watch_labels"]
+__all__ = ["SHIFTED_TWICE", "of_the_kind", "unshifted", "watch_labels"]
 
 SHIFTED_TWICE = "labels shifted twice"
 _IGNORED = -100
@@ -70,7 +70,13 @@ def unshifted(batch: Any) -> Any:
         return batch
     if labels.shape != tokens.shape or _agree(tokens, labels, 1) < _AGREE:
         return batch
-    return {**batch, "labels": torch.cat([tokens[:, :1].to(labels), labels[:, :-1]], dim=1)}
+    back = torch.cat([tokens[:, :1].to(labels), labels[:, :-1]], dim=1)
+    return of_the_kind(batch, {**batch, "labels": back})
+
+
+def of_the_kind(batch: Any, values: dict[str, Any]) -> Any:
+    """A tokenizer's batch can do more than a dict: `batch.to(device)`."""
+    return type(batch)(values) if type(batch) is not dict else values
 
 
 def _shifted_back(tokens: Tensor, target: Tensor) -> Tensor:

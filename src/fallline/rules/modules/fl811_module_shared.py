@@ -52,7 +52,7 @@ class ModuleShared(Observed):
                 )
 
     def counts(self, entry: dict[str, Any]) -> bool:
-        return not _SHARED_ON_PURPOSE.search(entry["called"])
+        return not _SHARED_ON_PURPOSE.search(f"{entry['called']} {entry['named']}")
 
     def says(self, entry: dict[str, Any]) -> str:
         held = f"the `{entry['called']}` of" if entry["called"] else ""
