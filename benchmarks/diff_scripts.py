@@ -162,7 +162,7 @@ class Bench:
         status, answer, error = self._ours(words, home, real)
         runs = error.count("\nfallline:") + error.startswith("fallline:") + 2
         first = (answer.get("diff") or {}).get("differences") or []
-        what = f"{answer.get('first')}; {'; '.join(d['what'] for d in first[:2])}"
+        what = f"{answer.get('first')}; {'; '.join(d['what'] for d in first)}"
         fine = status == 1 and search.expected in str(answer.get("first")) and before == _files(home)  # fmt: skip
         fine = fine and search.says.lower() in what.lower()
         return Came(fine, what if answer else error[-300:], time.monotonic() - begun, runs)
