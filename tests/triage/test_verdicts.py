@@ -37,16 +37,17 @@ for i, (x, y) in enumerate(loader):
 # clips before it unscales (FL201), and drops the last window (FL107)
 WRONG = f"""\
 {HEAD}scaler = torch.amp.GradScaler("cuda")
-for i, (x, y) in enumerate(loader):
-    with torch.autocast("cuda", dtype=torch.float16):
-        loss = nn.functional.mse_loss(model(x), y) / 3
-    scaler.scale(loss).backward()
-    if (i + 1) % 3 == 0:
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        scaler.unscale_(optimizer)
-        scaler.step(optimizer)
-        scaler.update()
-        optimizer.zero_grad()
+for epoch in range(3):
+    for i, (x, y) in enumerate(loader):
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = nn.functional.mse_loss(model(x), y) / 3
+        scaler.scale(loss).backward()
+        if (i + 1) % 3 == 0:
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.unscale_(optimizer)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
 """
 
 

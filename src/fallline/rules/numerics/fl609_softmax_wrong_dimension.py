@@ -88,8 +88,10 @@ import torch
 import torch.nn.functional as F
 
 model = torch.nn.Linear(8, 5)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 inputs, targets = torch.randn(16, 8), torch.randint(0, 5, (16,))
 F.nll_loss(F.log_softmax(model(inputs), dim=1), targets).backward()
+optimizer.step()
 """,
         """\
 import torch
