@@ -87,6 +87,7 @@ class Switch:
         self.inside = False  # in the forward pass of a model
         self.in_backward = False
         self.hot: list[Rests] = []  # go out of the way while it rests
+        self.lasting: list[Tap] = []  # stay until nobody listens to anything
 
     @property
     def silent(self) -> bool:
@@ -156,7 +157,6 @@ def replaying() -> Iterator[None]:
 
 
 _followers = 0  # subscriptions that are going on
-_lasting: list[Tap] = []
 
 
 class Tap:
@@ -178,7 +178,7 @@ class Tap:
         if hot:
             switch.hot.append(self)
         if lasting:
-            _lasting.append(self)
+            switch.lasting.append(self)
         self._install = install
         self._variants = variants
         self._patches: Patches | None = None
@@ -199,7 +199,7 @@ class Tap:
     def refresh(self, rebind: bool) -> None:
         """Someone has come or gone."""
         heard = [topic.heard for topic in self._topics]
-        if not any(heard) and _followers and self in _lasting:
+        if not any(heard) and _followers and self in switch.lasting:
             return
         changed = heard != self._heard if self._variants else any(heard) != any(self._heard)
         self._heard = heard
@@ -321,7 +321,7 @@ class Subscription:
             for topic in {t for t, _ in (*self._before, *self._after)}:
                 self._drop(topic)
             self._refresh()
-            for tap in () if _followers else _lasting:
+            for tap in () if _followers else switch.lasting:
                 tap.refresh(self.rebind)
 
     def _drop(self, topic: Topic[Any]) -> None:
