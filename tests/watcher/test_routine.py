@@ -17,7 +17,7 @@ from torch import nn
 import fallline
 from fallline.events import Backward, Batch, Clip, Event, Forward, SchedulerStep, Step, ZeroGrad
 from fallline.integrations.watch import Watch
-from fallline.watcher import duty, lessons
+from fallline.watcher import duty
 from fallline.watcher.emit import Emitter
 from fallline.watcher.session import Session
 
@@ -249,10 +249,7 @@ def test_parameters_added_late_are_watched(tmp_path: Path) -> None:
     )
 
 
-def test_a_well_known_update_takes_few_calls_of_ours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lessons, "compiled", lambda: False)  # by another test of this process
+def test_a_well_known_update_takes_few_calls_of_ours(tmp_path: Path) -> None:
     ours = os.path.dirname(os.path.abspath(fallline.__file__)) + os.sep
     calls: list[int] = [0]
 
