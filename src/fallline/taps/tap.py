@@ -309,6 +309,16 @@ class Subscription:
         self._before = [(t, h) for t, h in self._before if t not in topics]
         self._after = [(t, h) for t, h in self._after if t not in topics]
 
+    def drop(self, *handlers: Callable[[Any], None]) -> None:
+        """These handlers have seen enough; our others go on."""
+        gone = {id(handler) for handler in handlers}
+        for topic in {t for t, _ in (*self._before, *self._after)}:
+            topic.before = tuple(h for h in topic.before if id(h) not in gone)
+            topic.after = tuple(h for h in topic.after if id(h) not in gone)
+        self._refresh()
+        self._before = [(t, h) for t, h in self._before if id(h) not in gone]
+        self._after = [(t, h) for t, h in self._after if id(h) not in gone]
+
     def stop(self) -> None:
         """Nothing is published to us any more. What was patched for nobody else is put back.
 

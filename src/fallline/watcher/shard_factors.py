@@ -8,7 +8,7 @@ a few shards are kept for the first updates. Whoever reads the run compares the 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -30,7 +30,7 @@ from fallline.watcher.recording import Recording
 
 __all__ = ["ShardFactors"]
 
-LOOKS = 32  # updates
+LOOKS = 32  # backward passes
 PARAMETERS = 8
 ELEMENTS = 256  # of one shard
 STRAIGHT = 1e-6  # of the squared length: what lies beside the direction from before is rounding
@@ -56,14 +56,19 @@ class ShardFactors:
         self._names: dict[int, str] = {}
         self._rows: list[dict[str, Any]] = []  # written by the background thread
         self._looks = 0
+        self._leave: Callable[[], None] = lambda: None
 
     def subscribe(self, taps: Subscription, fuse: Fuse) -> None:
-        taps.after(BACKWARD, fuse.guarded(self._backward_ends))
-        taps.before(STEP, fuse.guarded(self._step_begins))
+        ends, begins = fuse.guarded(self._backward_ends), fuse.guarded(self._step_begins)
+        taps.after(BACKWARD, ends)
+        taps.before(STEP, begins)
+        self._leave = functools.partial(taps.drop, ends, begins)
 
     def _backward_ends(self, call: BackwardCall) -> None:
         if self._looks >= LOOKS:
+            self._leave()
             return
+        self._looks += 1  # also where nothing is spread: a plain loop is not searched for ever
         self._by_hand.at = None
         with torch.no_grad():
             self._kept = {
@@ -75,7 +80,6 @@ class ShardFactors:
     def _step_begins(self, call: StepCall) -> None:
         if not self._kept:
             return
-        self._looks += 1
         kept, self._kept = self._kept, {}
         with torch.no_grad():
             now = {name: _elements(parameter) for name, (parameter, _) in kept.items()}
